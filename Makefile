@@ -1,0 +1,51 @@
+# The commands of this project. `make setup` is implied by the others.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+.PHONY: setup demo test check bench test-slow bench-gpu ui clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+# The main job on embedded data: 12 trials, then the best configuration at epsilon <= 2.
+demo: setup
+	$(BIN)/dpsweep run tests/examples/digits.yaml
+	$(BIN)/dpsweep best digits-demo --max-epsilon 2 -f yaml
+
+test: setup
+	$(PYTEST) -m 'not slow and not gpu'
+
+test-slow: setup
+	$(PYTEST) -m slow --timeout=3600
+
+# Lint, types on the installed wheel, doctests, and an import of the bare package.
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	rm -rf build/check && mkdir -p build/check
+	$(BIN)/python -m build --wheel --outdir build/check . > build/check/build.log 2>&1 || (cat build/check/build.log; exit 1)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/check/site build/check/*.whl
+	cd build/check/site && ../../../$(BIN)/mypy --config-file ../../../pyproject.toml -p dpsweep
+	$(PYTEST) --doctest-modules --import-mode=importlib platform trainables search_spaces cluster
+	cd build/check/site && ../../../$(BIN)/python -I -c "import sys; sys.path.insert(0, '.'); import dpsweep; dpsweep.__version__; assert not {'torch', 'ray', 'mlflow'} & set(sys.modules)"
+
+bench: setup
+	$(BIN)/python -m tests.benchmarks.run
+
+bench-gpu: setup
+	$(PYTEST) -m gpu
+	$(BIN)/python -m tests.benchmarks.run --device cuda
+
+ui: setup
+	$(BIN)/dpsweep ui
+
+clean:
+	rm -rf build dist studies mlflow.db mlartifacts .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
