@@ -1,0 +1,48 @@
+"""dpsweep: hyperparameter sweeps for differentially private training that account for every step.
+
+Importing this package loads neither torch nor ray; the names below are resolved on first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_NAMES = {
+    "EventRun": "dpsweep.privacy.events",
+    "NoiseSchedule": "dpsweep.privacy.schedules",
+    "Plan": "dpsweep.privacy.events",
+    "PrivacyBudget": "dpsweep.privacy.budget",
+    "SweepError": "dpsweep.errors",
+    "SweepResult": "dpsweep.results",
+    "SweepSpec": "dpsweep.spec",
+    "account_epsilon": "dpsweep.account",
+    "account_noise": "dpsweep.account",
+    "account_steps": "dpsweep.account",
+    "load_sweep": "dpsweep.results",
+    "run_sweep": "dpsweep.sweep",
+}
+
+__all__ = ["__version__", *sorted(_NAMES)]
+
+if TYPE_CHECKING:
+    from dpsweep.account import account_epsilon, account_noise, account_steps
+    from dpsweep.errors import SweepError
+    from dpsweep.privacy.budget import PrivacyBudget
+    from dpsweep.privacy.events import EventRun, Plan
+    from dpsweep.privacy.schedules import NoiseSchedule
+    from dpsweep.results import SweepResult, load_sweep
+    from dpsweep.spec import SweepSpec
+    from dpsweep.sweep import run_sweep
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NAMES:
+        return getattr(import_module(_NAMES[name]), name)
+    raise AttributeError(f"module 'dpsweep' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,6 @@
+"""``python -m dpsweep`` is the command ``dpsweep``."""
+
+from dpsweep.cli import main
+
+if __name__ == "__main__":
+    main()

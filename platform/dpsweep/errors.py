@@ -1,0 +1,108 @@
+"""Errors a user can meet: what happened, because of what, and how to fix it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class SweepError(Exception):
+    """A failure with a readable cause and remedy; the command line prints it without a traceback.
+
+    Attributes:
+        message: What happened, with the values that were seen.
+        because: The values that led to it, or None.
+        fix: What the reader can do about it, or None.
+        exit_code: Exit status of the command line (README, section "Exit codes").
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, because: str | None = None, fix: str | None = None) -> None:
+        self.message = message
+        self.because = because
+        self.fix = fix
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        lines = [self.message]
+        if self.because:
+            lines.append(f"  because: {self.because}")
+        if self.fix:
+            lines.append(f"  fix: {self.fix}")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.__dict__))
+
+
+def _rebuild(cls: type[SweepError], state: dict[str, object]) -> SweepError:
+    """Unpickle an error whose constructor takes keyword-only arguments (Ray pickles errors)."""
+    error = cls.__new__(cls)
+    Exception.__init__(error, state.get("message", ""))
+    error.__dict__.update(state)
+    return error
+
+
+class BadInputError(SweepError):
+    """The request itself is wrong; nothing was started and nothing was lost."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One mistake of a spec: where it stands, what is wrong, how to fix it."""
+
+    where: str
+    what: str
+    fix: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}" + (f" ({self.fix})" if self.fix else "")
+
+
+class SpecError(BadInputError):
+    """A sweep spec has mistakes: all of them at once, one line each."""
+
+    def __init__(self, mistakes: Sequence[Mistake]) -> None:
+        self.mistakes = tuple(mistakes)
+        super().__init__("\n".join(str(mistake) for mistake in self.mistakes))
+
+
+class DataError(BadInputError):
+    """A dataset is missing, unreadable or not as declared."""
+
+
+class ResourceError(BadInputError):
+    """The requested resources cannot be had on this cluster."""
+
+
+class StudyError(BadInputError):
+    """A study directory is missing, locked by another process, or belongs to another spec."""
+
+
+class ModelError(BadInputError):
+    """A network cannot be trained with per-example gradients as it is."""
+
+
+class InfeasibleBudgetError(BadInputError):
+    """No noise multiplier or number of steps meets the privacy budget."""
+
+
+class BudgetExceededError(SweepError):
+    """A privacy event was refused because it would pass the budget."""
+
+
+class LedgerError(SweepError):
+    """The privacy ledger cannot be trusted or written; nothing private may run."""
+
+
+class CheckpointError(SweepError):
+    """A checkpoint does not match its checksum."""
+
+
+class NothingWithinBudgetError(SweepError):
+    """No finished trial satisfies the requested bound."""
+
+    exit_code = 3

@@ -1,0 +1,106 @@
+"""What a method lets a sweep vary: names, types, bounds, defaults; checked before anything runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dpsweep.registry import did_you_mean
+
+Kind = Literal["float", "int", "str", "bool"]
+
+
+@dataclass(frozen=True)
+class Hyperparameter:
+    """One knob of a method.
+
+    Attributes:
+        name: Dotted name, as in a spec's search space (``optim.lr``).
+        kind: Type of its values.
+        default: Value where the spec says nothing; None means "derived" and needs ``optional``.
+        doc: One sentence: meaning and unit.
+        low: Smallest allowed number, inclusive unless ``open_low``.
+        high: Largest allowed number, inclusive.
+        open_low: True when ``low`` itself is not allowed.
+        choices: Allowed words; an entry that ends in ``/`` allows any word with that prefix.
+        optional: True when None is allowed.
+        changes_privacy: True when the value enters the privacy plan.
+    """
+
+    name: str
+    kind: Kind
+    default: Any
+    doc: str
+    low: float | None = None
+    high: float | None = None
+    open_low: bool = False
+    choices: tuple[str, ...] | None = None
+    optional: bool = False
+    changes_privacy: bool = False
+
+    def problem(self, value: Any) -> str | None:
+        """Say what is wrong with ``value``, or return None.
+
+        >>> lr = Hyperparameter("optim.lr", "float", 0.1, "Learning rate.", low=0, open_low=True)
+        >>> lr.problem(-1.0)
+        'must be > 0, got -1.0'
+        >>> lr.problem(0.5) is None
+        True
+        """
+        if value is None:
+            return None if self.optional else "must not be null"
+        if self.kind == "bool":
+            return None if isinstance(value, bool) else f"must be true or false, got {value!r}"
+        if self.kind == "str":
+            return self._word_problem(value)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return f"must be a number, got {value!r}"
+        if not math.isfinite(value):
+            return f"must be finite, got {value!r}"
+        if self.kind == "int" and value != int(value):
+            return f"must be a whole number, got {value!r}"
+        if self.low is not None and (value < self.low or (self.open_low and value == self.low)):
+            return f"must be {'>' if self.open_low else '>='} {self.low:g}, got {value!r}"
+        if self.high is not None and value > self.high:
+            return f"must be <= {self.high:g}, got {value!r}"
+        return None
+
+    def _word_problem(self, value: Any) -> str | None:
+        if not isinstance(value, str):
+            return f"must be a word, got {value!r}"
+        if self.choices is None or value in self.choices:
+            return None
+        for prefix in self.choices:
+            if prefix.endswith("/") and value.startswith(prefix) and len(value) > len(prefix):
+                return None
+        hint = did_you_mean(value, list(self.choices))
+        known = ", ".join(c + "NAME" if c.endswith("/") else c for c in self.choices)
+        return f"unknown value {value!r}{', ' + hint if hint else ''}; allowed: {known}"
+
+    def coerce(self, value: Any) -> Any:
+        """Return ``value`` in the declared type (an integral float becomes an int)."""
+        if value is None:
+            return None
+        if self.kind == "int":
+            return int(value)
+        if self.kind == "float":
+            return float(value)
+        return value
+
+
+def resolve(declared: Iterable[Hyperparameter], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return every declared hyperparameter with its given or default value, in declared order.
+
+    Raises:
+        KeyError: ``given`` names something that is not declared (callers check specs first).
+    """
+    table = {parameter.name: parameter for parameter in declared}
+    unknown = sorted(set(given) - set(table))
+    if unknown:
+        raise KeyError(f"undeclared hyperparameters: {', '.join(unknown)}")
+    return {
+        name: parameter.coerce(given.get(name, parameter.default))
+        for name, parameter in table.items()
+    }

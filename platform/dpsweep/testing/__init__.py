@@ -1,0 +1,1 @@
+"""Fakes and conformance suites for extensions; imported by tests only."""
