@@ -1,0 +1,16 @@
+"""Where a sweep runs: cluster targets behind one interface."""
+
+from __future__ import annotations
+
+from dpsweep.registry import Registry
+
+TARGETS = Registry(
+    "cluster target",
+    {
+        "local": "dpsweep.cluster.local:LocalTarget",
+        "ray": "dpsweep.cluster.existing:ExistingTarget",
+    },
+    group="dpsweep.cluster",
+)
+
+__all__ = ["TARGETS"]

@@ -1,0 +1,138 @@
+"""The interface of a cluster target: connect, say what a trial may ask for, disconnect."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import ray
+
+from dpsweep.errors import ResourceError
+from dpsweep.spec import ClusterSpec, ResourcesSpec
+
+
+def worker_environment(resources: ResourcesSpec) -> dict[str, str]:
+    """Return the environment of trial processes: one thread per whole CPU of a trial.
+
+    OpenMP workers spin at barriers; two trials with two threads each on two cores are slower than
+    four trials with one.
+    """
+    threads = str(max(1, int(resources.cpu)))
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    return {name: threads for name in names} | {"TOKENIZERS_PARALLELISM": "false"}
+
+
+class ClusterTarget(ABC):
+    """A Ray cluster for the time of one run.
+
+    Entering connects; leaving disconnects only what entering connected: a Ray runtime that was up
+    in this process before stays up.
+
+    Args:
+        spec: The spec's ``cluster`` section.
+        resources: What one trial asks for.
+        study_path: Directory of the study; every node must be able to write there.
+    """
+
+    def __init__(self, spec: ClusterSpec, resources: ResourcesSpec, study_path: Path) -> None:
+        self.spec = spec
+        self.resources = resources
+        self.study_path = study_path
+        self._connected_here = False
+
+    @staticmethod
+    def refuse_early(spec: ClusterSpec, resources: ResourcesSpec) -> None:
+        """Refuse what is known to be impossible before anything is connected or written.
+
+        Raises:
+            ResourceError: With what is there and what was asked for.
+        """
+
+    @abstractmethod
+    def connect(self) -> None:
+        """Start or join Ray.
+
+        Raises:
+            ResourceError: It cannot be reached.
+        """
+
+    def disconnect(self) -> None:
+        """Leave Ray; a cluster that this process did not start keeps running."""
+        if self._connected_here:
+            ray.shutdown()
+            self._connected_here = False
+
+    def __enter__(self) -> ClusterTarget:
+        # Tune's own loggers and progress tables are not used; a sweep has its own.
+        os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+        os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
+        # Ray runs workers at nice 15: on a shared machine trials would starve.
+        os.environ.setdefault("RAY_worker_niceness", "0")
+        if not ray.is_initialized():
+            self.connect()
+            self._connected_here = True
+        try:
+            self.check()
+        except BaseException:
+            self.disconnect()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.disconnect()
+
+    def total(self) -> Mapping[str, float]:
+        """Return the cluster's resources (CPU and GPU counts)."""
+        return ray.cluster_resources()
+
+    def check(self) -> None:
+        """Refuse a request that no single node can ever satisfy.
+
+        Raises:
+            ResourceError: With what is there and what was asked for.
+        """
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        refuse_impossible(self.resources, nodes)
+
+    def slots(self) -> int:
+        """Return how many trials fit at once, at least 1."""
+        total = self.total()
+        fits = [
+            int(total.get(name, 0.0) / share + 1e-9)
+            for name, share in (("CPU", self.resources.cpu), ("GPU", self.resources.gpu))
+            if share > 0
+        ]
+        return max(1, min(fits, default=1))
+
+    def put(self, value: Any) -> Any:
+        """Store a value once in the object store; trials receive it by reference."""
+        return ray.put(value)
+
+
+def refuse_impossible(resources: ResourcesSpec, nodes: Sequence[Mapping[str, float]]) -> None:
+    """Refuse a trial that fits on none of the nodes, each given as its CPU and GPU counts.
+
+    Raises:
+        ResourceError: With the largest node and what was asked for.
+    """
+    wanted = {"CPU": resources.cpu, "GPU": resources.gpu}
+    if any(all(node.get(kind, 0.0) >= share for kind, share in wanted.items()) for node in nodes):
+        return
+    largest = {kind: max((node.get(kind, 0.0) for node in nodes), default=0.0) for kind in wanted}
+    raise ResourceError(
+        f"no node can run a trial that asks for resources.cpu={resources.cpu:g} and "
+        f"resources.gpu={resources.gpu:g}",
+        because=f"the largest node has {largest['CPU']:g} CPUs and {largest['GPU']:g} GPUs",
+        fix="lower resources.cpu or resources.gpu, or use a cluster that has them",
+    )

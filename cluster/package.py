@@ -1,0 +1,56 @@
+"""This package as a wheel without dependencies, so that cluster nodes run the driver's version."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import zipfile
+from importlib import import_module
+from pathlib import Path
+
+from dpsweep import __version__
+
+_ROOMS = (
+    "dpsweep",
+    "dpsweep.cluster",
+    "dpsweep.privacy",
+    "dpsweep.schedulers",
+    "dpsweep.search_spaces",
+    "dpsweep.trainables",
+    "dpsweep.tracking",
+)
+
+
+def build_wheel(directory: Path) -> Path:
+    """Write ``dpsweep-<version>-py3-none-any.whl`` from the installed modules and return its path.
+
+    The wheel declares no dependencies: Ray installs a shipped wheel with what it declares, and a
+    node would fetch torch. torch, opacus and ray belong in the cluster's image.
+    """
+    files: dict[str, bytes] = {}
+    for room in _ROOMS:
+        source = Path(next(iter(import_module(room).__path__)))
+        for path in sorted(source.iterdir()):
+            if path.suffix in {".py", ".yaml"} or path.name == "py.typed":
+                files[f"{room.replace('.', '/')}/{path.name}"] = path.read_bytes()
+    info = f"dpsweep-{__version__}.dist-info"
+    files[f"{info}/METADATA"] = (
+        f"Metadata-Version: 2.1\nName: dpsweep\nVersion: {__version__}\n"
+    ).encode()
+    files[f"{info}/WHEEL"] = (
+        b"Wheel-Version: 1.0\nGenerator: dpsweep\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    )
+    rows = [f"{name},{_digest(content)},{len(content)}" for name, content in files.items()]
+    files[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,", ""]).encode()
+    directory.mkdir(parents=True, exist_ok=True)
+    wheel = directory / f"dpsweep-{__version__}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            # A fixed date: equal code makes an equal file, which Ray uploads once.
+            archive.writestr(zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0)), content)
+    return wheel
+
+
+def _digest(content: bytes) -> str:
+    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")
+    return f"sha256={digest.decode()}"
