@@ -1,0 +1,1 @@
+"""Privacy core: events, accountants, calibration, the epsilon clock and the ledger."""

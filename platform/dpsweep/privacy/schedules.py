@@ -1,0 +1,118 @@
+"""How the noise multiplier and the clip norm move over the steps of a trial."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpsweep import _validate
+from dpsweep.errors import BadInputError
+from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
+
+Shape = Literal["constant", "linear", "cosine", "exponential", "step"]
+SHAPES: tuple[Shape, ...] = ("constant", "linear", "cosine", "exponential", "step")
+
+
+@dataclass(frozen=True)
+class _Schedule:
+    """A shape that starts at 1 and ends at ``end_ratio``, whatever the start value.
+
+    With a = 1, b = end_ratio, T steps and t = 0..T-1: constant a; linear a + (b-a) t/(T-1);
+    cosine b + (a-b)(1 + cos(pi t/(T-1)))/2; exponential a (b/a)^(t/(T-1)); step: ``plateaus``
+    levels of equal length, the ratio between neighbors constant.
+
+    Attributes:
+        shape: One of ``SHAPES``.
+        end_ratio: Last value divided by the first, > 0. A constant shape takes 1 only.
+        plateaus: Number of levels of the step shape, at least 2; the others ignore it.
+    Raises:
+        BadInputError: A value is out of range.
+    """
+
+    shape: str = "constant"
+    end_ratio: float = 1.0
+    plateaus: int = 3
+
+    def __post_init__(self) -> None:
+        _validate.one_of("shape", self.shape, SHAPES)
+        object.__setattr__(self, "end_ratio", _validate.positive("end_ratio", self.end_ratio))
+        object.__setattr__(self, "plateaus", _validate.whole("plateaus", self.plateaus, low=2))
+        if self.shape == "constant" and self.end_ratio != 1.0:
+            raise BadInputError(
+                f"a constant schedule ends where it starts, got end_ratio={self.end_ratio:g}",
+                fix="end_ratio 1, or another shape: " + ", ".join(SHAPES[1:]),
+            )
+
+    def factors(self, steps: int) -> NDArray[np.float64]:
+        """Return the value at each step divided by the start value.
+
+        Args:
+            steps: Number of steps, at least 1.
+        Returns:
+            float64, shape (steps,); the first is 1, the last ``end_ratio`` (1 if there is a
+            single step).
+        """
+        steps = _validate.whole("steps", steps, low=1)
+        if steps == 1 or self.shape == "constant":
+            return np.ones(steps)
+        position = np.arange(steps) / (steps - 1)
+        if self.shape == "linear":
+            factors = 1.0 + (self.end_ratio - 1.0) * position
+        elif self.shape == "cosine":
+            factors = self.end_ratio + (1.0 - self.end_ratio) * (1.0 + np.cos(np.pi * position)) / 2
+        elif self.shape == "exponential":
+            factors = self.end_ratio**position
+        else:
+            levels = min(self.plateaus, steps)
+            level = np.arange(steps) * levels // steps
+            factors = self.end_ratio ** (level / (levels - 1))
+        # Rounding must not move the two ends: the start value is what calibration returns.
+        factors[0], factors[-1] = 1.0, self.end_ratio
+        return np.asarray(factors, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class NoiseSchedule(_Schedule):
+    """Noise multiplier per step, up to the start value that calibration finds.
+
+    >>> NoiseSchedule("linear", end_ratio=0.5).factors(3)
+    array([1.  , 0.75, 0.5 ])
+    >>> len(NoiseSchedule("cosine", end_ratio=0.5).plan(2.0, 0.01, 100))
+    100
+
+    Guarantees:
+        The schedule is fixed by public numbers, so its plan may be accounted as a whole. One
+        that reacts to private data would need a filter instead and cannot be stated here.
+    """
+
+    def plan(self, start: float, sample_rate: float, steps: int) -> Plan:
+        """Return the events of ``steps`` noisy gradient sums over Poisson batches.
+
+        Args:
+            start: Noise multiplier of the first step.
+            sample_rate: Probability in (0, 1] that one record enters a batch.
+            steps: Number of steps, at least 1.
+        """
+        start = _validate.positive("noise_multiplier", start)
+        rate = _validate.in_unit_interval("sample_rate", sample_rate, one=True)
+        if self.shape == "constant":
+            count = _validate.whole("steps", steps, low=1)
+            return Plan((EventRun(PoissonGaussian(start, rate), count),))
+        values = start * self.factors(steps)
+        return Plan(tuple(EventRun(PoissonGaussian(v, rate)) for v in values.tolist())).merged()
+
+
+@dataclass(frozen=True)
+class ClipSchedule(_Schedule):
+    """Clip norm per step. It has no privacy effect: the noise scales with the clip norm.
+
+    >>> ClipSchedule("exponential", end_ratio=0.25).values(4.0, 3)
+    array([4., 2., 1.])
+    """
+
+    def values(self, start: float, steps: int) -> NDArray[np.float64]:
+        """Return the L2 bound on one record's gradient at each step, float64, shape (steps,)."""
+        return _validate.positive("max_grad_norm", start) * self.factors(steps)
