@@ -1,0 +1,260 @@
+"""What the parts of a spec share: strict values, one wording for mistakes, all mistakes at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
+from typing_extensions import Self
+
+from dpsweep.errors import Mistake, SpecError
+from dpsweep.registry import did_you_mean
+
+
+class Flaw(NamedTuple):
+    """One mistake, by its path below the part that found it (``("validation", "fraction")``)."""
+
+    path: tuple[str | int, ...]
+    what: str
+    fix: str = ""
+
+
+def seen(value: Any) -> str:
+    """Return how a value is shown in a message: as YAML says it, shortened.
+
+    >>> seen(True), seen(None), seen("abc")
+    ('true', 'null', "'abc'")
+    """
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    text = (
+        f"{value:g}" if isinstance(value, float) and value == float(f"{value:g}") else repr(value)
+    )
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def number(value: Any) -> int | float:
+    """Return a finite number; a text that reads as one counts (``1e-5`` is text in YAML 1.1).
+
+    Raises:
+        ValueError: The message completes "<key> ...".
+    """
+    result = value
+    if isinstance(value, str):
+        try:
+            result = int(value)
+        except ValueError:
+            try:
+                result = float(value)
+            except ValueError:
+                raise ValueError(f"must be a number, got {seen(value)}") from None
+    if isinstance(result, bool) or not isinstance(result, (int, float)):
+        raise ValueError(f"must be a number, got {seen(value)}")
+    if not math.isfinite(result):
+        raise ValueError(f"must be a finite number, got {seen(value)}")
+    return result
+
+
+def whole(value: Any) -> int:
+    """Return a whole number; ``20.0`` and ``2e1`` count.
+
+    Raises:
+        ValueError: The message completes "<key> ...".
+    """
+    result = number(value)
+    if result != int(result):
+        raise ValueError(f"must be a whole number, got {seen(value)}")
+    return int(result)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str) and value.strip():
+        return value
+    if isinstance(value, str):
+        raise ValueError("must not be empty")
+    hint = f'; put it in quotes: "{seen(value)}"' if isinstance(value, (int, float)) else ""
+    raise ValueError(f"must be text, got {seen(value)}{hint}")
+
+
+# Last in an Annotated, after its bounds: so the bounds reach the JSON schema under their own names.
+AS_NUMBER = BeforeValidator(number)
+AS_WHOLE = BeforeValidator(whole)
+AS_TEXT = BeforeValidator(_text)
+Text = Annotated[str, AS_TEXT]
+
+
+class Part(BaseModel):
+    """A section of a spec: frozen, closed to unknown keys, checked when it is made.
+
+    A subclass adds checks that involve several keys in ``rules``. They see the raw values, so
+    that a mistake in one key does not hide those in the others.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def __init__(self, **data: Any) -> None:
+        try:
+            super().__init__(**data)
+        except ValidationError as error:
+            raise SpecError(mistakes_of(error)) from None
+
+    # Tells pydantic that this is its own constructor with other errors, so that nested sections
+    # are validated in place and their mistakes collected, instead of constructed one by one.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    @classmethod
+    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
+        """Yield what is wrong about the keys together; ``raw`` may hold anything."""
+        yield from ()
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _all_mistakes(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        if isinstance(data, cls):
+            return handler(data)
+        flaws: list[Flaw] = []
+        part = None
+        try:
+            part = handler(data)
+        except ValidationError as error:
+            flaws = _flaws(cls, error.errors(include_url=False))
+        if isinstance(data, Mapping):
+            found = list(cls.rules(data))
+            better = {flaw.path for flaw in found}
+            flaws = [flaw for flaw in flaws if flaw.path not in better] + found
+        if not flaws and part is not None:
+            return part
+        raise ValidationError.from_exception_data(
+            cls.__name__,
+            [
+                InitErrorDetails(
+                    type=PydanticCustomError(
+                        "mistake", "mistake", {"what": flaw.what, "fix": flaw.fix}
+                    ),
+                    loc=flaw.path,
+                    input=None,
+                )
+                for flaw in flaws
+            ],
+        )
+
+
+def peek(raw: Any, *path: str, default: Any = None) -> Any:
+    """Return the value at a path of raw mappings and finished parts, or ``default``."""
+    for key in path:
+        if isinstance(raw, Mapping) and key in raw:
+            raw = raw[key]
+        elif isinstance(raw, BaseModel) and hasattr(raw, key):
+            raw = getattr(raw, key)
+        else:
+            return default
+    return raw
+
+
+def peek_number(raw: Any, *path: str, default: float) -> float:
+    """Return the number at a path, or ``default`` where there is none (reported elsewhere)."""
+    try:
+        return number(peek(raw, *path, default=default))
+    except ValueError:
+        return default
+
+
+def dotted(path: tuple[str | int, ...]) -> str:
+    """Return a path as people write it.
+
+    >>> dotted(("search", "points_to_evaluate", 0, "optim.lr"))
+    'search.points_to_evaluate[0].optim.lr'
+    """
+    text = ""
+    for key in path:
+        text += f"[{key}]" if isinstance(key, int) else ("." if text else "") + key
+    return text
+
+
+def mistakes_of(error: ValidationError) -> list[Mistake]:
+    """Return the mistakes of a spec or a part of it, without file and line."""
+    return [
+        Mistake(dotted(detail["loc"]) or "spec", detail["ctx"]["what"], detail["ctx"]["fix"])
+        for detail in error.errors(include_url=False)
+    ]
+
+
+_RANGES = {
+    "greater_than": ("must be > {0}", "gt"),
+    "greater_than_equal": ("must be >= {0}", "ge"),
+    "less_than": ("must be < {0}", "lt"),
+    "less_than_equal": ("must be <= {0}", "le"),
+}
+
+
+def _flaws(cls: type[Part], details: list[ErrorDetails]) -> list[Flaw]:
+    """Translate the errors of one part; a misspelt key is not reported as missing as well."""
+    unknown = [str(d["loc"][-1]) for d in details if d["type"] == "extra_forbidden"]
+    meant = {did_you_mean(key, list(cls.model_fields)) for key in unknown}
+    return [
+        _flaw(cls, detail)
+        for detail in details
+        if detail["type"] != "missing" or f"did you mean {detail['loc'][-1]!r}?" not in meant
+    ]
+
+
+def _flaw(cls: type[Part], detail: ErrorDetails) -> Flaw:
+    """Say in plain words what pydantic found; what a nested part said already passes through."""
+    path, kind, context = detail["loc"], detail["type"], detail.get("ctx", {})
+    got = detail["input"]
+    if kind == "mistake":
+        return Flaw(path, context["what"], context["fix"])
+    if kind == "extra_forbidden":
+        return Flaw(path, "unknown key", _which_key(cls, str(path[-1])))
+    if kind == "missing":
+        description = cls.model_fields[str(path[-1])].description
+        return Flaw(path, "is missing", description or "")
+    if kind in _RANGES:
+        wording, bound = _RANGES[kind]
+        return Flaw(path, f"{wording.format(seen(context[bound]))}, got {seen(got)}")
+    if kind == "literal_error":
+        known = _literals(cls.model_fields[str(path[0])].annotation)
+        hint = did_you_mean(str(got), known)
+        return Flaw(
+            path,
+            f"unknown value {seen(got)}",
+            (hint + " " if hint else "") + f"known: {', '.join(known)}",
+        )
+    if kind in ("model_type", "dict_type", "model_attributes_type"):
+        if got is None:
+            return Flaw(path, "is empty", "give it keys, or leave the line out")
+        return Flaw(path, f"must be a mapping of keys to values, got {seen(got)}")
+    if kind in ("list_type", "tuple_type"):
+        return Flaw(path, f"must be a list, got {seen(got)}")
+    if kind == "string_pattern_mismatch":
+        description = cls.model_fields[str(path[0])].description
+        return Flaw(path, f"{seen(got)} is not allowed", description or "")
+    if kind == "value_error":
+        return Flaw(path, str(context["error"]))
+    return Flaw(path, f"{detail['msg'][:1].lower()}{detail['msg'][1:]}, got {seen(got)}")
+
+
+def _literals(annotation: Any) -> list[str]:
+    if get_origin(annotation) is Literal:
+        return [str(choice) for choice in get_args(annotation)]
+    return [word for part in get_args(annotation) for word in _literals(part)]
+
+
+def _which_key(cls: type[Part], key: str) -> str:
+    known = list(cls.model_fields)
+    hint = did_you_mean(key, known)
+    if not hint:
+        owners = [part for part in Part.__subclasses__() if key in part.model_fields]
+        if len(owners) == 1:
+            return f"it belongs below `{owners[0].__name__.removesuffix('Spec').lower()}:`"
+    return (hint + " " if hint else "") + f"known: {', '.join(known)}"

@@ -1,0 +1,375 @@
+"""YAML with line numbers: reads a spec so that each mistake can be shown where it stands.
+
+Scalars follow YAML 1.2: ``1e-5`` is a number, ``no`` and ``on`` are words, ``010`` is ten. Each
+key may stand once. Anchors, aliases and tags are refused; a spec has no use for them.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dpsweep.errors import Mistake, SpecError
+
+MAX_BYTES = 1_000_000
+
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan")
+_SCALARS: tuple[tuple[str, re.Pattern[str], str], ...] = (
+    ("tag:yaml.org,2002:null", re.compile(r"^(?:~|null|Null|NULL|)$"), "~nN\0"),
+    ("tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), "tTfF"),
+    ("tag:yaml.org,2002:int", re.compile(r"^[-+]?[0-9]+$"), "-+0123456789"),
+    ("tag:yaml.org,2002:float", re.compile(rf"^(?:{_FLOAT.pattern})$"), "-+.0123456789"),
+)
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes with the scalars of YAML 1.2."""
+
+    yaml_implicit_resolvers = {}  # noqa: RUF012 (declared by the base class)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes a text that either YAML 1.1 or 1.2 would take for something else."""
+
+    yaml_implicit_resolvers = copy.deepcopy(yaml.SafeDumper.yaml_implicit_resolvers)
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+for _tag, _pattern, _first in _SCALARS:
+    _Loader.add_implicit_resolver(_tag, _pattern, ["" if c == "\0" else c for c in _first])
+    _Dumper.add_implicit_resolver(_tag, _pattern, ["" if c == "\0" else c for c in _first])
+
+
+@dataclass(frozen=True)
+class Document:
+    """What a YAML file says, and on which line.
+
+    Attributes:
+        name: File name as given, or ``<text>``.
+        value: The mapping it holds.
+        lines: Line (from 1) of each dotted path.
+        overridden: Paths that ``--set`` replaced.
+        mistakes: Mistakes of form (duplicate keys and the like), by dotted path.
+    """
+
+    name: str
+    value: dict[str, Any]
+    lines: Mapping[str, int] = field(default_factory=dict)
+    overridden: tuple[str, ...] = ()
+    mistakes: tuple[Mistake, ...] = ()
+
+    def line(self, path: str) -> int:
+        """Return the line of a dotted path, or of the closest one above it that is in the file."""
+        while path:
+            if path in self.lines:
+                return self.lines[path]
+            path = path[: max(path.rfind("."), path.rfind("["), 0)]
+        return 1
+
+    def where(self, path: str) -> str:
+        """Return ``sweep.yaml:12 search.space.optim.lr`` for a dotted path."""
+        for given in self.overridden:
+            if path == given or path.startswith((given + ".", given + "[")):
+                return f"--set {path}"
+        return f"{self.name}:{self.line(path)} {path}"
+
+    def located(self, mistakes: Sequence[Mistake]) -> list[Mistake]:
+        """Return mistakes with file and line, in the order of the lines."""
+        ordered = sorted(mistakes, key=lambda mistake: self.line(mistake.where))
+        return [replace(mistake, where=self.where(mistake.where)) for mistake in ordered]
+
+
+def read_document(source: Path | str) -> Document:
+    """Read a YAML file, or a text (recognised by a line break or ``: ``).
+
+    Raises:
+        SpecError: There is no such file, or it is not YAML, empty or not a mapping.
+    """
+    is_text = isinstance(source, str) and (
+        not source.strip() or "\n" in source or ": " in source or source.startswith("{")
+    )
+    if is_text:
+        return parse_yaml(str(source), "<text>")
+    return parse_yaml(_read(Path(source)), str(source))
+
+
+def _read(path: Path) -> str:
+    name = str(path)
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise SpecError([Mistake(name, "is too large for a spec", "give the YAML file")])
+        return path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        fix = f"write a first one with `dpsweep init {name}`"
+        near = sorted(p.name for p in path.parent.glob("*.y*ml")) if path.parent.is_dir() else []
+        if near:
+            fix = f"YAML files there: {', '.join(near[:5])}; or {fix}"
+        raise SpecError([Mistake(name, "no such file", fix)]) from None
+    except IsADirectoryError:
+        raise SpecError([Mistake(name, "is a directory", "give the YAML file")]) from None
+    except UnicodeDecodeError:
+        raise SpecError([Mistake(name, "is not a text file (UTF-8)")]) from None
+    except OSError as error:
+        raise SpecError([Mistake(name, f"cannot be read: {error.strerror}")]) from None
+
+
+def parse_yaml(text: str, name: str) -> Document:
+    """Return what a YAML text says, with lines.
+
+    Raises:
+        SpecError: It is not YAML, empty or not a mapping.
+    """
+    node = _compose(text, name)
+    if node is None or (isinstance(node, yaml.ScalarNode) and not node.value.strip()):
+        raise SpecError(
+            [Mistake(f"{name}:1", "is empty", "`dpsweep init` writes a spec to start from")]
+        )
+    if not isinstance(node, yaml.MappingNode):
+        kind = "a list" if isinstance(node, yaml.SequenceNode) else "a single value"
+        raise SpecError(
+            [Mistake(f"{name}:1", f"must be a mapping of keys to values, is {kind}", "name: ...")]
+        )
+    reader = _Reader(name)
+    value = reader.mapping(node, "")
+    return Document(name, value, reader.lines, (), tuple(reader.mistakes))
+
+
+def _compose(text: str, name: str) -> yaml.Node | None:
+    loader = None
+    try:
+        loader = _Loader(text)
+        return loader.get_single_node()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        raise SpecError([Mistake(f"{name}:{line}", *_explain(error, text, line))]) from None
+    except yaml.YAMLError as error:
+        what = str(error).splitlines()[0]
+        raise SpecError([Mistake(name, f"is not YAML: {what}")]) from None
+    except RecursionError:
+        raise SpecError([Mistake(name, "is nested too deeply")]) from None
+    finally:
+        if loader is not None:
+            loader.dispose()
+
+
+def _explain(error: yaml.MarkedYAMLError, text: str, line: int) -> tuple[str, str]:
+    problem = error.problem or "cannot be read"
+    lines = text.splitlines()
+    here = lines[line - 1] if 0 < line <= len(lines) else ""
+    if "\\t" in problem or "\t" in here[: len(here) - len(here.lstrip())]:
+        return "a tab is used for indentation", "use spaces"
+    if "mapping values are not allowed" in problem:
+        return (
+            f"is not YAML: unexpected `:` in {here.strip()!r}",
+            "indent keys of one section alike, and put text that holds `: ` in quotes",
+        )
+    if "expected a single document" in (error.context or ""):
+        return "holds a second document after `---`", "one file, one spec"
+    if "undefined alias" in problem or "anchor" in problem:
+        return "is not YAML: `*` and `&` have a special meaning", "put the text in quotes"
+    if "expected <block end>" in problem:
+        return (
+            f"is not YAML: {here.strip()!r} does not fit what stands above",
+            "indent keys of one section alike",
+        )
+    if "while parsing a flow" in (error.context or ""):
+        start = error.context_mark.line + 1 if error.context_mark else line
+        return (
+            f"is not YAML: a bracket opened on line {start} is not closed here",
+            "close it with ] or }, and separate entries with commas",
+        )
+    if "while scanning a simple key" in (error.context or ""):
+        return "is not YAML: a key without `:`", "write `key: value`"
+    if "while scanning a quoted scalar" in (error.context or ""):
+        start = error.context_mark.line + 1 if error.context_mark else line
+        return f"is not YAML: the quote opened on line {start} is not closed", "close it"
+    return f"is not YAML: {problem}", "check quotes, brackets and indentation"
+
+
+class _Reader:
+    """Turns nodes into values, notes the line of each path, collects mistakes of form."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lines: dict[str, int] = {}
+        self.mistakes: list[Mistake] = []
+        self._seen: set[int] = set()
+
+    def value(self, node: yaml.Node, path: str) -> Any:
+        if id(node) in self._seen:
+            self._complain(path, "a YAML alias (`*name`) is not supported", "write the value out")
+            return None
+        self._seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            return self.mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            items = []
+            for index, item in enumerate(node.value):
+                place = f"{path}[{index}]"
+                self.lines.setdefault(place, item.start_mark.line + 1)
+                items.append(self.value(item, place))
+            return items
+        return self._scalar(node, path)
+
+    def mapping(self, node: yaml.MappingNode, path: str) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            is_word = isinstance(key_node, yaml.ScalarNode) and key_node.tag.endswith(":str")
+            if not is_word:
+                shown = key_node.value if isinstance(key_node, yaml.ScalarNode) else "a list"
+                self.lines.setdefault(f"{path}.{shown}" if path else str(shown), line)
+                self._complain(
+                    f"{path}.{shown}" if path else str(shown), "a key must be a word", ""
+                )
+                continue
+            key = str(key_node.value)
+            place = f"{path}.{key}" if path else key
+            if key in result:
+                first = self.lines[place]
+                self.lines[place] = line  # the complaint points at the second one
+                self._complain(
+                    place, f"stands twice, here and on line {first}", "remove one of the two"
+                )
+                continue
+            # In a space, `optim.lr:` and `optim: {lr: ..}` share a path; the first one counts.
+            self.lines.setdefault(place, line)
+            result[key] = self.value(value_node, place)
+        return result
+
+    def _scalar(self, node: yaml.Node, path: str) -> Any:
+        kind = node.tag.rpartition(":")[2]
+        text = node.value
+        if not node.tag.startswith("tag:yaml.org,2002:") or kind not in _MAKE:
+            self._complain(path, f"a YAML tag ({node.tag}) is not supported", "remove it")
+            return None
+        try:
+            return _MAKE[kind](text)
+        except ValueError:
+            self._complain(path, f"{text!r} is not a {kind}", "remove the tag")
+            return None
+
+    def _complain(self, path: str, what: str, fix: str) -> None:
+        self.mistakes.append(Mistake(path, what, fix))
+
+
+def _float(text: str) -> float:
+    return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+
+
+_MAKE: Mapping[str, Any] = {
+    "null": lambda text: None,
+    "bool": lambda text: text.lower() == "true",
+    "int": int,
+    "float": _float,
+    "str": str,
+}
+
+
+def parse_scalar(text: str) -> Any:
+    """Return what a YAML value says (``3``, ``[1, 2]``, ``{choice: [a, b]}``), for ``--set``.
+
+    Raises:
+        SpecError: It is not YAML.
+
+    >>> parse_scalar("1e-5"), parse_scalar("no")
+    (1e-05, 'no')
+    """
+    node = _compose(text, "value")
+    if node is None:
+        return None
+    reader = _Reader("value")
+    value = reader.value(node, "value")
+    if reader.mistakes:
+        raise SpecError(reader.mistakes)
+    return value
+
+
+def apply_overrides(raw: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Return a copy of a raw spec with ``section.key=value`` applied, each value read as YAML.
+
+    Everything after ``search.space.`` is one name: ``search.space.optim.lr=0.5``.
+
+    Raises:
+        SpecError: An override has no ``=``, an empty key, or leads through a value.
+
+    >>> apply_overrides({"privacy": {"delta": 1e-5}}, ["privacy.trial_epsilon=3"])
+    {'privacy': {'delta': 1e-05, 'trial_epsilon': 3}}
+    """
+    result = copy.deepcopy(dict(raw))
+    mistakes = []
+    for text in overrides:
+        try:
+            _apply(result, text)
+        except SpecError as error:
+            mistakes += list(error.mistakes)
+    if mistakes:
+        raise SpecError(mistakes)
+    return result
+
+
+def _apply(raw: dict[str, Any], text: str) -> None:
+    where = f"--set {text}"
+    key, equals, value_text = text.partition("=")
+    path = _split(key.strip())
+    if not equals or not all(path):
+        raise SpecError(
+            [Mistake(where, "is not KEY=VALUE", "for instance --set privacy.trial_epsilon=3")]
+        )
+    try:
+        value = parse_scalar(value_text)
+    except SpecError as error:
+        what = error.mistakes[0].what
+        raise SpecError([Mistake(where, f"the value {value_text!r} {what}")]) from None
+    here = raw
+    for number, part in enumerate(path[:-1]):
+        if here.get(part) is None:
+            here[part] = {}
+        if not isinstance(here[part], dict):
+            above = ".".join(path[: number + 1])
+            raise SpecError([Mistake(where, f"{above} is a value, it has no keys below it")])
+        here = here[part]
+    here[path[-1]] = value
+
+
+def _split(key: str) -> list[str]:
+    space = "search.space."
+    if key.startswith(space):
+        return ["search", "space", key[len(space) :]]
+    return key.split(".")
+
+
+def override(document: Document, overrides: Sequence[str]) -> Document:
+    """Return the document with overrides applied; their mistakes show ``--set`` for file and line.
+
+    Raises:
+        SpecError: See ``apply_overrides``.
+    """
+    if not overrides:
+        return document
+    value = apply_overrides(document.value, overrides)
+    keys = tuple(text.partition("=")[0].strip() for text in overrides)
+    return replace(document, value=value, overridden=keys)
+
+
+def dump_yaml(value: Mapping[str, Any]) -> str:
+    """Return plain data as YAML that ``parse_yaml`` reads back without loss, keys in order."""
+    return str(
+        yaml.dump(
+            dict(value),
+            Dumper=_Dumper,
+            sort_keys=False,
+            default_flow_style=None,
+            width=100,
+            allow_unicode=True,
+        )
+    )

@@ -1,0 +1,307 @@
+"""SearchSpace: named parameters with conditions; suggests, samples, enumerates, checks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dpsweep.errors import BadInputError, Mistake, SpecError
+from dpsweep.hyperparameters import Hyperparameter
+from dpsweep.parameters import Parameter, parse_space
+from dpsweep.registry import did_you_mean
+from dpsweep.spec_base import dotted, seen
+
+if TYPE_CHECKING:
+    import numpy as np
+    import optuna
+
+__all__ = ["MAX_GRID", "Parameter", "SearchSpace", "space_check"]
+
+#: Grids beyond this size are refused: they are a slip, not a plan.
+MAX_GRID = 100_000
+
+Declared = Mapping[str, Sequence[Hyperparameter]]
+
+
+class SearchSpace:
+    """Parameters in an order in which each stands after those that its condition names.
+
+    A parameter whose condition does not hold is absent from a configuration.
+
+    >>> space = SearchSpace.from_spec({
+    ...     "method": "dp_sgd",
+    ...     "noise.end_ratio": {"uniform": [0.4, 1.5], "num": 2, "when": {"noise.shape": "cosine"}},
+    ...     "noise.shape": {"choice": ["constant", "cosine"]},
+    ... })
+    >>> for point in space.grid():
+    ...     print(point)
+    {'method': 'dp_sgd', 'noise.shape': 'constant'}
+    {'method': 'dp_sgd', 'noise.shape': 'cosine', 'noise.end_ratio': 0.4}
+    {'method': 'dp_sgd', 'noise.shape': 'cosine', 'noise.end_ratio': 1.5}
+    """
+
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
+        self.parameters = tuple(parameters)
+
+    @classmethod
+    def from_spec(cls, space: Mapping[str, Any]) -> SearchSpace:
+        """Return the space that a spec's ``search.space`` describes.
+
+        Raises:
+            SpecError: With every mistake in it.
+        """
+        parameters, flaws = parse_space(space)
+        if flaws:
+            raise SpecError(
+                [
+                    Mistake(dotted(("search", "space", *flaw.path)), flaw.what, flaw.fix)
+                    for flaw in flaws
+                ]
+            )
+        return cls(parameters)
+
+    def active(self, values: Mapping[str, Any]) -> tuple[Parameter, ...]:
+        """Return the parameters that have a meaning beside ``values``, in order.
+
+        ``values`` needs to hold the choices that conditions ask for; an inactive parameter in it
+        activates nothing.
+        """
+        known: dict[str, Any] = {}
+        found = []
+        for parameter in self.parameters:
+            if parameter.is_active(known):
+                found.append(parameter)
+                if parameter.kind == "fixed":
+                    known[parameter.name] = parameter.choices[0]
+                elif parameter.name in values:
+                    known[parameter.name] = values[parameter.name]
+        return tuple(found)
+
+    def suggest(self, trial: optuna.trial.BaseTrial) -> dict[str, Any]:
+        """Return a configuration of Optuna's choice; fixed values are not asked for."""
+        return self._build(lambda parameter: _suggest(parameter, trial))
+
+    def sample(self, rng: np.random.Generator) -> dict[str, Any]:
+        """Return a configuration at random, every range by its own distribution."""
+        return self._build(lambda parameter: _sample(parameter, rng))
+
+    def _build(self, pick: Callable[[Parameter], Any]) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for parameter in self.parameters:
+            if parameter.is_active(values):
+                fixed = parameter.kind == "fixed"
+                values[parameter.name] = parameter.choices[0] if fixed else pick(parameter)
+        return values
+
+    def values(self) -> dict[str, list[Any]]:
+        """Return what each parameter can be: its choices, its one value, or its two bounds."""
+        return {
+            parameter.name: [parameter.low, parameter.high]
+            if parameter.is_range
+            else list(parameter.choices)
+            for parameter in self.parameters
+        }
+
+    def grid(self) -> list[dict[str, Any]]:
+        """Return every configuration, ranges at ``num`` points from bound to bound.
+
+        Raises:
+            BadInputError: A range has no ``num``, or there are more than ``MAX_GRID``.
+        """
+        missing = [p.name for p in self.parameters if p.is_range and p.num is None]
+        if missing:
+            raise BadInputError(
+                f"a grid needs the number of points of each range; without: {', '.join(missing)}",
+                fix="add `num: 5` to each, or use choice",
+            )
+        points: list[dict[str, Any]] = []
+        for point in self._points({}, 0):
+            if len(points) == MAX_GRID:
+                raise BadInputError(
+                    f"the grid has more than {MAX_GRID} configurations",
+                    because=", ".join(
+                        f"{p.name}: {len(_grid_values(p))}"
+                        for p in self.parameters
+                        if p.kind != "fixed"
+                    ),
+                    fix="lower `num`, or use sampler random or tpe",
+                )
+            points.append(point)
+        return points
+
+    def _points(self, values: Mapping[str, Any], index: int) -> Iterator[dict[str, Any]]:
+        if index == len(self.parameters):
+            yield dict(values)
+            return
+        parameter = self.parameters[index]
+        if not parameter.is_active(values):
+            yield from self._points(values, index + 1)
+            return
+        for value in _grid_values(parameter):
+            yield from self._points({**values, parameter.name: value}, index + 1)
+
+    def check(self, hyperparameters_by_method: Declared) -> list[Mistake]:
+        """Say where the space and the methods' declared hyperparameters disagree.
+
+        Args:
+            hyperparameters_by_method: Declared hyperparameters of every known method.
+        Returns:
+            Mistakes with ``search.space.<name>`` as their place; none for a fitting space.
+        """
+        mistakes = []
+        methods: list[str] = []
+        for parameter in self.parameters:
+            if parameter.name == "method":
+                for name in parameter.choices:
+                    if name in hyperparameters_by_method:
+                        methods.append(str(name))
+                    else:
+                        mistakes.append(_unknown_method(name, list(hyperparameters_by_method)))
+        # With no valid method left, keys that no method at all knows can still be told.
+        is_certain = bool(methods)
+        declared = {
+            method: {h.name: h for h in hyperparameters_by_method[method]}
+            for method in methods or hyperparameters_by_method
+        }
+        if not declared:
+            return mistakes
+        for parameter in self.parameters:
+            if parameter.name != "method":
+                mistakes += self._check(parameter, declared, is_certain=is_certain)
+        return mistakes
+
+    def _check(
+        self,
+        parameter: Parameter,
+        declared: Mapping[str, Mapping[str, Hyperparameter]],
+        *,
+        is_certain: bool,
+    ) -> Iterator[Mistake]:
+        where = f"search.space.{parameter.name}"
+        knowing = [method for method, table in declared.items() if parameter.name in table]
+        if not knowing:
+            known = sorted({name for table in declared.values() for name in table})
+            hint = did_you_mean(parameter.name, known)
+            near = [name for name in known if name.split(".")[0] == parameter.name.split(".")[0]]
+            yield Mistake(
+                where,
+                f"{' and '.join(declared)} {'has' if len(declared) == 1 else 'have'} no such "
+                "hyperparameter",
+                hint or f"known: {', '.join(near or known)}",
+            )
+            return
+        if not is_certain:
+            return
+        reachable = [method for method in declared if self._reachable(parameter, method)]
+        if not reachable:
+            yield Mistake(where, "has no meaning for any method, by its `when`", "correct `when`")
+        lacking = [method for method in reachable if method not in knowing]
+        if lacking:
+            condition = knowing[0] if len(knowing) == 1 else f"[{', '.join(knowing)}]"
+            yield Mistake(
+                where,
+                f"{' and '.join(lacking)} {'has' if len(lacking) == 1 else 'have'} no such "
+                "hyperparameter",
+                f"add `when: {{method: {condition}}}`"
+                + (
+                    f" to {{choice: [{seen(parameter.choices[0])}]}}"
+                    if parameter.kind == "fixed"
+                    else ""
+                ),
+            )
+        problems = dict.fromkeys(
+            problem
+            for method in reachable
+            if method in knowing
+            for problem in _problems(parameter, declared[method][parameter.name])
+        )
+        for what, fix in problems:
+            yield Mistake(where, what, fix)
+
+    def _reachable(self, parameter: Parameter, method: str) -> bool:
+        """Return whether a parameter can have a meaning in a trial of ``method``."""
+        table = {other.name: other for other in self.parameters}
+        for name, allowed in parameter.when.items():
+            if name == "method":
+                if method not in allowed:
+                    return False
+            elif name in table and not self._reachable(table[name], method):
+                return False
+        return True
+
+
+def space_check(
+    declared: Callable[[], Declared],
+) -> Callable[[Sequence[Parameter]], list[Mistake]]:
+    """Return the ``check_space`` of ``SweepSpec.from_yaml`` for a table of declared methods."""
+    return lambda parameters: SearchSpace(parameters).check(declared())
+
+
+def _unknown_method(name: Any, known: list[str]) -> Mistake:
+    hint = did_you_mean(str(name), known)
+    fix = (hint + " " if hint else "") + (f"known: {', '.join(known)}" if known else "")
+    return Mistake("search.space.method", f"unknown method {seen(name)}", fix)
+
+
+def _problems(parameter: Parameter, declared: Hyperparameter) -> Iterator[tuple[str, str]]:
+    if not parameter.is_range:
+        for value in parameter.choices:
+            problem = declared.problem(value)
+            if problem:
+                yield problem, declared.doc
+        return
+    if declared.kind in ("str", "bool"):
+        words = ", ".join(declared.choices or ()) if declared.kind == "str" else "true, false"
+        yield f"takes no range, but {words or 'a word'}", f"write {{choice: [{words or '...'}]}}"
+        return
+    if declared.kind == "int" and not parameter.is_whole:
+        better = "logint" if parameter.kind == "loguniform" else "int"
+        yield f"takes whole numbers, {parameter.kind} gives fractions", f"use {better}"
+        return
+    for side, bound in (("lower", parameter.low), ("upper", parameter.high)):
+        problem = declared.problem(bound)
+        if problem:
+            yield f"its {side} bound {problem}", declared.doc
+
+
+def _suggest(parameter: Parameter, trial: optuna.trial.BaseTrial) -> Any:
+    if parameter.kind == "choice":
+        return trial.suggest_categorical(parameter.name, parameter.choices)
+    if parameter.is_whole:
+        low, high = int(parameter.low), int(parameter.high)
+        return trial.suggest_int(parameter.name, low, high, log=parameter.kind == "logint")
+    is_log = parameter.kind == "loguniform"
+    return trial.suggest_float(parameter.name, parameter.low, parameter.high, log=is_log)
+
+
+def _sample(parameter: Parameter, rng: np.random.Generator) -> Any:
+    low, high = parameter.low, parameter.high
+    if parameter.kind == "choice":
+        return parameter.choices[int(rng.integers(len(parameter.choices)))]
+    if parameter.kind == "int":
+        return int(rng.integers(int(low), int(high), endpoint=True))
+    if parameter.kind == "logint":
+        # Half a unit on both sides, so that the two bounds get their full share.
+        draw = math.exp(rng.uniform(math.log(low - 0.5), math.log(high + 0.5)))
+        return int(min(max(round(draw), low), high))
+    if parameter.kind == "loguniform":
+        draw = math.exp(rng.uniform(math.log(low), math.log(high)))
+        return float(min(max(draw, low), high))
+    return float(rng.uniform(low, high))
+
+
+def _grid_values(parameter: Parameter) -> list[Any]:
+    """Return the points a grid takes, ends included, without duplicates."""
+    if not parameter.is_range:
+        return list(parameter.choices)
+    low, high, num = parameter.low, parameter.high, parameter.num or 1
+    is_log = parameter.kind in ("loguniform", "logint")
+    points = []
+    for index in range(num):
+        share = 0.5 if num == 1 else index / (num - 1)
+        if share in (0, 1):
+            points.append(high if share else low)
+        else:
+            points.append(low * (high / low) ** share if is_log else low + (high - low) * share)
+    return list(dict.fromkeys(round(p) if parameter.is_whole else float(p) for p in points))

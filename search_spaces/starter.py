@@ -1,0 +1,144 @@
+"""Starter specs for ``dpsweep init``: complete, valid, every key explained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dpsweep.errors import BadInputError
+from dpsweep.registry import did_you_mean
+from dpsweep.search_spaces.dp_sgd import RECOMMENDED, WHY
+
+_DATA: Mapping[str, str] = {
+    "digits": """\
+  dataset: digits              # 1797 grey 8x8 images; or fashion_mnist, npz, image_folder
+  validation:                  # what configurations are compared on
+    fraction: 0.2              # share of the records; which ones is fixed without looking at them
+    visibility: public         # public: needs no protection; exact: private, without guarantee
+  test:                        # what the result is scored on
+    fraction: 0.2
+    visibility: public         # public: scored at the end of a trial; private: never
+""",
+    "fashion_mnist": """\
+  dataset: fashion_mnist       # 60000 grey 28x28 images and a test part of 10000
+  path: null                   # directory of the idx.gz files; null: where the Debian package
+                               # dataset-fashion-mnist puts them
+  validation:                  # what configurations are compared on
+    fraction: 0.1              # share of the records; which ones is fixed without looking at them
+    visibility: public         # public: needs no protection; exact: private, without guarantee
+  test:                        # what the result is scored on: the test part that is there
+    visibility: public         # public: scored at the end of a trial; private: never
+""",
+    "npz": """\
+  dataset: npz                 # arrays x_train, y_train; optional x_val, y_val, x_test, y_test
+  path: data.npz               # EDIT: the file
+  num_records: 10000           # EDIT: records in x_train; becomes public, may be rounded
+  num_classes: 10              # EDIT: labels are 0 .. num_classes - 1
+  validation:                  # what configurations are compared on
+    fraction: 0.2              # share of the records; without effect if the file has x_val
+    visibility: public         # public: needs no protection; exact: private, without guarantee
+  test:                        # what the result is scored on
+    fraction: 0.0              # keep 0 if the file has x_test
+    visibility: private        # public: scored at the end of a trial; private: never
+""",
+    "image_folder": """\
+  dataset: image_folder        # CLASS/NAME.png or .jpg; or train/, val/, test/ above CLASS
+  path: images                 # EDIT: the directory
+  num_records: 10000           # EDIT: training images; becomes public, may be rounded
+  image_size: 32               # images are resized to this; [height, width] if they are not square
+  channels: 3                  # 1 (grey) or 3 (colour)
+  validation:                  # what configurations are compared on
+    fraction: 0.2              # share of the images; without effect if there is a folder val/
+    visibility: public         # public: needs no protection; exact: private, without guarantee
+  test:                        # what the result is scored on
+    fraction: 0.0              # keep 0 if there is a folder test/
+    visibility: private        # public: scored at the end of a trial; private: never
+""",
+}
+
+_SPEC = """\
+# A sweep for dpsweep. Check it with `dpsweep plan FILE`, start it with `dpsweep run FILE`; the same
+# command again continues it. One key for one run: `--set privacy.trial_epsilon=3`.
+
+name: {name}
+seed: 0                        # initial weights and suggestions; noise and batches stay secret
+
+data:
+{data}\
+  public: {{fraction: 0.0}}      # share of the training records that is declared public
+  max_private: null            # use only this many private records (for quick trials)
+  privacy_unit: example        # whose data one record is
+
+privacy:
+  trial_epsilon: {epsilon}           # what one trial may spend: 1 is strict, 8 is loose
+  delta: 1e-5                  # chance that the guarantee fails; well below 1 / number of records
+  accounting: unaccounted      # epsilon is that of one trial; the search is NOT included
+  study_epsilon: null          # budget of the whole search; not with unaccounted
+  accountant: rdp              # rdp (fast) or pld (tighter, slower)
+  neighboring_relation: add_or_remove_one
+
+search:
+  sampler: tpe                 # tpe (learns from earlier trials), random, or grid (needs `num: 5`
+                               # on each range)
+  num_trials: 24
+  metric: validation/accuracy  # or validation/loss with mode: min
+  mode: max
+  max_concurrent: null         # most trials at once; null: as many as the resources allow
+  points_to_evaluate: []       # configurations to try first, as in [{{optim.lr: 1.0}}]
+  space:                       # uniform, loguniform, int, logint: [low, high]; choice: [..];
+                               # a plain value is fixed. `dpsweep describe dp_sgd` lists all names
+{space}
+scheduler: {{type: fifo}}        # fifo: every trial runs to its end
+report:
+  points: 10                   # evaluations per trial, evenly spaced
+  every_steps: null            # or one every so many steps; wins over points
+resources:
+  cpu: 1                       # cores per trial; a fraction shares one
+  gpu: 0                       # GPUs per trial; 0.5 puts two trials on one
+  max_failures: 3              # a crashed trial continues this often; what it spent stays spent
+tracking:
+  uri: sqlite:///mlflow.db     # or the http address of an MLflow server; null: no tracking
+  experiment: null             # null: the name of the study
+cluster:
+  target: local                # this machine; ray: a running cluster, with its address
+  num_cpus: null               # of this machine; null: all
+  num_gpus: null
+  address: null                # for target ray: ray://HOST:10001
+storage: {{path: studies}}       # each study gets its own folder there
+"""
+
+
+def starter_spec(dataset: str = "digits") -> str:
+    """Return a commented YAML spec for a dataset, ready to run (or to edit where it says so).
+
+    Raises:
+        BadInputError: There is no such dataset.
+    """
+    if dataset not in _DATA:
+        hint = did_you_mean(dataset, list(_DATA))
+        raise BadInputError(
+            f"no starter spec for {dataset!r}",
+            fix=(hint + " " if hint else "") + f"known: {', '.join(_DATA)}",
+        )
+    epsilon = "3.0" if dataset == "fashion_mnist" else "2.0"
+    name = f"{dataset.replace('_', '-')}-eps{epsilon[0]}"
+    return _SPEC.format(
+        name=name, data=_DATA[dataset], epsilon=epsilon, space=_space_text(RECOMMENDED[dataset])
+    )
+
+
+def _space_text(space: Mapping[str, Any]) -> str:
+    lines = []
+    for name, domain in space.items():
+        lines.append(f"    # {WHY[name]}")
+        lines.append(f"    {name}: {_flow(domain)}")
+    return "\n".join(lines) + "\n"
+
+
+def _flow(domain: Any) -> str:
+    """Write a domain on one line, as people do."""
+    if isinstance(domain, Mapping):
+        return "{" + ", ".join(f"{key}: {_flow(value)}" for key, value in domain.items()) + "}"
+    if isinstance(domain, list):
+        return "[" + ", ".join(_flow(value) for value in domain) + "]"
+    return str(domain)  # the data hold plain words and numbers only
