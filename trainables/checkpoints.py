@@ -1,0 +1,96 @@
+"""Checkpoints of one trial: last and best, each with its checksum; the ledger is never in them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from dpsweep.durable import write_atomically
+from dpsweep.errors import CheckpointError
+
+Which = Literal["last", "best"]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A restored checkpoint.
+
+    Attributes:
+        step: Plan position of the model.
+        value: Best value of the study's metric when it was written, or None.
+        best_step: Step of the best checkpoint at that time.
+        metrics: Metrics at ``step``.
+        state: What the method's ``state_dict`` returned.
+    """
+
+    step: int
+    value: float | None
+    best_step: int
+    metrics: dict[str, float]
+    state: dict[str, Any]
+
+
+class CheckpointStore:
+    """Writes and reads the checkpoints of one trial.
+
+    A checkpoint is two files: the tensors (``last-000120.ckpt``), and a small JSON file that names
+    them with their SHA-256. The JSON file is replaced atomically after the tensors are on disk, so
+    a kill at any moment leaves the previous checkpoint or the new one.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def save(self, which: Which, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint durably and drop the one it replaces."""
+        buffer = io.BytesIO()
+        torch.save(checkpoint.state, buffer)
+        content = buffer.getvalue()
+        name = f"{which}-{checkpoint.step:06d}.ckpt"
+        write_atomically(self.directory / name, content)
+        meta = {
+            "file": name,
+            "sha256": hashlib.sha256(content).hexdigest(),
+            "step": checkpoint.step,
+            "value": checkpoint.value,
+            "best_step": checkpoint.best_step,
+            "metrics": checkpoint.metrics,
+        }
+        write_atomically(self.directory / f"{which}.json", json.dumps(meta).encode())
+        for old in self.directory.glob(f"{which}-*.ckpt"):
+            if old.name != name:
+                old.unlink()
+
+    def load(self, which: Which) -> Checkpoint | None:
+        """Return a checkpoint on the CPU, or None if the trial has none yet.
+
+        Raises:
+            CheckpointError: The file is missing or not what was written.
+        """
+        pointer = self.directory / f"{which}.json"
+        if not pointer.exists():
+            return None
+        meta: Mapping[str, Any] = json.loads(pointer.read_text())
+        path = self.directory / meta["file"]
+        content = path.read_bytes() if path.exists() else b""
+        if hashlib.sha256(content).hexdigest() != meta["sha256"]:
+            raise CheckpointError(
+                f"{path} is damaged: its SHA-256 is not the one that was written",
+                fix=f"restore the file, or remove {pointer} to train this trial anew (what it has "
+                "spent stays spent)",
+            )
+        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        return Checkpoint(
+            step=meta["step"],
+            value=meta["value"],
+            best_step=meta["best_step"],
+            metrics=meta["metrics"],
+            state=state,
+        )

@@ -1,0 +1,374 @@
+"""What every method that trains one classifier step by step has in common.
+
+Knobs of model, optimizer, batch and length; batches by Poisson sampling; evaluation, state and
+export. Loads no torch until ``prepare``, so that plans can be made and checked without it.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from dpsweep.errors import DataError, InfeasibleBudgetError, ModelError
+from dpsweep.hyperparameters import Hyperparameter
+from dpsweep.privacy.events import Plan
+from dpsweep.privacy.randomness import public_seed
+from dpsweep.trainables.method import Method, RunContext
+
+if TYPE_CHECKING:
+    import torch
+
+    from dpsweep.trainables.data import DatasetInfo, SweepData
+
+MODEL_HYPERPARAMETERS = (
+    Hyperparameter(
+        "model.name",
+        "str",
+        "linear",
+        "Network: linear, tanh_cnn, tanh_cnn_deep or timm/NAME.",
+        choices=("linear", "tanh_cnn", "tanh_cnn_deep", "timm/"),
+    ),
+    Hyperparameter(
+        "model.norm",
+        "str",
+        "refuse",
+        "What becomes of BatchNorm: refuse it, rebuild it as GroupNorm, or freeze its statistics.",
+        choices=("refuse", "group", "frozen"),
+    ),
+    Hyperparameter(
+        "model.checkpoint",
+        "str",
+        None,
+        "File with initial weights (a torch or safetensors state dict); it must be public.",
+        optional=True,
+    ),
+)
+OPTIM_HYPERPARAMETERS = (
+    Hyperparameter("optim.name", "str", "sgd", "Update rule.", choices=("sgd", "adam")),
+    Hyperparameter("optim.lr", "float", 0.1, "Peak learning rate.", low=0, open_low=True),
+    Hyperparameter("optim.momentum", "float", 0.9, "Momentum of sgd.", low=0, high=1),
+    Hyperparameter("optim.beta1", "float", 0.9, "First moment decay of adam.", low=0, high=0.9999),
+    Hyperparameter(
+        "optim.beta2", "float", 0.999, "Second moment decay of adam.", low=0, high=0.999999
+    ),
+    Hyperparameter("optim.weight_decay", "float", 0.0, "L2 penalty on the weights.", low=0),
+    Hyperparameter(
+        "optim.schedule",
+        "str",
+        "constant",
+        "Learning rate after the warm-up: constant, or cosine down to zero.",
+        choices=("constant", "cosine"),
+    ),
+    Hyperparameter(
+        "optim.warmup_fraction",
+        "float",
+        0.0,
+        "Share of the steps over which the learning rate rises linearly to its peak.",
+        low=0,
+        high=1,
+    ),
+)
+BATCH_HYPERPARAMETERS = (
+    Hyperparameter(
+        "batch.expected",
+        "int",
+        256,
+        "Expected number of examples in a Poisson batch (logical size).",
+        low=1,
+        changes_privacy=True,
+    ),
+    Hyperparameter(
+        "batch.sample_rate",
+        "float",
+        None,
+        "Probability that one example enters a batch; wins over batch.expected.",
+        low=0,
+        high=1,
+        open_low=True,
+        optional=True,
+        changes_privacy=True,
+    ),
+    Hyperparameter(
+        "batch.physical",
+        "int",
+        64,
+        "Examples whose gradients are held in memory at once; no privacy effect.",
+        low=1,
+    ),
+)
+TRAIN_HYPERPARAMETERS = (
+    Hyperparameter(
+        "train.epochs",
+        "float",
+        20.0,
+        "Expected passes over the private records.",
+        low=0,
+        open_low=True,
+        changes_privacy=True,
+    ),
+    Hyperparameter(
+        "train.max_steps",
+        "int",
+        None,
+        "Number of optimizer steps; wins over train.epochs.",
+        low=1,
+        optional=True,
+        changes_privacy=True,
+    ),
+)
+
+
+def sample_rate_of(hparams: Mapping[str, Any], num_private: int) -> float:
+    """Return the probability with which one record enters a batch.
+
+    Args:
+        hparams: ``batch.sample_rate`` and ``batch.expected``.
+        num_private: Declared (public) number of private records.
+    Returns:
+        A number in (0, 1].
+    Raises:
+        InfeasibleBudgetError: The expected batch is larger than the declared number of records.
+
+    >>> sample_rate_of({"batch.sample_rate": None, "batch.expected": 64}, 256)
+    0.25
+    """
+    if num_private < 1:
+        raise InfeasibleBudgetError(
+            f"there is no private record to train on (declared: {num_private})",
+            fix="declare fewer validation, test and public records",
+        )
+    rate = hparams["batch.sample_rate"]
+    if rate is not None:
+        return float(rate)
+    expected = int(hparams["batch.expected"])
+    if expected > num_private:
+        raise InfeasibleBudgetError(
+            f"batch.expected={expected} is larger than the {num_private} declared private records",
+            fix=f"batch.expected <= {num_private}",
+        )
+    return expected / num_private
+
+
+def num_steps_of(hparams: Mapping[str, Any], sample_rate: float) -> int:
+    """Return ``train.max_steps``, or the steps of ``train.epochs`` expected passes (at least 1).
+
+    >>> num_steps_of({"train.max_steps": None, "train.epochs": 2.0}, 0.25)
+    8
+    """
+    if hparams["train.max_steps"] is not None:
+        return int(hparams["train.max_steps"])
+    return max(1, round(hparams["train.epochs"] / sample_rate))
+
+
+class ClassifierMethod(Method):
+    """A method that updates one classifier once per plan position.
+
+    Subclasses say the plan and compute the gradient of one step; everything here is the same for
+    private and non-private training, so that their comparison is fair.
+    """
+
+    hyperparameters: ClassVar[tuple[Hyperparameter, ...]] = (
+        MODEL_HYPERPARAMETERS
+        + OPTIM_HYPERPARAMETERS
+        + BATCH_HYPERPARAMETERS
+        + TRAIN_HYPERPARAMETERS
+    )
+
+    @classmethod
+    def preflight(
+        cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo
+    ) -> list[tuple[str, str, str]]:
+        """Return the models, checkpoints and batch sizes of the space that cannot work."""
+        defaults = {parameter.name: parameter.default for parameter in cls.hyperparameters}
+
+        def possible(name: str) -> list[Any]:
+            return list(values.get(name, [defaults[name]]))
+
+        problems: list[tuple[str, str, str]] = []
+        largest = max(possible("batch.expected"))
+        if None in possible("batch.sample_rate") and largest > info.num_private:
+            problems.append(
+                (
+                    "batch.expected",
+                    f"{largest} is larger than the {info.num_private} declared private records",
+                    f"at most {info.num_private}",
+                )
+            )
+        for path in possible("model.checkpoint"):
+            if path is not None and not Path(path).is_file():
+                problems.append(("model.checkpoint", f"no file {path}", "give an existing file"))
+        for name in possible("model.name"):
+            if name == "linear":
+                continue
+            if len(info.input_shape) != 3:
+                shape = "x".join(map(str, info.input_shape))
+                problems.append(
+                    ("model.name", f"{name} needs images, the data is {shape}", "use linear")
+                )
+            elif name.startswith("timm/"):
+                problems += cls._timm_problems(name, possible("model.norm"), info)
+        return problems
+
+    @staticmethod
+    def _timm_problems(
+        name: str, norms: Sequence[str], info: DatasetInfo
+    ) -> list[tuple[str, str, str]]:
+        """Build the network once for each norm (seconds): only that shows whether it can run."""
+        from dpsweep.trainables.models import build_model
+
+        problems = []
+        for norm in norms:
+            try:
+                build_model(name, info, norm=norm, seed=0)
+            except ModelError as error:
+                key = "model.norm" if "BatchNorm" in error.message else "model.name"
+                problems.append((key, error.message, error.fix or "use another model"))
+        return problems
+
+    def prepare(
+        self, data: SweepData, hparams: Mapping[str, Any], plan: Plan, context: RunContext
+    ) -> None:
+        """Build model, optimizer and gradient engine; take references to the data.
+
+        The private records are only referenced here: nothing is computed from them.
+        """
+        from dpsweep.trainables.data import training_tensors
+        from dpsweep.trainables.models import build_model
+        from dpsweep.trainables.optim import build_optimizer, learning_rates
+
+        self._hparams = dict(hparams)
+        self._context = context
+        self._data = data
+        self._num_steps = len(plan)
+        self._position = 0
+        self._sample_rate = sample_rate_of(hparams, data.info.num_private)
+        # The normaliser comes from declared numbers: the true batch size is private.
+        self._expected_batch = self._sample_rate * data.info.num_private
+        self._model = build_model(
+            hparams["model.name"],
+            data.info,
+            norm=hparams["model.norm"],
+            seed=public_seed(context.study_seed, context.trial, "initial weights"),
+            checkpoint=hparams["model.checkpoint"],
+        ).to(context.device)
+        self._parameters = [p for p in self._model.parameters() if p.requires_grad]
+        self._optimizer = build_optimizer(self._parameters, hparams)
+        self._learning_rates = learning_rates(hparams, self._num_steps)
+        self._inputs, self._labels = training_tensors(data, "private", context.device)
+
+    def run(self, start: int, stop: int) -> None:
+        """Execute positions ``start`` to ``stop - 1``, one optimizer step each.
+
+        Raises:
+            ValueError: The positions are not the next ones of this method's plan.
+        """
+        import torch
+
+        from dpsweep.trainables.models import set_training_mode
+
+        if start != self._position or not start <= stop <= self._num_steps:
+            raise ValueError(
+                f"cannot run positions {start} to {stop}: at {self._position} of {self._num_steps}"
+            )
+        set_training_mode(self._model)
+        devices = [torch.device(self._context.device)] if self._on_cuda else []
+        # Dropout masks are public: a function of (study, trial, position), so no state is kept.
+        with torch.random.fork_rng(devices=devices):
+            for position in range(start, stop):
+                torch.manual_seed(
+                    public_seed(self._context.study_seed, self._context.trial, f"step {position}")
+                )
+                gradients = self._gradient(position)
+                for parameter, gradient in zip(self._parameters, gradients):
+                    parameter.grad = gradient
+                for group in self._optimizer.param_groups:
+                    group["lr"] = float(self._learning_rates[position])
+                self._optimizer.step()
+                self._position = position + 1
+
+    @property
+    def _on_cuda(self) -> bool:
+        return str(self._context.device).startswith("cuda")
+
+    @abstractmethod
+    def _gradient(self, position: int) -> list[torch.Tensor]:
+        """Return one step's gradient for every trainable parameter, ready for the optimizer."""
+
+    def _draw_batch(self, generator: np.random.Generator, sample_rate: float) -> np.ndarray:
+        """Return the sorted rows of one Poisson batch, int64, possibly empty."""
+        num_records = len(self._labels)
+        if sample_rate >= 1.0:
+            return np.arange(num_records)
+        return np.flatnonzero(generator.random(num_records) < sample_rate)
+
+    def evaluate(self, part: str) -> dict[str, float]:
+        """Return accuracy (share in [0, 1]) and mean cross-entropy (nats) on a part of the data.
+
+        Raises:
+            DataError: The part has no record.
+        """
+        import torch
+
+        from dpsweep.trainables.data import part_tensors
+
+        inputs, labels = part_tensors(self._data, part)
+        if len(labels) == 0:
+            raise DataError(f"the data has no {part} part", fix=f"give data.{part}.fraction")
+        self._model.eval()
+        block = max(int(self._hparams["batch.physical"]), 256)
+        correct = 0
+        loss = 0.0
+        with torch.no_grad():
+            for begin in range(0, len(labels), block):
+                x = inputs[begin : begin + block].to(self._context.device)
+                y = labels[begin : begin + block].to(self._context.device)
+                logits = self._model(x)
+                correct += int((logits.argmax(dim=1) == y).sum())
+                loss += float(torch.nn.functional.cross_entropy(logits, y, reduction="sum"))
+        return {"accuracy": correct / len(labels), "loss": loss / len(labels)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return model, optimizer and position (tensors on the CPU).
+
+        Public randomness is a function of the position, and secret randomness is never stored.
+        """
+        return {
+            "model": _copy_to_cpu(self._model.state_dict()),
+            "optimizer": _copy_to_cpu(self._optimizer.state_dict()),
+            "position": self._position,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``state_dict`` returned; secret randomness goes on afresh."""
+        self._model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._position = int(state["position"])
+
+    def export(self) -> torch.nn.Module:
+        """Return the trained network, rebuilt free of hooks, on the CPU and in eval mode."""
+        from dpsweep.trainables.models import build_model
+
+        model = build_model(
+            self._hparams["model.name"], self._data.info, norm=self._hparams["model.norm"], seed=0
+        )
+        model.load_state_dict(_copy_to_cpu(self._model.state_dict()))
+        for parameter in model.parameters():
+            parameter.requires_grad_(False)
+        return model.eval()
+
+
+def _copy_to_cpu(value: Any) -> Any:
+    """Return a nested state with every tensor copied to the CPU."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, Mapping):
+        return {key: _copy_to_cpu(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_copy_to_cpu(entry) for entry in value]
+    return value

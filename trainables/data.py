@@ -1,0 +1,199 @@
+"""Data of a study: declared sizes, a data-independent split, arrays that actors share.
+
+The split is a function of the declared number of records alone (never of a record), so it costs
+no privacy, and the private part is disjoint from every part that is evaluated on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from dpsweep.errors import DataError
+from dpsweep.trainables.data_sources import Arrays, Source, open_source
+
+if TYPE_CHECKING:
+    import torch
+
+    from dpsweep.spec import DataSpec
+
+PartName = Literal["private", "public", "validation", "test"]
+PARTS: tuple[PartName, ...] = ("private", "public", "validation", "test")
+
+#: Fixes the split of every study. Public; changing it changes every split.
+SPLIT_SEED = 20_211_005
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """Public facts about a study's data, known before a private record is opened.
+
+    Attributes:
+        name: Dataset name of the spec.
+        input_shape: Shape of one record, (channels, height, width) or (features,).
+        num_classes: Number of classes.
+        num_private: Declared number of private training records; the actual one may differ.
+        num_validation: Declared number of validation records.
+        num_test: Declared number of test records.
+        num_public: Declared number of public records.
+        class_names: One name per class.
+    """
+
+    name: str
+    input_shape: tuple[int, ...]
+    num_classes: int
+    num_private: int
+    num_validation: int
+    num_test: int
+    num_public: int
+    class_names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SweepData:
+    """The records of a study.
+
+    Attributes:
+        info: Public facts.
+        parts: ``private``, ``public``, ``validation`` and ``test``, each (inputs, labels): float32
+            C-contiguous (records, *input_shape) and int64 (records,). An absent part has length 0.
+            Never written to: actors hold read-only views of one copy.
+        content_hash: SHA-256 of all parts, to see whether a resumed study has the same data. It
+            depends on private records without noise: it stays beside the data.
+    """
+
+    info: DatasetInfo
+    parts: dict[str, Arrays]
+    content_hash: str
+
+
+def describe_dataset(spec: DataSpec) -> DatasetInfo:
+    """Return the public facts of a spec's ``data`` section; opens no private record.
+
+    Names, headers and existence of files are read, so that a missing dataset is found early.
+    A dataset with a validation part of its own uses it instead of ``validation.fraction``.
+
+    Raises:
+        DataError: The data is missing or not as declared, or the fractions leave nothing private.
+    """
+    return _describe(spec, open_source(spec))
+
+
+def load_dataset(spec: DataSpec) -> SweepData:
+    """Return the records, split by a rule that depends on the declared sizes alone.
+
+    Let N be the declared number of records. Slots 0..N-1 are permuted by a fixed public seed and
+    dealt to validation, test, public and private, in that order; the record in slot i follows its
+    slot. Records from slot N on are private (unless ``max_private`` limits the private slots),
+    and slots without a record stay empty.
+
+    Raises:
+        DataError: See ``describe_dataset``; or the files cannot be read.
+    """
+    source = open_source(spec)
+    info = _describe(spec, source)
+    read = source.read()
+    inputs, labels = read["train"]
+    parts: dict[str, Arrays] = {}
+    for part, slots in split_slots(info, source, spec.max_private).items():
+        if part == "private" and spec.max_private is None:
+            slots = np.concatenate([slots, np.arange(source.num_records, len(labels))])
+        rows = slots[slots < len(labels)]
+        parts[part] = (np.ascontiguousarray(inputs[rows]), np.ascontiguousarray(labels[rows]))
+    for part in ("validation", "test"):
+        if part in read:
+            parts[part] = read[part]
+    return SweepData(info, parts, _content_hash(parts))
+
+
+def split_slots(
+    info: DatasetInfo, source: Source, max_private: int | None
+) -> dict[str, np.ndarray]:
+    """Return the sorted slots (int64, below the declared number of records) of every part."""
+    order = np.random.default_rng(SPLIT_SEED).permutation(source.num_records)
+    counts = {
+        "validation": 0 if source.own_validation is not None else info.num_validation,
+        "test": 0 if source.own_test is not None else info.num_test,
+        "public": info.num_public,
+    }
+    slots = {}
+    begin = 0
+    for part, count in counts.items():
+        slots[part] = np.sort(order[begin : begin + count])
+        begin += count
+    end = None if max_private is None else begin + max_private
+    slots["private"] = np.sort(order[begin:end])
+    return {part: slots[part] for part in PARTS}
+
+
+def _describe(spec: DataSpec, source: Source) -> DatasetInfo:
+    total = source.num_records
+    if source.own_test is not None and spec.test.fraction > 0:
+        raise DataError(
+            f"{spec.dataset} has a test part of its own, but data.test.fraction="
+            f"{spec.test.fraction:g}",
+            fix="leave data.test.fraction out",
+        )
+    dealt = {
+        "validation": 0.0 if source.own_validation is not None else spec.validation.fraction,
+        "test": spec.test.fraction,
+        "public": spec.public.fraction,
+    }
+    counts = {part: round(share * total) for part, share in dealt.items()}
+    num_private = total - sum(counts.values())
+    if num_private < 1:
+        shares = ", ".join(f"data.{part}.fraction={share:g}" for part, share in dealt.items())
+        raise DataError(
+            f"no private record is left of {total}", because=shares, fix="lower the fractions"
+        )
+    if spec.max_private is not None:
+        num_private = min(num_private, spec.max_private)
+    own_validation, own_test = source.own_validation, source.own_test
+    return DatasetInfo(
+        name=spec.dataset,
+        input_shape=source.input_shape,
+        num_classes=source.num_classes,
+        num_private=num_private,
+        num_validation=counts["validation"] if own_validation is None else own_validation,
+        num_test=counts["test"] if own_test is None else own_test,
+        num_public=counts["public"],
+        class_names=source.class_names,
+    )
+
+
+def _content_hash(parts: dict[str, Arrays]) -> str:
+    digest = hashlib.sha256()
+    for part in PARTS:
+        for array in parts[part]:
+            digest.update(f"{part} {array.dtype.str} {array.shape}\n".encode())
+            digest.update(array.data)
+    return digest.hexdigest()
+
+
+def part_tensors(data: SweepData, part: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a part as CPU tensors that share the memory of its arrays, writable or not."""
+    import torch
+
+    with warnings.catch_warnings():
+        # Arrays from the object store are read-only. Nothing here writes to them, and a copy
+        # per actor is what the object store is there to avoid.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        inputs, labels = data.parts[part]
+        return torch.from_numpy(inputs), torch.from_numpy(labels)
+
+
+def training_tensors(data: SweepData, part: str, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a part where training reads it: on the GPU if it takes up to a quarter of the free
+    memory there, else as in ``part_tensors`` (batches are then moved one by one)."""
+    import torch
+
+    inputs, labels = part_tensors(data, part)
+    if device.startswith("cuda"):
+        free, _ = torch.cuda.mem_get_info(device)
+        if inputs.nbytes <= free // 4:
+            return inputs.to(device), labels.to(device)
+    return inputs, labels

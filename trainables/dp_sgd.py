@@ -1,0 +1,187 @@
+"""DP-SGD (Abadi et al. 2016, https://arxiv.org/abs/1607.00133) with noise and clip schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from dpsweep.errors import InfeasibleBudgetError
+from dpsweep.hyperparameters import Hyperparameter
+from dpsweep.privacy.calibration import calibrate_noise_schedule
+from dpsweep.privacy.clock import EpsilonClock
+from dpsweep.privacy.events import Plan, PoissonGaussian
+from dpsweep.privacy.randomness import secret_numpy_generator, secret_seed
+from dpsweep.privacy.schedules import ClipSchedule, NoiseSchedule
+from dpsweep.trainables.classifier import (
+    BATCH_HYPERPARAMETERS,
+    MODEL_HYPERPARAMETERS,
+    OPTIM_HYPERPARAMETERS,
+    TRAIN_HYPERPARAMETERS,
+    ClassifierMethod,
+    num_steps_of,
+    sample_rate_of,
+)
+from dpsweep.trainables.method import PlanContext, RunContext
+
+if TYPE_CHECKING:
+    import torch
+
+    from dpsweep.trainables.data import SweepData
+
+SHAPES = ("constant", "linear", "cosine", "exponential", "step")
+
+CLIP_HYPERPARAMETERS = (
+    Hyperparameter(
+        "clip.max_grad_norm",
+        "float",
+        1.0,
+        "L2 bound on one example's gradient at the first step.",
+        low=0,
+        open_low=True,
+    ),
+    Hyperparameter(
+        "clip.shape", "str", "constant", "How the bound moves over the steps.", choices=SHAPES
+    ),
+    Hyperparameter(
+        "clip.end_ratio",
+        "float",
+        1.0,
+        "Last bound divided by the first; no meaning for a constant shape.",
+        low=0,
+        open_low=True,
+    ),
+)
+NOISE_HYPERPARAMETERS = (
+    Hyperparameter(
+        "noise.shape",
+        "str",
+        "constant",
+        "How the noise multiplier moves over the steps.",
+        choices=SHAPES,
+        changes_privacy=True,
+    ),
+    Hyperparameter(
+        "noise.end_ratio",
+        "float",
+        1.0,
+        "Last noise multiplier divided by the first; no meaning for a constant shape.",
+        low=0,
+        open_low=True,
+        changes_privacy=True,
+    ),
+    Hyperparameter(
+        "noise.noise_multiplier",
+        "float",
+        None,
+        "First noise multiplier; where absent it is calibrated to the budget.",
+        low=0,
+        open_low=True,
+        optional=True,
+        changes_privacy=True,
+    ),
+)
+
+
+class DPSGD(ClassifierMethod):
+    """Poisson batches, per-example clipping, Gaussian noise, then any optimizer.
+
+    Guarantees:
+        Position t releases ``sum_i clip(g_i, C_t) + N(0, (sigma_t C_t)^2)`` over a Poisson sample
+        of the private records, and nothing else: exactly the plan's event at t under
+        add-or-remove-one. The divisor is the declared expected batch size, an empty batch takes
+        its step, and batches and noise come from secret seeds that are drawn anew in ``prepare``
+        and never stored. Not covered: the discreteness of floating point numbers and the
+        statistical quality of torch's generator (see ``dpsweep.privacy.randomness``).
+    """
+
+    name: ClassVar[str] = "dp_sgd"
+    hyperparameters: ClassVar[tuple[Hyperparameter, ...]] = (
+        MODEL_HYPERPARAMETERS
+        + OPTIM_HYPERPARAMETERS
+        + CLIP_HYPERPARAMETERS
+        + NOISE_HYPERPARAMETERS
+        + BATCH_HYPERPARAMETERS
+        + TRAIN_HYPERPARAMETERS
+    )
+    #: Called with every noise tensor just before it is added. For tests only: noise is secret.
+    noise_observer: Callable[[torch.Tensor], None] | None = None
+
+    @classmethod
+    def plan(cls, hparams: Mapping[str, Any], context: PlanContext) -> Plan:
+        """Return the Poisson-subsampled Gaussian events of one trial.
+
+        Without ``noise.noise_multiplier`` the schedule is calibrated to cost the budget over all
+        steps. With it, the plan ends at the last step whose epsilon is within the budget.
+
+        Raises:
+            InfeasibleBudgetError: Not one step fits into the budget, or the expected batch is
+                larger than the declared number of records.
+        """
+        sample_rate = sample_rate_of(hparams, context.num_private)
+        steps = num_steps_of(hparams, sample_rate)
+        shape = hparams["noise.shape"]
+        schedule = NoiseSchedule(shape, 1.0 if shape == "constant" else hparams["noise.end_ratio"])
+        start = hparams["noise.noise_multiplier"]
+        if start is None:
+            start = calibrate_noise_schedule(
+                context.budget,
+                schedule=schedule,
+                sample_rate=sample_rate,
+                steps=steps,
+                accountant=context.accountant,
+            )
+            return schedule.plan(start, sample_rate, steps)
+        plan = schedule.plan(start, sample_rate, steps)
+        clock = EpsilonClock(plan, delta=context.budget.delta, accountant=context.accountant)
+        allowed = clock.last_allowed(context.budget.target_epsilon)
+        if allowed == 0:
+            raise InfeasibleBudgetError(
+                f"the first step already costs epsilon={clock.epsilon_after(1):.4g} at "
+                f"delta={context.budget.delta:g}, over {context.budget.target_epsilon:g}",
+                because=f"noise_multiplier={start:g}, sample_rate={sample_rate:g} "
+                f"({context.accountant}, {context.budget.neighboring_relation})",
+                fix="raise noise.noise_multiplier or leave it out, so that it is calibrated",
+            )
+        return plan.slice(0, allowed)
+
+    def prepare(
+        self, data: SweepData, hparams: Mapping[str, Any], plan: Plan, context: RunContext
+    ) -> None:
+        """Build what the steps need and draw fresh secret seeds.
+
+        Raises:
+            ValueError: The plan holds an event that is not this method's.
+        """
+        import torch
+
+        from dpsweep.trainables.per_example import make_engine
+
+        super().prepare(data, hparams, plan, context)
+        # The steps follow the plan, not the hyperparameters: what was charged is what is run.
+        self._events: list[PoissonGaussian] = []
+        for run in plan.runs:
+            if not isinstance(run.event, PoissonGaussian):
+                raise ValueError(f"dp_sgd cannot execute {run.event}")
+            self._events += [run.event] * run.count
+        shape = hparams["clip.shape"]
+        clip = ClipSchedule(shape, 1.0 if shape == "constant" else hparams["clip.end_ratio"])
+        self._max_grad_norms = clip.values(hparams["clip.max_grad_norm"], len(plan))
+        self._engine = make_engine(self._model, int(hparams["batch.physical"]))
+        self._batches = secret_numpy_generator()
+        self._noise = torch.Generator(device=context.device)
+        self._noise.manual_seed(secret_seed())
+
+    def _gradient(self, position: int) -> list[torch.Tensor]:
+        import torch
+
+        event = self._events[position]
+        max_grad_norm = float(self._max_grad_norms[position])
+        rows = self._draw_batch(self._batches, event.sample_rate)
+        sums = self._engine.clipped_gradient_sum(self._inputs, self._labels, rows, max_grad_norm)
+        scale = event.noise_multiplier * max_grad_norm
+        for total in sums:
+            noise = torch.empty_like(total).normal_(0.0, scale, generator=self._noise)
+            if self.noise_observer is not None:
+                self.noise_observer(noise)
+            total.add_(noise).div_(self._expected_batch)
+        return sums

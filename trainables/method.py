@@ -1,0 +1,122 @@
+"""The interface of a DP method: say the plan first, then execute it position by position.
+
+This module loads neither torch nor ray, so that plans can be made and checked without them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from dpsweep.hyperparameters import Hyperparameter
+from dpsweep.privacy.accountants import AccountantName
+from dpsweep.privacy.budget import PrivacyBudget
+from dpsweep.privacy.events import Plan
+
+if TYPE_CHECKING:
+    import torch
+
+    from dpsweep.trainables.data import DatasetInfo, SweepData
+
+
+@dataclass(frozen=True)
+class PlanContext:
+    """The public facts a plan may depend on, besides the hyperparameters.
+
+    Attributes:
+        budget: Cap of one trial (trial_epsilon, delta, neighboring relation).
+        accountant: Accountant that calibrates and bounds the plan.
+        num_private: Declared (public) number of private training records; not ``len(data)``.
+    """
+
+    budget: PrivacyBudget
+    accountant: AccountantName
+    num_private: int
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """Who is running: seeds everything that may be known, and nothing that must stay secret.
+
+    Attributes:
+        study_seed: Seed of the study, for initial weights and other public randomness.
+        trial: Trial number.
+        device: ``cpu`` or ``cuda``.
+    """
+
+    study_seed: int
+    trial: int
+    device: str = "cpu"
+
+
+class Method(ABC):
+    """One way of training a model, private or not.
+
+    A plan position is one privacy event. The platform charges positions ``[start, stop)`` to the
+    ledger durably and only then calls ``run(start, stop)``; a method must cause exactly the events
+    of its plan at those positions, in that order, and no other access to private records.
+    """
+
+    name: ClassVar[str]
+    hyperparameters: ClassVar[tuple[Hyperparameter, ...]]
+    is_private: ClassVar[bool] = True
+
+    @classmethod
+    @abstractmethod
+    def plan(cls, hparams: Mapping[str, Any], context: PlanContext) -> Plan:
+        """Return the privacy events of one trial, from public facts alone.
+
+        Args:
+            hparams: Every declared hyperparameter with its value.
+            context: Budget, accountant and declared number of records.
+        Returns:
+            A plan whose epsilon is at most ``context.budget.target_epsilon``.
+        Raises:
+            InfeasibleBudgetError: No plan meets the budget with these hyperparameters.
+        """
+
+    @classmethod
+    def preflight(
+        cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo
+    ) -> list[tuple[str, str, str]]:
+        """Return what cannot work for some configuration, before anything starts.
+
+        Args:
+            values: For each hyperparameter, the values the space can give it (a single one if
+                fixed; the two bounds of a numeric range).
+            info: Shapes and declared sizes of the data.
+        Returns:
+            (hyperparameter name, what is wrong, how to fix it) for each problem.
+        """
+        return []
+
+    @abstractmethod
+    def prepare(
+        self, data: SweepData, hparams: Mapping[str, Any], plan: Plan, context: RunContext
+    ) -> None:
+        """Build model and optimizer; read no private record in a way the plan does not charge."""
+
+    @abstractmethod
+    def run(self, start: int, stop: int) -> None:
+        """Execute the plan's positions ``start`` to ``stop - 1``."""
+
+    @abstractmethod
+    def evaluate(self, part: str) -> dict[str, float]:
+        """Return ``{"accuracy": .., "loss": ..}`` on a part of the data (validation, test).
+
+        The values are exact; whether they may leave the actor is decided by the caller.
+        """
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Return model, optimizer and public RNG state; never the state of secret randomness."""
+
+    @abstractmethod
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``state_dict`` returned; secret randomness is drawn anew."""
+
+    @abstractmethod
+    def export(self) -> torch.nn.Module:
+        """Return the trained model on the CPU, in eval mode, loadable without this package."""

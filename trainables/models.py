@@ -1,0 +1,286 @@
+"""Networks: a linear head, the tanh CNNs of DP-SGD papers, and any timm classifier.
+
+Every network here lets each example's gradient be computed alone: none mixes the examples of a
+batch. All are built of torch's and timm's own classes, so that an exported one loads anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from dpsweep.errors import BadInputError, ModelError
+from dpsweep.registry import did_you_mean
+from dpsweep.trainables.data import DatasetInfo
+
+NORMS = ("refuse", "group", "frozen")
+
+
+def build_model(
+    name: str,
+    info: DatasetInfo,
+    *,
+    norm: str = "refuse",
+    seed: int,
+    checkpoint: str | None = None,
+) -> nn.Module:
+    """Return a classifier on the CPU: (batch, *input_shape) float32 -> (batch, classes) logits.
+
+    Args:
+        name: ``linear``; ``tanh_cnn`` or ``tanh_cnn_deep`` (Tramer & Boneh 2021,
+            https://arxiv.org/abs/2011.11660, tables 6 and 7); ``timm/NAME`` for a timm classifier
+            with random weights.
+        info: Input shape and number of classes.
+        norm: What becomes of BatchNorm, which mixes examples: ``refuse`` it, rebuild it as
+            GroupNorm (``group``), or keep its statistics and weights as they are (``frozen``).
+        seed: Seed of the initial weights; the global generator is left as it was.
+        checkpoint: File with public initial weights (torch or safetensors state dict). A
+            classifier layer of another size keeps its random weights.
+    Raises:
+        ModelError: The network cannot be built for this data, or examples influence each other.
+        BadInputError: Unknown name, or a checkpoint that does not fit.
+    """
+    if norm not in NORMS:
+        raise BadInputError(f"unknown model.norm {norm!r}", fix=f"one of {', '.join(NORMS)}")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = _build(name, info)
+        if checkpoint is not None:
+            _load_checkpoint(model, Path(checkpoint))
+        _treat_batch_norm(model, name, norm)
+        for module in model.modules():
+            # Opacus' backward hooks hand out views, which in-place activations may not write to.
+            if getattr(module, "inplace", False) is True:
+                module.inplace = False  # type: ignore[assignment]
+        set_training_mode(model)
+        _probe(model, name, info)
+    return model
+
+
+def set_training_mode(model: nn.Module) -> None:
+    """Switch to training mode, except BatchNorm: where one is left, it is frozen."""
+    model.train()
+    for module in model.modules():
+        if isinstance(module, _BatchNorm):
+            module.eval()
+
+
+def _build(name: str, info: DatasetInfo) -> nn.Module:
+    if name == "linear":
+        features = int(torch.Size(info.input_shape).numel())
+        return nn.Sequential(nn.Flatten(), nn.Linear(features, info.num_classes))
+    if len(info.input_shape) != 3:
+        raise ModelError(
+            f"{name} needs images, but the records have shape {info.input_shape}",
+            fix="use model.name: linear",
+        )
+    if name == "tanh_cnn":
+        return _tanh_cnn(info)
+    if name == "tanh_cnn_deep":
+        return _tanh_cnn_deep(info)
+    if name.startswith("timm/"):
+        return _timm(name.removeprefix("timm/"), info)
+    known = ("linear", "tanh_cnn", "tanh_cnn_deep", "timm/NAME")
+    hint = did_you_mean(name, known)
+    raise BadInputError(
+        f"unknown model {name!r}", fix=(hint + " " if hint else "") + f"known: {', '.join(known)}"
+    )
+
+
+def _upsample(info: DatasetInfo, smallest: int) -> tuple[list[nn.Module], int, int]:
+    """Return a parameter-free enlargement to at least ``smallest`` pixels, and the new size."""
+    _, height, width = info.input_shape
+    factor = -(-smallest // min(height, width))
+    layers: list[nn.Module] = [nn.Upsample(scale_factor=factor)] if factor > 1 else []
+    return layers, height * factor, width * factor
+
+
+def _tanh_cnn(info: DatasetInfo) -> nn.Sequential:
+    """Table 6 (MNIST, Fashion-MNIST): 26,010 parameters at 1 x 28 x 28 and 10 classes."""
+    channels = info.input_shape[0]
+    upsample, height, width = _upsample(info, smallest=16)
+
+    def after(size: int) -> int:
+        first = (size + 2 * 2 - 8) // 2 + 1 - 1
+        return (first - 4) // 2 + 1 - 1
+
+    return nn.Sequential(
+        *upsample,
+        nn.Conv2d(channels, 16, kernel_size=8, stride=2, padding=2),
+        nn.Tanh(),
+        nn.MaxPool2d(kernel_size=2, stride=1),
+        nn.Conv2d(16, 32, kernel_size=4, stride=2),
+        nn.Tanh(),
+        nn.MaxPool2d(kernel_size=2, stride=1),
+        nn.Flatten(),
+        nn.Linear(32 * after(height) * after(width), 32),
+        nn.Tanh(),
+        nn.Linear(32, info.num_classes),
+    )
+
+
+def _tanh_cnn_deep(info: DatasetInfo) -> nn.Sequential:
+    """Table 7 (CIFAR-10): 550,570 parameters at 3 x 32 x 32 and 10 classes."""
+    previous = info.input_shape[0]
+    upsample, height, width = _upsample(info, smallest=8)
+    layers: list[nn.Module] = [*upsample]
+    for filters in (32, 64, 128):
+        for _ in range(2):
+            layers += [nn.Conv2d(previous, filters, kernel_size=3, padding=1), nn.Tanh()]
+            previous = filters
+        layers.append(nn.MaxPool2d(kernel_size=2, stride=2))
+    layers += [nn.Flatten(), nn.Linear(128 * (height // 8) * (width // 8), 128), nn.Tanh()]
+    return nn.Sequential(*layers, nn.Linear(128, info.num_classes))
+
+
+def _timm(name: str, info: DatasetInfo) -> nn.Module:
+    import timm
+
+    if not timm.is_model(name):
+        hint = did_you_mean(name, timm.list_models())
+        raise ModelError(f"timm has no model {name!r}", fix=hint or "see timm.list_models()")
+    channels, height, width = info.input_shape
+    options: dict[str, Any] = {"num_classes": info.num_classes, "in_chans": channels}
+    try:
+        try:
+            return timm.create_model(name, pretrained=False, img_size=(height, width), **options)
+        except TypeError as error:
+            if "img_size" not in str(error):
+                raise
+            return timm.create_model(name, pretrained=False, **options)
+    except (TypeError, ValueError, RuntimeError, AssertionError) as error:
+        raise ModelError(
+            f"timm/{name} cannot be built for {channels}x{height}x{width} images: {error}",
+            fix="use another model, or larger images (data.image_size)",
+        ) from error
+
+
+def _load_checkpoint(model: nn.Module, path: Path) -> None:
+    """Load a state dict; only a classifier layer may differ in size."""
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            state = load_file(str(path))
+        else:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # pickle, zip, safetensors and torch each raise their own kinds
+        raise BadInputError(
+            f"cannot read model.checkpoint {path}: {type(error).__name__}",
+            fix="give a state dict written by torch.save or safetensors",
+        ) from error
+    state = state.get("state_dict", state)
+    own = model.state_dict()
+    get_classifier = getattr(model, "get_classifier", None)
+    head = get_classifier() if get_classifier is not None else None
+    replaceable = {key for key in own if _belongs_to(model, key, head)}
+    for key in replaceable:
+        if key in state and state[key].shape != own[key].shape:
+            state[key] = own[key]
+    wrong = sorted(
+        set(own).symmetric_difference(state)
+        | {key for key in set(own) & set(state) if own[key].shape != state[key].shape}
+    )
+    if wrong:
+        raise BadInputError(
+            f"model.checkpoint {path} does not fit the model: {', '.join(wrong[:5])}"
+            + (f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""),
+            fix="use the model that the checkpoint was made with",
+        )
+    model.load_state_dict(state)
+
+
+def _belongs_to(model: nn.Module, key: str, head: nn.Module | None) -> bool:
+    if head is None:
+        return False
+    path = key.rpartition(".")[0]
+    return model.get_submodule(path) is head
+
+
+def _batch_norms(model: nn.Module) -> Iterator[tuple[str, _BatchNorm]]:
+    for path, module in model.named_modules():
+        if isinstance(module, _BatchNorm):
+            yield path, module
+
+
+def _treat_batch_norm(model: nn.Module, name: str, norm: str) -> None:
+    found = list(_batch_norms(model))
+    if found and norm == "refuse":
+        path, module = found[0]
+        raise ModelError(
+            f"{name} has BatchNorm: layer {path} ({type(module).__name__})"
+            + (f" and {len(found) - 1} more" if len(found) > 1 else ""),
+            because="it mixes the examples of a batch, so that no example has a gradient alone",
+            fix="set model.norm to group (rebuild as GroupNorm) or frozen (keep its statistics)",
+        )
+    for path, module in found:
+        if norm == "frozen":
+            for parameter in module.parameters():
+                parameter.requires_grad_(False)
+        else:
+            parent = model.get_submodule(path.rpartition(".")[0])
+            setattr(parent, path.rpartition(".")[2], _group_norm(module))
+
+
+def _group_norm(old: _BatchNorm) -> nn.Module:
+    """Return GroupNorm in the largest number of groups, up to 32, that divides the channels.
+
+    Groups have two channels at least: torch refuses to normalise a single value, which a batch of
+    one example would have wherever the image has shrunk to one pixel.
+    """
+    channels = old.num_features
+    most = max(1, min(32, channels // 2))
+    groups = next(count for count in range(most, 0, -1) if channels % count == 0)
+    new = nn.GroupNorm(groups, channels, eps=old.eps, affine=old.affine)
+    if old.affine:
+        with torch.no_grad():
+            new.weight.copy_(old.weight)
+            new.bias.copy_(old.bias)
+    # timm's BatchNorm classes also drop and activate.
+    rest = [
+        getattr(old, part)
+        for part in ("drop", "act")
+        if isinstance(getattr(old, part, None), nn.Module)
+    ]
+    return nn.Sequential(new, *rest) if rest else new
+
+
+def _probe(model: nn.Module, name: str, info: DatasetInfo) -> None:
+    """Run two random examples: shapes must fit, and none may influence the other's output.
+
+    This finds what no list of layer types can: any class that mixes the examples of a batch, or
+    keeps statistics of them in its state.
+    """
+    buffers = {key: value.clone() for key, value in model.named_buffers()}
+    inputs = torch.randn(2, *info.input_shape, requires_grad=True)
+    try:
+        logits = model(inputs)
+    except (RuntimeError, ValueError, AssertionError, IndexError) as error:
+        shape = "x".join(map(str, info.input_shape))
+        raise ModelError(
+            f"{name} fails on {shape} records: {error}",
+            fix="use another model, or larger images (data.image_size)",
+        ) from error
+    if not isinstance(logits, torch.Tensor) or logits.shape != (2, info.num_classes):
+        raise ModelError(f"{name} does not return one logit per class", fix="use another model")
+    (gradient,) = torch.autograd.grad(logits[0].square().sum(), inputs)
+    if bool(gradient[1].any()):
+        raise ModelError(
+            f"{name} mixes the examples of a batch: one example's output depends on another",
+            because="then no example has a gradient of its own to clip",
+            fix="use a model whose layers treat every example alone",
+        )
+    for key, value in model.named_buffers():
+        if not torch.equal(value, buffers[key]):
+            raise ModelError(
+                f"{name} keeps statistics of its inputs: buffer {key}",
+                because="they would be released with the model, without noise",
+                fix="use a model whose buffers stay as they are",
+            )
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ModelError(f"{name} has nothing to train with this model.norm")

@@ -1,0 +1,50 @@
+"""The same training without privacy: the upper end that a private result is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from dpsweep.privacy.events import EventRun, Plan
+from dpsweep.privacy.events import NonPrivate as NonPrivateEvent
+from dpsweep.privacy.randomness import public_seed
+from dpsweep.trainables.classifier import ClassifierMethod, num_steps_of, sample_rate_of
+from dpsweep.trainables.method import PlanContext
+
+if TYPE_CHECKING:
+    import torch
+
+
+class NonPrivate(ClassifierMethod):
+    """Models, optimizers and Poisson batches of DP-SGD, with neither clipping nor noise.
+
+    Guarantees:
+        None. Its plan says so (epsilon is infinite), so a trial of it never looks private.
+    """
+
+    name: ClassVar[str] = "non_private"
+    is_private: ClassVar[bool] = False
+
+    @classmethod
+    def plan(cls, hparams: Mapping[str, Any], context: PlanContext) -> Plan:
+        """Return one event without a finite epsilon per step; the budget does not apply."""
+        sample_rate = sample_rate_of(hparams, context.num_private)
+        return Plan((EventRun(NonPrivateEvent(), count=num_steps_of(hparams, sample_rate)),))
+
+    def _gradient(self, position: int) -> list[torch.Tensor]:
+        import torch
+
+        seed = public_seed(self._context.study_seed, self._context.trial, f"batch {position}")
+        rows = self._draw_batch(np.random.default_rng(seed), self._sample_rate)
+        sums = [torch.zeros_like(parameter) for parameter in self._parameters]
+        physical = int(self._hparams["batch.physical"])
+        for begin in range(0, len(rows), physical):
+            chunk = torch.from_numpy(rows[begin : begin + physical]).to(self._inputs.device)
+            x = self._inputs.index_select(0, chunk).to(self._context.device)
+            y = self._labels.index_select(0, chunk).to(self._context.device)
+            loss = torch.nn.functional.cross_entropy(self._model(x), y, reduction="sum")
+            for total, gradient in zip(sums, torch.autograd.grad(loss, self._parameters)):
+                total.add_(gradient)
+        return [total.div_(self._expected_batch) for total in sums]

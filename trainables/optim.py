@@ -1,0 +1,43 @@
+"""Update rules and learning rate schedules; all of it post-processing of noisy gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def build_optimizer(
+    parameters: Sequence[torch.nn.Parameter], hparams: Mapping[str, Any]
+) -> torch.optim.Optimizer:
+    """Return SGD with momentum, or Adam (Kingma & Ba 2015, https://arxiv.org/abs/1412.6980)."""
+    lr = hparams["optim.lr"]
+    weight_decay = hparams["optim.weight_decay"]
+    if hparams["optim.name"] == "sgd":
+        return torch.optim.SGD(
+            parameters, lr=lr, momentum=hparams["optim.momentum"], weight_decay=weight_decay
+        )
+    betas = (hparams["optim.beta1"], hparams["optim.beta2"])
+    return torch.optim.Adam(parameters, lr=lr, betas=betas, weight_decay=weight_decay)
+
+
+def learning_rates(hparams: Mapping[str, Any], num_steps: int) -> np.ndarray:
+    """Return the learning rate of every step, float64 (num_steps,).
+
+    Warm-up rises linearly and reaches the peak at its last step; then constant, or a half cosine
+    that would reach zero one step after the last (so that the last step still moves).
+
+    >>> hparams = {"optim.lr": 1.0, "optim.warmup_fraction": 0.5, "optim.schedule": "cosine"}
+    >>> learning_rates(hparams, 4).round(3).tolist()
+    [0.5, 1.0, 1.0, 0.5]
+    """
+    warmup = math.floor(hparams["optim.warmup_fraction"] * num_steps)
+    rates = np.full(num_steps, float(hparams["optim.lr"]))
+    rates[:warmup] *= np.arange(1, warmup + 1) / max(warmup, 1)
+    if hparams["optim.schedule"] == "cosine":
+        left = num_steps - warmup
+        rates[warmup:] *= (1 + np.cos(np.pi * np.arange(left) / max(left, 1))) / 2
+    return rates

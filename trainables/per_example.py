@@ -1,0 +1,313 @@
+"""Sums of clipped per-example gradients, by the cheapest engine that fits the network.
+
+All engines compute ``sum_i g_i * min(1, C / |g_i|)`` where g_i is the gradient of example i's
+cross-entropy by all trainable parameters together (Abadi et al. 2016, algorithm 1).
+
+Guarantees:
+    Each example adds a vector of norm at most C up to float32 rounding, whatever its values: an
+    example whose gradient is not finite adds zero, as an infinite term would reveal its presence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from dpsweep.errors import ModelError
+from dpsweep.trainables.models import set_training_mode
+
+#: Rows of a block on the CPU: the block stays in the cache between its three uses.
+CPU_BLOCK = 128
+#: Rows of a block on the GPU, where few large products win.
+CUDA_BLOCK = 8192
+
+
+class GradientEngine(Protocol):
+    """Computes the clipped sum over a batch of rows."""
+
+    def clipped_gradient_sum(
+        self, x_source: torch.Tensor, y_source: torch.Tensor, rows: np.ndarray, max_grad_norm: float
+    ) -> list[torch.Tensor]:
+        """Return the sum of clipped gradients, one fresh tensor per trainable parameter.
+
+        Args:
+            x_source: All records, float32 (records, *input_shape), on the CPU or the device.
+            y_source: Their labels, int64 (records,).
+            rows: Rows of the batch, int64 (batch,); may be empty, which gives zeros.
+            max_grad_norm: Bound C > 0 on the norm of one example's gradient.
+        """
+        ...
+
+
+def make_engine(model: nn.Module, physical_batch: int) -> GradientEngine:
+    """Return the closed form for a lone linear layer, else Opacus in chunks.
+
+    Args:
+        model: Classifier on the device where the gradients are wanted.
+        physical_batch: Examples per chunk where per-example gradients are held in memory.
+    Raises:
+        ModelError: Opacus cannot handle the network.
+    """
+    head = _lone_linear(model)
+    if head is not None:
+        return LinearHeadEngine(head)
+    return OpacusEngine(model, physical_batch)
+
+
+def _lone_linear(model: nn.Module) -> nn.Linear | None:
+    layers = list(model) if isinstance(model, nn.Sequential) else [model]
+    if len(layers) == 2 and type(layers[0]) is nn.Flatten and layers[0].start_dim == 1:
+        layers = layers[1:]
+    if len(layers) != 1 or type(layers[0]) is not nn.Linear:
+        return None
+    return layers[0] if all(p.requires_grad for p in layers[0].parameters()) else None
+
+
+class LinearHeadEngine:
+    """Closed form for softmax regression: g_i = r_i [x_i; 1]^T with r_i = softmax - onehot.
+
+    So |g_i|^2 = |r_i|^2 (|x_i|^2 + 1), and no per-example gradient is ever formed. Rows are
+    gathered in blocks into one reused buffer, and both products keep the (classes, ..) layout: with
+    few classes it is twice as fast as (.., classes).
+    """
+
+    def __init__(self, head: nn.Linear) -> None:
+        self._head = head
+        self._block = CUDA_BLOCK if head.weight.is_cuda else CPU_BLOCK
+        self._buffer = torch.empty(0)
+
+    @torch.no_grad()
+    def clipped_gradient_sum(
+        self, x_source: torch.Tensor, y_source: torch.Tensor, rows: np.ndarray, max_grad_norm: float
+    ) -> list[torch.Tensor]:
+        """See ``GradientEngine``."""
+        weight, bias = self._head.weight, self._head.bias
+        device = weight.device
+        features = x_source.flatten(1)
+        if self._buffer.device != features.device or self._buffer.shape[1:] != features.shape[1:]:
+            self._buffer = features.new_empty(self._block, features.shape[1])
+        weight_sum = torch.zeros_like(weight)
+        bias_sum = None if bias is None else torch.zeros_like(bias)
+        index = torch.from_numpy(rows).to(features.device)
+        labels = y_source.index_select(0, index.to(y_source.device)).to(device)
+        for begin in range(0, len(index), self._block):
+            chosen = index[begin : begin + self._block]
+            x = self._buffer[: len(chosen)]
+            torch.index_select(features, 0, chosen, out=x)
+            x = x.to(device)
+            logits = weight @ x.T
+            if bias is not None:
+                logits += bias[:, None]
+            residual = torch.softmax(logits, dim=0)
+            target = labels[None, begin : begin + self._block]
+            residual.scatter_add_(0, target, residual.new_full(target.shape, -1.0))
+            squares = torch.linalg.vector_norm(x, dim=1).square_()
+            if bias is not None:
+                squares += 1.0
+            norms = squares.sqrt_().mul_(torch.linalg.vector_norm(residual, dim=0))
+            residual *= clip_factors(norms, max_grad_norm)
+            broken = ~norms.isfinite()
+            if bool(broken.any()):
+                # A factor of zero does not clear what is not finite; x is the engine's own copy.
+                residual[:, broken] = 0.0
+                x[broken] = 0.0
+            weight_sum.addmm_(residual, x)
+            if bias_sum is not None:
+                bias_sum += residual.sum(dim=1)
+        return [weight_sum] if bias_sum is None else [weight_sum, bias_sum]
+
+
+def clip_factors(norms: torch.Tensor, max_grad_norm: float) -> torch.Tensor:
+    """Return min(1, C / norm) per example; 0 where the norm is not finite.
+
+    >>> clip_factors(torch.tensor([0.0, 1.0, 4.0, float("nan")]), 2.0).tolist()
+    [1.0, 1.0, 0.5, 0.0]
+    """
+    factors = max_grad_norm / norms.clamp(min=max_grad_norm)
+    return torch.where(norms.isfinite(), factors, torch.zeros_like(factors))
+
+
+class _LayerUse(NamedTuple):
+    """One call of a layer in a forward pass."""
+
+    layer: nn.Module
+    inputs: list[torch.Tensor]
+    versions: list[int]
+    output: torch.autograd.graph.GradientEdge
+
+
+class OpacusEngine:
+    """Per-example gradients by Opacus' rule for each layer, in chunks of a physical batch.
+
+    Where Opacus has no rule, it differentiates the layer by functorch. Inputs are noted by forward
+    hooks and gradients of outputs asked from autograd: unlike Opacus' own backward hooks, this
+    allows the in-place sums of residual networks and spares the summed weight gradients. Before
+    the first batch the engine checks its gradients against autograd on random inputs.
+    """
+
+    def __init__(self, model: nn.Module, physical_batch: int) -> None:
+        self._model = model
+        self._physical = physical_batch
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._device = self._parameters[0].device
+        self._uses: list[_LayerUse] | None = None
+        self._checked_shape: torch.Size | None = None
+        set_training_mode(model)
+        self._rules = _rules(model)
+        for module in self._rules:
+            module.register_forward_hook(self._after_forward)
+
+    def clipped_gradient_sum(
+        self, x_source: torch.Tensor, y_source: torch.Tensor, rows: np.ndarray, max_grad_norm: float
+    ) -> list[torch.Tensor]:
+        """See ``GradientEngine``.
+
+        Raises:
+            ModelError: The gradients cannot be told apart by example for this network.
+        """
+        if self._checked_shape != x_source.shape[1:]:
+            self._check(x_source.shape[1:])
+            self._checked_shape = x_source.shape[1:]
+        sums = [torch.zeros_like(parameter) for parameter in self._parameters]
+        index = torch.from_numpy(rows).to(x_source.device)
+        for begin in range(0, len(index), self._physical):
+            chosen = index[begin : begin + self._physical]
+            x = x_source.index_select(0, chosen).to(self._device)
+            y = y_source.index_select(0, chosen.to(y_source.device)).to(self._device)
+            samples = self._per_example_gradients(x, y)
+            norms = torch.stack([torch.linalg.vector_norm(s, dim=1) for s in samples], dim=1)
+            norms = torch.linalg.vector_norm(norms, dim=1)
+            factors = clip_factors(norms, max_grad_norm)
+            broken = ~norms.isfinite()
+            has_broken = bool(broken.any())
+            for total, sample in zip(sums, samples):
+                if has_broken:
+                    # A factor of zero does not clear a gradient that is not finite.
+                    sample = sample.masked_fill(broken[:, None], 0.0)
+                total += (factors @ sample).view_as(total)
+        return sums
+
+    def _per_example_gradients(self, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        """Return each parameter's gradients, (chunk, number of weights)."""
+        self._uses = []
+        try:
+            loss = torch.nn.functional.cross_entropy(self._model(x), y, reduction="sum")
+            uses = self._uses
+        finally:
+            self._uses = None
+        for use in uses:
+            if [tensor._version for tensor in use.inputs] != use.versions:
+                raise ModelError(
+                    f"a {type(use.layer).__name__} layer's input is overwritten after its use",
+                    fix="use a model without in-place operations on inputs of layers",
+                )
+        # Asking for the gradients of outputs alone, autograd forms none of a weight on its own.
+        gradients = torch.autograd.grad(loss, [use.output for use in uses], allow_unused=True)
+        samples: dict[nn.Parameter, torch.Tensor] = {}
+        with torch.no_grad():
+            for use, gradient in zip(uses, gradients):
+                if gradient is None:
+                    continue
+                rule = self._rules[use.layer]
+                for parameter, sample in rule(use.layer, use.inputs, gradient).items():
+                    if parameter.requires_grad:
+                        known = samples.get(parameter)
+                        samples[parameter] = sample if known is None else known + sample
+        found = []
+        for parameter in self._parameters:
+            if parameter not in samples or len(samples[parameter]) != len(x):
+                raise ModelError(
+                    "a layer of this model has no gradient per example",
+                    because="it is unused, or its input is not one row per example",
+                    fix="use another model; windowed attention cannot be trained this way",
+                )
+            found.append(samples.pop(parameter).flatten(1))
+        return found
+
+    def _after_forward(
+        self, layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor
+    ) -> None:
+        if self._uses is None:
+            return
+        if not isinstance(output, torch.Tensor):
+            raise ModelError(
+                f"a {type(layer).__name__} layer returns {type(output).__name__}, not a tensor",
+                fix="use another model",
+            )
+        tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+        versions = [tensor._version for tensor in tensors]
+        # The edge stays that of this layer, also if the model writes to the output later.
+        edge = torch.autograd.graph.get_gradient_edge(output)
+        self._uses.append(_LayerUse(layer, [t.detach() for t in tensors], versions, edge))
+
+    def _check(self, shape: torch.Size) -> None:
+        """Compare with autograd on three random examples, all together and the first alone.
+
+        In eval mode, because a dropout mask depends on how many examples there are.
+        """
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(3, *shape, generator=generator).to(self._device)
+        y = torch.zeros(3, dtype=torch.int64, device=self._device)
+        self._model.eval()
+        try:
+            samples = self._per_example_gradients(x, y)
+        except RuntimeError as error:
+            raise ModelError(
+                f"Opacus cannot compute per-example gradients of this model: {error}",
+                fix="use another model, without dropout",
+            ) from error
+        for rows, actual in ((1, [s[0] for s in samples]), (3, [s.sum(dim=0) for s in samples])):
+            logits = self._model(x[:rows])
+            loss = torch.nn.functional.cross_entropy(logits, y[:rows], reduction="sum")
+            expected = torch.autograd.grad(loss, self._parameters)
+            size = torch.cat([g.flatten() for g in expected]).norm()
+            distance = torch.cat([a - e.flatten() for a, e in zip(actual, expected)]).norm()
+            if not bool(distance <= 1e-2 * size + 1e-6):
+                raise ModelError(
+                    "the gradients per example of this model disagree with autograd",
+                    because=f"relative error {float(distance / size):.2g} on random inputs",
+                    fix="use another model",
+                )
+        set_training_mode(self._model)
+
+
+Rule = Callable[[nn.Module, list[torch.Tensor], torch.Tensor], Mapping[nn.Parameter, torch.Tensor]]
+
+
+def _rules(model: nn.Module) -> dict[nn.Module, Rule]:
+    """Return Opacus' rule for every layer with trainable weights.
+
+    A layer without a rule is differentiated as a whole, its children included.
+    """
+    from opacus.grad_sample import GradSampleModule
+    from opacus.grad_sample.functorch import ft_compute_per_sample_gradient, prepare_layer
+
+    rules: dict[nn.Module, Rule] = {}
+
+    def visit(module: nn.Module) -> None:
+        own = any(p.requires_grad for p in module.parameters(recurse=False))
+        rule = GradSampleModule.GRAD_SAMPLERS.get(type(module))
+        if own and rule is None:
+            for child in module.modules():
+                if hasattr(child, "fused_attn"):
+                    child.fused_attn = False  # vmap has no rule for the fused kernel
+            try:
+                prepare_layer(module)
+            except NotImplementedError as error:
+                raise ModelError(
+                    f"Opacus cannot handle layer {type(module).__name__}: {error}",
+                    fix="use another model; with model.norm: frozen, try group",
+                ) from error
+            rules[module] = ft_compute_per_sample_gradient
+            return
+        if own:
+            rules[module] = rule
+        for child in module.children():
+            visit(child)
+
+    visit(model)
+    return rules
