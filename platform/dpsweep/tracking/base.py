@@ -1,0 +1,61 @@
+"""The interface of a tracker: it consumes the study's journal and keeps runs up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from dpsweep.errors import SweepError
+from dpsweep.tracking.updates import Event
+
+
+class TrackingRefusedError(SweepError):
+    """Some values of a batch were not logged; all others were, so it is not to be retried.
+
+    Attributes:
+        refused: What was not logged, and why, one line each.
+    """
+
+    def __init__(self, refused: Sequence[str]) -> None:
+        self.refused = tuple(refused)
+        super().__init__("\n".join(refused))
+
+
+class Tracker(Protocol):
+    """Keeps one run per study and one per started trial, from journal events alone.
+
+    A tracker is used from one thread. It has no part in what the study decides: the study goes on
+    while a tracker fails, and the events are delivered later.
+    """
+
+    @property
+    def last_seq(self) -> int:
+        """Sequence number of the last event that is safely in the store, -1 if none is known."""
+
+    @property
+    def parent_run_id(self) -> str | None:
+        """Run of the study, or None before ``study_started`` was handled."""
+
+    def handle(self, events: Sequence[Event]) -> None:
+        """Bring the store up to date with ``events``; idempotent under replay.
+
+        Raises:
+            TrackingRefusedError: Some values may not be logged; the rest was, do not retry.
+            Exception: The store could not be reached; the same events can be given again.
+        """
+
+    def run_id_of(self, trial: int) -> str | None:
+        """Return the run of a trial, or None if it has none."""
+
+    def log_model(self, trial: int, model: Any, input_example: Any) -> str:
+        """Store a trial's model once and return where it can be loaded from.
+
+        Args:
+            trial: A trial that has a run.
+            model: A ``torch.nn.Module`` on the CPU.
+            input_example: Array or tensor, shape (batch, ...): only its shape and dtype are used,
+                so that no record is ever stored beside a model.
+        """
+
+    def close(self) -> None:
+        """Release the store; safe to call twice."""

@@ -1,0 +1,403 @@
+"""MLflowTracker: the only module that touches MLflow; one parent run per study, a child per trial.
+
+Stateless client calls only: no global active run, so a program may use MLflow beside a sweep.
+"""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpsweep import __version__
+from dpsweep.errors import BadInputError
+from dpsweep.tracking.base import TrackingRefusedError
+from dpsweep.tracking.schema import EPSILON, OBJECTIVE
+from dpsweep.tracking.state import TrackingState
+from dpsweep.tracking.updates import Event, MetricPoint, RunUpdate, read_events
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+# Limits of one log_batch request and of single values, from MLflow's REST API.
+_METRICS_PER_BATCH = 900
+_PAIRS_PER_BATCH = 100
+_MAX_PARAM = 6000
+_MAX_TAG = 8000
+
+# The spool retries with its own backoff, so a request may fail soon; nothing is sent to MLflow's
+# makers; nothing is printed over the progress display.
+_ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_LOGGING_LEVEL": "ERROR",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+}
+# Opens the views for training runs; without it MLflow may take a sweep for a chat application.
+_EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
+_SQLITE = "sqlite:///"
+_PERMANENT = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST")
+
+
+def _quiet() -> None:
+    """Configure MLflow by environment before its first import, keeping what the user set."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    for name in ("alembic", "mlflow"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    # SQLAlchemy 2.1 deprecates an option that MLflow still uses; users can do nothing about it.
+    warnings.filterwarnings("ignore", message="The ``noload`` loader strategy is deprecated")
+
+
+class MLflowTracker:
+    """Runs in an MLflow store, kept up to date from journal events.
+
+    Guarantees:
+        Handling the same events again changes nothing, and no trial ever gets a second run: runs
+        carry the study's id as a tag and are searched for before they are created, so a process
+        may be killed between creating a run and writing its id down. Only values that
+        ``dpsweep.tracking.schema`` lets pass are sent.
+
+    Args:
+        uri: Tracking URI: ``sqlite:///file`` or a server's address.
+        experiment: Name of the experiment; created if missing.
+        state_path: Where run ids and progress are kept between launches.
+    Raises:
+        BadInputError: The URI is a file store, or the experiment is deleted.
+    """
+
+    def __init__(self, uri: str, experiment: str, state_path: Path) -> None:
+        if uri.startswith("file:") or ":/" not in uri:
+            raise BadInputError(
+                f"tracking.uri {uri!r} is a file store, which MLflow no longer maintains",
+                fix='use "sqlite:///mlflow.db" or the address of a tracking server',
+            )
+        _quiet()
+        from mlflow import MlflowClient
+
+        self._path = state_path
+        self._client: MlflowClient = MlflowClient(tracking_uri=uri)
+        self._experiment_id = self._find_experiment(uri, experiment)
+        store = f"{uri}#{self._experiment_id}"
+        self._state = TrackingState.load(state_path)
+        if self._state.store != store:
+            # Another store: its runs are found again by tag, or made anew from the whole journal.
+            self._state = TrackingState(store=store)
+        self._is_synced = False
+        if self._state.study_id:
+            self._sync(self._state)
+            if self._state.parent_run_id is None:
+                self._state = TrackingState(store=store)
+
+    @property
+    def last_seq(self) -> int:
+        """Sequence number of the last event that is in the store, -1 if none is known."""
+        return self._state.seq
+
+    @property
+    def parent_run_id(self) -> str | None:
+        """Run of the study."""
+        return self._state.parent_run_id
+
+    def run_id_of(self, trial: int) -> str | None:
+        """Return the run of a trial, or None if it has none."""
+        return self._state.run_ids.get(trial)
+
+    def close(self) -> None:
+        """Nothing to release: the client holds no connection between calls."""
+
+    def handle(self, events: Sequence[Event]) -> None:
+        """Bring the store up to date; see ``Tracker.handle``."""
+        reading = read_events(self._state, events)
+        state, refused = reading.state, reading.refused
+        if state.seq == self._state.seq:
+            return
+        try:
+            if state.study_id and not self._is_synced:
+                self._sync(state)
+            for update in reading.updates:
+                self._apply(update, state, refused)
+        except BaseException:
+            # A request may have succeeded although its answer was lost: look before the next try.
+            self._is_synced = False
+            raise
+        state.save(self._path)
+        self._state = state
+        if refused:
+            raise TrackingRefusedError(refused)
+
+    def _find_experiment(self, uri: str, name: str) -> str:
+        from mlflow.exceptions import MlflowException
+
+        found = self._client.get_experiment_by_name(name)
+        if found is None:
+            location = None
+            if uri.startswith(_SQLITE):  # beside the database, not in the current directory
+                database = Path(uri[len(_SQLITE) :].partition("?")[0]).resolve()
+                location = (database.parent / "mlartifacts" / name).as_uri()
+            try:
+                return str(self._client.create_experiment(name, location, _EXPERIMENT_TAGS))
+            except MlflowException:
+                found = self._client.get_experiment_by_name(name)
+                if found is None:  # else another process was faster
+                    raise
+        if found.lifecycle_stage == "deleted":
+            raise BadInputError(
+                f"experiment {name!r} is deleted in {uri}",
+                fix=f"mlflow experiments restore --experiment-id {found.experiment_id}, "
+                "or choose another tracking.experiment",
+            )
+        return str(found.experiment_id)
+
+    def _runs_of_study(self, study_id: str) -> Iterator[Run]:
+        token = None
+        while True:
+            page = self._client.search_runs(
+                [self._experiment_id],
+                filter_string=f"tags.`dpsweep.study_id` = '{study_id}'",
+                max_results=1000,
+                page_token=token,
+            )
+            yield from page
+            token = page.token
+            if not token:
+                return
+
+    def _sync(self, state: TrackingState) -> None:
+        """Take the run ids from the store, which knows best what exists."""
+        state.parent_run_id, state.run_ids = None, {}
+        for run in self._runs_of_study(state.study_id):
+            trial = run.data.tags.get("dpsweep.trial")
+            if trial is None:
+                state.parent_run_id = run.info.run_id
+            else:
+                state.run_ids[int(trial)] = run.info.run_id
+        self._is_synced = True
+
+    def _apply(self, update: RunUpdate, state: TrackingState, refused: list[str]) -> None:
+        from mlflow.exceptions import MlflowException
+
+        of = "study" if update.trial is None else f"trial {update.trial}"
+        run_id = state.parent_run_id if update.trial is None else state.run_ids.get(update.trial)
+        if run_id is None and not update.opens:
+            refused.append(f"{of}: its run was deleted in MLflow; later values are not logged")
+            return
+        try:
+            if run_id is None:
+                run_id = self._create(update, state)
+            elif update.opens:
+                self._client.update_run(run_id, status="RUNNING")
+            self._log(run_id, of, update, refused)
+            self._store_files(run_id, of, update, refused)
+            if update.status is not None:
+                self._client.set_terminated(run_id, update.status, update.end_ms)
+        except MlflowException as error:
+            if error.error_code not in _PERMANENT:
+                raise
+            refused.append(f"{of}: refused by MLflow: {error.message}")
+
+    def _create(self, update: RunUpdate, state: TrackingState) -> str:
+        tags = {
+            "mlflow.user": _user(),
+            "mlflow.source.name": f"dpsweep {__version__}",
+            "mlflow.source.type": "LOCAL",
+            # Among them the study's id and the trial, by which a lost run is found again.
+            **_fitting(update.tags),
+        }
+        name = state.study
+        if update.trial is not None:
+            name = f"trial-{update.trial:04d}"
+            if state.parent_run_id is None:
+                raise RuntimeError("a trial started before its study")
+            tags["mlflow.parentRunId"] = state.parent_run_id
+        run = self._client.create_run(
+            self._experiment_id, start_time=update.start_ms, tags=tags, run_name=name
+        )
+        run_id = str(run.info.run_id)
+        if update.trial is None:
+            state.parent_run_id = run_id
+        else:
+            state.run_ids[update.trial] = run_id
+        return run_id
+
+    def _log(self, run_id: str, of: str, update: RunUpdate, refused: list[str]) -> None:
+        from mlflow.entities import Param, RunTag
+
+        tags = _fitting(update.tags)
+        if "privacy_card.md" in update.texts:
+            tags["mlflow.note.content"] = _fit(update.texts["privacy_card.md"])
+        params = {}
+        for name, text in update.params.items():
+            if len(text) > _MAX_PARAM:
+                refused.append(f"{of}: param {name!r} is longer than {_MAX_PARAM} characters")
+            else:
+                params[name] = text
+        pairs_of_params = [Param(name, text) for name, text in params.items()]
+        pairs_of_tags = [RunTag(name, text) for name, text in tags.items()]
+        points = [_metric(point) for point in update.metrics]
+        while points or pairs_of_tags:
+            self._client.log_batch(
+                run_id, metrics=points[:_METRICS_PER_BATCH], tags=pairs_of_tags[:_PAIRS_PER_BATCH]
+            )
+            points = points[_METRICS_PER_BATCH:]
+            pairs_of_tags = pairs_of_tags[_PAIRS_PER_BATCH:]
+        while pairs_of_params:
+            self._log_params(run_id, of, pairs_of_params[:_PAIRS_PER_BATCH], refused)
+            pairs_of_params = pairs_of_params[_PAIRS_PER_BATCH:]
+
+    def _log_params(self, run_id: str, of: str, params: list[Any], refused: list[str]) -> None:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self._client.log_batch(run_id, params=params)
+        except MlflowException as error:
+            if error.error_code != "INVALID_PARAMETER_VALUE":
+                raise
+            # MLflow never changes a param: keep the first value, log the new ones, say so.
+            before = self._client.get_run(run_id).data.params
+            for param in params:
+                old = before.get(param.key, param.value)
+                if old != param.value:
+                    refused.append(f"{of}: param {param.key!r} stays {old!r}, not {param.value!r}")
+            new = [param for param in params if param.key not in before]
+            self._client.log_batch(run_id, params=new)
+
+    def _store_files(self, run_id: str, of: str, update: RunUpdate, refused: list[str]) -> None:
+        for name, text in update.texts.items():
+            self._client.log_text(run_id, text, name)
+        for path in map(Path, update.artifacts):
+            if path.is_dir():
+                self._client.log_artifacts(run_id, str(path), path.name)
+            elif path.exists():
+                self._client.log_artifact(run_id, str(path))
+            else:
+                refused.append(f"{of}: artifact {path} does not exist")
+
+    def log_model(self, trial: int, model: Any, input_example: Any) -> str:
+        """Store a trial's model once, as a ``torch.export`` graph; return its URI.
+
+        The format holds a graph and tensors, no pickled code, so
+        ``mlflow.pytorch.load_model(uri)`` needs neither this package nor trust in the file. The
+        first dimension of the input is the batch and stays free.
+
+        Raises:
+            BadInputError: The trial has no run.
+        """
+        run_id = self._state.run_ids.get(trial)
+        if run_id is None:
+            raise BadInputError(f"trial {trial} has no tracking run, so its model is not logged")
+        found = self._client.search_logged_models(
+            [self._experiment_id], filter_string=f"source_run_id = '{run_id}'"
+        )
+        ready = [entry for entry in found if entry.status == "READY"]
+        if ready:
+            entry = ready[0]
+        elif found:
+            entry = found[0]  # a killed process left it pending: complete it, leave none behind
+        else:
+            entry = self._client.create_logged_model(
+                self._experiment_id,
+                name=f"{self._state.study}-trial-{trial:04d}",
+                source_run_id=run_id,
+                params=dict(self._client.get_run(run_id).data.params),
+            )
+        if not ready:
+            self._save_model(entry, run_id, model, input_example)
+            self._client.finalize_logged_model(entry.model_id, "READY")
+        self._link_model(run_id, entry.model_id)
+        self._state.model_uris[trial] = f"models:/{entry.model_id}"
+        self._state.save(self._path)
+        return self._state.model_uris[trial]
+
+    def _save_model(self, entry: Any, run_id: str, model: Any, input_example: Any) -> None:
+        import mlflow.pytorch
+        import numpy as np
+        from mlflow.models import Model, ModelSignature
+        from mlflow.types import Schema, TensorSpec
+
+        shape = tuple(input_example.shape[1:])
+        # Two zero records: a batch of one would be frozen into the exported graph.
+        example = np.zeros((2, *shape), dtype=np.asarray(input_example[:1]).dtype)
+        inputs = Schema([TensorSpec(example.dtype, (-1, *shape))])
+        outputs = Schema([TensorSpec(np.dtype(np.float32), (-1, -1))])
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+            # What torch.export says of its own internals is nothing a user can act on.
+            warnings.simplefilter("ignore")
+            path = str(Path(folder) / "model")
+            mlflow.pytorch.save_model(
+                model.eval(),
+                path,
+                mlflow_model=Model(
+                    artifact_path=entry.artifact_location,
+                    model_uuid=entry.model_id,
+                    run_id=run_id,
+                    model_id=entry.model_id,
+                ),
+                signature=ModelSignature(inputs=inputs, outputs=outputs),
+                input_example=example,
+                serialization_format="pt2",
+                pip_requirements=_requirements(),
+            )
+            self._client.log_model_artifacts(entry.model_id, path)
+
+    def _link_model(self, run_id: str, model_id: str) -> None:
+        """Show the model at its run, with the scores of the step it was kept from."""
+        from mlflow.entities import LoggedModelOutput, Metric
+
+        run = self._client.get_run(run_id)
+        histories = {
+            name: self._client.get_metric_history(run_id, name) for name in run.data.metrics
+        }
+        step = histories[OBJECTIVE][-1].step if OBJECTIVE in histories else None
+        metrics = []
+        for name, points in histories.items():
+            # Scores belong to one step's model; what was spent counts in full for any of them.
+            own = [p for p in points if step is None or name == EPSILON or p.step == step]
+            if own:
+                point = max(own, key=lambda p: (p.step, p.timestamp))
+                metrics.append(
+                    Metric(name, point.value, point.timestamp, point.step, model_id=model_id)
+                )
+        self._client.log_batch(run_id, metrics=metrics)
+        if model_id not in [output.model_id for output in run.outputs.model_outputs]:
+            self._client.log_outputs(run_id, [LoggedModelOutput(model_id, step=step or 0)])
+
+
+def _user() -> str:
+    """Return who runs this; a container's user may have no name."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return f"uid-{os.getuid()}"
+
+
+def _metric(point: MetricPoint) -> Any:
+    from mlflow.entities import Metric
+
+    return Metric(point.name, point.value, point.time_ms, point.step)
+
+
+def _fitting(tags: Mapping[str, str]) -> dict[str, str]:
+    return {name: text[:_MAX_TAG] for name, text in tags.items()}
+
+
+def _fit(card: str) -> str:
+    """Return the card as a run description; a longer one ends with a pointer to the whole."""
+    if len(card) <= _MAX_TAG:
+        return card
+    pointer = "\n\n(continued in the artifact privacy_card.md)"
+    return card[: _MAX_TAG - len(pointer)].rpartition("\n")[0] + pointer
+
+
+def _requirements() -> list[str]:
+    """Return what loading an exported graph needs, pinned, without MLflow's slow inference."""
+    from importlib.metadata import version
+
+    return [f"{name}=={version(name)}" for name in ("mlflow", "torch", "numpy")]

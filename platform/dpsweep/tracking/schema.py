@@ -1,0 +1,213 @@
+"""Every param, metric and tag that may leave an actor: name, unit, visibility, meaning.
+
+The schema is the gate of tracking: a name that is not here is refused, and a name whose values are
+statistics of private records is listed as ``private`` so that the refusal can say why.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dpsweep.errors import SweepError
+from dpsweep.registry import did_you_mean
+
+Kind = Literal["param", "metric", "tag"]
+Visibility = Literal["public", "dp", "private"]
+
+
+class UnloggableError(SweepError):
+    """A value may not go to the tracker: its name is unknown, or it is private."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One name of the schema.
+
+    Attributes:
+        name: Name as it appears in the tracking store; a param that ends in ``.*`` is a family.
+        kind: ``param``, ``metric`` or ``tag``.
+        unit: Unit of the values; "1" for a ratio or a count, "" for words.
+        visibility: ``public`` (known without private records, or post-processing of something
+            DP), ``dp`` (itself a charged DP release), ``private`` (never leaves the actor).
+        doc: One sentence.
+    """
+
+    name: str
+    kind: Kind
+    unit: str
+    visibility: Visibility
+    doc: str
+
+
+def _items(kind: Kind, rows: Iterable[tuple[str, str, Visibility, str]]) -> tuple[Item, ...]:
+    return tuple(Item(name, kind, unit, visibility, doc) for name, unit, visibility, doc in rows)
+
+
+EPSILON = "dp/epsilon"
+OBJECTIVE = "search/objective"
+BEST_OBJECTIVE = "best/value"
+TRAIN_SECONDS = "time/train_s"
+
+METRICS = _items(
+    "metric",
+    [
+        ("validation/accuracy", "1", "public", "Share of validation records that are correct."),
+        ("validation/loss", "nat", "public", "Mean cross-entropy on the validation part."),
+        ("test/accuracy", "1", "public", "Share of test records that are correct."),
+        ("test/loss", "nat", "public", "Mean cross-entropy on the test part."),
+        (EPSILON, "1", "public", "Epsilon of everything charged to the trial so far, at dp.delta."),
+        (TRAIN_SECONDS, "s", "public", "Training and evaluation time since the last (re)start."),
+        (OBJECTIVE, "1", "public", "Value of search.metric that ranks the trial."),
+        (BEST_OBJECTIVE, "1", "public", "Best search/objective of the finished trials so far."),
+        ("best/trial", "1", "public", "Number of the best trial at the end of the study."),
+        ("best/epsilon", "1", "public", "Epsilon of the best trial alone, at dp.delta."),
+        ("search/finished", "1", "public", "Trials that ran to the end of their plan."),
+        ("search/pruned", "1", "public", "Trials that the scheduler stopped."),
+        ("search/failed", "1", "public", "Trials that ended by an error."),
+        ("search/infeasible", "1", "public", "Configurations that no plan fits into the budget."),
+        (
+            "dp/composed_epsilon",
+            "1",
+            "public",
+            "Epsilon of all trials composed, at dp.delta; indicative where the accounting mode "
+            "makes no claim for the search.",
+        ),
+        ("train/loss", "nat", "private", "Mean loss on private training records."),
+        ("train/accuracy", "1", "private", "Accuracy on private training records."),
+        ("train/grad_norm", "1", "private", "Gradient norm before noise."),
+        ("train/clip_fraction", "1", "private", "Share of examples whose gradient was clipped."),
+        ("train/batch_size", "1", "private", "Realised size of a Poisson batch."),
+        ("data/num_records", "1", "private", "True number of private records (not the declared)."),
+    ],
+)
+
+TAGS = _items(
+    "tag",
+    [
+        ("dpsweep.study", "", "public", "Name of the study."),
+        ("dpsweep.study_id", "", "public", "Identifies one study directory; names may repeat."),
+        ("dpsweep.trial", "", "public", "Trial number within the study, from 0."),
+        ("dpsweep.state", "", "public", "running, finished, pruned, failed, interrupted."),
+        ("dpsweep.reason", "", "public", "Why a trial ended."),
+        ("dpsweep.method", "", "public", "Training method."),
+        ("dpsweep.version", "", "public", "Version of dpsweep."),
+        *(
+            (f"dpsweep.trials.{state}", "1", "public", f"Trials in state {state} at the end.")
+            for state in ("running", "finished", "pruned", "failed", "infeasible")
+        ),
+        ("dpsweep.nonfinite", "", "public", "First report whose value was not a finite number."),
+        ("dpsweep.data_hash", "", "public", "SHA-256 of a declared-public dataset."),
+        ("dpsweep.spec_hash", "", "public", "SHA-256 of the spec."),
+        ("dp.private", "", "public", "false for a method that makes no privacy claim."),
+        ("dp.epsilon", "", "public", "inf for a trial that is not private; else see dp/epsilon."),
+        ("dp.unit", "", "public", "Whose data one record is."),
+        ("dp.adjacency", "", "public", "Neighboring relation of the guarantee."),
+        ("dp.sampling", "", "public", "How batches are drawn."),
+        ("dp.accountant", "", "public", "Accountant that bounds epsilon."),
+        ("dp.accounting", "", "public", "Accounting mode: what an epsilon of this study covers."),
+        ("dp.delta", "", "public", "Delta of every epsilon of this study."),
+        ("dp.trial_epsilon", "", "public", "Cap of one trial."),
+        ("dp.study_epsilon", "", "public", "Cap of the study, in modes that have one."),
+        ("dp.released", "", "public", "What the epsilon covers the release of."),
+        ("dp.validation", "", "public", "Declared visibility of the validation scores."),
+        ("dp.test", "", "public", "Declared visibility of the test scores."),
+    ],
+)
+
+PARAMS = _items(
+    "param",
+    [
+        ("*", "", "public", "A spec key or hyperparameter, chosen before private data is opened."),
+        ("plan.steps", "1", "public", "Privacy events in the trial's plan."),
+        ("plan.epsilon", "1", "public", "Epsilon of the whole plan, at dp.delta."),
+        ("plan.noise_multiplier", "1", "public", "Noise multiplier at the plan's first step."),
+        ("noise.seed", "", "private", "A noise that can be regenerated protects nobody."),
+        ("batch.seed", "", "private", "Who is in a Poisson batch must stay secret."),
+    ],
+)
+
+SCHEMA: Mapping[tuple[str, str], Item] = {
+    (item.kind, item.name): item for item in (*METRICS, *TAGS, *PARAMS)
+}
+
+# An epsilon without these beside it says nothing, so it is not logged without them.
+STATEMENT_TAGS = (
+    "dp.delta",
+    "dp.unit",
+    "dp.adjacency",
+    "dp.sampling",
+    "dp.accountant",
+    "dp.accounting",
+)
+
+_PARAM_NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_/-]+)*")
+
+
+def check_loggable(
+    name: str, kind: Kind = "metric", *, released_as: Visibility | None = None
+) -> Item:
+    """Return the schema's entry for ``name``, or refuse it.
+
+    >>> check_loggable("validation/accuracy").unit
+    '1'
+
+    Guarantees:
+        A name whose values are private statistics passes only if the caller states that this value
+        is public or itself the output of a charged DP mechanism (``released_as``). The schema
+        knows names, not numbers: a caller that files a private value under a public name is not
+        caught here.
+
+    Args:
+        name: Name of a param, metric or tag.
+        kind: Which of the three.
+        released_as: Visibility of this value when it differs from the schema's.
+    Raises:
+        UnloggableError: The name is unknown for its kind, or private.
+    """
+    item = SCHEMA.get((kind, name))
+    if item is None and kind == "param" and _PARAM_NAME.fullmatch(name):
+        item = SCHEMA["param", "*"]
+    if item is None:
+        known = [other for of, other in SCHEMA if of == kind]
+        raise UnloggableError(
+            f"unknown {kind} {name!r} is not logged",
+            fix=did_you_mean(name, known) or f"declare it in {__name__} with its visibility",
+        )
+    if (released_as or item.visibility) == "private":
+        raise UnloggableError(
+            f"{kind} {name!r} is private and is not logged",
+            because=item.doc,
+            fix="release it through a charged DP mechanism, or do not report it",
+        )
+    return item
+
+
+def missing_statement(tags: Mapping[str, Any]) -> list[str]:
+    """Return the tags that must stand beside an epsilon and do not.
+
+    >>> missing_statement({"dp.delta": "1e-05", "dp.unit": "example"})
+    ['dp.adjacency', 'dp.sampling', 'dp.accountant', 'dp.accounting']
+    """
+    return [name for name in STATEMENT_TAGS if not tags.get(name)]
+
+
+def as_text(value: Any) -> str:
+    """Return a param or tag value as text that can be read back (floats keep every digit).
+
+    >>> as_text(True), as_text(1e-05), as_text(4.0)
+    ('true', '1e-05', '4.0')
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def finite(value: Any) -> float | None:
+    """Return ``value`` as a float, or None if it is missing, infinite or not a number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,263 @@
+"""The spool: a background thread that carries the study's journal to a tracker.
+
+The journal on disk is the queue, so nothing is lost when the tracking store is away or the driver
+is killed; the driver's loop only ever appends to the journal and never waits for the store.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from dpsweep.tracking.base import Tracker, TrackingRefusedError
+from dpsweep.tracking.state import TrackingState
+from dpsweep.tracking.updates import Event
+
+_BATCH = 2000
+
+
+class Spool:
+    """Delivers journal events to a tracker, at least once and in order.
+
+    The tracker is made inside the thread (importing MLflow and migrating a new database take
+    seconds) and is used by no other. While the store is away, events wait in the journal and are
+    tried again after a growing pause; ``on_message`` hears of the outage once and of its end once.
+
+    Args:
+        journal_path: JSON lines with ``seq``; may not exist yet.
+        tracker_factory: Makes the tracker, or None for a study without tracking.
+        state_path: The tracker's state file; read to know the lag before the tracker exists.
+        on_message: Called from the thread with one line for the user; must not raise.
+        poll_s: Pause between two looks at the journal.
+        first_retry_s: First pause after a failure; doubles up to ``max_retry_s``.
+        max_retry_s: Longest pause between two tries.
+    """
+
+    def __init__(
+        self,
+        journal_path: Path,
+        tracker_factory: Callable[[], Tracker] | None,
+        state_path: Path | None = None,
+        *,
+        on_message: Callable[[str], None] | None = None,
+        poll_s: float = 0.5,
+        first_retry_s: float = 1.0,
+        max_retry_s: float = 60.0,
+    ) -> None:
+        self._journal = journal_path
+        self._factory = tracker_factory
+        self._say = on_message or (lambda text: None)
+        self._poll_s, self._first_s, self._max_s = poll_s, first_retry_s, max_retry_s
+        self._tracker: Tracker | None = None
+        self._seq = TrackingState.load(state_path).seq if state_path else -1
+        self._offset = 0  # bytes of the journal that the tracker has
+        self._pause_s = 0.0  # pause before the next try; above zero during an outage
+        self._calls: list[tuple[Callable[[Tracker], Any], Future[Any]]] = []
+        self._changed = threading.Condition()
+        self._is_urgent = False
+        self._is_stopping = False
+        self._thread: threading.Thread | None = None
+        if tracker_factory is not None:
+            self._thread = threading.Thread(target=self._run, name="dpsweep-spool", daemon=True)
+            self._thread.start()
+
+    @property
+    def is_enabled(self) -> bool:
+        """False for a study without tracking, where every other method does nothing."""
+        return self._thread is not None
+
+    def lag(self) -> int:
+        """Return how many journal events are not in the store yet."""
+        if not self.is_enabled:
+            return 0
+        with self._changed:
+            offset, seq = self._offset, self._seq
+        return sum(event["seq"] > seq for event in _parse(_read(self._journal, offset))[0])
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until every event that is in the journal now is in the store.
+
+        Returns:
+            True if they are, False if ``timeout_s`` passed before.
+        """
+        if not self.is_enabled:
+            return True
+        goal = self._size()
+        with self._changed:
+            self._wake()
+            return self._changed.wait_for(lambda: self._offset >= goal, timeout_s)
+
+    def call(self, function: Callable[[Tracker], Any], timeout_s: float) -> Any:
+        """Run ``function(tracker)`` in the spool's thread once all events are delivered.
+
+        Raises:
+            TimeoutError: It could not be run in time; it will not be run later.
+            Exception: What ``function`` raised.
+        """
+        future: Future[Any] = Future()
+        with self._changed:
+            self._calls.append((function, future))
+            self._wake()
+        try:
+            return future.result(timeout_s)
+        except TimeoutError:
+            future.cancel()
+            raise
+
+    def log_model(
+        self, trial: int, model: Any, input_example: Any, timeout_s: float = 120.0
+    ) -> str | None:
+        """Log a trial's model; None, with a message, where that was not possible in time."""
+        if not self.is_enabled:
+            return None
+        try:
+            return str(self.call(lambda t: t.log_model(trial, model, input_example), timeout_s))
+        except Exception as error:
+            # Without its copy in the store a model is still in the study's checkpoint.
+            self._say(f"the model of trial {trial} is not in the tracking store: {_brief(error)}")
+            return None
+
+    def stop(self, timeout_s: float = 5.0) -> bool:
+        """Deliver what can be delivered in time and end the thread; safe to call twice.
+
+        Returns:
+            True if nothing is left over; what is left is delivered by the next launch.
+        """
+        if self._thread is None:
+            return True
+        is_empty = self.flush(timeout_s) if self._thread.is_alive() else self.lag() == 0
+        with self._changed:
+            self._is_stopping = True
+            self._wake()
+        self._thread.join(timeout_s)
+        return is_empty
+
+    def __enter__(self) -> Spool:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _wake(self) -> None:
+        self._is_urgent = True
+        self._changed.notify_all()
+
+    def _size(self) -> int:
+        return self._journal.stat().st_size if self._journal.exists() else 0
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._deliver()
+                self._recovered()
+            except Exception as error:  # whatever a store can raise; the events stay queued
+                self._failed(error)
+            with self._changed:
+                if self._is_stopping:
+                    break
+                if not self._is_urgent:
+                    self._changed.wait(self._pause_s or self._poll_s)
+                self._is_urgent = False
+        for _, future in self._calls:
+            future.cancel()
+        if self._tracker is not None:
+            self._tracker.close()
+
+    def _deliver(self) -> None:
+        if self._tracker is None:
+            if self._size() == 0 and not self._calls:
+                return
+            assert self._factory is not None
+            self._tracker = self._factory()
+            with self._changed:
+                self._seq = self._tracker.last_seq
+        while True:
+            if self._size() < self._offset:
+                self._offset = 0  # the journal was replaced by another
+            raw = _read(self._journal, self._offset)
+            events, length, damaged = _batch(raw)
+            if length == 0:
+                break
+            for text in damaged:
+                self._say(f"tracking: a line of {self._journal} cannot be read: {text}")
+            try:
+                self._tracker.handle([event for event in events if event["seq"] > self._seq])
+            except TrackingRefusedError as error:
+                for text in error.refused:
+                    self._say(f"tracking: {text}")
+            with self._changed:
+                self._offset += length
+                self._seq = self._tracker.last_seq
+                self._changed.notify_all()
+        self._answer()
+
+    def _answer(self) -> None:
+        with self._changed:
+            calls, self._calls = self._calls, []
+        for function, future in calls:
+            if future.set_running_or_notify_cancel():
+                try:
+                    assert self._tracker is not None
+                    future.set_result(function(self._tracker))
+                except Exception as error:  # handed to the caller of `call`
+                    future.set_exception(error)
+
+    def _failed(self, error: Exception) -> None:
+        if self._pause_s == 0.0:
+            self._say(
+                f"tracking store cannot be reached ({_brief(error)}); the study goes on, and its "
+                "events are delivered when the store is back"
+            )
+        self._pause_s = min(max(2 * self._pause_s, self._first_s), self._max_s)
+
+    def _recovered(self) -> None:
+        if self._pause_s > 0.0:
+            self._pause_s = 0.0
+            self._say("tracking store is back; all events are delivered")
+
+
+def _brief(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+
+
+def _read(path: Path, offset: int) -> bytes:
+    """Return the complete lines of a journal after ``offset``."""
+    if not path.exists():
+        return b""
+    with path.open("rb") as file:
+        file.seek(offset)
+        raw = file.read()
+    return raw[: raw.rfind(b"\n") + 1]
+
+
+def _batch(raw: bytes) -> tuple[list[Event], int, list[str]]:
+    """Return the first events of ``raw``, how many bytes they take, and damaged lines."""
+    lines = raw.split(b"\n", _BATCH)[:_BATCH]
+    length = min(sum(len(line) + 1 for line in lines), len(raw))
+    events, damaged = _parse(raw[:length])
+    return events, length, damaged
+
+
+def _parse(raw: bytes) -> tuple[list[Event], list[str]]:
+    events: list[Event] = []
+    damaged = []
+    for line in raw.splitlines():
+        try:
+            event = json.loads(line)
+            if not isinstance(event["seq"], int) or not isinstance(event["event"], str):
+                raise ValueError("no seq or event")
+            events.append(event)
+        except (ValueError, KeyError, TypeError) as error:
+            damaged.append(_brief(error))
+    return events, damaged

@@ -1,0 +1,73 @@
+"""What a tracker remembers between two launches: run ids, and how far it has read the journal."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from dpsweep.durable import write_atomically
+
+_BY_TRIAL = ("run_ids", "model_uris", "states", "unstated")
+
+
+@dataclass
+class TrackingState:
+    """Progress of one study in one tracking store.
+
+    Attributes:
+        store: URI and experiment the ids belong to.
+        study: Name of the study.
+        study_id: Tells two studies of one name apart; tag of all their runs.
+        seq: Sequence number of the last journal event handled, -1 before the first.
+        parent_run_id: Run of the study.
+        run_ids: Run of each trial that has started.
+        model_uris: Logged models by trial.
+        states: State of each trial that has an event.
+        study_tags: ``dp.*`` tags of the study, inherited by its trials.
+        mode: ``max`` or ``min`` once the study has said it.
+        best: Best objective among finished trials.
+        last: Last step and value of each metric, by trial ("study" for the parent).
+        unstated: For each trial, the tags missing beside its epsilon.
+    """
+
+    store: str = ""
+    study: str = ""
+    study_id: str = ""
+    seq: int = -1
+    parent_run_id: str | None = None
+    run_ids: dict[int, str] = field(default_factory=dict)
+    model_uris: dict[int, str] = field(default_factory=dict)
+    states: dict[int, str] = field(default_factory=dict)
+    study_tags: dict[str, str] = field(default_factory=dict)
+    mode: str = ""
+    best: float | None = None
+    last: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    unstated: dict[int, list[str]] = field(default_factory=dict)
+
+    def save(self, path: Path) -> None:
+        """Write the state; a reader sees the old file or the new one."""
+        write_atomically(path, json.dumps(asdict(self)).encode())
+
+    @classmethod
+    def load(cls, path: Path) -> TrackingState:
+        """Read the state.
+
+        A missing or unreadable file gives an empty state: the journal is then delivered from its
+        start, and runs are found again by their tags.
+        """
+        try:
+            raw: dict[str, Any] = json.loads(path.read_text())
+            known = {name: raw[name] for name in (item.name for item in fields(cls)) if name in raw}
+            for name in _BY_TRIAL:
+                if name in known:
+                    known[name] = {int(key): value for key, value in known[name].items()}
+            return cls(**known)
+        except (OSError, ValueError, TypeError, AttributeError):
+            return cls()
+
+
+def read_run_ids(path: Path) -> dict[int, str]:
+    """Return the tracking run of each trial, without opening the tracking store."""
+    return TrackingState.load(path).run_ids

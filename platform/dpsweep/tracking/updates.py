@@ -1,0 +1,313 @@
+"""From journal events to updates of runs: one pure reading of the events for every tracker."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dpsweep import __version__
+from dpsweep.tracking.schema import (
+    BEST_OBJECTIVE,
+    EPSILON,
+    OBJECTIVE,
+    TRAIN_SECONDS,
+    Kind,
+    UnloggableError,
+    as_text,
+    check_loggable,
+    finite,
+    missing_statement,
+)
+from dpsweep.tracking.state import TrackingState
+
+Event = Mapping[str, Any]
+
+# A pruned trial ended as planned and its model is valid, so it is not shown as broken; its tag
+# dpsweep.state says that the scheduler stopped it.
+_STATUS = {
+    "finished": "FINISHED",
+    "pruned": "FINISHED",
+    "failed": "FAILED",
+    "infeasible": "FAILED",
+    "interrupted": "KILLED",
+}
+_CLAIM_TAGS = ("dp.delta", "dp.trial_epsilon", "dp.study_epsilon", "dp.accountant", "dp.sampling")
+_COUNTED = ("finished", "pruned", "failed", "infeasible")
+_MAX_REASON = 1000
+_ROUNDING = 1e-6  # a table and a single evaluation of one epsilon may differ by so much
+
+
+@dataclass(frozen=True)
+class MetricPoint:
+    """One value of one metric; ``time_ms`` is the journal's, so that a replay is identical."""
+
+    name: str
+    value: float
+    time_ms: int
+    step: int
+
+
+@dataclass
+class RunUpdate:
+    """What is new for one run; ``trial`` is None for the study's own run.
+
+    Attributes:
+        opens: True when the run must exist and be RUNNING before the rest is applied.
+        start_ms: Time at which it (re)opened.
+        status: Final status, or None while it is open.
+        end_ms: Time of the final status.
+        texts: Small text artifacts by file name.
+        artifacts: Local files or directories to store.
+    """
+
+    trial: int | None
+    opens: bool = False
+    start_ms: int = 0
+    status: str | None = None
+    end_ms: int = 0
+    params: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    metrics: list[MetricPoint] = field(default_factory=list)
+    texts: dict[str, str] = field(default_factory=dict)
+    artifacts: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Reading:
+    """The result of reading a batch of events.
+
+    Attributes:
+        state: State after the batch; the one that was given is unchanged.
+        updates: One update per touched run, the parent first.
+        refused: What was not logged, and why, one line each.
+    """
+
+    state: TrackingState
+    updates: list[RunUpdate]
+    refused: list[str]
+
+
+def read_events(state: TrackingState, events: Sequence[Event]) -> Reading:
+    """Read events into updates; events that ``state`` has seen already are skipped.
+
+    Guarantees:
+        A value reaches an update only under a name that ``schema.check_loggable`` lets pass, and
+        an epsilon only when delta, unit, adjacency, sampling, accountant and accounting mode stand
+        beside it and it did not go down. Values that are not finite never become numbers.
+    """
+    reader = _Reader(copy.deepcopy(state))
+    for event in events:
+        if event["seq"] > reader.state.seq:
+            reader.read(event)
+            reader.state.seq = event["seq"]
+    parent = [reader.updates.pop(None)] if None in reader.updates else []
+    return Reading(reader.state, parent + list(reader.updates.values()), reader.refused)
+
+
+class _Reader:
+    def __init__(self, state: TrackingState) -> None:
+        self.state = state
+        self.updates: dict[int | None, RunUpdate] = {}
+        self.refused: list[str] = []
+
+    def read(self, event: Event) -> None:
+        handlers = {
+            "study_started": self._study_started,
+            "trial_started": self._trial_started,
+            "trial_report": self._trial_report,
+            "trial_ended": self._trial_ended,
+            "trial_infeasible": self._trial_infeasible,
+            "model_logged": self._model_logged,
+            "study_ended": self._study_ended,
+        }
+        kind = event["event"]
+        if kind not in handlers:
+            self.refused.append(f"event {event['seq']}: unknown kind {kind!r}")
+        elif kind != "study_started" and not self.state.study_id:
+            self.refused.append(f"event {event['seq']}: {kind} before study_started")
+        else:
+            try:
+                handlers[kind](event)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                # One malformed event must not hold up all that follow it.
+                self.refused.append(f"event {event['seq']}: malformed {kind}: {error!r}")
+
+    def _update(self, trial: int | None) -> RunUpdate:
+        return self.updates.setdefault(trial, RunUpdate(trial))
+
+    def _pass(
+        self, values: Mapping[str, Any] | None, kind: Kind, of: str
+    ) -> Iterable[tuple[str, Any]]:
+        for name, value in (values or {}).items():
+            try:
+                check_loggable(name, kind)
+            except UnloggableError as error:
+                self.refused.append(f"{of}: {error.message}")
+            else:
+                yield name, value
+
+    def _texts(self, values: Mapping[str, Any] | None, kind: Kind, of: str) -> dict[str, str]:
+        passed = self._pass(values, kind, of)
+        return {name: as_text(value) for name, value in passed if value is not None}
+
+    def _open(self, update: RunUpdate, event: Event) -> None:
+        update.opens, update.status = True, None
+        update.start_ms = update.start_ms or event["time_ms"]
+
+    def _study_started(self, event: Event) -> None:
+        state, update = self.state, self._update(None)
+        tags = self._texts(event.get("tags"), "tag", "study")
+        state.study = event["name"]
+        if not state.study_id:
+            first = f"{event['name']}@{event['time_ms']}"
+            digest = hashlib.sha256(first.encode()).hexdigest()[:16]
+            state.study_id = tags.get("dpsweep.study_id", digest)
+        state.study_tags = {name: text for name, text in tags.items() if name.startswith("dp.")}
+        self._open(update, event)
+        update.params |= self._texts(event.get("params"), "param", "study")
+        state.mode = update.params.get("search.mode", state.mode)
+        update.tags |= {
+            **tags,
+            "dpsweep.study": state.study,
+            "dpsweep.study_id": state.study_id,
+            "dpsweep.version": __version__,
+            "dpsweep.state": "running",
+        }
+        if event.get("card"):
+            update.texts["privacy_card.md"] = event["card"]
+        if event.get("spec_yaml"):
+            update.texts["sweep.yaml"] = event["spec_yaml"]
+
+    def _trial_started(self, event: Event) -> None:
+        trial, state = event["trial"], self.state
+        of, update = f"trial {trial}", self._update(trial)
+        plan = dict(event.get("plan") or {})
+        tags = {**state.study_tags, **self._texts(event.get("tags"), "tag", of)}
+        no_claim = "epsilon" in plan and finite(plan["epsilon"]) is None
+        if no_claim or tags.get("dp.private") == "false":
+            # A run that makes no privacy claim carries no delta or cap that would look like one.
+            tags = {name: text for name, text in tags.items() if name not in _CLAIM_TAGS}
+            tags |= {"dp.private": "false", "dp.epsilon": "inf"}
+            plan.pop("epsilon", None)
+        else:
+            tags["dp.private"] = "true"
+        state.unstated[trial] = missing_statement(tags)
+        state.states[trial] = "running"
+        self._open(update, event)
+        update.params |= self._texts(event.get("hparams"), "param", of)
+        planned = {f"plan.{name}": value for name, value in plan.items()}
+        update.params |= self._texts(planned, "param", of)
+        update.tags |= {
+            **tags,
+            "dpsweep.study": state.study,
+            "dpsweep.study_id": state.study_id,
+            "dpsweep.trial": as_text(trial),
+            "dpsweep.state": "running",
+        }
+
+    def _trial_report(self, event: Event) -> None:
+        trial = event["trial"]
+        if trial not in self.state.unstated:
+            self.refused.append(f"trial {trial}: report before its start")
+            return
+        self._log_metrics(trial, event, event.get("metrics") or {}, event["step"])
+        epsilon = event.get("epsilon")
+        if epsilon is not None:
+            self._log_epsilon(trial, event, epsilon)
+        if event.get("wall_s") is not None:
+            self._log_metrics(trial, event, {TRAIN_SECONDS: event["wall_s"]}, event["step"])
+
+    def _log_epsilon(self, trial: int, event: Event, epsilon: Any) -> None:
+        missing = self.state.unstated[trial]
+        previous = self.state.last.get(str(trial), {}).get(EPSILON, [0, 0.0])[1]
+        value = finite(epsilon)
+        if value is None:
+            self._update(trial).tags["dp.epsilon"] = "inf"
+        elif missing:
+            self.refused.append(
+                f"trial {trial}: epsilon is not logged without {', '.join(missing)} beside it"
+            )
+        elif value < previous * (1 - _ROUNDING):
+            self.refused.append(
+                f"trial {trial}: epsilon went down from {previous:.6g} to {value:.6g} at step "
+                f"{event['step']}; spent privacy never does, so the value is not logged"
+            )
+        else:
+            self._log_metrics(trial, event, {EPSILON: max(value, previous)}, event["step"])
+
+    def _log_metrics(
+        self, trial: int | None, event: Event, metrics: Mapping[str, Any], step: int
+    ) -> None:
+        of = "study" if trial is None else f"trial {trial}"
+        last = self.state.last.setdefault("study" if trial is None else str(trial), {})
+        update = self._update(trial)
+        for name, raw in self._pass(metrics, "metric", of):
+            value = finite(raw)
+            if value is None:
+                update.tags.setdefault("dpsweep.nonfinite", f"{name} at step {step}")
+            elif last.get(name) != [step, value]:  # a trial's end repeats its last report
+                update.metrics.append(MetricPoint(name, value, event["time_ms"], step))
+                last[name] = [step, value]
+
+    def _trial_ended(self, event: Event) -> None:
+        trial, ended, state = event["trial"], event["state"], self.state
+        if trial in state.unstated:
+            self._trial_report(event)
+            if event.get("value") is not None:
+                at = event.get("best_step", event["step"])
+                self._log_metrics(trial, event, {OBJECTIVE: event["value"]}, at)
+            update = self._update(trial)
+            update.tags |= self._texts(event.get("tags"), "tag", f"trial {trial}")
+            update.tags["dpsweep.state"] = ended
+            if event.get("reason"):
+                update.tags["dpsweep.reason"] = event["reason"][:_MAX_REASON]
+            update.status, update.end_ms = _STATUS[ended], event["time_ms"]
+            update.artifacts += event.get("artifacts") or []
+        self._count(event, ended)
+        if ended == "finished":
+            self._improve(event)
+
+    def _improve(self, event: Event) -> None:
+        value, best = finite(event.get("value")), self.state.best
+        sign = {"max": 1.0, "min": -1.0}.get(self.state.mode)
+        if value is None or sign is None:
+            return
+        if best is None or sign * value > sign * best:
+            self.state.best = value
+            self._log_metrics(None, event, {BEST_OBJECTIVE: value}, self._num_ended())
+
+    def _trial_infeasible(self, event: Event) -> None:
+        self._count(event, "infeasible")
+
+    def _count(self, event: Event, ended: str) -> None:
+        self.state.states[event["trial"]] = ended
+        self._log_counts(event, [ended])
+
+    def _num_ended(self) -> int:
+        return sum(state in _COUNTED for state in self.state.states.values())
+
+    def _log_counts(self, event: Event, names: Sequence[str]) -> None:
+        values = list(self.state.states.values())
+        counts = {f"search/{name}": values.count(name) for name in names}
+        self._log_metrics(None, event, counts, self._num_ended())
+
+    def _model_logged(self, event: Event) -> None:
+        self.state.model_uris[event["trial"]] = event["uri"]
+
+    def _study_ended(self, event: Event) -> None:
+        state, update = self.state, self._update(None)
+        for trial in [trial for trial, now in state.states.items() if now == "running"]:
+            child = self._update(trial)
+            child.status, child.end_ms = "KILLED", event["time_ms"]
+            child.tags["dpsweep.state"] = state.states[trial] = "interrupted"
+        self._log_counts(event, _COUNTED)
+        self._log_metrics(None, event, event.get("metrics") or {}, self._num_ended())
+        update.tags |= self._texts(event.get("tags"), "tag", "study")
+        update.tags["dpsweep.state"] = event["state"]
+        update.status, update.end_ms = _STATUS[event["state"]], event["time_ms"]
+        if event.get("card"):
+            update.texts["privacy_card.md"] = event["card"]
+        update.artifacts += event.get("artifacts") or []

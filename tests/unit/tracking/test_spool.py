@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from dpsweep.tracking import open_spool
+from dpsweep.tracking.base import TrackingRefusedError
+from dpsweep.tracking.memory import MemoryTracker
+from dpsweep.tracking.spool import Spool
+
+FAST = {"poll_s": 0.01, "first_retry_s": 0.01, "max_retry_s": 0.05}
+
+
+class UnreliableTracker(MemoryTracker):
+    """Fails while it is told to; sometimes after having done the work, as a lost answer does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_away = threading.Event()
+        self.loses_answers = False
+        self.tries = 0
+
+    def handle(self, events) -> None:
+        self.tries += 1
+        if self.is_away.is_set():
+            raise ConnectionError("store is away")
+        super().handle(events)
+        if self.loses_answers:
+            self.loses_answers = False
+            raise ConnectionError("answer lost")
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    return tmp_path / "journal.jsonl"
+
+
+def test_it_follows_a_growing_journal(story, journal: Path) -> None:
+    story.whole()
+    tracker = MemoryTracker()
+    with Spool(journal, lambda: tracker, **FAST) as spool:
+        assert spool.flush(1)
+        assert spool.lag() == 0
+        for number in range(len(story.events)):
+            story.write(journal, number, number + 1)
+            if number % 5 == 0:
+                assert spool.flush(5)
+                assert tracker.last_seq == number
+        assert spool.flush(5)
+    whole = MemoryTracker()
+    whole.handle(story.events)
+    assert tracker.runs == whole.runs
+
+
+def test_the_writer_never_waits_for_the_store(story, journal: Path) -> None:
+    story.whole()
+    release = threading.Event()
+
+    def slow_factory() -> MemoryTracker:
+        release.wait(10)
+        return MemoryTracker()
+
+    started = time.perf_counter()
+    spool = Spool(journal, slow_factory, **FAST)
+    story.write(journal)
+    assert spool.lag() == len(story.events)
+    assert not spool.flush(0.05)
+    assert time.perf_counter() - started < 2
+    release.set()
+    assert spool.flush(5)
+    assert spool.stop()
+
+
+def test_an_outage_is_told_once_and_nothing_is_lost(story, journal: Path) -> None:
+    story.whole()
+    messages: list[str] = []
+    tracker = UnreliableTracker()
+    tracker.is_away.set()
+    spool = Spool(journal, lambda: tracker, on_message=messages.append, **FAST)
+    story.write(journal, 0, 5)
+    while tracker.tries < 4:
+        time.sleep(0.01)
+    story.write(journal, 5)
+    assert not spool.flush(0.05)
+    assert spool.lag() == len(story.events)
+    assert [m.split(" (")[0] for m in messages] == ["tracking store cannot be reached"]
+    assert "store is away" in messages[0]
+    tracker.is_away.clear()
+    assert spool.flush(5)
+    assert spool.stop()
+    assert messages[1:] == ["tracking store is back; all events are delivered"]
+    whole = MemoryTracker()
+    whole.handle(story.events)
+    assert tracker.runs == whole.runs
+
+
+def test_a_lost_answer_changes_nothing(story, journal: Path) -> None:
+    tracker = UnreliableTracker()
+    tracker.loses_answers = True
+    story.whole()
+    story.write(journal)
+    with Spool(journal, lambda: tracker, **FAST) as spool:
+        assert spool.flush(5)
+    assert tracker.tries >= 2
+    whole = MemoryTracker()
+    whole.handle(story.events)
+    assert tracker.runs == whole.runs
+
+
+def test_the_tracker_is_made_in_the_thread_and_again_after_a_failure(story, journal: Path) -> None:
+    made_by: list[str] = []
+
+    def factory() -> MemoryTracker:
+        made_by.append(threading.current_thread().name)
+        if len(made_by) < 3:
+            raise OSError("database is locked")
+        return MemoryTracker()
+
+    story.whole()
+    story.write(journal)
+    with Spool(journal, factory, **FAST) as spool:
+        while not spool.flush(1):
+            pass
+    assert made_by == ["dpsweep-spool"] * 3
+
+
+def test_refused_values_are_told_and_not_retried(story, journal: Path) -> None:
+    story.start()
+    story.start_trial(0)
+    story.add("trial_report", trial=0, step=1, epsilon=0.1, metrics={"train/loss": 0.5})
+    story.end_trial(0)
+    story.write(journal)
+    messages: list[str] = []
+    tracker = MemoryTracker()
+    with Spool(journal, lambda: tracker, on_message=messages.append, **FAST) as spool:
+        assert spool.flush(5)
+    assert messages == ["tracking: trial 0: metric 'train/loss' is private and is not logged"]
+    assert tracker.runs[0].status == "FINISHED"
+
+
+def test_unreadable_lines_are_told_and_skipped(story, journal: Path) -> None:
+    story.start()
+    story.start_trial(0)
+    story.write(journal, 0, 1)
+    with journal.open("a") as file:
+        file.write("not json\n[1]\n")
+    story.write(journal, 1)
+    messages: list[str] = []
+    tracker = MemoryTracker()
+    with Spool(journal, lambda: tracker, on_message=messages.append, **FAST) as spool:
+        assert spool.flush(5)
+    assert len(messages) == 2
+    assert tracker.last_seq == 1
+
+
+def test_an_unfinished_line_waits_for_its_end(story, journal: Path) -> None:
+    story.start()
+    line = json.dumps(story.start_trial(0))
+    story.write(journal, 0, 1)
+    tracker = MemoryTracker()
+    with Spool(journal, lambda: tracker, **FAST) as spool:
+        with journal.open("a") as file:
+            file.write(line[:20])
+        spool.flush(0.1)
+        assert tracker.last_seq == 0
+        with journal.open("a") as file:
+            file.write(line[20:] + "\n")
+        assert spool.flush(5)
+        assert tracker.last_seq == 1
+
+
+def test_calls_run_after_delivery_and_hand_back_what_happened(story, journal: Path) -> None:
+    story.whole()
+    story.write(journal)
+    with Spool(journal, MemoryTracker, **FAST) as spool:
+        assert spool.call(lambda tracker: tracker.last_seq, 5) == len(story.events) - 1
+        assert spool.log_model(1, "model", "example") == "memory:/memory-0001"
+        with pytest.raises(KeyError):
+            spool.call(lambda tracker: tracker.runs[99], 5)
+
+
+def test_a_call_that_cannot_be_run_in_time_is_never_run(story, journal: Path) -> None:
+    tracker = UnreliableTracker()
+    tracker.is_away.set()
+    story.whole()
+    story.write(journal)
+    messages: list[str] = []
+    with Spool(journal, lambda: tracker, on_message=messages.append, **FAST) as spool:
+        assert spool.log_model(1, "model", "example", timeout_s=0.1) is None
+        tracker.is_away.clear()
+        assert spool.flush(5)
+    assert tracker.models == {}
+    assert any("model of trial 1 is not in the tracking store" in m for m in messages)
+
+
+def test_stop_is_quick_and_can_be_repeated_during_an_outage(story, journal: Path) -> None:
+    tracker = UnreliableTracker()
+    tracker.is_away.set()
+    story.whole()
+    story.write(journal)
+    spool = Spool(journal, lambda: tracker, **FAST)
+    assert not spool.stop(timeout_s=0.1)
+    assert not spool.stop(timeout_s=0.1)
+    assert spool.lag() == len(story.events)
+
+
+def test_the_lag_is_known_before_the_tracker_exists(story, journal: Path, tmp_path: Path) -> None:
+    from dpsweep.tracking.state import TrackingState
+
+    story.whole()
+    story.write(journal)
+    TrackingState(seq=len(story.events) - 3).save(tmp_path / "tracking.json")
+    tracker = UnreliableTracker()
+
+    def away() -> MemoryTracker:
+        raise ConnectionError
+
+    spool = Spool(journal, away, tmp_path / "tracking.json", **FAST)
+    assert spool.lag() == 2
+    assert tracker.tries == 0
+    assert not spool.stop(timeout_s=0.1)
+
+
+def test_a_study_without_tracking_has_nothing_to_wait_for(story, journal: Path) -> None:
+    class Choice:
+        uri = None
+        experiment = None
+
+    class Files:
+        name = "digits"
+        tracking = journal.parent / "tracking.json"
+
+    Files.journal = journal
+    story.whole()
+    story.write(journal)
+    with open_spool(Files(), Choice()) as spool:
+        assert not spool.is_enabled
+        assert spool.flush(0)
+        assert spool.lag() == 0
+        assert spool.log_model(0, "model", "example") is None
+        assert spool.stop()
+
+
+def test_a_refusal_is_an_error_with_every_line() -> None:
+    error = TrackingRefusedError(["a", "b"])
+    assert error.refused == ("a", "b")
+    assert str(error) == "a\nb"
