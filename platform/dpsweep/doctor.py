@@ -1,0 +1,90 @@
+"""A check of the installation and the machine, one row a finding."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = (
+    "ray", "torch", "opacus", "timm", "optuna", "mlflow", "dp-accounting", "scikit-learn",
+)  # fmt: skip
+
+
+def diagnose() -> list[dict[str, Any]]:
+    """Return findings: check, status (``ok``, ``note`` or ``broken``), detail and remedy."""
+    rows = [_row("python", "ok", sys.version.split()[0])]
+    for package in _PACKAGES:
+        try:
+            rows.append(_row(package, "ok", version(package)))
+        except PackageNotFoundError:
+            rows.append(_row(package, "broken", "not installed", "pip install dpsweep"))
+    checks: list[Callable[[], dict[str, Any]]] = [
+        _standard_library, _operators, _devices, _cores, _disk, _home, _fashion_mnist,
+    ]  # fmt: skip
+    return rows + [check() for check in checks]
+
+
+def _row(check: str, status: str, detail: str, remedy: str = "") -> dict[str, Any]:
+    return {"check": check, "status": status, "detail": detail, "remedy": remedy}
+
+
+def _standard_library() -> dict[str, Any]:
+    import platform
+
+    if hasattr(platform, "system"):
+        return _row("import platform", "ok", "the standard library's")
+    return _row(
+        "import platform", "broken", str(platform), "remove platform/__init__.py from the checkout"
+    )
+
+
+def _operators() -> dict[str, Any]:
+    try:
+        import_module("timm")
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        remedy = "torch and torchvision do not match: reinstall both from one index"
+        return _row("import timm", "broken", reason, remedy)
+    return _row("import timm", "ok", "torchvision matches torch")
+
+
+def _devices() -> dict[str, Any]:
+    from dpsweep.trainables.models import device_summary
+
+    return _row("devices", "ok", device_summary())
+
+
+def _cores() -> dict[str, Any]:
+    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    busy = load > 1.5 * cores
+    remedy = "trials will be slow while others use the machine" if busy else ""
+    return _row("cores", "note" if busy else "ok", f"{cores} cores, load {load:.1f}", remedy)
+
+
+def _disk() -> dict[str, Any]:
+    free = shutil.disk_usage(".").free / 2**30
+    if free < 1:
+        return _row("disk", "broken", f"{free:.1f} GiB free", "free at least 1 GiB")
+    return _row("disk", "ok", f"{free:.0f} GiB free here")
+
+
+def _home() -> dict[str, Any]:
+    home = Path.home()
+    if os.access(home, os.W_OK):
+        return _row("home", "ok", "writable (Ray keeps its token there)")
+    return _row("home", "broken", f"{home} is read-only", "set RAY_AUTH_MODE=disabled, or HOME")
+
+
+def _fashion_mnist() -> dict[str, Any]:
+    from dpsweep.trainables.data_sources import FASHION_MNIST_PATH
+
+    if FASHION_MNIST_PATH.is_dir():
+        return _row("fashion_mnist", "ok", str(FASHION_MNIST_PATH))
+    remedy = "apt-get install dataset-fashion-mnist, or set data.path"
+    return _row("fashion_mnist", "note", "not installed (optional)", remedy)

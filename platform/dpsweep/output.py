@@ -1,0 +1,121 @@
+"""Printing records as a table, JSON, YAML or CSV."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from dpsweep.errors import BadInputError
+
+Record = Mapping[str, Any]
+
+
+class Format(str, Enum):
+    """How data is printed on stdout."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+    CSV = "csv"
+
+
+def print_records(
+    data: Record | Sequence[Record], output: Format, *, caption: str | None = None
+) -> None:
+    """Print one record or a list of them on stdout.
+
+    Infinite numbers become the word ``inf`` in tables and CSV and null in JSON and YAML, which
+    have no infinity.
+    """
+    if output is Format.JSON:
+        print(json.dumps(_finite(data), indent=2, allow_nan=False))
+    elif output is Format.YAML:
+        import yaml
+
+        print(yaml.safe_dump(_finite(data), sort_keys=False), end="")
+    elif output is Format.CSV:
+        _print_csv([data] if isinstance(data, Mapping) else data)
+    else:
+        _print_table(data, caption)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _columns(rows: Sequence[Record]) -> list[str]:
+    return list(dict.fromkeys(key for row in rows for key in row))
+
+
+def _print_csv(rows: Sequence[Record]) -> None:
+    writer = csv.DictWriter(sys.stdout, _columns(rows), lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow(
+            {k: json.dumps(_finite(v)) if isinstance(v, (dict, list)) else v for k, v in row.items()}
+        )
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1e-3 or abs(value) >= 1e4 else f"{value:.4f}"
+    if isinstance(value, Mapping):
+        return "\n".join(f"{key}: {_cell(entry)}" for key, entry in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_cell(entry) for entry in value)
+    return str(value)
+
+
+def _print_table(data: Record | Sequence[Record], caption: str | None) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left", pad_edge=False)
+    console = Console(width=None if sys.stdout.isatty() else 160, soft_wrap=False)
+    if isinstance(data, Mapping):
+        table.show_header = False
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column(overflow="fold")
+        for key, value in data.items():
+            table.add_row(Text(key), Text(_cell(value)))
+    else:
+        columns = _columns(data)
+        for column in columns:
+            numeric = all(isinstance(row.get(column), (int, float, type(None))) for row in data)
+            table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        for row in data:
+            table.add_row(*(Text(_cell(row.get(column))) for column in columns))
+    console.print(table)
+
+
+def read_json(source: str) -> Any:
+    """Read JSON from a file, or from stdin if ``source`` is ``-``.
+
+    Raises:
+        BadInputError: It cannot be read, or is no JSON.
+    """
+    try:
+        text = sys.stdin.read() if source == "-" else Path(source).read_text()
+        return json.loads(text)
+    except OSError as error:
+        raise BadInputError(f"{source}: {error.strerror}", fix="give an existing file") from error
+    except json.JSONDecodeError as error:
+        raise BadInputError(f"{source}:{error.lineno}: not JSON: {error.msg}") from error

@@ -1,0 +1,109 @@
+"""The progress display of a run: trials, steps, epsilon, best so far, ETA; on stderr."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from dpsweep.spec import SweepSpec
+from dpsweep.study import StudyView
+from dpsweep.trial import TrialState
+
+LINE_EVERY_S = 5.0
+
+
+class ProgressDisplay:
+    """Watches a run: a live table on a terminal, a plain line now and then elsewhere.
+
+    Args:
+        spec: The study's spec.
+        num_trials: Trials that will run.
+        console: Where to write (stderr).
+    """
+
+    def __init__(self, spec: SweepSpec, num_trials: int, console: Console) -> None:
+        self._spec, self._num_trials, self._console = spec, num_trials, console
+        self._live = Live(console=console, refresh_per_second=4, transient=True)
+        self._started = time.monotonic()
+        self._done_at_start: float | None = None
+        self._last_line = 0.0
+
+    def __enter__(self) -> ProgressDisplay:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+
+    def on_message(self, text: str) -> None:
+        """Print a line above the table."""
+        self._console.print(Text(text))
+
+    def on_view(self, view: StudyView) -> None:
+        """Show where the study stands."""
+        if self._console.is_terminal:
+            self._live.update(self._table(view))
+        elif time.monotonic() - self._last_line >= LINE_EVERY_S:
+            self._last_line = time.monotonic()
+            self._console.print(Text(self.summary(view)))
+
+    def summary(self, view: StudyView) -> str:
+        """Return one line: trials done, best so far, ETA."""
+        ended = sum(trial.state is not TrialState.RUNNING for trial in view.trials.values())
+        parts = [f"{ended}/{self._num_trials} trials"]
+        failed = view.count(TrialState.FAILED)
+        parts += [f"{failed} failed"] if failed else []
+        scores = [(t.value, t) for t in view.trials.values() if t.value is not None]
+        if scores:
+            choose = max if self._spec.search.mode == "max" else min
+            value, trial = choose(scores, key=lambda pair: pair[0])
+            epsilon = "inf" if trial.epsilon is None else f"{trial.epsilon:.2f}"
+            parts.append(
+                f"best {self._spec.search.metric} {value:.4f} (trial {trial.trial}, "
+                f"epsilon {epsilon} at delta {self._spec.privacy.delta:g}, "
+                f"{self._spec.privacy.accounting})"
+            )
+        parts.append(f"ETA {self._eta(view)}")
+        return " | ".join(parts)
+
+    def _eta(self, view: StudyView) -> str:
+        """Extrapolate from the share of the steps done in this launch."""
+        done = sum(
+            1.0 if t.state is not TrialState.RUNNING else t.step / max(t.num_steps, 1)
+            for t in view.trials.values()
+        )
+        if self._done_at_start is None:
+            self._done_at_start = done
+        gained = done - self._done_at_start
+        if gained <= 0:
+            return "..."
+        left = (self._num_trials - done) * (time.monotonic() - self._started) / gained
+        return f"{int(left // 60)}:{int(left % 60):02d}"
+
+    def _table(self, view: StudyView) -> Table:
+        privacy = self._spec.privacy
+        table = Table(title=self.summary(view), title_justify="left", title_style="")
+        for column in ("trial", "method", "steps", "epsilon", self._spec.search.metric):
+            table.add_column(column, justify="left" if column == "method" else "right")
+        for number, trial in sorted(view.trials.items()):
+            if trial.state is TrialState.RUNNING:
+                epsilon = "inf" if trial.epsilon is None else f"{trial.epsilon:.3f}"
+                score = trial.metrics.get(self._spec.search.metric)
+                table.add_row(
+                    str(number),
+                    str(trial.hparams.get("method", "")),
+                    f"{trial.step}/{trial.num_steps}",
+                    f"{epsilon} of {privacy.trial_epsilon:g}",
+                    "" if score is None else f"{score:.4f}",
+                )
+        table.caption = (
+            f"epsilon at delta={privacy.delta:g}, {privacy.neighboring_relation}, "
+            f"{privacy.accountant}, accounting={privacy.accounting}; Ctrl-C is safe"
+        )
+        return table

@@ -1,0 +1,284 @@
+"""The core loop. A sweep, from its spec to its best configuration:
+
+    spec -> preflight            everything that can be wrong, before anything starts
+         -> ClusterTarget        a Ray cluster, joined or started
+         -> OptunaSearcher       suggests hyperparameters; each becomes a plan or is infeasible
+         -> StudyLedger.reserve  the plan's cost, durably, before launch
+         -> DPTrainable          charges, runs, saves, evaluates, reports, segment by segment
+         -> TrialPolicy          continue, pause or stop, from reports alone
+         -> journal -> Tracker   what happened, durably; the tracking store follows
+         -> SweepResult          the best configuration, with what its epsilon depends on
+
+Running the same spec again continues the study: trials that did not end resume from their own
+checkpoints, and what they had charged stays charged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ray import tune
+
+from dpsweep import entries
+from dpsweep.cluster import TARGETS
+from dpsweep.cluster.base import ClusterTarget
+from dpsweep.errors import SweepError
+from dpsweep.preflight import Preflight, preflight
+from dpsweep.privacy.accountants import epsilon_of
+from dpsweep.privacy.ledger import StudyLedger, trial_spent
+from dpsweep.results import SweepResult
+from dpsweep.schedulers import POLICIES
+from dpsweep.schedulers.ray_adapter import PolicyScheduler, StopWhen, TuneListener
+from dpsweep.searcher import OptunaSearcher, open_optuna_study
+from dpsweep.spec import SweepSpec
+from dpsweep.study import Study, StudyView, TrialTask
+from dpsweep.tracking import Spool, open_spool
+from dpsweep.trainables.base import DPTrainable
+from dpsweep.trainables.data import SweepData, load_dataset
+from dpsweep.trainables.execution import ExecutionSettings, export_model
+from dpsweep.trial import TrialReport, TrialState
+
+FLUSH_S = 120.0
+
+
+class Observer:
+    """Watches a sweep, called on the driver's thread; this one says nothing."""
+
+    def on_message(self, text: str) -> None:
+        """Something worth a line has happened."""
+
+    def on_view(self, view: StudyView) -> None:
+        """The study has moved on."""
+
+
+def run_sweep(spec: SweepSpec, *, observer: Observer | None = None) -> SweepResult:
+    """Run a sweep, or continue it, and return its results.
+
+    Guarantees:
+        No private record is read by training before its charge is on disk; no trial passes
+        ``privacy.trial_epsilon``. Under ``accounting: unaccounted`` no epsilon covers the search.
+
+    Args:
+        spec: A valid spec.
+        observer: Who watches.
+    Raises:
+        SpecError, DataError, ResourceError, StudyError: Bad input; nothing was started.
+        SweepError: The study had to stop; running it again continues it.
+    """
+    observer = observer or Observer()
+    checked = preflight(spec)
+    TARGETS[spec.cluster.target].refuse_early(spec.cluster, spec.resources)
+    data = load_dataset(spec.data)
+    study = Study(spec)
+    with contextlib.ExitStack() as stack:
+        stack.callback(study.close)
+        study.check_data(data.content_hash)
+        ledger = stack.enter_context(contextlib.closing(StudyLedger(study.files.ledger)))
+        run = _Run(checked, study, ledger, data, observer)
+        if run.is_complete and study.view.state == "finished":
+            observer.on_message(f"study {spec.name!r} has finished already; nothing to run")
+            with open_spool(study.files, spec.tracking, observer.on_message) as spool:
+                _deliver(spool, observer)
+            return SweepResult(study.files)
+        target = TARGETS[spec.cluster.target](spec.cluster, spec.resources, study.files.path)
+        stack.enter_context(target)
+        study.write("study_started", **entries.study_started(spec, study.files))
+        spool = stack.enter_context(open_spool(study.files, spec.tracking, observer.on_message))
+        state = "failed"
+        try:
+            state = run.execute(target)
+            if state == "finished":
+                _log_best_model(checked, study, spool, data, observer)
+        finally:
+            study.write("study_ended", **entries.study_ended(study.files, state))
+            _deliver(spool, observer)
+    return SweepResult(study.files)
+
+
+class _Run:
+    """One launch of a study: hands admitted trials to Tune and writes down what Tune tells."""
+
+    def __init__(
+        self,
+        checked: Preflight,
+        study: Study,
+        ledger: StudyLedger,
+        data: SweepData,
+        observer: Observer,
+    ) -> None:
+        self.checked, self.study, self.ledger = checked, study, ledger
+        self.data, self.observer = data, observer
+        self.spec = checked.spec
+        view = study.view
+        self.unfinished = [
+            study.files.task(number)
+            for number, trial in sorted(view.trials.items())
+            if trial.state is TrialState.RUNNING
+        ]
+        self.num_admitted = len(view.trials)
+        self.live: dict[int, TrialReport] = {}
+        self.violation = ""
+
+    @property
+    def is_complete(self) -> bool:
+        """True when nothing is left to run."""
+        return not self.unfinished and self.num_admitted >= self.checked.num_trials
+
+    def execute(self, target: ClusterTarget) -> str:
+        """Run every trial to its end; return ``finished`` or ``interrupted``."""
+        spec = self.spec
+        for task in self.unfinished:
+            self.observer.on_message(f"trial {task.trial}: continuing")
+            self._write_start(task)
+        slots = min(target.slots(), spec.search.max_concurrent or target.slots())
+        searcher = OptunaSearcher(
+            spec,
+            open_optuna_study(spec, self.study.files.optuna, self.checked.space),
+            self.checked.space,
+            admit=self._admit,
+            on_infeasible=self._refuse,
+            unfinished=self.unfinished,
+            num_admitted=self.num_admitted,
+            max_concurrent=slots,
+            directory_of=self.study.files.trial,
+        )
+        tuner = tune.Tuner(
+            tune.with_resources(
+                tune.with_parameters(DPTrainable, settings=self._settings(), data=self.data),
+                {"cpu": spec.resources.cpu, "gpu": spec.resources.gpu},
+            ),
+            tune_config=tune.TuneConfig(
+                search_alg=searcher,
+                scheduler=PolicyScheduler(POLICIES[spec.scheduler.type]()),
+                num_samples=-1,
+                reuse_actors=True,
+                trial_dirname_creator=lambda trial: trial.trial_id,
+            ),
+            run_config=tune.RunConfig(
+                name="tune",
+                storage_path=str(self.study.files.path / "ray"),
+                verbose=0,
+                callbacks=[TuneListener(self)],
+                stop=StopWhen(lambda: bool(self.violation)),
+                failure_config=tune.FailureConfig(max_failures=spec.resources.max_failures),
+                checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0),
+            ),
+        )
+        tuner.fit()
+        if searcher.failure is not None:
+            raise searcher.failure
+        if self.violation:
+            raise SweepError(
+                self.violation,
+                fix="nothing more was run; do not trust this study before the cause is known",
+            )
+        running = self.study.view.count(TrialState.RUNNING)
+        return "finished" if searcher.is_exhausted and not running else "interrupted"
+
+    def _settings(self) -> ExecutionSettings:
+        spec = self.spec
+        validation = spec.data.validation.visibility
+        return ExecutionSettings(
+            ledger=self.study.files.ledger,
+            budget=self.checked.budget,
+            accountant=spec.privacy.accountant,
+            study_seed=spec.seed,
+            metric=spec.search.metric,
+            maximize=spec.search.mode == "max",
+            report_every=spec.report.every_steps,
+            report_points=spec.report.points,
+            show_validation=validation == "public"
+            or (validation == "exact" and spec.privacy.accounting == "unaccounted"),
+            show_test=spec.data.test.visibility == "public",
+            device="cuda" if spec.resources.gpu else "cpu",
+        )
+
+    def _admit(self, trial: int, values: Mapping[str, Any]) -> TrialTask:
+        """Plan a trial, reserve its cost, store its task: in this order, before it can start."""
+        task = self.checked.admit(trial, values)
+        self.ledger.reserve(trial, task.plan, epsilon=task.planned_epsilon)
+        self.study.write_task(task)
+        self._write_start(task)
+        return task
+
+    def _write_start(self, task: TrialTask) -> None:
+        self.study.write("trial_started", **entries.trial_started(self.spec, task))
+
+    def _refuse(
+        self, trial: int, values: Mapping[str, Any], error: SweepError
+    ) -> None:
+        self.study.write("trial_infeasible", trial=trial, hparams=dict(values), reason=str(error))
+        self.observer.on_message(f"configuration {trial} is infeasible: {error.message}")
+
+    def on_report(self, report: TrialReport) -> None:
+        """Write down a report; the last one of a trial is written with its end."""
+        self.live[report.trial] = report
+        if report.failure.startswith("privacy violation"):
+            self.violation = report.failure
+        if not report.done:
+            self.study.write_report(report)
+            self.observer.on_view(self.study.view)
+
+    def on_end(self, trial: int, *, died: bool = False) -> None:
+        """Write down how a trial ended."""
+        report = self.live.pop(trial, TrialReport(trial, 0, {}, 0.0))
+        if died:
+            fix = f"its process died more than {self.spec.resources.max_failures} times"
+            state, reason = TrialState.FAILED, fix
+        elif report.failure:
+            state, reason = TrialState.FAILED, report.failure
+        elif report.done:
+            state, reason = TrialState.FINISHED, report.reason
+        else:
+            state, reason = TrialState.PRUNED, "stopped by the scheduler"
+        self.ledger.settle(trial, state.value)
+        report = dataclasses.replace(report, epsilon=self._charged_epsilon(trial))
+        self.study.write_end(report, state, reason, entries.artifacts(self.study.files, trial))
+        if state is TrialState.FAILED:
+            self.observer.on_message(f"trial {trial} failed: {reason}")
+        self.observer.on_view(self.study.view)
+
+    def _charged_epsilon(self, trial: int) -> float:
+        """Return what the ledger file says, which outlives the trial's process."""
+        if not self.study.files.task(trial).is_private:
+            return math.inf
+        spent = trial_spent(self.study.files.ledger, trial)
+        privacy = self.spec.privacy
+        return epsilon_of(spent, delta=privacy.delta, accountant=privacy.accountant)
+
+
+def _log_best_model(
+    checked: Preflight, study: Study, spool: Spool, data: SweepData, observer: Observer
+) -> None:
+    """Log the best trial's model to the tracking store, once per study."""
+    view = study.view
+    if not any(view.finished()):
+        return
+    best = SweepResult(study.files).best().trial_id
+    if spool.is_enabled and best not in view.model_uris:
+        task = study.files.task(best)
+        model, example = export_model(
+            study.files.trial(best),
+            method=task.method,
+            hparams=task.hparams,
+            plan=task.plan,
+            study_seed=checked.spec.seed,
+            trial=best,
+            data=data,
+        )
+        uri = spool.log_model(best, model, example)
+        if uri is not None:
+            study.write("model_logged", trial=best, uri=uri)
+
+
+def _deliver(spool: Spool, observer: Observer) -> None:
+    """Wait for the tracking store to catch up with the journal, within reason."""
+    if not spool.flush(timeout_s=FLUSH_S):
+        observer.on_message(
+            f"{spool.lag()} events are not in the tracking store yet; nothing is lost: run the "
+            "same command again to deliver them"
+        )

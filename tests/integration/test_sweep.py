@@ -1,0 +1,355 @@
+"""Whole sweeps on a real local Ray: run, fetch, resume after kill -9 of an actor and the driver."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dpsweep.durable import read_log
+from dpsweep.privacy.accountants import epsilon_of
+from dpsweep.privacy.ledger import trial_spent
+from dpsweep.results import load_sweep
+from dpsweep.spec import SweepSpec
+from dpsweep.tracking.schema import METRICS
+from dpsweep.trial import TrialState
+
+pytestmark = pytest.mark.ray
+DELTA = 1e-5
+
+
+def make_spec(root: Path, name="digits", **changes):
+    spec = {
+        "name": name,
+        "data": {
+            "dataset": "digits",
+            "validation": {"fraction": 0.2, "visibility": "public"},
+            "test": {"fraction": 0.2, "visibility": "public"},
+        },
+        "privacy": {"delta": DELTA, "trial_epsilon": 2.0, "accounting": "unaccounted"},
+        "search": {
+            "sampler": "random",
+            "num_trials": 3,
+            "space": {
+                "method": "dp_sgd",
+                "optim.lr": {"loguniform": [0.1, 4]},
+                "noise.shape": {"choice": ["constant", "cosine"]},
+                "noise.end_ratio": {"uniform": [0.5, 1.5], "when": {"noise.shape": "cosine"}},
+                "train.epochs": 5,
+            },
+        },
+        "report": {"points": 5},
+        "tracking": {"uri": f"sqlite:///{root}/mlflow.db"},
+        "storage": {"path": str(root / "studies")},
+    }
+    for key, value in changes.items():
+        section, _, leaf = key.partition("__")
+        if leaf:
+            spec[section] = {**spec[section], leaf: value}
+        else:
+            spec[section] = value
+    return spec
+
+
+def cli(*arguments, **kwargs):
+    command = [sys.executable, "-m", "dpsweep", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, **kwargs)
+
+
+def mlflow_rows(root, query):
+    with sqlite3.connect(root / "mlflow.db") as db:
+        return db.execute(query).fetchall()
+
+
+def children(root):
+    return mlflow_rows(
+        root,
+        "select r.status, p.value from runs r join tags t on t.run_uuid = r.run_uuid "
+        "and t.key = 'mlflow.parentRunId' join tags p on p.run_uuid = r.run_uuid "
+        "and p.key = 'dpsweep.trial' order by cast(p.value as int)",
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, ray_cluster):
+    from dpsweep.sweep import run_sweep
+
+    root = tmp_path_factory.mktemp("finished")
+    result = run_sweep(SweepSpec(**make_spec(root)))
+    return root, result
+
+
+def test_every_trial_finishes_within_its_cap(finished):
+    _, result = finished
+    assert result.state == "finished"
+    assert [t.state for t in result.trials] == [TrialState.FINISHED] * 3
+    for trial in result.trials:
+        spent = trial_spent(result.files.ledger, trial.trial_id)
+        assert trial.epsilon == epsilon_of(spent, delta=DELTA) <= 2.0
+        assert trial.epsilon >= 0.97 * 2.0
+        assert trial.step == trial.num_steps == len(spent)
+        assert trial.value == max(p["metrics"]["validation/accuracy"] for p in trial.curve)
+        assert trial.metrics["test/accuracy"] > 0.3
+
+
+def test_best_has_all_that_its_epsilon_depends_on(finished):
+    root, result = finished
+    done = cli("best", "digits", "--root", root / "studies", "--max-epsilon", 2, "-f", "json")
+    assert done.returncode == 0, done.stderr
+    best = json.loads(done.stdout)
+    assert {
+        "config", "metric", "value", "epsilon", "delta", "accounting", "run_id", "trial_id",
+        "model_uri", "accountant", "neighboring_relation", "sampling", "privacy_unit",
+    } <= set(best)  # fmt: skip
+    assert best["value"] == max(t.value for t in result.trials)
+    assert best["accounting"] == "unaccounted"
+    assert best["config"]["method"] == "dp_sgd"
+    assert "unaccounted" in done.stderr
+    nothing = cli("best", "digits", "--root", root / "studies", "--max-epsilon", 0.1)
+    assert nothing.returncode == 3
+    assert "no finished trial with epsilon <= 0.1" in nothing.stderr
+
+
+def test_mlflow_has_one_parent_and_clean_children(finished):
+    root, result = finished
+    assert [status for status, _ in children(root)] == ["FINISHED"] * 3
+    statuses = mlflow_rows(root, "select status, count(*) from runs group by status")
+    assert statuses == [("FINISHED", 4)]
+    notes = mlflow_rows(root, "select value from tags where key = 'mlflow.note.content'")
+    assert any("unaccounted" in note for (note,) in notes)
+    points = mlflow_rows(
+        root,
+        "select e.run_uuid, e.step, e.value from metrics e join metrics a on a.run_uuid = "
+        "e.run_uuid and a.step = e.step where e.key = 'dp/epsilon' "
+        "and a.key = 'validation/accuracy'",
+    )
+    assert len(points) == sum(len(t.curve) for t in result.trials) == 15
+    keys = {k for (k,) in mlflow_rows(root, "select distinct key from metrics")}
+    assert {"dp/epsilon", "validation/accuracy", "test/accuracy"} <= keys
+    assert keys <= {item.name for item in METRICS if item.visibility != "private"}
+
+
+def test_best_model_loads_in_a_fresh_process(finished):
+    root, result = finished
+    best = result.best()
+    code = (
+        "import sys, mlflow, numpy as np; mlflow.set_tracking_uri(sys.argv[1]); "
+        "import torch; m = mlflow.pytorch.load_model(sys.argv[2]); "
+        "print(tuple(m(torch.zeros(1, 1, 8, 8)).shape)); assert 'dpsweep' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, f"sqlite:///{root}/mlflow.db", best.model_uri],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.stdout.strip() == "(1, 10)", done.stderr
+
+
+def test_optuna_can_open_its_storage(finished):
+    import optuna
+
+    _, result = finished
+    study = optuna.load_study(study_name="digits", storage=f"sqlite:///{result.files.optuna}")
+    assert [t.state.name for t in study.trials] == ["COMPLETE"] * 3
+    assert [t.value for t in study.trials] == [t.value for t in result.trials]
+    assert all(len(t.intermediate_values) == len(r.curve)
+               for t, r in zip(study.trials, result.trials))
+
+
+def test_running_it_again_runs_nothing(finished):
+    from dpsweep.sweep import run_sweep
+
+    root, result = finished
+    before = len(read_log(result.files.journal))
+    again = run_sweep(SweepSpec(**make_spec(root)))
+    assert len(read_log(again.files.journal)) == before
+    assert len(children(root)) == 3
+
+
+def test_a_changed_spec_is_refused(finished):
+    from dpsweep.errors import StudyError
+    from dpsweep.sweep import run_sweep
+
+    root, _ = finished
+    with pytest.raises(StudyError, match="launched from another spec") as caught:
+        run_sweep(SweepSpec(**make_spec(root, privacy__trial_epsilon=3.0)))
+    assert "privacy.trial_epsilon" in str(caught.value)
+
+
+def test_more_trials_continue_the_same_study(finished):
+    from dpsweep.sweep import run_sweep
+
+    root, _ = finished
+    more = run_sweep(SweepSpec(**make_spec(root, search__num_trials=4)))
+    assert [t.state for t in more.trials] == [TrialState.FINISHED] * 4
+    assert len({t.config["optim.lr"] for t in more.trials}) == 4
+
+
+def test_grid_with_conditions_runs_each_point_once(tmp_path, ray_cluster):
+    from dpsweep.sweep import run_sweep
+
+    spec = make_spec(tmp_path, "grid", tracking={"uri": None})
+    spec["search"] = {
+        "sampler": "grid",
+        "num_trials": 10,
+        "space": {
+            "method": {"choice": ["dp_sgd", "non_private"]},
+            "optim.lr": {"loguniform": [0.1, 1.0], "num": 2},
+            "noise.shape": {"choice": ["constant", "linear"], "when": {"method": "dp_sgd"}},
+            "train.epochs": 2,
+        },
+    }
+    result = run_sweep(SweepSpec(**spec))
+    points = {
+        (t.config["method"], round(t.config["optim.lr"], 6), t.config.get("noise.shape"))
+        for t in result.trials
+    }
+    assert len(result.trials) == len(points) == 6
+    assert result.state == "finished"
+    free = [t for t in result.trials if t.config["method"] == "non_private"]
+    assert all(t.epsilon == float("inf") for t in free)
+    assert result.best(max_epsilon=2).config["method"] == "dp_sgd"
+
+
+def test_infeasible_configurations_never_start(tmp_path, ray_cluster):
+    from dpsweep.sweep import run_sweep
+
+    spec = make_spec(tmp_path, "infeasible", tracking={"uri": None})
+    spec["search"]["space"] = {
+        "method": "dp_sgd",
+        "noise.noise_multiplier": {"choice": [0.05, 2.0]},
+        "train.epochs": 2,
+    }
+    spec["search"]["num_trials"] = 3
+    result = run_sweep(SweepSpec(**spec))
+    assert len(result.trials) == 3
+    assert all(t.config["noise.noise_multiplier"] == 2.0 for t in result.trials)
+    import optuna
+
+    study = optuna.load_study(study_name="infeasible", storage=f"sqlite:///{result.files.optuna}")
+    states = [t.state.name for t in study.trials]
+    assert states.count("COMPLETE") == 3
+    assert states.count("FAIL") == result.view.num_infeasible == len(states) - 3
+
+
+def long_spec(root, name):
+    """Two CNN trials of many short segments, so that a kill hits the middle of one."""
+    spec = make_spec(root, name)
+    spec["search"]["num_trials"] = 2
+    spec["search"]["space"] = {
+        "method": "dp_sgd",
+        "model.name": "tanh_cnn",
+        "optim.lr": {"loguniform": [0.1, 4]},
+        "train.max_steps": 200,
+        "batch.expected": 128,
+    }
+    spec["report"] = {"every_steps": 10}
+    path = root / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(spec))
+    return path, spec
+
+
+def start(path):
+    return subprocess.Popen(
+        [sys.executable, "-m", "dpsweep", "run", str(path)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for_steps(journal, steps, process, trial=0):
+    deadline = time.monotonic() + 180
+    while time.monotonic() < deadline:
+        assert process.poll() is None, process.stderr.read()
+        records = read_log(journal)
+        if any(r["event"] == "trial_report" and r["trial"] == trial and r["step"] >= steps
+               for r in records):  # fmt: skip
+            return
+        time.sleep(0.1)
+    pytest.fail(f"no report at step {steps}")
+
+
+def check_truth_after_crash(root, spec, name):
+    result = load_sweep(name, root=root / "studies")
+    assert result.state == "finished"
+    assert [t.state for t in result.trials] == [TrialState.FINISHED] * 2
+    for trial in result.trials:
+        spent = trial_spent(result.files.ledger, trial.trial_id)
+        assert trial.epsilon == epsilon_of(spent, delta=DELTA)
+        assert trial.epsilon <= 2.0
+        assert trial.step <= len(spent) <= 200
+    epsilons = {}
+    for record in read_log(result.files.journal):
+        if record["event"] in ("trial_report", "trial_ended"):
+            assert record["epsilon"] >= epsilons.get(record["trial"], 0.0)
+            epsilons[record["trial"]] = record["epsilon"]
+    assert {number: t.epsilon for number, t in enumerate(result.trials)} == pytest.approx(epsilons)
+    assert children(root) == [("FINISHED", "0"), ("FINISHED", "1")]
+    assert mlflow_rows(root, "select count(*) from runs where status = 'RUNNING'") == [(0,)]
+    import optuna
+
+    study = optuna.load_study(study_name=name, storage=f"sqlite:///{result.files.optuna}")
+    assert [t.state.name for t in study.trials] == ["COMPLETE"] * 2
+    return result
+
+
+def test_kill_9_of_the_actor(tmp_path):
+    path, spec = long_spec(tmp_path, "actor")
+    process = start(path)
+    journal = tmp_path / "studies" / "actor" / "journal.jsonl"
+    wait_for_steps(journal, 40, process)
+    ledger = read_log(tmp_path / "studies" / "actor" / "ledger" / "trial-0000.jsonl")
+    os.kill(next(r["pid"] for r in ledger if r["kind"] == "open"), signal.SIGKILL)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    check_truth_after_crash(tmp_path, spec, "actor")
+    ledgers = (tmp_path / "studies" / "actor" / "ledger").glob("trial-*.jsonl")
+    opened = [sum(r["kind"] == "open" for r in read_log(p)) for p in ledgers]
+    assert sorted(opened) == [1, 2]
+
+
+def test_kill_9_of_the_driver(tmp_path):
+    path, spec = long_spec(tmp_path, "driver")
+    process = start(path)
+    study = tmp_path / "studies" / "driver"
+    wait_for_steps(study / "journal.jsonl", 40, process)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    before = {n: len(trial_spent(study / "ledger", n)) for n in (0, 1)}
+    done = cli("run", path)
+    assert done.returncode == 0, done.stderr
+    assert "trial 0: continuing" in done.stderr
+    result = check_truth_after_crash(tmp_path, spec, "driver")
+    assert all(len(trial_spent(result.files.ledger, n)) >= before[n] for n in before)
+    assert all(t.step >= 40 for t in result.trials)
+
+
+def test_ctrl_c_is_safe(tmp_path):
+    path, spec = long_spec(tmp_path, "interrupt")
+    process = start(path)
+    journal = tmp_path / "studies" / "interrupt" / "journal.jsonl"
+    wait_for_steps(journal, 40, process)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert "run the same command again" in err
+    assert mlflow_rows(tmp_path, "select count(*) from runs where status = 'RUNNING'") == [(0,)]
+    done = cli("run", path)
+    assert done.returncode == 0, done.stderr
+    check_truth_after_crash(tmp_path, spec, "interrupt")
+
+
+def test_a_worker_uses_the_standard_platform(ray_cluster):
+    @ray_cluster.remote
+    def system():
+        import platform
+
+        return platform.system()
+
+    assert ray_cluster.get(system.remote()) == "Linux"
