@@ -45,8 +45,10 @@ class ClusterTarget(ABC):
         self._connected_here = False
 
     @staticmethod
-    def refuse_early(spec: ClusterSpec, resources: ResourcesSpec) -> None:
+    def refuse_early(spec: ClusterSpec, resources: ResourcesSpec) -> None:  # noqa: B027
         """Refuse what is known to be impossible before anything is connected or written.
+
+        By default nothing is known before connecting.
 
         Raises:
             ResourceError: With what is there and what was asked for.

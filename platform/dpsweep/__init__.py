@@ -25,7 +25,21 @@ _NAMES = {
     "run_sweep": "dpsweep.sweep",
 }
 
-__all__ = ["__version__", *sorted(_NAMES)]
+__all__ = [
+    "EventRun",
+    "NoiseSchedule",
+    "Plan",
+    "PrivacyBudget",
+    "SweepError",
+    "SweepResult",
+    "SweepSpec",
+    "__version__",
+    "account_epsilon",
+    "account_noise",
+    "account_steps",
+    "load_sweep",
+    "run_sweep",
+]
 
 if TYPE_CHECKING:
     from dpsweep.account import account_epsilon, account_noise, account_steps

@@ -122,7 +122,9 @@ def describe(
 
 
 def _bounds(parameter: Any) -> str:
-    low = "" if parameter.low is None else f"{'>' if parameter.open_low else '>='} {parameter.low:g}"
+    low = (
+        "" if parameter.low is None else f"{'>' if parameter.open_low else '>='} {parameter.low:g}"
+    )
     high = "" if parameter.high is None else f"<= {parameter.high:g}"
     return ", ".join(part for part in (low, high) if part)
 
@@ -135,7 +137,9 @@ def validate(spec: Spec, sets: Sets = None) -> None:
 
 
 @app.command()
-def plan(spec: Spec, sets: Sets = None, output: Output = Format.TABLE, as_json: Json = False) -> None:
+def plan(
+    spec: Spec, sets: Sets = None, output: Output = Format.TABLE, as_json: Json = False
+) -> None:
     """Show what a sweep will do and cost, before anything starts."""
     from dpsweep.preflight import summarize_plan
 
@@ -159,8 +163,10 @@ def run(spec: Spec, sets: Sets = None, output: Output = Format.TABLE) -> None:
     _print_trials(result, output)
     if any(result.view.finished()):
         best = result.best()
-        say(f"best: trial {best.trial_id}, {best.metric}={best.value:.4f}, "
-            f"{best.statement.one_line()}")
+        say(
+            f"best: trial {best.trial_id}, {best.metric}={best.value:.4f}, "
+            f"{best.statement.one_line()}"
+        )
         root = checked.spec.storage.path
         say(f"  configuration: dpsweep best {result.name} --root {root} -f json")
         say(f"  browse:        dpsweep ui {result.name} --root {root}")

@@ -63,9 +63,11 @@ def _print_csv(rows: Sequence[Record]) -> None:
     writer = csv.DictWriter(sys.stdout, _columns(rows), lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow(
-            {k: json.dumps(_finite(v)) if isinstance(v, (dict, list)) else v for k, v in row.items()}
-        )
+        writer.writerow({key: _csv_cell(value) for key, value in row.items()})
+
+
+def _csv_cell(value: Any) -> Any:
+    return json.dumps(_finite(value)) if isinstance(value, (dict, list)) else value
 
 
 def _cell(value: Any) -> str:

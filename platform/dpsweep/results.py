@@ -113,8 +113,8 @@ class SweepResult:
         privacy = self.spec.privacy
         spent = self.composed()
         return (
-            f"epsilon: one trial alone, delta={privacy.delta:g}, unit={self.spec.data.privacy_unit}, "
-            f"{privacy.neighboring_relation}, sampling={spent.sampling}, {privacy.accountant}; "
+            f"epsilon: one trial alone, delta={privacy.delta:g}, "
+            f"unit={self.spec.data.privacy_unit}, {privacy.neighboring_relation}, sampling={spent.sampling}, {privacy.accountant}; "
             f"accounting={privacy.accounting}: the cost of the search is NOT included.\n"
             f"For indication, all trials composed: epsilon={spent.epsilon:.3f} at "
             f"delta={spent.delta:g} ({spent.accountant}); no guarantee, no filter was enforced."
@@ -207,8 +207,12 @@ class SweepResult:
                 f"study {self.name!r} has no finished trial"
                 + (f" with epsilon <= {max_epsilon:g}" if max_epsilon is not None else ""),
                 because=f"{len(results)} trials have finished"
-                + (f"; the cheapest cost epsilon={cheapest:.4f} "
-                   f"(delta={self.spec.privacy.delta:g})" if results else ""),
+                + (
+                    f"; the cheapest cost epsilon={cheapest:.4f} "
+                    f"(delta={self.spec.privacy.delta:g})"
+                    if results
+                    else ""
+                ),
                 fix="raise --max-epsilon, or let the study finish: `dpsweep run`",
             )
         return max(within, key=lambda r: (sign * (r.value or 0.0), -r.epsilon, -r.trial_id))

@@ -1,12 +1,12 @@
 """A study on disk: its frozen spec, its journal, its trials; everything a resume needs.
 
-    studies/<name>/
-      spec.yaml             the spec as first launched
-      journal.jsonl         what happened, one event a line; also the spool of the tracker
-      ledger/               the write-ahead privacy ledger (``dpsweep.privacy.ledger``)
-      trials/0007/          trial.json (method, hyperparameters, plan) and checkpoints
-      optuna.db             the Optuna storage, for Optuna's own tools
-      tracking.json         which journal events the tracker has, and its run ids
+studies/<name>/
+  spec.yaml             the spec as first launched
+  journal.jsonl         what happened, one event a line; also the spool of the tracker
+  ledger/               the write-ahead privacy ledger (``dpsweep.privacy.ledger``)
+  trials/0007/          trial.json (method, hyperparameters, plan) and checkpoints
+  optuna.db             the Optuna storage, for Optuna's own tools
+  tracking.json         which journal events the tracker has, and its run ids
 """
 
 from __future__ import annotations

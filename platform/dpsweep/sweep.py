@@ -208,9 +208,7 @@ class _Run:
     def _write_start(self, task: TrialTask) -> None:
         self.study.write("trial_started", **entries.trial_started(self.spec, task))
 
-    def _refuse(
-        self, trial: int, values: Mapping[str, Any], error: SweepError
-    ) -> None:
+    def _refuse(self, trial: int, values: Mapping[str, Any], error: SweepError) -> None:
         self.study.write("trial_infeasible", trial=trial, hparams=dict(values), reason=str(error))
         self.observer.on_message(f"configuration {trial} is infeasible: {error.message}")
 

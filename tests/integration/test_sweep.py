@@ -157,8 +157,9 @@ def test_optuna_can_open_its_storage(finished):
     study = optuna.load_study(study_name="digits", storage=f"sqlite:///{result.files.optuna}")
     assert [t.state.name for t in study.trials] == ["COMPLETE"] * 3
     assert [t.value for t in study.trials] == [t.value for t in result.trials]
-    assert all(len(t.intermediate_values) == len(r.curve)
-               for t, r in zip(study.trials, result.trials))
+    assert all(
+        len(t.intermediate_values) == len(r.curve) for t, r in zip(study.trials, result.trials)
+    )
 
 
 def test_running_it_again_runs_nothing(finished):

@@ -37,7 +37,7 @@ _SAMPLING = {
     "poisson": "Poisson",
     "full_batch": "full batch",
     "mixed": "Poisson and full-batch releases",
-    "none": "no private step has been run yet",
+    "none": "none yet (no private step has been run)",
 }
 _VALIDATION = {
     "public": "on records declared public",
@@ -145,6 +145,8 @@ def _search(facts: Mapping[str, Any]) -> str:
 def _composed(facts: Mapping[str, Any]) -> str:
     composed = facts["composed"]
     epsilon = composed.get("epsilon")
+    if composed["sampling"] == "none" and epsilon == 0:
+        return "no private step has been run yet"
     if epsilon is None or not math.isfinite(epsilon):
         return "epsilon infinite: some trials are not private"
     text = (

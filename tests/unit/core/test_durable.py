@@ -11,11 +11,11 @@ def test_records_come_back_in_order(tmp_path):
     path = tmp_path / "deep" / "log.jsonl"
     with DurableLog(path) as log:
         log.append({"a": 1})
-        log.append({"b": "quote \" and , comma"})
+        log.append({"b": 'quote " and , comma'})
     with DurableLog(path) as log:
         assert log.append({"c": None})["seq"] == 2
     assert [r["seq"] for r in read_log(path)] == [0, 1, 2]
-    assert read_log(path)[1]["b"] == "quote \" and , comma"
+    assert read_log(path)[1]["b"] == 'quote " and , comma'
 
 
 @pytest.mark.parametrize("cut", range(1, 30))

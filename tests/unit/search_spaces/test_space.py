@@ -25,7 +25,9 @@ CONDITIONAL = {
 
 
 def space_of(**domains):
-    return SearchSpace.from_spec({"method": "m", **{k.replace("__", "."): v for k, v in domains.items()}})
+    return SearchSpace.from_spec(
+        {"method": "m", **{k.replace("__", "."): v for k, v in domains.items()}}
+    )
 
 
 def is_consistent(space, values):
@@ -66,7 +68,11 @@ def test_condition_on_a_number_is_not_met_by_true():
 def test_from_spec_raises_every_mistake():
     with pytest.raises(SpecError) as error:
         SearchSpace.from_spec({"a": {"uniform": [2, 1]}, "b": {"choice": []}})
-    assert [m.where for m in error.value.mistakes] == ["search.space", "search.space.a", "search.space.b"]
+    assert [m.where for m in error.value.mistakes] == [
+        "search.space",
+        "search.space.a",
+        "search.space.b",
+    ]
 
 
 class TestSuggest:
@@ -101,7 +107,12 @@ class TestSuggest:
         assert [space.suggest(study.ask()) for _ in space.grid()] == space.grid()
 
     def test_types(self):
-        space = space_of(i={"int": [1, 9]}, j={"logint": [1, 9]}, u={"uniform": [1, 9]}, c={"choice": [True, None]})
+        space = space_of(
+            i={"int": [1, 9]},
+            j={"logint": [1, 9]},
+            u={"uniform": [1, 9]},
+            c={"choice": [True, None]},
+        )
         values = space.suggest(optuna.create_study().ask())
         assert [type(values[k]) for k in "iju"] == [int, int, float]
         assert values["c"] in (True, None)
@@ -119,7 +130,10 @@ class TestSample:
 
     def test_distributions(self):
         space = space_of(
-            u={"uniform": [0, 100]}, l={"loguniform": [1e-4, 1]}, i={"int": [1, 4]}, j={"logint": [1, 1000]}
+            u={"uniform": [0, 100]},
+            l={"loguniform": [1e-4, 1]},
+            i={"int": [1, 4]},
+            j={"logint": [1, 1000]},
         )
         rng = np.random.default_rng(0)
         many = [space.sample(rng) for _ in range(4000)]
@@ -170,7 +184,12 @@ class TestGrid:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.floats(1e-9, 1e9), st.floats(1e-9, 1e9), st.integers(1, 30), st.sampled_from(["uniform", "loguniform"]))
+@given(
+    st.floats(1e-9, 1e9),
+    st.floats(1e-9, 1e9),
+    st.integers(1, 30),
+    st.sampled_from(["uniform", "loguniform"]),
+)
 def test_grid_points_and_samples_stay_within_the_bounds(a, b, num, kind):
     low, high = sorted((a, b))
     if low == high:
@@ -202,7 +221,9 @@ DECLARED = {
         Hyperparameter("flag", "bool", False, "A switch."),
         Hyperparameter("train.max_steps", "int", None, "Steps.", low=1, optional=True),
     ),
-    "non_private": (Hyperparameter("optim.lr", "float", 0.1, "Peak learning rate.", low=0, open_low=True),),
+    "non_private": (
+        Hyperparameter("optim.lr", "float", 0.1, "Peak learning rate.", low=0, open_low=True),
+    ),
 }
 
 CHECKS = [

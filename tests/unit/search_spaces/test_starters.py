@@ -91,7 +91,9 @@ def test_every_sample_suits_the_method(path):
     for _ in range(50):
         values = space.sample(rng)
         declared = {h.name: h for h in TRAINABLES[values.pop("method")].hyperparameters}
-        assert [declared[name].problem(value) for name, value in values.items()] == [None] * len(values)
+        assert [declared[name].problem(value) for name, value in values.items()] == [None] * len(
+            values
+        )
 
 
 def test_loads_neither_optuna_nor_torch_nor_ray():

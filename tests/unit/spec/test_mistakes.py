@@ -156,7 +156,9 @@ REPLACED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("old", "new", "line"), REPLACED, ids=[new[:30] or old[:30] for old, new, _ in REPLACED])
+@pytest.mark.parametrize(
+    ("old", "new", "line"), REPLACED, ids=[new[:30] or old[:30] for old, new, _ in REPLACED]
+)
 def test_one_mistake_makes_its_line(tmp_path, old, new, line):
     assert GOOD.count(old) >= 1
     found = lines_of(write(tmp_path, GOOD.replace(old, new, 1)))
@@ -215,7 +217,9 @@ def test_what_is_no_spec_at_all(tmp_path, text, line):
 def test_missing_file_names_its_neighbours(tmp_path):
     (tmp_path / "other.yaml").write_text("name: x\n")
     (line,) = lines_of(tmp_path / "sweep.yaml")
-    assert line.startswith("sweep.yaml: no such file (YAML files there: other.yaml; or write a first one with `dpsweep init ")
+    assert line.startswith(
+        "sweep.yaml: no such file (YAML files there: other.yaml; or write a first one with `dpsweep init "
+    )
 
 
 def test_directory_and_binary_file(tmp_path):

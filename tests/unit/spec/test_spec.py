@@ -41,16 +41,39 @@ def changed(path, value):
 
 
 positive = st.floats(min_value=1e-12, max_value=1e12)
-word = st.text(string.ascii_letters + string.digits + " :#'\"{}[]&*!|>%@`~,-_=?\\\n\t\u00e9\u4e2d", min_size=1)
+word = st.text(
+    string.ascii_letters + string.digits + " :#'\"{}[]&*!|>%@`~,-_=?\\\n\t\u00e9\u4e2d", min_size=1
+)
 word = word.filter(lambda text: text.strip())
 awkward = st.sampled_from(
-    ["1e5", "1e-5", "null", "true", "yes", "on", "010", "0x1f", "1_000", "12:30", "~", "", "2026-01-01", ".5", "- a", "a: b", "=", "<<"]
+    [
+        "1e5",
+        "1e-5",
+        "null",
+        "true",
+        "yes",
+        "on",
+        "010",
+        "0x1f",
+        "1_000",
+        "12:30",
+        "~",
+        "",
+        "2026-01-01",
+        ".5",
+        "- a",
+        "a: b",
+        "=",
+        "<<",
+    ]
 )
 scalar = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), word, awkward
 )  # fmt: skip
 bounds = st.tuples(positive, positive).filter(lambda b: b[0] != b[1]).map(sorted)
-whole_bounds = st.tuples(st.integers(1, 10**6), st.integers(1, 10**6)).filter(lambda b: b[0] != b[1])
+whole_bounds = st.tuples(st.integers(1, 10**6), st.integers(1, 10**6)).filter(
+    lambda b: b[0] != b[1]
+)
 
 
 @st.composite
@@ -59,7 +82,11 @@ def domains(draw):
     if kind == "fixed":
         return draw(scalar)
     if kind == "choice":
-        return {"choice": draw(st.lists(scalar, min_size=1, max_size=4, unique_by=repr).filter(distinct))}
+        return {
+            "choice": draw(
+                st.lists(scalar, min_size=1, max_size=4, unique_by=repr).filter(distinct)
+            )
+        }
     drawn = draw(bounds) if "uniform" in kind else sorted(draw(whole_bounds))
     num = draw(st.none() | st.integers(1, 9))
     domain = {kind: drawn} | ({} if num is None else {"num": num})
@@ -140,7 +167,12 @@ def test_python_raises_the_same_error_with_dotted_paths():
 
 def test_sections_raise_it_too_and_can_be_put_together():
     with pytest.raises(SpecError, match=r"^num_classes: is missing"):
-        DataSpec(dataset="npz", path="a.npz", num_records=5, validation=ValidationSpec(visibility="public"))
+        DataSpec(
+            dataset="npz",
+            path="a.npz",
+            num_records=5,
+            validation=ValidationSpec(visibility="public"),
+        )
     with pytest.raises(SpecError, match=r"^gpu: "):
         ResourcesSpec(gpu=2.5)
     data = DataSpec(dataset="digits", validation=ValidationSpec(visibility="public"))
@@ -156,7 +188,9 @@ def test_sections_raise_it_too_and_can_be_put_together():
 def test_a_nested_section_reports_with_its_full_path():
     # The mistakes of a section inside another are collected with the rest, not raised alone.
     with pytest.raises(SpecError) as error:
-        SweepSpec(**{**MINIMAL, "data": {"dataset": "npz", "validation": {"fraction": 3}}, "seed": "x"})
+        SweepSpec(
+            **{**MINIMAL, "data": {"dataset": "npz", "validation": {"fraction": 3}}, "seed": "x"}
+        )
     assert {m.where for m in error.value.mistakes} == {
         "seed", "data.path", "data.num_records", "data.num_classes",
         "data.validation.fraction", "data.validation.visibility",
@@ -206,12 +240,16 @@ def test_words_of_yaml_1_1_stay_words():
 
 
 def test_other_yaml_readers_understand_what_is_written():
-    raw = changed("search.space", {"method": "dp_sgd", "a": {"choice": ["no", "on", "null", "1:30"]}})
+    raw = changed(
+        "search.space", {"method": "dp_sgd", "a": {"choice": ["no", "on", "null", "1:30"]}}
+    )
     spec = SweepSpec(**raw)
     assert yaml.safe_load(spec.to_yaml()) == spec.to_dict()
 
 
-@pytest.mark.parametrize(("size", "expected"), [(32, (32, 32)), ([32, 48], (32, 48)), ("32", (32, 32))])
+@pytest.mark.parametrize(
+    ("size", "expected"), [(32, (32, 32)), ([32, 48], (32, 48)), ("32", (32, 32))]
+)
 def test_image_size(size, expected):
     raw = {"dataset": "image_folder", "path": "d", "num_records": 10, "image_size": size}
     data = DataSpec(**raw, validation={"visibility": "public"})
@@ -258,7 +296,10 @@ class TestSchema:
         privacy = schema["$defs"]["PrivacySpec"]
         assert privacy["properties"]["delta"]["exclusiveMaximum"] == 1
         assert set(privacy["required"]) == {"trial_epsilon", "accounting"}
-        assert schema["$defs"]["SearchSpec"]["properties"]["max_concurrent"]["anyOf"][0]["minimum"] == 1
+        assert (
+            schema["$defs"]["SearchSpec"]["properties"]["max_concurrent"]["anyOf"][0]["minimum"]
+            == 1
+        )
         json.dumps(schema)
 
     def test_every_key_is_explained(self):
@@ -270,10 +311,14 @@ class TestSchema:
     def test_it_accepts_a_spec_and_refuses_a_bad_one(self):
         jsonschema = pytest.importorskip("jsonschema")
         validator = jsonschema.Draft202012Validator(SweepSpec.json_schema())
-        raw = changed("search.space", {"method": "dp_sgd", "lr": {"uniform": [1, 2], "when": {"a": [1]}}})
+        raw = changed(
+            "search.space", {"method": "dp_sgd", "lr": {"uniform": [1, 2], "when": {"a": [1]}}}
+        )
         assert list(validator.iter_errors(raw)) == []
         assert list(validator.iter_errors(changed("privacy.delta", 2)))
-        assert list(validator.iter_errors(changed("search.space", {"method": "a", "b": {"unifrm": [1, 2]}})))
+        assert list(
+            validator.iter_errors(changed("search.space", {"method": "a", "b": {"unifrm": [1, 2]}}))
+        )
 
 
 def test_it_travels_to_another_process_with_its_lines(tmp_path):

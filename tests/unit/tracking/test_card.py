@@ -86,3 +86,10 @@ def test_the_best_trial_stands_beside_its_delta() -> None:
     best = {"trial_id": 3, "metric": "validation/accuracy", "value": 0.95, "epsilon": 1.99}
     card = privacy_card(facts(best={**best, "delta": 1e-05}))
     assert "validation/accuracy = 0.95, epsilon = 1.99 at delta = 1e-05 for it alone" in card
+
+
+def test_a_card_before_the_first_step_claims_no_sum() -> None:
+    composed = {**facts()["composed"], "epsilon": 0.0, "sampling": "none"}
+    assert "All trials composed: no private step has been run yet" in privacy_card(
+        facts(composed=composed)
+    )
