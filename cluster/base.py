@@ -44,8 +44,8 @@ class ClusterTarget(ABC):
         self.study_path = study_path
         self._connected_here = False
 
-    @staticmethod
-    def refuse_early(spec: ClusterSpec, resources: ResourcesSpec) -> None:  # noqa: B027
+    @staticmethod  # noqa: B027
+    def refuse_early(spec: ClusterSpec, resources: ResourcesSpec) -> None:
         """Refuse what is known to be impossible before anything is connected or written.
 
         By default nothing is known before connecting.

@@ -284,3 +284,11 @@ def _probe(model: nn.Module, name: str, info: DatasetInfo) -> None:
             )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ModelError(f"{name} has nothing to train with this model.norm")
+
+
+def device_summary() -> str:
+    """Return the devices torch can use, in words."""
+    if not torch.cuda.is_available():
+        return f"CPU (torch {torch.__version__})"
+    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return f"CUDA: {', '.join(names)} (torch {torch.__version__})"

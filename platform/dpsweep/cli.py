@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.console import Console
@@ -14,6 +14,7 @@ from dpsweep.output import Format, print_records
 
 if TYPE_CHECKING:
     from dpsweep.preflight import Preflight
+    from dpsweep.privacy.accountants import AccountantName
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -277,7 +278,7 @@ def account_epsilon(
     from dpsweep.account import account_epsilon as compute
     from dpsweep.output import read_json
 
-    result = compute(read_json(events), delta=delta, accountant=accountant)
+    result = compute(read_json(events), delta=delta, accountant=cast("AccountantName", accountant))
     print_records(result, Format.JSON if as_json else output)
 
 
@@ -299,7 +300,7 @@ def account_steps(
         noise_multiplier=noise_multiplier,
         epsilon=epsilon,
         delta=delta,
-        accountant=accountant,
+        accountant=cast("AccountantName", accountant),
     )
     print_records(result, Format.JSON if as_json else output)
 
@@ -328,7 +329,7 @@ def account_noise(
         delta=delta,
         shape=shape,
         end_ratio=end_ratio,
-        accountant=accountant,
+        accountant=cast("AccountantName", accountant),
     )
     print_records(result, Format.JSON if as_json else output)
 

@@ -102,7 +102,8 @@ def _print_table(data: Record | Sequence[Record], caption: str | None) -> None:
         columns = _columns(data)
         for column in columns:
             numeric = all(isinstance(row.get(column), (int, float, type(None))) for row in data)
-            table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+            header = column.replace(".", ".\n").replace("/", "/\n")
+            table.add_column(header, justify="right" if numeric else "left", overflow="fold")
         for row in data:
             table.add_row(*(Text(_cell(row.get(column))) for column in columns))
     console.print(table)

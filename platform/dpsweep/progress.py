@@ -10,13 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from dpsweep.spec import SweepSpec
-from dpsweep.study import StudyView
+from dpsweep.study import Observer, StudyView
 from dpsweep.trial import TrialState
 
 LINE_EVERY_S = 5.0
 
 
-class ProgressDisplay:
+class ProgressDisplay(Observer):
     """Watches a run: a live table on a terminal, a plain line now and then elsewhere.
 
     Args:

@@ -114,7 +114,8 @@ class SweepResult:
         spent = self.composed()
         return (
             f"epsilon: one trial alone, delta={privacy.delta:g}, "
-            f"unit={self.spec.data.privacy_unit}, {privacy.neighboring_relation}, sampling={spent.sampling}, {privacy.accountant}; "
+            f"unit={self.spec.data.privacy_unit}, {privacy.neighboring_relation}, "
+            f"sampling={spent.sampling}, {privacy.accountant}; "
             f"accounting={privacy.accounting}: the cost of the search is NOT included.\n"
             f"For indication, all trials composed: epsilon={spent.epsilon:.3f} at "
             f"delta={spent.delta:g} ({spent.accountant}); no guarantee, no filter was enforced."

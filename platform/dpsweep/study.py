@@ -150,6 +150,16 @@ def _fold_trial(view: StudyView, record: Mapping[str, Any]) -> None:
         trial.state, trial.reason = TrialState(record["state"]), record["reason"]
 
 
+class Observer:
+    """Watches a sweep, called on the driver's thread; this one says nothing."""
+
+    def on_message(self, text: str) -> None:
+        """Something worth a line has happened."""
+
+    def on_view(self, view: StudyView) -> None:
+        """The study has moved on."""
+
+
 class StudyFiles:
     """The paths of a study; reading needs no lock."""
 

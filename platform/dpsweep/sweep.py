@@ -35,7 +35,7 @@ from dpsweep.schedulers import POLICIES
 from dpsweep.schedulers.ray_adapter import PolicyScheduler, StopWhen, TuneListener
 from dpsweep.searcher import OptunaSearcher, open_optuna_study
 from dpsweep.spec import SweepSpec
-from dpsweep.study import Study, StudyView, TrialTask
+from dpsweep.study import Observer, Study, TrialTask
 from dpsweep.tracking import Spool, open_spool
 from dpsweep.trainables.base import DPTrainable
 from dpsweep.trainables.data import SweepData, load_dataset
@@ -43,16 +43,6 @@ from dpsweep.trainables.execution import ExecutionSettings, export_model
 from dpsweep.trial import TrialReport, TrialState
 
 FLUSH_S = 120.0
-
-
-class Observer:
-    """Watches a sweep, called on the driver's thread; this one says nothing."""
-
-    def on_message(self, text: str) -> None:
-        """Something worth a line has happened."""
-
-    def on_view(self, view: StudyView) -> None:
-        """The study has moved on."""
 
 
 def run_sweep(spec: SweepSpec, *, observer: Observer | None = None) -> SweepResult:

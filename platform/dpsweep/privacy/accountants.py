@@ -138,6 +138,7 @@ def _sort_key(item: tuple[PrivacyEvent, int]) -> tuple[Any, ...]:
 
 _CACHED_CURVES = 20_000  # 165 orders of 8 bytes each: 26 MB
 _curves: dict[tuple[float, float], Array] = {}
+_high_curves: dict[tuple[float, float, float], float] = {}
 
 
 def orders_at(level: int) -> Array:
@@ -161,15 +162,23 @@ def _poisson_curves(events: Sequence[PoissonGaussian], level: int) -> Array:
     if len(_curves) + len(fresh) > _CACHED_CURVES:
         _curves.clear()
     _curves.update(fresh)
-    if level:
-        high = np.array(rdp.HIGH_ORDERS[:level], dtype=np.float64)
-        extra = np.empty((len(events), level))
-        for rate in {event.sample_rate for event in events}:
-            chosen = [i for i, event in enumerate(events) if event.sample_rate == rate]
-            noise = np.array([events[i].noise_multiplier for i in chosen])
-            extra[chosen] = rdp.poisson_gaussian_rdp(noise, rate, high)
-        rows = np.concatenate([rows, extra], axis=1)
+    for order in rdp.HIGH_ORDERS[:level]:
+        rows = np.concatenate([rows, _high_column(keys, order)[:, None]], axis=1)
     return rows
+
+
+def _high_column(keys: Sequence[tuple[float, float]], order: int) -> Array:
+    """Return the Renyi divergence at one high order for each (sample rate, noise multiplier)."""
+    for rate in {rate for rate, _ in keys}:
+        noises = {s for q, s in keys if q == rate and (q, s, order) not in _high_curves}
+        noise = np.array(sorted(noises))
+        column = rdp.poisson_gaussian_rdp(noise, rate, np.array([float(order)]))[:, 0]
+        for sigma, value in zip(noise.tolist(), column.tolist()):
+            _high_curves[rate, sigma, order] = value
+    values = np.array([_high_curves[rate, sigma, order] for rate, sigma in keys])
+    if len(_high_curves) > _CACHED_CURVES:
+        _high_curves.clear()
+    return values
 
 
 def event_curves(events: Sequence[PrivacyEvent], level: int = 0) -> Array:

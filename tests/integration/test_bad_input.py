@@ -1,0 +1,106 @@
+"""Malformed specs at the command line: readable lines, exit 2, quickly, and nothing is started."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+GOOD = """\
+name: bad
+data: {dataset: digits, validation: {fraction: 0.2, visibility: public}}
+privacy: {delta: 1e-5, trial_epsilon: 2.0, accounting: unaccounted}
+search:
+  sampler: random
+  num_trials: 2
+  space:
+    method: dp_sgd
+    optim.lr: {loguniform: [0.1, 4]}
+    model.name: linear
+resources: {cpu: 1}
+"""
+
+# What is changed in the good spec -> words that the lines must have, one tuple per mistake.
+CASES = {
+    "unknown key": (("num_trials: 2", "num_trails: 2"), [("num_trails", "num_trials", ":6")]),
+    "unknown section": (("resources:", "resorces:"), [("resorces", "resources", ":11")]),
+    "duplicate key": (("name: bad", "name: bad\nname: worse"), [("name", "twice")]),
+    "reversed bounds": (("[0.1, 4]", "[4, 0.1]"), [("optim.lr", "4", "0.1", ":9")]),
+    "log of zero": (("[0.1, 4]", "[0, 4]"), [("optim.lr", "> 0")]),
+    "unknown hyperparameter": (("optim.lr:", "optim.rl:"), [("optim.rl", "optim.lr")]),
+    "unknown method": (("method: dp_sgd", "method: dp_sdg"), [("dp_sdg", "dp_sgd")]),
+    "value out of bounds": (("[0.1, 4]", "[-1, 4]"), [("optim.lr",)]),
+    "unknown choice": (("model.name: linear", "model.name: liner"), [("liner", "linear")]),
+    "epsilon not a number": (("trial_epsilon: 2.0", "trial_epsilon: two"), [("trial_epsilon",)]),
+    "negative epsilon": (("trial_epsilon: 2.0", "trial_epsilon: -2"), [("trial_epsilon", "-2")]),
+    "delta of one": (("delta: 1e-5", "delta: 1"), [("delta", "1")]),
+    "no accounting": ((", accounting: unaccounted", ""), [("accounting",)]),
+    "later accounting": (("accounting: unaccounted", "accounting: composed"), [("composed",)]),
+    "replace one": (
+        ("accounting: unaccounted", "accounting: unaccounted, neighboring_relation: replace_one"),
+        [("replace_one", "add_or_remove_one")],
+    ),
+    "user level": (("dataset: digits,", "dataset: digits, privacy_unit: user,"), [("user",)]),
+    "no validation": (("fraction: 0.2", "fraction: 0"), [("validation",)]),
+    "conditions in a circle": (
+        (
+            "    model.name: linear",
+            "    model.name: {choice: [linear, tanh_cnn], when: {noise.shape: cosine}}\n"
+            "    noise.shape: {choice: [constant, cosine], when: {model.name: linear}}",
+        ),
+        [("model.name", "noise.shape")],
+    ),
+    "bad yaml": (("search:", "search: ["), [("YAML",)]),
+    "tab": (("  sampler", "\tsampler"), [("tab",)]),
+    "more cpus than there are": (("cpu: 1", "cpu: 4096"), [("4096", "CPU")]),
+    "gpus on a machine without": (("cpu: 1", "cpu: 1, gpu: 4096"), [("4096", "GPU")]),
+    "file store": (("resources:", "tracking: {uri: ./mlruns}\nresources:"), [("mlruns", "sqlite")]),
+    "batch norm": (
+        ("model.name: linear", "model.name: timm/resnet18"),
+        [("BatchNorm", "bn1", "group", "frozen")],
+    ),
+    "batch larger than the data": (
+        ("model.name: linear", "batch.expected: 100000"),
+        [("batch.expected", "100000")],
+    ),
+    "missing data": (
+        ("dataset: digits,", "dataset: fashion_mnist, path: nowhere,"),
+        [("dataset-fashion-mnist",)],
+    ),
+    "three at once": (
+        ("num_trials: 2\n", "num_trials: 0\n  smapler: tpe\n  metric: validation/acuracy\n"),
+        [("num_trials",), ("smapler", "sampler"), ("acuracy", "accuracy")],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_malformed_spec(case, tmp_path):
+    (old, new), expected = CASES[case]
+    assert GOOD.count(old) == 1
+    spec = tmp_path / "bad.yaml"
+    spec.write_text(GOOD.replace(old, new))
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "dpsweep", "run", "bad.yaml"],
+        capture_output=True, text=True, cwd=tmp_path, timeout=60,
+    )  # fmt: skip
+    assert time.monotonic() - started < 10
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    mistakes = [part for part in done.stderr.split("error: ") if part]
+    assert len(mistakes) == len(expected), done.stderr
+    for words in expected:
+        assert any(all(word in line for word in words) for line in mistakes), done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.yaml"]
+
+
+def test_the_good_spec_is_good(tmp_path):
+    (tmp_path / "good.yaml").write_text(GOOD)
+    done = subprocess.run(
+        [sys.executable, "-m", "dpsweep", "validate", "good.yaml"],
+        capture_output=True, text=True, cwd=tmp_path, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "valid" in done.stderr
