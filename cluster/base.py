@@ -73,6 +73,8 @@ class ClusterTarget(ABC):
         os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
         os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # A trial that fails reports why, and has no score.
+        os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
         os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
         # Ray runs workers at nice 15: on a shared machine trials would starve.
         os.environ.setdefault("RAY_worker_niceness", "0")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import tempfile
 import uuid
 from pathlib import Path
@@ -13,6 +14,27 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from dpsweep.cluster.base import ClusterTarget, worker_environment
 from dpsweep.cluster.package import build_wheel
 from dpsweep.errors import ResourceError
+
+CONNECT_S = 10.0
+
+
+def _silence(address: str, error: Exception) -> ResourceError:
+    return ResourceError(
+        f"no Ray cluster answers at cluster.address={address!r}",
+        because=str(error).strip().splitlines()[0],
+        fix="start one (`ray start --head`), or use `cluster: {target: local}`",
+    )
+
+
+def _refuse_silence(address: str) -> None:
+    """Try the port first: Ray itself keeps trying for minutes where nobody listens."""
+    host, _, port = address.rpartition("://")[2].partition(":")
+    if not port:
+        return  # "auto": Ray finds the address
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
+    except (OSError, ValueError) as error:
+        raise _silence(address, error) from error
 
 
 def _can_see(path: str) -> bool:
@@ -33,6 +55,7 @@ class ExistingTarget(ClusterTarget):
             ResourceError: Nothing answers there, or a node does not share the study's directory.
         """
         assert self.spec.address is not None  # the spec requires it for this target
+        _refuse_silence(self.spec.address)
         with tempfile.TemporaryDirectory() as directory:
             wheel = build_wheel(Path(directory))
             try:
@@ -46,11 +69,7 @@ class ExistingTarget(ClusterTarget):
                     },
                 )
             except (ConnectionError, RuntimeError, ValueError) as error:
-                raise ResourceError(
-                    f"no Ray cluster answers at cluster.address={self.spec.address!r}",
-                    because=str(error).strip().splitlines()[0],
-                    fix="start one (`ray start --head`), or use `cluster: {target: local}`",
-                ) from error
+                raise _silence(self.spec.address, error) from error
 
     def check(self) -> None:
         """Check the request, and that every node sees the study's directory."""

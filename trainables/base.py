@@ -5,19 +5,22 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import time
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ray import tune
 
-from dpsweep.errors import BudgetExceededError, LedgerError, SweepError
+from dpsweep.errors import BudgetExceededError, LedgerError, LockedError, SweepError
+from dpsweep.study import TrialTask
 from dpsweep.trial import TrialReport
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data import SweepData
-    from dpsweep.trainables.execution import ExecutionSettings
+    from dpsweep.trainables.execution import ExecutionSettings, TrialExecution
 
+LOCK_TRIES = 30
 POINTER = "dpsweep-checkpoint.json"
 
 
@@ -39,53 +42,62 @@ class DPTrainable(tune.Trainable):
         settings: ExecutionSettings,
         data: SweepData,
     ) -> None:
-        """Open the trial that ``config`` names; see ``dpsweep.study.TrialTask``."""
+        """Remember which trial to execute, and pay the slow imports.
+
+        The trial is opened by the first ``step``, not here: Tune may start an actor for a trial and
+        then hand the trial to another one that has become free, and only one process may hold the
+        trial's ledger.
+        """
         import torch
+
+        import dpsweep.trainables.execution  # noqa: F401
 
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         self._settings, self._data = settings, data
-        self._execution: Any = None
-        self._setup_failure: TrialReport | None = None
-        self._open(config)
+        self._execution: TrialExecution | None = None
 
-    def _open(self, config: dict[str, Any]) -> None:
-        from dpsweep.study import TrialTask
+    def _open(self, task: TrialTask) -> TrialExecution:
+        """Open a trial; a predecessor that is still being stopped gets a while to end."""
+        for _ in range(LOCK_TRIES):
+            try:
+                return self._try_to_open(task)
+            except LockedError:
+                time.sleep(1.0)
+        return self._try_to_open(task)
+
+    def _try_to_open(self, task: TrialTask) -> TrialExecution:
         from dpsweep.trainables.execution import TrialExecution
 
-        directory = Path(config["directory"])
-        task = TrialTask.from_json((directory / "trial.json").read_text())
-        self._setup_failure = None
-        try:
-            self._execution = TrialExecution(
-                directory,
-                trial=task.trial,
-                method=task.method,
-                hparams=task.hparams,
-                plan=task.plan,
-                settings=self._settings,
-                data=self._data,
-            )
-        except Exception as error:
-            self._setup_failure = _failure(task.trial, error)
+        return TrialExecution(
+            Path(self.config["directory"]),
+            trial=task.trial,
+            method=task.method,
+            hparams=task.hparams,
+            plan=task.plan,
+            settings=self._settings,
+            data=self._data,
+        )
 
     def step(self) -> dict[str, Any]:
         """Run to the next report; returns ``{"done": .., "report": {..}}`` and the metrics."""
-        if self._setup_failure is not None:
-            return _result(self._setup_failure)
+        trial = self.config["trial"]
         try:
+            if self._execution is None:
+                path = Path(self.config["directory"]) / "trial.json"
+                self._execution = self._open(TrialTask.from_json(path.read_text()))
             return _result(self._execution.advance())
         except Exception as error:
-            execution = self._execution
-            failed = _failure(execution.trial, error)
-            return _result(
-                dataclasses.replace(
-                    failed,
-                    step=execution.position,
-                    epsilon=execution.ledger.epsilon(),
-                    value=execution.value,
-                    best_step=execution.best_step,
+            report = _failure(trial, error)
+            if self._execution is not None:
+                report = dataclasses.replace(
+                    report,
+                    step=self._execution.position,
+                    epsilon=self._execution.ledger.epsilon(),
+                    charged=len(self._execution.ledger),
+                    value=self._execution.value,
+                    best_step=self._execution.best_step,
                 )
-            )
+            return _result(report)
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Write a pointer to the trial's own last checkpoint, which ``step`` has saved."""
@@ -93,12 +105,11 @@ class DPTrainable(tune.Trainable):
         (Path(checkpoint_dir) / POINTER).write_text(json.dumps({"step": position}))
 
     def load_checkpoint(self, checkpoint_dir: str) -> None:
-        """Nothing to do: opening the trial has restored its last checkpoint already."""
+        """Nothing to do: opening the trial restores its own last checkpoint."""
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Close the trial and open another one in the same process."""
+        """Close the trial; the next ``step`` opens the one that ``new_config`` names."""
         self.cleanup()
-        self._open(new_config)
         return True
 
     def cleanup(self) -> None:
@@ -123,7 +134,8 @@ def _failure(trial: int, error: Exception) -> TrialReport:
         frames = traceback.extract_tb(error.__traceback__)
         place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
         text = f"{type(error).__name__}{place}"
-    if isinstance(error, BudgetExceededError | LedgerError):
+    is_violation = isinstance(error, (BudgetExceededError, LedgerError))
+    if is_violation and not isinstance(error, LockedError):
         text = f"privacy violation: {text}"
     return TrialReport(
         trial=trial, step=0, metrics={}, epsilon=0.0, done=True, reason=text, failure=text

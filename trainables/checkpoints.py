@@ -26,6 +26,7 @@ class Checkpoint:
         step: Plan position of the model.
         value: Best value of the study's metric when it was written, or None.
         best_step: Step of the best checkpoint at that time.
+        charged: Events charged to the trial when it was written; the ledger has at least these.
         metrics: Metrics at ``step``.
         state: What the method's ``state_dict`` returned.
     """
@@ -33,6 +34,7 @@ class Checkpoint:
     step: int
     value: float | None
     best_step: int
+    charged: int
     metrics: dict[str, float]
     state: dict[str, Any]
 
@@ -61,6 +63,7 @@ class CheckpointStore:
             "step": checkpoint.step,
             "value": checkpoint.value,
             "best_step": checkpoint.best_step,
+            "charged": checkpoint.charged,
             "metrics": checkpoint.metrics,
         }
         write_atomically(self.directory / f"{which}.json", json.dumps(meta).encode())
@@ -91,6 +94,7 @@ class CheckpointStore:
             step=meta["step"],
             value=meta["value"],
             best_step=meta["best_step"],
+            charged=meta["charged"],
             metrics=meta["metrics"],
             state=state,
         )

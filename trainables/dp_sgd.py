@@ -10,7 +10,7 @@ from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.calibration import calibrate_noise_schedule
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import Plan, PoissonGaussian
-from dpsweep.privacy.randomness import secret_numpy_generator, secret_seed
+from dpsweep.privacy.randomness import secret_numpy_generator
 from dpsweep.privacy.schedules import ClipSchedule, NoiseSchedule
 from dpsweep.trainables.classifier import (
     BATCH_HYPERPARAMETERS,
@@ -91,7 +91,7 @@ class DPSGD(ClassifierMethod):
         add-or-remove-one. The divisor is the declared expected batch size, an empty batch takes
         its step, and batches and noise come from secret seeds that are drawn anew in ``prepare``
         and never stored. Not covered: the discreteness of floating point numbers and the
-        statistical quality of torch's generator (see ``dpsweep.privacy.randomness``).
+        statistical quality of the generators (see ``dpsweep.privacy.randomness``).
     """
 
     name: ClassVar[str] = "dp_sgd"
@@ -152,8 +152,7 @@ class DPSGD(ClassifierMethod):
         Raises:
             ValueError: The plan holds an event that is not this method's.
         """
-        import torch
-
+        from dpsweep.trainables.noise import SecretNoise
         from dpsweep.trainables.per_example import make_engine
 
         super().prepare(data, hparams, plan, context)
@@ -168,19 +167,16 @@ class DPSGD(ClassifierMethod):
         self._max_grad_norms = clip.values(hparams["clip.max_grad_norm"], len(plan))
         self._engine = make_engine(self._model, int(hparams["batch.physical"]))
         self._batches = secret_numpy_generator()
-        self._noise = torch.Generator(device=context.device)
-        self._noise.manual_seed(secret_seed())
+        self._noise = SecretNoise(context.device)
 
     def _gradient(self, position: int) -> list[torch.Tensor]:
-        import torch
-
         event = self._events[position]
         max_grad_norm = float(self._max_grad_norms[position])
         rows = self._draw_batch(self._batches, event.sample_rate)
         sums = self._engine.clipped_gradient_sum(self._inputs, self._labels, rows, max_grad_norm)
         scale = event.noise_multiplier * max_grad_norm
         for total in sums:
-            noise = torch.empty_like(total).normal_(0.0, scale, generator=self._noise)
+            noise = self._noise.like(total, scale)
             if self.noise_observer is not None:
                 self.noise_observer(noise)
             total.add_(noise).div_(self._expected_batch)

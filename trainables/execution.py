@@ -19,7 +19,7 @@ from dpsweep.privacy.accountants import AccountantName
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import Plan
-from dpsweep.privacy.ledger import TrialLedger, trial_file
+from dpsweep.privacy.ledger import TrialLedger, check_complete, trial_file
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.method import Method, RunContext
@@ -115,13 +115,17 @@ class TrialExecution:
             raise
 
     def _restore(self) -> None:
-        saved = self._store.load("last")
-        self.position = saved.step if saved else 0
-        self.value = saved.value if saved else None
-        self.best_step = saved.best_step if saved else 0
-        self.metrics = saved.metrics if saved else {}
-        if saved:
-            self.method.load_state_dict(saved.state)
+        last, best = self._store.load("last"), self._store.load("best")
+        for saved in (last, best):
+            if saved:
+                check_complete(self.ledger.path, len(self.ledger), saved.charged)
+        self.position = last.step if last else 0
+        self.metrics = last.metrics if last else {}
+        # The best checkpoint is written before the last one, so it is the newer of the two.
+        self.value = best.value if best else None
+        self.best_step = best.step if best else 0
+        if last:
+            self.method.load_state_dict(last.state)
 
     def _set_clock(self) -> None:
         """Find the last position this trial may reach, given all that was ever charged to it."""
@@ -177,7 +181,12 @@ class TrialExecution:
         if self.position == self.end and self.settings.show_test:
             self.metrics.update(_named("test", self.method.evaluate("test")))
         snapshot = Checkpoint(
-            self.position, self.value, self.best_step, self.metrics, self.method.state_dict()
+            step=self.position,
+            value=self.value,
+            best_step=self.best_step,
+            charged=len(self.ledger),
+            metrics=self.metrics,
+            state=self.method.state_dict(),
         )
         if is_better:
             self._store.save("best", snapshot)
@@ -202,6 +211,7 @@ class TrialExecution:
             done=done,
             reason=reason,
             wall_s=time.monotonic() - self._started,
+            charged=len(self.ledger),
             value=self.value,
             best_step=self.best_step,
         )

@@ -182,12 +182,21 @@ def _print_trials(result: Any, output: Format) -> None:
                 "state": trial.state.value,
                 "method": trial.config.get("method"),
                 trial.metric: trial.value,
-                "epsilon": trial.epsilon,
+                **_epsilon_cells(result, trial.epsilon, trial.statement.sampling, output),
                 "steps": f"{trial.step}/{trial.num_steps}",
                 **{key: trial.config[key] for key in result.varied if key in trial.config},
             }
         )
     print_records(rows, output, caption=result.caption())
+
+
+def _epsilon_cells(result: Any, epsilon: float, sampling: str, output: Format) -> dict[str, Any]:
+    """Return an epsilon for one row: a table has a caption, a record carries its terms itself."""
+    from dpsweep.privacy.accountants import shown_epsilon
+
+    if output is Format.TABLE:
+        return {"epsilon": shown_epsilon(epsilon)}
+    return {"epsilon": epsilon, "sampling": sampling, **result.epsilon_terms()}
 
 
 @app.command()
@@ -210,7 +219,14 @@ def logs(
     """Show what happened in a study, in order."""
     from dpsweep.results import load_sweep
 
-    print_records(load_sweep(name, root=root).history(trial), output)
+    result = load_sweep(name, root=root)
+    rows = []
+    for row in result.history(trial):
+        if row["epsilon"] is not None:
+            sampling = result.view.trials[row["trial"]].sampling
+            row.update(_epsilon_cells(result, row["epsilon"], sampling, output))
+        rows.append(row)
+    print_records(rows, output, caption=result.caption())
 
 
 @app.command()

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from dpsweep.errors import LedgerError, StudyError
+from dpsweep.errors import LedgerError, LockedError, StudyError
 
 
 def _checksum(body: str) -> str:
@@ -74,19 +74,19 @@ class DurableLog:
         A second writer, in this or another process on the machine, is refused.
 
     Raises:
-        LedgerError: The file is open for writing elsewhere, or damaged.
+        LockedError: The file is open for writing elsewhere.
+        LedgerError: It is damaged.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        is_new = not path.exists()
+        _make_directory(path.parent)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._file)
-            raise LedgerError(
+            raise LockedError(
                 f"{path} is being written by another process",
                 fix="wait until it has ended; a trial or study runs once at a time",
             ) from error
@@ -97,8 +97,7 @@ class DurableLog:
             raise
         if os.fstat(self._file).st_size > end:
             os.ftruncate(self._file, end)
-        if is_new:
-            _sync_directory(path.parent)
+        _sync_directory(path.parent)
 
     def append(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """Write one record and return it, sequence number included, once it is on disk."""
@@ -129,6 +128,14 @@ class DurableLog:
         self.close()
 
 
+def _make_directory(directory: Path) -> None:
+    """Make a directory whose entry, and that of each parent it needed, is on disk."""
+    if not directory.exists():
+        _make_directory(directory.parent)
+        directory.mkdir(exist_ok=True)
+        _sync_directory(directory.parent)
+
+
 def _sync_directory(directory: Path) -> None:
     handle = os.open(directory, os.O_RDONLY)
     try:
@@ -139,7 +146,7 @@ def _sync_directory(directory: Path) -> None:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace ``path`` by ``content``: a reader sees the old file or the new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_directory(path.parent)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -101,13 +101,13 @@ def artifacts(files: StudyFiles, trial: int) -> list[str]:
 
 def study_ended(files: StudyFiles, state: str) -> dict[str, Any]:
     """Return the entry of a study's end, with its final card."""
-    result = SweepResult(files)
-    composed = result.composed().epsilon
+    composed = SweepResult(files).composed()
+    metrics = {"dp/composed_epsilon": composed.epsilon} if math.isfinite(composed.epsilon) else {}
     return {
         "state": state,
         "card": card(files),
-        "metrics": {"dp/composed_epsilon": composed} if math.isfinite(composed) else {},
-        "tags": {},
+        "metrics": metrics,
+        "tags": {"dp.sampling": composed.sampling, "dp.composed_accountant": composed.accountant},
         "artifacts": [str(files.ledger / "study.jsonl")],
     }
 

@@ -98,6 +98,10 @@ class LedgerError(SweepError):
     """The privacy ledger cannot be trusted or written; nothing private may run."""
 
 
+class LockedError(LedgerError):
+    """Another process writes the file; it may end soon."""
+
+
 class CheckpointError(SweepError):
     """A checkpoint does not match its checksum."""
 

@@ -67,7 +67,7 @@ class Preflight:
         epsilon = math.inf
         if method.is_private:
             epsilon = self.epsilon(plan)
-            if epsilon > self.budget.target_epsilon:
+            if not epsilon <= self.budget.target_epsilon:
                 raise InfeasibleBudgetError(
                     f"the plan costs epsilon={epsilon:.4f} at delta={self.budget.delta:g}, over "
                     f"trial_epsilon={self.budget.target_epsilon:g}"
@@ -182,6 +182,7 @@ class PlanSummary:
             "accounting": self.accounting,
             "study_epsilon": None,
             "composed_epsilon_indication": self.composed_epsilon,
+            "composed_accountant": "rdp",
         }
 
 

@@ -9,6 +9,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from dpsweep.privacy.accountants import shown_epsilon
 from dpsweep.spec import SweepSpec
 from dpsweep.study import Observer, StudyView
 from dpsweep.trial import TrialState
@@ -63,14 +64,21 @@ class ProgressDisplay(Observer):
         if scores:
             choose = max if self._spec.search.mode == "max" else min
             value, trial = choose(scores, key=lambda pair: pair[0])
-            epsilon = "inf" if trial.epsilon is None else f"{trial.epsilon:.2f}"
             parts.append(
-                f"best {self._spec.search.metric} {value:.4f} (trial {trial.trial}, "
-                f"epsilon {epsilon} at delta {self._spec.privacy.delta:g}, "
-                f"{self._spec.privacy.accounting})"
+                f"best {self._spec.search.metric} {value:.4f} (trial {trial.trial}, epsilon "
+                f"{shown_epsilon(trial.epsilon)}: {self._terms(trial.sampling)})"
             )
         parts.append(f"ETA {self._eta(view)}")
         return " | ".join(parts)
+
+    def _terms(self, sampling: str) -> str:
+        """Return what must stand beside an epsilon."""
+        privacy = self._spec.privacy
+        return (
+            f"delta {privacy.delta:g}, {self._spec.data.privacy_unit}, "
+            f"{privacy.neighboring_relation}, {sampling}, {privacy.accountant}, "
+            f"{privacy.accounting}"
+        )
 
     def _eta(self, view: StudyView) -> str:
         """Extrapolate from the share of the steps done in this launch."""
@@ -93,17 +101,14 @@ class ProgressDisplay(Observer):
             table.add_column(column, justify="left" if column == "method" else "right")
         for number, trial in sorted(view.trials.items()):
             if trial.state is TrialState.RUNNING:
-                epsilon = "inf" if trial.epsilon is None else f"{trial.epsilon:.3f}"
                 score = trial.metrics.get(self._spec.search.metric)
                 table.add_row(
                     str(number),
                     str(trial.hparams.get("method", "")),
                     f"{trial.step}/{trial.num_steps}",
-                    f"{epsilon} of {privacy.trial_epsilon:g}",
+                    f"{shown_epsilon(trial.epsilon)} of {privacy.trial_epsilon:g}",
                     "" if score is None else f"{score:.4f}",
                 )
-        table.caption = (
-            f"epsilon at delta={privacy.delta:g}, {privacy.neighboring_relation}, "
-            f"{privacy.accountant}, accounting={privacy.accounting}; Ctrl-C is safe"
-        )
+        samplings = " and ".join(sorted({trial.sampling for trial in view.trials.values()}))
+        table.caption = f"epsilon of one trial: {self._terms(samplings)}; Ctrl-C is safe"
         return table

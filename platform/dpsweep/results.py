@@ -12,7 +12,7 @@ from typing import Any
 
 from dpsweep.durable import read_log
 from dpsweep.errors import NothingWithinBudgetError
-from dpsweep.privacy.accountants import PrivacyStatement, epsilon_of
+from dpsweep.privacy.accountants import PrivacyStatement, epsilon_of, shown_epsilon
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.ledger import study_spent, trial_spent
 from dpsweep.spec import SweepSpec
@@ -108,6 +108,17 @@ class SweepResult:
         space = self.spec.search.space
         return [name for name, c in space.items() if isinstance(c, Mapping) and name != "method"]
 
+    def epsilon_terms(self) -> dict[str, Any]:
+        """Return what must stand beside every epsilon of this study, as columns of a record."""
+        privacy = self.spec.privacy
+        return {
+            "delta": privacy.delta,
+            "privacy_unit": self.spec.data.privacy_unit,
+            "neighboring_relation": privacy.neighboring_relation,
+            "accountant": privacy.accountant,
+            "accounting": privacy.accounting,
+        }
+
     def caption(self) -> str:
         """Return what a table of trials must say about its epsilon column."""
         privacy = self.spec.privacy
@@ -116,8 +127,9 @@ class SweepResult:
             f"epsilon: one trial alone, delta={privacy.delta:g}, "
             f"unit={self.spec.data.privacy_unit}, {privacy.neighboring_relation}, "
             f"sampling={spent.sampling}, {privacy.accountant}; "
-            f"accounting={privacy.accounting}: the cost of the search is NOT included.\n"
-            f"For indication, all trials composed: epsilon={spent.epsilon:.3f} at "
+            f"accounting={privacy.accounting}; it covers "
+            f"{self._released('one trial; the cost of the search is NOT included')}.\n"
+            f"For indication, all trials composed: epsilon={shown_epsilon(spent.epsilon)} at "
             f"delta={spent.delta:g} ({spent.accountant}); no guarantee, no filter was enforced."
         )
 
@@ -166,8 +178,14 @@ class SweepResult:
             released=released,
         )
 
+    def _released(self, what: str) -> str:
+        """Say what an epsilon covers; exact scores on private records it never does."""
+        if self.spec.data.validation.visibility != "exact":
+            return what
+        return f"{what}; exact private validation scores and choices by them are not covered"
+
     def _result(self, view: TrialView) -> TrialResult:
-        spent = trial_spent(self.files.ledger, view.trial)
+        spent = trial_spent(self.files.ledger, view.trial, at_least=view.charged)
         checkpoint = self.files.trial(view.trial) / "best.json"
         uri = self.view.model_uris.get(view.trial)
         if uri is None and checkpoint.exists():
@@ -186,7 +204,7 @@ class SweepResult:
             statement=self._statement(
                 spent,
                 accounting=self.spec.privacy.accounting,
-                released="this trial alone; the cost of the search is not included",
+                released=self._released("this trial alone; the cost of the search is not included"),
             ),
             run_id=self._run_ids.get(view.trial),
             model_uri=uri,
@@ -203,17 +221,14 @@ class SweepResult:
         results = [self._result(view) for view in self.view.finished()]
         within = [r for r in results if max_epsilon is None or r.epsilon <= max_epsilon]
         if not within:
-            cheapest = min((r.epsilon for r in results), default=math.inf)
+            because = f"{len(results)} trials have finished"
+            if results:
+                cheapest = min(results, key=lambda result: result.epsilon)
+                because += f"; the cheapest: {cheapest.statement.one_line()}"
+            bound = f" with epsilon <= {max_epsilon:g}" if max_epsilon is not None else ""
             raise NothingWithinBudgetError(
-                f"study {self.name!r} has no finished trial"
-                + (f" with epsilon <= {max_epsilon:g}" if max_epsilon is not None else ""),
-                because=f"{len(results)} trials have finished"
-                + (
-                    f"; the cheapest cost epsilon={cheapest:.4f} "
-                    f"(delta={self.spec.privacy.delta:g})"
-                    if results
-                    else ""
-                ),
+                f"study {self.name!r} has no finished trial{bound}",
+                because=because,
                 fix="raise --max-epsilon, or let the study finish: `dpsweep run`",
             )
         return max(within, key=lambda r: (sign * (r.value or 0.0), -r.epsilon, -r.trial_id))
@@ -224,7 +239,7 @@ class SweepResult:
         Guarantees:
             Under ``unaccounted`` this is an indication, not a guarantee: no filter was enforced.
         """
-        spent = study_spent(self.files.ledger)
+        spent = study_spent(self.files.ledger, self.view.charged())
         privacy = self.spec.privacy
         return PrivacyStatement(
             epsilon=epsilon_of(spent, delta=privacy.delta, accountant="rdp"),
@@ -234,7 +249,7 @@ class SweepResult:
             sampling=spent.sampling,
             privacy_unit=self.spec.data.privacy_unit,
             accounting=privacy.accounting,
-            released="every trial ever run (indication, not a guarantee)",
+            released=self._released("every trial ever run (indication, not a guarantee)"),
         )
 
 

@@ -78,6 +78,8 @@ class TrialView:
     step: int = 0
     num_steps: int = 0
     epsilon: float | None = 0.0
+    charged: int = 0
+    sampling: str = "none"
     value: float | None = None
     best_step: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
@@ -100,6 +102,10 @@ class StudyView:
         if state is TrialState.INFEASIBLE:
             return self.num_infeasible
         return sum(trial.state is state for trial in self.trials.values())
+
+    def charged(self) -> dict[int, int]:
+        """Return the number of events each trial is known to have charged."""
+        return {number: trial.charged for number, trial in self.trials.items()}
 
     def finished(self) -> Iterator[TrialView]:
         """Yield the trials that ran to their end and have a score."""
@@ -137,10 +143,12 @@ def _fold_trial(view: StudyView, record: Mapping[str, Any]) -> None:
     if record["event"] == "trial_started":
         trial.hparams = record["hparams"]
         trial.num_steps = record["plan"]["steps"]
+        trial.sampling = record["tags"]["dp.sampling"]
         trial.state = TrialState.RUNNING
         return
     trial.step, trial.epsilon = record["step"], record["epsilon"]
     trial.value, trial.best_step = record["value"], record["best_step"]
+    trial.charged = max(trial.charged, record["charged"])
     if record["metrics"]:
         trial.metrics = record["metrics"]
         if not trial.reports or trial.reports[-1]["step"] < trial.step:
@@ -165,7 +173,7 @@ class StudyFiles:
 
     def __init__(self, root: Path, name: str) -> None:
         self.name = name
-        self.path = root / name
+        self.path = root.resolve() / name
         self.journal = self.path / "journal.jsonl"
         self.ledger = self.path / "ledger"
         self.spec = self.path / "spec.yaml"
@@ -250,6 +258,12 @@ class Study:
 
     def _freeze_spec(self) -> bool:
         if not self.files.spec.exists():
+            if any(self.files.ledger.glob("*")):
+                raise StudyError(
+                    f"{self.files.path} has a privacy ledger but no spec.yaml",
+                    because="the spec that its charges belong to is lost",
+                    fix="restore it, or give the new study another `name:`",
+                )
             write_atomically(self.files.spec, self.spec.to_yaml().encode())
             return False
         changed = _differences(SweepSpec.from_yaml(self.files.spec), self.spec)
@@ -324,5 +338,6 @@ def _report_payload(report: TrialReport) -> dict[str, Any]:
         "metrics": dict(report.metrics),
         "value": report.value,
         "best_step": report.best_step,
+        "charged": report.charged,
         "wall_s": round(report.wall_s, 3),
     }

@@ -29,7 +29,7 @@ from dpsweep.cluster.base import ClusterTarget
 from dpsweep.errors import SweepError
 from dpsweep.preflight import Preflight, preflight
 from dpsweep.privacy.accountants import epsilon_of
-from dpsweep.privacy.ledger import StudyLedger, trial_spent
+from dpsweep.privacy.ledger import StudyLedger, study_spent, trial_spent
 from dpsweep.results import SweepResult
 from dpsweep.schedulers import POLICIES
 from dpsweep.schedulers.ray_adapter import PolicyScheduler, StopWhen, TuneListener
@@ -110,6 +110,7 @@ class _Run:
             if trial.state is TrialState.RUNNING
         ]
         self.num_admitted = len(view.trials)
+        study_spent(study.files.ledger, view.charged())  # refuses a study that lost a ledger
         self.live: dict[int, TrialReport] = {}
         self.violation = ""
 
@@ -155,7 +156,7 @@ class _Run:
                 callbacks=[TuneListener(self)],
                 stop=StopWhen(lambda: bool(self.violation)),
                 failure_config=tune.FailureConfig(max_failures=spec.resources.max_failures),
-                checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0),
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             ),
         )
         tuner.fit()
@@ -234,7 +235,8 @@ class _Run:
         """Return what the ledger file says, which outlives the trial's process."""
         if not self.study.files.task(trial).is_private:
             return math.inf
-        spent = trial_spent(self.study.files.ledger, trial)
+        known = self.study.view.trials[trial].charged
+        spent = trial_spent(self.study.files.ledger, trial, at_least=known)
         privacy = self.spec.privacy
         return epsilon_of(spent, delta=privacy.delta, accountant=privacy.accountant)
 

@@ -39,6 +39,7 @@ class TrialReport:
         done: True when the trial has run its plan or reached its cap.
         reason: Why it is done (empty otherwise).
         wall_s: Seconds of training and evaluation in this incarnation of the trial.
+        charged: Number of events ever charged to the trial; at least ``step``.
         value: Best value of the study's metric so far, or None before the first one.
         best_step: Step of the checkpoint that has it.
         failure: What went wrong, for a trial that ends by an error (empty otherwise).
@@ -52,6 +53,7 @@ class TrialReport:
     done: bool = False
     reason: str = ""
     wall_s: float = 0.0
+    charged: int = 0
     value: float | None = None
     best_step: int = 0
     failure: str = ""

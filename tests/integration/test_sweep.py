@@ -191,6 +191,38 @@ def test_more_trials_continue_the_same_study(finished):
     assert len({t.config["optim.lr"] for t in more.trials}) == 4
 
 
+def test_a_deleted_ledger_is_refused_by_every_reader(finished, tmp_path):
+    import shutil
+
+    root, _ = finished
+    shutil.copytree(root / "studies", tmp_path / "studies")
+    (tmp_path / "studies" / "digits" / "ledger" / "trial-0001.jsonl").unlink()
+    for verb in ("best", "status"):
+        done = cli(verb, "digits", "--root", tmp_path / "studies")
+        assert done.returncode == 1, done.stdout
+        assert "trial-0001.jsonl holds 0 charged events" in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["status", "logs", "best"])
+@pytest.mark.parametrize("output", ["json", "table"])
+def test_no_epsilon_without_its_terms(finished, verb, output):
+    root, _ = finished
+    done = cli(verb, "digits", "--root", root / "studies", "-f", output)
+    assert done.returncode == 0, done.stderr
+    for term in ("1e-05", "example", "add_or_remove_one", "poisson", "rdp", "unaccounted"):
+        assert term in done.stdout, (term, done.stdout)
+
+
+def test_exact_private_scores_are_named_wherever_epsilon_is(tmp_path, ray_cluster):
+    from dpsweep.sweep import run_sweep
+
+    spec = make_spec(tmp_path, "exact", tracking={"uri": None}, search__num_trials=1)
+    spec["data"]["validation"] = {"fraction": 0.2, "visibility": "exact"}
+    result = run_sweep(SweepSpec(**spec))
+    assert "exact private validation scores" in result.best().to_dict()["released"]
+    assert "exact private validation scores" in result.caption()
+
+
 def test_grid_with_conditions_runs_each_point_once(tmp_path, ray_cluster):
     from dpsweep.sweep import run_sweep
 

@@ -358,6 +358,17 @@ def _pld_epsilon(events: Multiset, delta: float) -> float:
 # --- The statement --------------------------------------------------------------------------
 
 
+def shown_epsilon(epsilon: float | None) -> str:
+    """Return an epsilon for people: four digits, rounded up; ``inf`` where there is none.
+
+    >>> shown_epsilon(1.99991), shown_epsilon(2.0), shown_epsilon(None)
+    ('2.0000', '2.0000', 'inf')
+    """
+    if epsilon is None or math.isinf(epsilon):
+        return "inf"
+    return f"{math.ceil(epsilon * 1e4 - 1e-6) / 1e4:.4f}"
+
+
 @dataclass(frozen=True)
 class PrivacyStatement:
     """An epsilon together with everything it means nothing without.
@@ -409,12 +420,10 @@ class PrivacyStatement:
 
     def one_line(self) -> str:
         """Return the statement as a sentence part; epsilon is rounded up in its last digit."""
-        if math.isinf(self.epsilon):
-            shown = "inf (no privacy guarantee)"
-        else:
-            shown = f"{math.ceil(self.epsilon * 1e4 - 1e-6) / 1e4:.4f}"
+        shown = shown_epsilon(self.epsilon)
+        claim = " (no privacy guarantee)" if math.isinf(self.epsilon) else ""
         return (
-            f"epsilon={shown} at delta={self.delta:g} ({self.accountant}, "
+            f"epsilon={shown}{claim} at delta={self.delta:g} ({self.accountant}, "
             f"{self.neighboring_relation}, {self.sampling} sampling, unit: {self.privacy_unit}, "
             f"accounting: {self.accounting}; released: {self.released})"
         )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import optimize
 
 from dpsweep import _validate
 from dpsweep.errors import BadInputError, InfeasibleBudgetError
@@ -29,7 +30,8 @@ from dpsweep.privacy.schedules import NoiseSchedule
 # trains nothing, one that needs less protects nothing.
 _LEAST_NOISE, _MOST_NOISE = 1e-3, 1e6
 _MAX_STEPS = 10**9
-_TOLERANCE: dict[AccountantName, float] = {"rdp": 1e-6, "pld": 1e-4}
+_TOLERANCE: dict[AccountantName, float] = {"rdp": 1e-6, "pld": 4e-4}
+_FAR = 50.0  # |log(epsilon / target)| counts as this at most: Brent's method needs finite values
 _NO_PLAN = Plan(())
 
 
@@ -101,11 +103,16 @@ def calibrate_noise_schedule(
     """
     _validate.one_of("accountant", accountant, ACCOUNTANTS)
     rate = _validate.in_unit_interval("sample_rate", sample_rate, one=True)
-    factors, counts = _distinct(schedule.factors(steps))
+    count = _validate.whole("steps", steps, low=1)
+    factors: tuple[float, ...] = (1.0,)
+    counts: tuple[int, ...] = (count,)
+    if schedule.shape != "constant":  # which may have any number of steps, without an array
+        factors, counts = _distinct(schedule.factors(count))
     return calibrate_factors(budget, factors, counts, rate, accountant, before.merged())
 
 
 def _distinct(factors: NDArray[np.float64]) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Return the different factors, ascending, and how often each occurs."""
     values, counts = np.unique(factors, return_counts=True)
     return tuple(values.tolist()), tuple(counts.tolist())
 
@@ -124,13 +131,13 @@ def calibrate_factors(
     """
     target, delta = budget.target_epsilon, budget.delta
 
-    def excess(start: float) -> float:
+    def epsilon(start: float) -> float:
         plan = before + _plan(start, factors, counts, sample_rate)
-        return epsilon_of(plan, delta=delta, accountant=accountant) - target
+        return epsilon_of(plan, delta=delta, accountant=accountant)
 
     spent = epsilon_of(before, delta=delta, accountant=accountant)
     largest = _MOST_NOISE / min(factors)
-    if spent >= target or excess(largest) > 0:
+    if spent >= target or not epsilon(largest) <= target:
         raise InfeasibleBudgetError(
             f"no noise multiplier keeps {sum(counts)} steps within epsilon={target:g} at "
             f"delta={delta:g}",
@@ -141,10 +148,10 @@ def calibrate_factors(
             else "raise the epsilon",
         )
     if accountant == "rdp":
-        return _calibrate_rdp(budget, factors, counts, sample_rate, before, excess)
+        return _calibrate_rdp(budget, factors, counts, sample_rate, before, epsilon)
     # The Renyi bound is never below the PLD accountant's, so its noise is on the private side.
     high = calibrate_factors(budget, factors, counts, sample_rate, "rdp", before)
-    return _smallest(excess, high * 0.85, high, _TOLERANCE["pld"])
+    return _smallest(epsilon, target, high * 0.85, high, _TOLERANCE["pld"])
 
 
 def _plan(
@@ -160,7 +167,7 @@ def _calibrate_rdp(
     counts: tuple[int, ...],
     sample_rate: float,
     before: Plan,
-    excess: Callable[[float], float],
+    epsilon: Callable[[float], float],
 ) -> float:
     """Calibrate on a few orders around the best one, then check on all of them.
 
@@ -172,30 +179,30 @@ def _calibrate_rdp(
     scale, weight = np.array(factors), np.array(counts, dtype=np.float64)
 
     def restricted(chosen: slice, scale: NDArray, weight: NDArray) -> Callable[[float], float]:
-        def excess_of(start: float) -> float:
+        def epsilon_at(start: float) -> float:
             curves = rdp.poisson_gaussian_rdp(start * scale, sample_rate, grid[chosen])
             curve = spent[chosen] + weight @ curves
-            return float(rdp.epsilons(curve[None, :], grid[chosen], delta)[0][0]) - target
+            return float(rdp.epsilons(curve[None, :], grid[chosen], delta)[0][0])
 
-        return excess_of
+        return epsilon_at
 
     # A first guess from at most 24 noise multipliers, each group at its smallest.
     groups = np.array_split(np.arange(len(scale)), min(24, len(scale)))
     few = np.array([scale[group[0]] for group in groups])
     few_weight = np.array([weight[group].sum() for group in groups])
     base = slice(0, len(rdp.ORDERS))
-    high = _smallest(restricted(base, few, few_weight), 0.5, 1.0, 1e-2)
+    high = _smallest(restricted(base, few, few_weight), target, 0.5, 1.0, 1e-2)
     tolerance = _TOLERANCE["rdp"]
     for _ in range(6):
         best = _best_order(high, factors, counts, sample_rate, before, delta)
         index = int(np.searchsorted(grid, best))
         chosen = slice(max(0, index - 2), min(len(grid), index + 3))
-        high = _smallest(restricted(chosen, scale, weight), high * 0.98, high, tolerance / 2)
-        found = excess(high)
-        if found <= 0 and excess(high * (1 - tolerance)) > 0:
+        fast = restricted(chosen, scale, weight)
+        high = _smallest(fast, target, high * 0.98, high, tolerance / 2)
+        if epsilon(high) <= target < epsilon(high * (1 - tolerance)):
             return high
     # The best order jumps about (a bound that drops to zero at once): search on all orders.
-    return _smallest(excess, high * 0.9, high, tolerance)
+    return _smallest(epsilon, target, high * 0.9, high, tolerance)
 
 
 def _best_order(
@@ -210,55 +217,47 @@ def _best_order(
     return epsilon_and_order(multiset(plan), delta)[1]
 
 
-def _smallest(excess: Callable[[float], float], low: float, high: float, tolerance: float) -> float:
-    """Return a noise with ``excess <= 0`` within ``tolerance`` (relative) of one with ``> 0``.
+def _smallest(
+    epsilon: Callable[[float], float], target: float, low: float, high: float, tolerance: float
+) -> float:
+    """Return a noise whose epsilon is within ``target``, close to the least such noise.
 
-    ``excess`` falls in its argument. Secant steps in log noise (false position with the Illinois
-    rule), aimed a little to the private side so that the bracket closes from both ends.
+    Brent's method on log epsilon against log noise, which is nearly a straight line; then one step
+    of half the tolerance to the private side, checked.
 
     Args:
-        excess: Epsilon minus target, as a function of the noise.
+        epsilon: Falls in the noise; a staircase is fine.
+        target: Largest epsilon allowed.
         low: Guess below the answer; moved down until it is, or until ``_LEAST_NOISE``.
         high: Guess above the answer; moved up until it is.
-        tolerance: Relative width of the final bracket.
+        tolerance: Relative distance to the least noise.
     """
-    above = excess(high)
-    while above > 0:
-        low, below = high, above
-        high *= 2
-        above = excess(high)
-    else:
-        low = min(low, high * (1 - tolerance))
-        below = excess(low)
-    while below <= 0:
-        if low <= _LEAST_NOISE:
-            return low
-        high, above = low, below
-        low = max(low / 1.5, _LEAST_NOISE)
-        below = excess(low)
-    weight_below, weight_above, rounds = below, above, 0
-    while high / low - 1 > tolerance:
-        span = math.log(high / low)
-        rounds += 1
-        if rounds % 4 == 0 or not math.isfinite(weight_below) or weight_above == weight_below:
-            part = 0.5
-        else:
-            part = weight_below / (weight_below - weight_above)
-        # Aim past the crossing by a third of the tolerance, towards the wider side of the bracket.
-        nudge = tolerance / 3 / span
-        part = part + nudge if part < 0.5 else part - nudge
-        part = min(max(part, nudge), 1 - nudge)
-        middle = low * math.exp(span * part)
-        if not low < middle < high:
-            break
-        value = excess(middle)
-        if value > 0:
-            low, weight_below = middle, value
-            weight_above /= 2
-        else:
-            high, weight_above = middle, value
-            weight_below /= 2
-    return high
+
+    @cache
+    def height(log_noise: float) -> float:
+        ratio = epsilon(math.exp(log_noise)) / target
+        if ratio <= 0:
+            return -_FAR
+        # Infinite, or not a number: both are over the target.
+        return min(max(math.log(ratio), -_FAR), _FAR) if ratio < math.inf else _FAR
+
+    bottom, top = math.log(low), math.log(high)
+    while height(top) > 0:
+        bottom, top = top, top + math.log(2)
+    while height(bottom) <= 0:
+        if bottom < math.log(_LEAST_NOISE):
+            return math.exp(bottom)
+        bottom, top = bottom - math.log(1.5), bottom
+    if height(top) == 0:
+        return math.exp(top)
+    root = optimize.brentq(height, bottom, top, xtol=tolerance / 4)
+    aim = min(root + tolerance / 2, top)
+    if height(aim) <= 0:
+        return math.exp(aim)
+    while top - bottom > tolerance:
+        middle = (bottom + top) / 2
+        bottom, top = (middle, top) if height(middle) > 0 else (bottom, middle)
+    return math.exp(top)
 
 
 def max_steps(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ class TrialLedger:
         total = (self.spent + events).merged()
         if self._budget is not None:
             epsilon = epsilon_of(total, delta=self._budget.delta, accountant=self._accountant)
-            if epsilon > self._budget.target_epsilon:
+            if not epsilon <= self._budget.target_epsilon:  # also refuses what is not a number
                 raise BudgetExceededError(
                     f"positions {start} to {stop - 1} would cost epsilon={epsilon:.4f} at "
                     f"delta={self._budget.delta:g}, over trial_epsilon="
@@ -141,14 +142,54 @@ class StudyLedger:
         self._log.close()
 
 
-def trial_spent(directory: Path, trial: int) -> Plan:
-    """Return everything charged to one trial so far."""
-    return charged_events(read_log(trial_file(directory, trial)))
+def trial_spent(directory: Path, trial: int, *, at_least: int = 0) -> Plan:
+    """Return everything charged to one trial so far.
+
+    Args:
+        directory: Where the ledger files of a study lie.
+        trial: Trial number.
+        at_least: Number of events that are known to have been charged (by a report).
+    Raises:
+        LedgerError: The file is damaged, missing or shorter than that: history was lost.
+    """
+    path = trial_file(directory, trial)
+    spent = charged_events(read_log(path))
+    check_complete(path, len(spent), at_least)
+    return spent
 
 
-def study_spent(directory: Path) -> Plan:
-    """Return everything charged to any trial of a study: finished, pruned, failed or repeated."""
+def check_complete(path: Path, charged: int, at_least: int) -> None:
+    """Refuse a ledger file that holds fewer events than are known to have been charged.
+
+    Raises:
+        LedgerError: It does; what it says would be an epsilon that is not true.
+    """
+    if charged < at_least:
+        raise LedgerError(
+            f"{path} holds {charged} charged events, but at least {at_least} were charged",
+            because="the file was deleted, truncated or replaced by an older one",
+            fix="restore it; without it nothing true can be said of this trial's epsilon",
+        )
+
+
+def study_spent(directory: Path, at_least: Mapping[int, int]) -> Plan:
+    """Return everything charged to any trial of a study: finished, pruned, failed or repeated.
+
+    Args:
+        directory: Where the ledger files of a study lie.
+        at_least: Known number of charged events by trial, as in ``trial_spent``.
+    Raises:
+        LedgerError: A file is damaged or lost, or belongs to a trial nobody knows.
+    """
+    strays = {int(path.stem[6:]) for path in directory.glob("trial-*.jsonl")} - set(at_least)
+    if strays:
+        raise LedgerError(
+            f"{directory} holds ledgers of trials that the journal does not know: "
+            f"{', '.join(map(str, sorted(strays)))}",
+            because="the journal was deleted, truncated or replaced",
+            fix="restore it, or start a new study under another name",
+        )
     spent = Plan(())
-    for path in sorted(directory.glob("trial-*.jsonl")):
-        spent = spent + charged_events(read_log(path))
+    for trial, known in sorted(at_least.items()):
+        spent = spent + trial_spent(directory, trial, at_least=known)
     return spent.merged()

@@ -11,7 +11,10 @@ _SEED_BITS = 63  # fits a signed 64-bit integer, which torch, numpy and SQLite a
 
 
 def secret_seed() -> int:
-    """Return a fresh 63-bit seed from the operating system's entropy, for noise and batches.
+    """Return a fresh 63-bit seed from the operating system's entropy, for noise on a device.
+
+    Not for torch's CPU generator, which keeps only the low 32 bits of a seed: use
+    ``secret_numpy_generator`` there.
 
     >>> 0 <= secret_seed() < 2**63
     True
@@ -20,11 +23,11 @@ def secret_seed() -> int:
         Never derived from the study's seed, never logged or stored by this package. Whoever
         knows it can subtract the noise, so it must not enter a checkpoint or a log either.
 
-        Not covered: the generators that are seeded with it (torch's MT19937 or Philox, numpy's
-        PCG64) are not cryptographic, so an adversary who sees enough exact outputs may recover
-        their state; and noise is a floating point number, whose low bits can betray the value
-        below it (Mironov 2012, "On significance of the least significant bits for differential
-        privacy"). Every epsilon here is for ideal real-valued noise.
+        Not covered: the generators that are seeded with it (torch's Philox, numpy's PCG64) are not
+        cryptographic, so an adversary who sees enough exact outputs may recover their state; and
+        noise is a floating point number, whose low bits can betray the value below it (Mironov
+        2012, "On significance of the least significant bits for differential privacy"). Every
+        epsilon here is for ideal real-valued noise.
     """
     return secrets.randbits(_SEED_BITS)
 

@@ -7,11 +7,11 @@ https://arxiv.org/abs/1908.10530) with noise multiplier s and sample rate q has,
 
 The other direction of add-or-remove-one is dominated by this one (their theorem 5).
 
-``dp_accounting`` computes one order and one noise multiplier at a time (25 ms for a curve), too slow
-for a schedule of a thousand. Its integer orders equal these; its fractional ones add the absolute
-values of an alternating series, so at low orders they lie above the formula, sometimes far. Tests
-hold these curves to both. Since E[u] = 0, A - 1 is a sum of non-negative terms; summing those keeps
-the relative precision where A is close to 1.
+``dp_accounting`` computes one order and one noise multiplier at a time (25 ms for a curve), too
+slow for a schedule of a thousand. Its integer orders equal these; its fractional ones add up the
+absolute values of an alternating series, so at low orders they lie above the formula, sometimes
+far. Tests hold these curves to both. Since E[u] = 0, A - 1 is a sum of non-negative terms; summing
+those keeps the relative precision where A is close to 1.
 """
 
 from __future__ import annotations
@@ -98,15 +98,22 @@ def _power_excess(power: Array, exponent: float | Array, gain: Array) -> Array:
 
 
 def _nodes(
-    noise: Array, sample_rate: float, width: int, step: Array
+    noise: Array, sample_rate: float, width: int, step: Array, highest: float
 ) -> tuple[Array, Array, Array, Array]:
-    """Return quadrature weight, its log, u and log(1 + u), each of shape (len(noise), width)."""
+    """Return quadrature weight, its log, u and log(1 + u), each of shape (len(noise), width).
+
+    Rows of a block have one width. Nodes past a row's own end, at the highest order + 9 s, weigh
+    nothing and have u = 0: out there u overflows, and infinity times no weight is not a number.
+    """
     sigma, spacing = noise[:, None], step[:, None]
     nodes = spacing * np.arange(width) - _TAIL * sigma
     log_ratio = (2 * nodes - 1) / (2 * sigma * sigma)
     log_weight = np.log(spacing / (sigma * math.sqrt(2 * math.pi))) - (nodes / sigma) ** 2 / 2
+    past = nodes > highest + _TAIL * sigma + spacing
+    log_ratio[past], log_weight[past] = 0.0, -np.inf
     gain = sample_rate * np.expm1(np.minimum(log_ratio, 600))
     log_gain = np.where(log_ratio < 30, np.log1p(gain), log_ratio + math.log(sample_rate))
+    log_gain[past] = 0.0
     return np.exp(log_weight), log_weight, gain, log_gain
 
 
@@ -124,16 +131,19 @@ def _fractional_log_moments(noise: Array, sample_rate: float, orders: Array) -> 
     by_width = np.argsort(widths, kind="stable")
     begin = 0
     while begin < len(noise):
-        # Neighbors in width share one rectangular block; nodes past a row's own end are harmless.
+        # Neighbors in width share one rectangular block.
         stop = begin + 1
         room = _BLOCK_ELEMENTS // num_powers
         while stop < len(noise) and (stop + 1 - begin) * widths[by_width[stop]] <= room:
             stop += 1
         rows = by_width[begin:stop]
-        nodes = _nodes(noise[rows], sample_rate, int(widths[rows[-1]]), step[rows])
+        width = int(widths[rows[-1]])
+        nodes = _nodes(noise[rows], sample_rate, width, step[rows], float(orders.max()))
         small = noise[rows] < _SMALLEST_FACTORED_NOISE
         if np.any(small):
-            result[rows[small]] = _direct_moments([part[small] for part in nodes], orders)
+            reach = np.stack([noise[rows], step[rows]], axis=1)
+            part = [values[small] for values in nodes]
+            result[rows[small]] = _direct_moments(part, reach[small], orders)
         if not np.all(small):
             result[rows[~small]] = _factored_moments([part[~small] for part in nodes], orders)
         begin = stop
@@ -169,22 +179,32 @@ def _factored_moments(nodes: Sequence[Array], orders: Array) -> Array:
     return np.asarray(np.log1p(np.maximum(sums[:, whole_index, part_index], 0.0)))
 
 
-def _direct_moments(nodes: Sequence[Array], orders: Array) -> Array:
-    """Return log(A) one order at a time, in logarithms where A is large: for little noise."""
-    weight, log_weight, gain, log_gain = nodes
-    result = np.empty((len(weight), len(orders)))
+def _direct_moments(nodes: Sequence[Array], reach: Array, orders: Array) -> Array:
+    """Return log(A) order by order, for little noise: in logarithms wherever A is large.
+
+    Args:
+        nodes: What ``_nodes`` returned.
+        reach: Noise multiplier and step of each row, shape (rows, 2).
+        orders: Orders.
+    """
+    result = np.empty((len(nodes[0]), len(orders)))
     for column, order in enumerate(orders):
+        # Nodes start at -9 s, and nothing of this order lies beyond order + 9 s.
+        width = int(np.max(np.ceil((order + 2 * _TAIL * reach[:, 0]) / reach[:, 1]))) + 1
+        weight, log_weight, gain, log_gain = (part[:, :width] for part in nodes)
         power = order * log_gain
         exponent = power + log_weight
         top = exponent.max(axis=1)
         log_sum = top + np.log(np.exp(exponent - top[:, None]).sum(axis=1))
+        # Elsewhere the logarithm has lost the digits of A - 1.
+        rows = np.flatnonzero(log_sum <= 1)
         terms = np.where(
-            power < 30,
-            _power_excess(np.minimum(power, 30), order, gain) * weight,
-            np.exp(np.minimum(exponent, 600)) - (1 + order * gain) * weight,
+            power[rows] < 30,
+            _power_excess(np.minimum(power[rows], 30), order, gain[rows]) * weight[rows],
+            np.exp(np.minimum(exponent[rows], 600)) - (1 + order * gain[rows]) * weight[rows],
         )
-        excess = np.log1p(np.maximum(terms.sum(axis=1), 0.0))
-        result[:, column] = np.where(log_sum > 1, log_sum, excess)
+        log_sum[rows] = np.log1p(np.maximum(terms.sum(axis=1), 0.0))
+        result[:, column] = log_sum
     return result
 
 
@@ -330,9 +350,11 @@ def epsilons(rdp: Array, orders: Array, delta: float) -> tuple[Array, NDArray[np
         Two arrays of shape (n,).
     """
     offset = np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
-    candidates = rdp + offset
+    # What is not a number is no bound.
+    candidates = np.where(np.isnan(rdp), np.inf, rdp + offset)
     best = np.argmin(candidates, axis=1)
     result = np.maximum(candidates[np.arange(len(best)), best], 0.0)
     # r grows with the order: if any order passes, the smallest does.
-    result[delta**2 + np.expm1(-rdp.min(axis=1)) > 0] = 0.0
+    smallest = np.where(np.isnan(rdp), np.inf, rdp).min(axis=1)
+    result[delta**2 + np.expm1(-smallest) > 0] = 0.0
     return result, best

@@ -89,6 +89,11 @@ def privacy_card(facts: Mapping[str, Any]) -> str:
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
+def _up(epsilon: float) -> str:
+    """Show an epsilon, rounded up in its last digit."""
+    return f"{math.ceil(epsilon * 1e4 - 1e-6) / 1e4:g}"
+
+
 def _number(value: float) -> str:
     return f"{value:g}"
 
@@ -150,7 +155,7 @@ def _composed(facts: Mapping[str, Any]) -> str:
     if epsilon is None or not math.isfinite(epsilon):
         return "epsilon infinite: some trials are not private"
     text = (
-        f"epsilon = {epsilon:.4g} at delta = {_number(composed['delta'])} "
+        f"epsilon = {_up(epsilon)} at delta = {_number(composed['delta'])} "
         f"({composed['accountant']})"
     )
     if facts["accounting"] == "unaccounted":
@@ -163,7 +168,7 @@ def _best(best: Mapping[str, Any]) -> str:
     epsilon = best.get("epsilon")
     if epsilon is None or not math.isfinite(epsilon):
         return f"{text}, not private"
-    return f"{text}, epsilon = {epsilon:.4g} at delta = {_number(best['delta'])} for it alone"
+    return f"{text}, epsilon = {_up(epsilon)} at delta = {_number(best['delta'])} for it alone"
 
 
 def _not_covered(facts: Mapping[str, Any]) -> str:

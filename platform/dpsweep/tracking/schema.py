@@ -108,6 +108,7 @@ TAGS = _items(
         ("dp.adjacency", "", "public", "Neighboring relation of the guarantee."),
         ("dp.sampling", "", "public", "How batches are drawn."),
         ("dp.accountant", "", "public", "Accountant that bounds epsilon."),
+        ("dp.composed_accountant", "", "public", "Accountant that bounds dp/composed_epsilon."),
         ("dp.accounting", "", "public", "Accounting mode: what an epsilon of this study covers."),
         ("dp.delta", "", "public", "Delta of every epsilon of this study."),
         ("dp.trial_epsilon", "", "public", "Cap of one trial."),

@@ -89,7 +89,7 @@ def test_study_sums_all_trials_and_different_events(tmp_path):
         ledger = open_ledger(tmp_path, trial)
         ledger.charge(0, len(plan), plan)
         ledger.close()
-    spent = study_spent(tmp_path)
+    spent = study_spent(tmp_path, {0: 10, 1: 2})
     assert len(spent) == 12
     assert spent.sampling == "mixed"
 
@@ -107,3 +107,25 @@ def test_reservation_is_written_once(tmp_path):
         (True, False),
         (False, True),
     ]
+
+
+def test_a_lost_or_stray_ledger_is_refused(tmp_path):
+    ledger = open_ledger(tmp_path)
+    ledger.charge(0, 10, steps(10))
+    ledger.close()
+    assert len(trial_spent(tmp_path, 0, at_least=10)) == 10
+    with pytest.raises(LedgerError, match="holds 10 charged events, but at least 11"):
+        trial_spent(tmp_path, 0, at_least=11)
+    with pytest.raises(LedgerError, match="holds 0 charged events, but at least 1"):
+        study_spent(tmp_path, {0: 10, 1: 1})
+    with pytest.raises(LedgerError, match="the journal does not know: 0"):
+        study_spent(tmp_path, {1: 0})
+
+
+def test_a_charge_without_a_number_for_epsilon_is_refused(tmp_path, monkeypatch):
+    ledger = open_ledger(tmp_path)
+    monkeypatch.setattr("dpsweep.privacy.ledger.epsilon_of", lambda *a, **k: float("nan"))
+    with pytest.raises(BudgetExceededError):
+        ledger.charge(0, 1, steps(1))
+    assert len(ledger) == 0
+    ledger.close()

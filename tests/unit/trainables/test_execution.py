@@ -205,6 +205,46 @@ def test_an_old_checkpoint_does_not_lower_the_ledger(tmp_path, blobs):
     resumed.close()
 
 
+@pytest.mark.parametrize("loss", ["deleted", "last record", "older copy"])
+def test_a_lost_ledger_is_refused(tmp_path, blobs, loss):
+    settings = make_settings(tmp_path, report_every=10)
+    hparams, plan = make_plan(settings, **{"train.max_steps": 60})
+    trial = open_trial(tmp_path, settings, hparams, plan, blobs)
+    path = trial.ledger.path
+    trial.advance()
+    older = path.read_bytes()
+    trial.advance()
+    trial.close()
+    if loss == "deleted":
+        path.unlink()
+    elif loss == "older copy":
+        path.write_bytes(older)
+    else:
+        path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+    with pytest.raises(LedgerError, match="but at least 20 were charged"):
+        open_trial(tmp_path, settings, hparams, plan, blobs)
+
+
+def test_a_crash_between_best_and_last_keeps_the_score_with_its_model(tmp_path, blobs):
+    settings = make_settings(tmp_path, report_every=10, metric="validation/loss", maximize=False)
+    hparams, plan = make_plan(settings, **{"train.max_steps": 60, "optim.lr": 0.05})
+    trial = open_trial(tmp_path, settings, hparams, plan, blobs)
+    trial.advance()
+    directory = tmp_path / "trial"
+    old = {path.name: path.read_bytes() for path in directory.glob("last*")}
+    report = trial.advance()
+    trial.close()
+    assert report.best_step == 20
+    for path in directory.glob("last*"):
+        path.unlink()
+    for name, content in old.items():
+        (directory / name).write_bytes(content)
+    resumed = open_trial(tmp_path, settings, hparams, plan, blobs)
+    assert resumed.position == 10
+    assert (resumed.value, resumed.best_step) == (report.value, 20)
+    resumed.close()
+
+
 def test_a_damaged_checkpoint_is_refused(tmp_path, blobs):
     settings = make_settings(tmp_path, report_every=10)
     hparams, plan = make_plan(settings, **{"train.max_steps": 60})

@@ -1,0 +1,104 @@
+"""Cluster targets on real Ray: an existing cluster with the shipped wheel, and refusals."""
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+import dpsweep
+from dpsweep.cluster.base import refuse_impossible
+from dpsweep.cluster.package import build_wheel
+from dpsweep.errors import ResourceError
+from dpsweep.spec import ResourcesSpec
+
+SPEC = {
+    "name": "remote",
+    "data": {"dataset": "digits", "validation": {"fraction": 0.2, "visibility": "public"}},
+    "privacy": {"delta": 1e-5, "trial_epsilon": 2.0, "accounting": "unaccounted"},
+    "search": {
+        "sampler": "random",
+        "num_trials": 2,
+        "space": {"method": "dp_sgd", "optim.lr": {"loguniform": [0.1, 4]}, "train.epochs": 3},
+    },
+    "resources": {"cpu": 0.5},
+    "tracking": {"uri": None},
+}
+
+
+def run(spec, directory):
+    path = directory / "spec.yaml"
+    path.write_text(yaml.safe_dump(spec))
+    return subprocess.run(
+        [sys.executable, "-m", "dpsweep", "run", str(path), "-f", "json"],
+        capture_output=True, text=True, timeout=240, cwd=directory,
+    )  # fmt: skip
+
+
+@pytest.mark.ray
+def test_an_existing_cluster_runs_the_shipped_package(ray_cluster, tmp_path):
+    """The session's Ray is the existing cluster; the driver is another process that joins it."""
+    address = ray_cluster.get_runtime_context().gcs_address
+    storage = str(tmp_path / "studies")
+    spec = {**SPEC, "cluster": {"target": "ray", "address": address}, "storage": {"path": storage}}
+    done = run(spec, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [row["state"] for row in json.loads(done.stdout)] == ["finished"] * 2
+    assert ray_cluster.cluster_resources()["CPU"] == 2  # it is still up
+
+    too_large = {**spec, "name": "large", "resources": {"cpu": 64}}
+    refused = run(too_large, tmp_path)
+    assert refused.returncode == 2
+    assert "largest node has 2 CPUs and 0 GPUs" in refused.stderr
+
+
+def test_no_cluster_at_the_address(tmp_path):
+    spec = {**SPEC, "cluster": {"target": "ray", "address": "127.0.0.1:1"}}
+    done = run(spec, tmp_path)
+    assert done.returncode == 2
+    assert "no Ray cluster answers at cluster.address='127.0.0.1:1'" in done.stderr
+
+
+def test_the_wheel_holds_every_room_and_no_dependency(tmp_path):
+    wheel = build_wheel(tmp_path)
+    assert wheel.read_bytes() == build_wheel(tmp_path / "again").read_bytes()
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        metadata = archive.read(f"dpsweep-{dpsweep.__version__}.dist-info/METADATA").decode()
+    assert "Requires-Dist" not in metadata
+    root = Path(__file__).parents[2]
+    for room, folder in (("", "platform/dpsweep"), ("trainables/", "trainables"),
+                         ("search_spaces/", "search_spaces"), ("cluster/", "cluster")):  # fmt: skip
+        for path in (root / folder).glob("*.py"):
+            assert f"dpsweep/{room}{path.name}" in names
+    target = tmp_path / "site"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(target)
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", "import sys; sys.path.insert(0, sys.argv[1]); import dpsweep; "
+         "import dpsweep.errors; print(dpsweep.__file__)", str(target)],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout.strip().startswith(str(target)), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("cpu", "gpu", "nodes", "fits"),
+    [
+        (1, 0, [{"CPU": 2.0}], True),
+        (0.25, 0.5, [{"CPU": 2.0}, {"CPU": 1.0, "GPU": 1.0}], True),
+        (2, 1, [{"CPU": 2.0}, {"CPU": 1.0, "GPU": 1.0}], False),
+        (4, 0, [{"CPU": 2.0}, {"CPU": 2.0}], False),
+        (1, 0.5, [{"CPU": 2.0}], False),
+    ],
+)
+def test_a_trial_must_fit_on_one_node(cpu, gpu, nodes, fits):
+    resources = ResourcesSpec(cpu=cpu, gpu=gpu)
+    if fits:
+        refuse_impossible(resources, nodes)
+    else:
+        with pytest.raises(ResourceError, match="no node can run a trial"):
+            refuse_impossible(resources, nodes)

@@ -1,0 +1,81 @@
+"""Real data: a sweep on Fashion-MNIST against the same configuration in a plain Opacus loop."""
+
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+
+from dpsweep.results import load_sweep
+from dpsweep.spec import SweepSpec
+from dpsweep.trainables.data import load_dataset
+from dpsweep.trainables.data_sources import FASHION_MNIST_PATH
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "fashion_mnist.yaml"
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.ray,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(
+        not FASHION_MNIST_PATH.exists(), reason="apt-get install dataset-fashion-mnist"
+    ),
+]
+
+
+def plain_opacus(data, config, noise_multiplier, steps):
+    """Train one configuration by the loop of Opacus' own tutorial; return test accuracy."""
+    import torch
+    from opacus import PrivacyEngine
+    from torch.utils.data import DataLoader, TensorDataset
+
+    x, y = (torch.tensor(array) for array in data.parts["private"])
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
+    for parameter in model.parameters():
+        torch.nn.init.zeros_(parameter)
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=config["optim.lr"], momentum=config["optim.momentum"]
+    )
+    loader = DataLoader(TensorDataset(x, y), batch_size=config["batch.expected"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model, optimizer, loader = PrivacyEngine().make_private(
+            module=model,
+            optimizer=optimizer,
+            data_loader=loader,
+            noise_multiplier=noise_multiplier,
+            max_grad_norm=config["clip.max_grad_norm"],
+        )
+        done = 0
+        while done < steps:
+            for inputs, labels in loader:
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+                optimizer.step()
+                done += 1
+                if done == steps:
+                    break
+    x_test, y_test = (torch.tensor(array) for array in data.parts["test"])
+    with torch.no_grad():
+        return float((model(x_test).argmax(1) == y_test).float().mean())
+
+
+def test_best_of_eight_is_within_half_a_point_of_plain_opacus(tmp_path, ray_cluster):
+    from dpsweep.sweep import run_sweep
+
+    spec = SweepSpec.from_yaml(
+        EXAMPLE,
+        overrides=[f"storage.path={tmp_path}/studies", f"tracking.uri=sqlite:///{tmp_path}/m.db"],
+    )
+    started = time.monotonic()
+    run_sweep(spec)
+    assert time.monotonic() - started < 360
+    result = load_sweep(spec.name, root=tmp_path / "studies")
+    assert len(list(result.view.finished())) == 8
+    best = result.best(max_epsilon=3.0)
+    plan = result.files.task(best.trial_id).plan
+    expected = plain_opacus(
+        load_dataset(spec.data), best.config, plan.at(0).noise_multiplier, len(plan)
+    )
+    print(f"dpsweep {best.metrics['test/accuracy']:.4f}, plain Opacus {expected:.4f}")
+    assert abs(best.metrics["test/accuracy"] - expected) <= 0.005

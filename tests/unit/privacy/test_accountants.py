@@ -1,0 +1,234 @@
+"""Properties of epsilon_of: limits, monotonicity, order, composition, and the statement."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from dpsweep.errors import BadInputError
+from dpsweep.privacy import accountants
+from dpsweep.privacy.accountants import (
+    PrivacyStatement,
+    analytic_gaussian_epsilon,
+    epsilon_of,
+    make_accountant,
+)
+from dpsweep.privacy.events import (
+    EventRun,
+    Gaussian,
+    Laplace,
+    NonPrivate,
+    Plan,
+    PoissonGaussian,
+    RepeatAndSelect,
+)
+from dpsweep.privacy.schedules import NoiseSchedule
+
+DELTA = 1e-5
+BOTH = ["rdp", "pld"]
+sigmas = st.floats(0.3, 50)
+rates = st.floats(1e-4, 1)
+few_steps = st.integers(1, 3000)
+
+
+def plan_of(*runs: tuple) -> Plan:
+    return Plan(tuple(EventRun(event, count) for event, count in runs))
+
+
+def dp_sgd(sigma: float, rate: float, steps: int) -> Plan:
+    return plan_of((PoissonGaussian(sigma, rate), steps))
+
+
+@pytest.mark.parametrize("accountant", BOTH)
+def test_limits(accountant: str) -> None:
+    def epsilon(plan: Plan) -> float:
+        return epsilon_of(plan, delta=DELTA, accountant=accountant)
+
+    assert epsilon(Plan()) == 0.0
+    assert epsilon(dp_sgd(1.0, 0.0, 100)) == 0.0
+    assert epsilon(dp_sgd(0.0, 0.1, 1)) == math.inf
+    assert epsilon(plan_of((Gaussian(0.0), 1))) == math.inf
+    assert epsilon(plan_of((Laplace(0.0), 1))) == math.inf
+    assert epsilon(plan_of((Gaussian(5.0), 1), (NonPrivate(), 1))) == math.inf
+    assert epsilon(dp_sgd(2.0, 1.0, 3)) == epsilon(plan_of((Gaussian(2.0), 3)))
+    assert epsilon(plan_of((Laplace(2.0), 1))) == pytest.approx(0.5, rel=1e-4)
+
+
+@given(sigmas, rates, few_steps, st.floats(1.001, 3))
+def test_rdp_is_monotone(sigma: float, rate: float, steps: int, factor: float) -> None:
+    def epsilon(s: float, q: float, n: int, delta: float = DELTA) -> float:
+        return epsilon_of(dp_sgd(s, q, n), delta=delta)
+
+    base, slack = epsilon(sigma, rate, steps), 1 + 1e-8
+    assert epsilon(sigma, rate, math.ceil(steps * factor)) >= base / slack
+    assert epsilon(sigma, min(1.0, rate * factor), steps) >= base / slack
+    assert epsilon(sigma * factor, rate, steps) <= base * slack
+    assert epsilon(sigma, rate, steps, DELTA * factor) <= base * slack
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.floats(0.6, 10), st.floats(1e-3, 0.3), st.integers(1, 500))
+def test_pld_is_monotone_in_steps_and_never_above_rdp(
+    sigma: float, rate: float, steps: int
+) -> None:
+    once = epsilon_of(dp_sgd(sigma, rate, steps), delta=DELTA, accountant="pld")
+    twice = epsilon_of(dp_sgd(sigma, rate, 2 * steps), delta=DELTA, accountant="pld")
+    assert once <= twice * (1 + 1e-6)
+    assert once <= epsilon_of(dp_sgd(sigma, rate, steps), delta=DELTA)
+
+
+@given(st.permutations(range(12)), st.integers(1, 11))
+def test_order_and_cuts_of_a_fixed_plan_cost_nothing(order: list[int], cut: int) -> None:
+    noise = np.linspace(0.8, 2.0, 12)
+    runs = [EventRun(PoissonGaussian(noise[i], 0.01), 3) for i in order]
+    plan = Plan((*runs, EventRun(Gaussian(30.0))))
+    straight = Plan(
+        (
+            EventRun(Gaussian(30.0)),
+            *(EventRun(PoissonGaussian(s, 0.01), 3) for s in noise),
+        )
+    )
+    expected = epsilon_of(straight, delta=DELTA)
+    assert epsilon_of(plan, delta=DELTA) == expected
+    again = plan.slice(0, 3 * cut) + plan.slice(3 * cut, len(plan))
+    assert epsilon_of(again, delta=DELTA) == expected
+
+
+def test_composing_n_times_equals_one_event_counted_n_times() -> None:
+    singles = Plan(tuple(EventRun(PoissonGaussian(1.0, 0.02)) for _ in range(450)))
+    split = dp_sgd(1.0, 0.02, 50) + dp_sgd(1.0, 0.02, 400)
+    whole = epsilon_of(dp_sgd(1.0, 0.02, 450), delta=DELTA)
+    assert epsilon_of(singles, delta=DELTA) == whole == epsilon_of(split, delta=DELTA)
+
+
+def test_asking_twice_changes_nothing() -> None:
+    plan = dp_sgd(1.234, 0.0123, 77)
+    first = epsilon_of(plan, delta=DELTA)
+    accountants.epsilon_and_order.cache_clear()
+    assert epsilon_of(plan, delta=DELTA) == first
+
+
+def test_rdp_cache_survives_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accountants, "_CACHED_CURVES", 10)
+    plan = NoiseSchedule("linear", 0.5).plan(2.0, 0.03, 25)
+    accountants.epsilon_and_order.cache_clear()
+    first = epsilon_of(plan, delta=DELTA)
+    accountants.epsilon_and_order.cache_clear()
+    assert epsilon_of(plan, delta=DELTA) == first
+
+
+def test_high_orders_are_used_where_the_grid_ends_too_early() -> None:
+    # zCDP: epsilon of rho = 2e-9 needs orders in the tens of thousands.
+    plan = plan_of((Gaussian(16000.0), 1))
+    assert epsilon_of(plan, delta=1e-9) <= 0.5 * min(
+        order / (2 * 16000**2) + math.log1p(-1 / order) - math.log(1e-9 * order) / (order - 1)
+        for order in accountants.orders_at(0)
+    )
+
+
+def test_schedules_with_many_levels_are_rounded_to_the_private_side() -> None:
+    few = NoiseSchedule("linear", 0.6).plan(2.0, 0.02, 100)
+    many = NoiseSchedule("linear", 0.6).plan(2.0, 0.02, 400)
+    exact = accountants._round_down(accountants.multiset(few))
+    assert exact == accountants.multiset(few)
+    rounded = accountants._round_down(accountants.multiset(many))
+    assert len(rounded) <= accountants._MAX_LEVELS
+    assert sum(count for _, count in rounded) == 400
+    before = sorted(e.noise_multiplier for e, n in accountants.multiset(many) for _ in range(n))
+    after = sorted(e.noise_multiplier for e, n in rounded for _ in range(n))
+    assert all(0.98 * b <= a <= b for a, b in zip(after, before))
+    # A part of the plan is never rounded further down than the whole.
+    part = accountants._round_down(accountants.multiset(many.slice(0, 200)))
+    finest = {e.noise_multiplier: n for e, n in part}
+    assert sum(finest.values()) == 200
+    assert sorted(finest)[0] >= min(
+        e.noise_multiplier for e, _ in rounded if e.noise_multiplier >= 0.98 * sorted(finest)[0]
+    )
+
+
+def test_pld_refuses_selection_and_says_what_to_do() -> None:
+    plan = plan_of((RepeatAndSelect(10, 1, dp_sgd(1.5, 0.01, 10)), 1))
+    assert epsilon_of(plan, delta=DELTA) > 0
+    with pytest.raises(BadInputError) as caught:
+        epsilon_of(plan, delta=DELTA, accountant="pld")
+    assert caught.value.fix == "accountant rdp"
+
+
+def test_fixed_k_of_selection_is_dominated_by_its_bound() -> None:
+    # Best of K of randomized response, K ~ TNB(eta), costs this much exactly (case iii).
+    for eta, exact in [(0.0, 1.432), (0.5, 1.692), (1.0, 1.977), (2.0, 2.608)]:
+        base = plan_of((Laplace(1.0), 1))  # 1-DP, as the randomized response
+        bound = epsilon_of(plan_of((RepeatAndSelect(100, eta, base), 1)), delta=1e-12)
+        assert bound >= exact
+
+
+@pytest.mark.parametrize("delta", [0, 1, -1, float("nan"), True, "x"])
+def test_delta_is_checked(delta: object) -> None:
+    with pytest.raises(BadInputError, match="delta must be"):
+        epsilon_of(Plan(), delta=delta)
+
+
+def test_unknown_accountants_are_refused() -> None:
+    with pytest.raises(BadInputError, match="accountant must be one of rdp, pld; got 'gdp'"):
+        make_accountant("gdp")
+    assert [make_accountant(name).name for name in BOTH] == BOTH
+
+
+@given(st.floats(1e-3, 30), st.floats(1e-12, 0.3))
+def test_the_analytic_gaussian_solves_its_equation_from_above(mu: float, delta: float) -> None:
+    epsilon = analytic_gaussian_epsilon(mu, delta)
+
+    def delta_of(eps: float) -> float:
+        return float(
+            stats.norm.cdf(mu / 2 - eps / mu)
+            - math.exp(eps + stats.norm.logcdf(-mu / 2 - eps / mu))
+        )
+
+    assert delta_of(epsilon) <= delta * (1 + 1e-5) + 1e-15
+    if epsilon > 1e-6:
+        assert delta_of(epsilon * (1 - 1e-4)) >= delta * (1 - 1e-5) - 1e-15
+
+
+def test_the_analytic_gaussian_far_out() -> None:
+    assert analytic_gaussian_epsilon(0.0, DELTA) == 0.0
+    assert analytic_gaussian_epsilon(1e-9, DELTA) == 0.0
+    large = analytic_gaussian_epsilon(1e3, DELTA)
+    assert large == pytest.approx(1e6 / 2 + 1e3 * stats.norm.isf(DELTA), rel=1e-4)
+    assert analytic_gaussian_epsilon(1.0, 1e-300) > 36
+
+
+STATEMENT = {
+    "epsilon": 1.83401,
+    "delta": DELTA,
+    "accountant": "rdp",
+    "neighboring_relation": "add_or_remove_one",
+    "sampling": "poisson",
+    "privacy_unit": "example",
+    "accounting": "single_run",
+    "released": "the model",
+}
+
+
+@pytest.mark.parametrize("name", sorted(STATEMENT))
+def test_a_statement_without_a_field_is_not_made(name: str) -> None:
+    with pytest.raises(BadInputError):
+        PrivacyStatement(**{**STATEMENT, name: None})
+    with pytest.raises(TypeError):
+        PrivacyStatement(**{key: value for key, value in STATEMENT.items() if key != name})
+
+
+def test_a_statement_shows_everything_and_rounds_up() -> None:
+    line = PrivacyStatement(**STATEMENT).one_line()
+    assert line.startswith("epsilon=1.8341 at delta=1e-05 (rdp, add_or_remove_one, poisson")
+    for word in ("example", "single_run", "the model"):
+        assert word in line
+    assert "epsilon=2.0000 " in PrivacyStatement(**{**STATEMENT, "epsilon": 2.0}).one_line()
+    infinite = PrivacyStatement(**{**STATEMENT, "epsilon": math.inf})
+    assert infinite.to_json()["epsilon"] == "inf"
+    assert "no privacy guarantee" in infinite.one_line()
+    assert PrivacyStatement(**STATEMENT).to_json() == STATEMENT
