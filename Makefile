@@ -37,11 +37,11 @@ check: setup
 	cd build/check/site && ../../../$(BIN)/python -I -c "import sys; sys.path.insert(0, '.'); import dpsweep; dpsweep.__version__; assert not {'torch', 'ray', 'mlflow'} & set(sys.modules)"
 
 bench: setup
-	$(BIN)/python -m tests.benchmarks.run
+	$(BIN)/python tests/benchmarks/run.py
 
 bench-gpu: setup
 	$(PYTEST) -m gpu
-	$(BIN)/python -m tests.benchmarks.run --device cuda
+	$(BIN)/python tests/benchmarks/run.py --device cuda
 
 ui: setup
 	$(BIN)/dpsweep ui

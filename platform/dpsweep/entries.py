@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -31,18 +32,27 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 
 def study_started(spec: SweepSpec, files: StudyFiles) -> dict[str, Any]:
     """Return the entry of a launch."""
-    tree = spec.to_dict()
+    tree = without_password(spec).to_dict()
     space = tree["search"].pop("space")
     params = {name: value for name, value in flat(tree) if value is not None and value != []}
     for name, choice in space.items():
         params[f"search.space.{name}"] = _short(choice)
     return {
         "name": spec.name,
-        "spec_yaml": spec.to_yaml(),
+        "spec_yaml": without_password(spec).to_yaml(),
         "params": params,
         "tags": {**privacy_tags(spec), "dpsweep.version": __version__},
         "card": card(files),
     }
+
+
+def without_password(spec: SweepSpec) -> SweepSpec:
+    """Return the spec with the password of its tracking URI blotted out, to be shown to others."""
+    if spec.tracking.uri is None:
+        return spec
+    hidden = re.sub(r"(://[^/:@]*:)[^@/]*@", r"\1***@", spec.tracking.uri)
+    tracking = spec.tracking.model_copy(update={"uri": hidden})
+    return spec.model_copy(update={"tracking": tracking})
 
 
 def _short(choice: Any) -> Any:

@@ -2,7 +2,7 @@
 
 A step is: draw a Poisson batch, gather it, gradient (clipped and noised, except plain torch), SGD
 with momentum. The variants run round-robin in one process on one thread; a figure is the median
-process CPU time of a step, which a busy machine disturbs less than wall time.
+process CPU time of a step, which a busy machine disturbs less than wall time (on CUDA: wall time).
 
     python tests/benchmarks/bench_linear_head.py [--features 3969] [--batch 4096] [--json]
 """
@@ -20,24 +20,30 @@ import numpy as np
 import torch
 from torch import nn
 
+from dpsweep.trainables.noise import SecretNoise
 from dpsweep.trainables.per_example import LinearHeadEngine
 
 NOISE_MULTIPLIER = 1.0
 MAX_GRAD_NORM = 0.1
 
 
-def _head(features: int, classes: int) -> nn.Linear:
-    torch.manual_seed(0)
-    return nn.Linear(features, classes)
+def _seconds(device: str) -> float:
+    if device == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 class Bench:
     """The data, and one step function per variant."""
 
-    def __init__(self, records: int, features: int, classes: int, batch: int) -> None:
+    def __init__(
+        self, records: int, features: int, classes: int, batch: int, device: str = "cpu"
+    ) -> None:
         generator = torch.Generator().manual_seed(0)
-        self.x = torch.randn(records, features, generator=generator)
-        self.y = torch.randint(0, classes, (records,), generator=generator)
+        self.x = torch.randn(records, features, generator=generator).to(device)
+        self.y = torch.randint(0, classes, (records,), generator=generator).to(device)
+        self.device = device
         self.rate = batch / records
         self.batch = batch
         self.features = features
@@ -47,31 +53,34 @@ class Bench:
     def rows(self) -> np.ndarray:
         return np.flatnonzero(self.rng.random(len(self.y)) < self.rate)
 
+    def _head(self) -> nn.Linear:
+        torch.manual_seed(0)
+        return nn.Linear(self.features, self.classes).to(self.device)
+
     def _optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
     def closed_form(self) -> Callable[[], None]:
-        model = _head(self.features, self.classes)
+        model = self._head()
         optimizer = self._optimizer(model)
         engine = LinearHeadEngine(model)
-        noise = torch.Generator().manual_seed(0)
+        noise = SecretNoise(self.device)
 
         def step() -> None:
             sums = engine.clipped_gradient_sum(self.x, self.y, self.rows(), MAX_GRAD_NORM)
             for parameter, total in zip(model.parameters(), sums):
-                drawn = torch.empty_like(total)
-                drawn.normal_(0.0, NOISE_MULTIPLIER * MAX_GRAD_NORM, generator=noise)
+                drawn = noise.like(total, NOISE_MULTIPLIER * MAX_GRAD_NORM)
                 parameter.grad = total.add_(drawn).div_(self.batch)
             optimizer.step()
 
         return step
 
     def plain_torch(self) -> Callable[[], None]:
-        model = _head(self.features, self.classes)
+        model = self._head()
         optimizer = self._optimizer(model)
 
         def step() -> None:
-            rows = torch.from_numpy(self.rows())
+            rows = torch.from_numpy(self.rows()).to(self.device)
             x, y = self.x[rows], self.y[rows]
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(x), y, reduction="sum") / self.batch
@@ -94,7 +103,7 @@ class Bench:
             "max_grad_norm": MAX_GRAD_NORM,
             "expected_batch_size": self.batch,
         }
-        head = _head(self.features, self.classes)
+        head = self._head()
         if ghost:
             model = GradSampleModuleFastGradientClipping(head, max_grad_norm=MAX_GRAD_NORM)
             optimizer = DPOptimizerFastGradientClipping(self._optimizer(model), **options)
@@ -107,7 +116,7 @@ class Bench:
             criterion = nn.CrossEntropyLoss()
 
         def step() -> None:
-            rows = torch.from_numpy(self.rows())
+            rows = torch.from_numpy(self.rows()).to(self.device)
             x, y = self.x[rows], self.y[rows]
             optimizer.zero_grad()
             with warnings.catch_warnings():
@@ -119,11 +128,18 @@ class Bench:
 
 
 def measure(
-    *, records: int, features: int, classes: int, batch: int, rounds: int, steps: int
+    *,
+    records: int = 60_000,
+    features: int = 3969,
+    classes: int = 10,
+    batch: int = 4096,
+    rounds: int = 5,
+    steps: int = 3,
+    device: str = "cpu",
 ) -> dict[str, float]:
-    """Return the median CPU milliseconds of a step for every variant."""
+    """Return the median milliseconds of a step for every variant."""
     torch.set_num_threads(1)
-    bench = Bench(records, features, classes, batch)
+    bench = Bench(records, features, classes, batch, device)
     variants = {
         "closed form": bench.closed_form(),
         "non-private torch": bench.plain_torch(),
@@ -136,10 +152,10 @@ def measure(
     for _ in range(rounds):
         for name, step in variants.items():
             count = 1 if name == "Opacus hooks" else steps
-            begin = time.process_time()
+            begin = _seconds(device)
             for _ in range(count):
                 step()
-            times[name].append((time.process_time() - begin) / count * 1000)
+            times[name].append((_seconds(device) - begin) / count * 1000)
     return {name: statistics.median(values) for name, values in times.items()}
 
 
@@ -152,6 +168,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--json", action="store_true")
     options = vars(parser.parse_args())
     as_json = options.pop("json")
@@ -172,7 +189,7 @@ def main() -> None:
         print(json.dumps(result))
         return
     print(f"{options['records']} x {options['features']}, batch {options['batch']}, 1 thread")
-    print(f"{'variant':<20}{'CPU ms/step':>12}{'closed form is':>16}  goal")
+    print(f"{'variant':<20}{'ms/step':>12}{'closed form is':>16}  goal")
     for name, value in times.items():
         goal, met = goals.get(name, ("", True))
         print(f"{name:<20}{value:>12.1f}{closed / value:>15.3f}x  {goal} {'' if met else 'MISSED'}")

@@ -1,0 +1,31 @@
+"""Every benchmark, one after the other: ``make bench``, ``make bench-gpu``.
+
+Each measures against its peers in the same process and prints ratios; seconds belong to the
+machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def main() -> None:
+    """Run the benchmarks of a device; stop at the first that fails."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    device = parser.parse_args().device
+    commands = [["bench_linear_head.py", "--device", device]]
+    if device == "cpu":
+        commands.append(["bench_accounting.py"])
+    for script, *arguments in commands:
+        print(f"== {script}", flush=True)
+        subprocess.run([sys.executable, HERE / script, *arguments], check=True)
+
+
+if __name__ == "__main__":
+    main()
