@@ -1,0 +1,58 @@
+"""Every method in the table passes the suite of methods; its charged events are what it runs."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpsweep.schedulers import POLICIES
+from dpsweep.testing.conformance import MethodConformance, PolicyConformance, tiny_data
+from dpsweep.trainables import TRAINABLES
+from dpsweep.trainables.dp_sgd import DPSGD
+from dpsweep.trainables.non_private import NonPrivate
+
+GIVEN = {"train.max_steps": 24, "batch.expected": 100, "optim.lr": 0.3}
+
+
+class TestDPSGD(MethodConformance):
+    method = DPSGD
+    given: ClassVar[Mapping[str, Any]] = {**GIVEN, "noise.shape": "cosine", "noise.end_ratio": 0.5}
+
+    def test_executed_noise_is_the_charged_noise(self, monkeypatch):
+        """Each position adds noise of exactly the charged multiplier times its clip norm."""
+        drawn = []
+        monkeypatch.setattr(
+            DPSGD, "noise_observer", staticmethod(lambda n: drawn.append(n.clone()))
+        )
+        instance, plan = self._prepared(tiny_data(features=500))
+        instance.run(0, len(plan))
+        per_position = len(drawn) // len(plan)
+        assert len(drawn) == per_position * len(plan)
+        for position in range(len(plan)):
+            mine = drawn[position * per_position : (position + 1) * per_position]
+            noise = np.concatenate([part.numpy().ravel() for part in mine])
+            sigma = plan.at(position).noise_multiplier  # the clip norm is 1
+            assert stats.kstest(noise, "norm", args=(0, sigma)).pvalue > 1e-6
+            assert stats.kstest(noise, "norm", args=(0, 1.5 * sigma)).pvalue < 1e-6
+
+
+class TestNonPrivate(MethodConformance):
+    method = NonPrivate
+    given: ClassVar[Mapping[str, Any]] = GIVEN
+
+
+class TestFifo(PolicyConformance):
+    def make(self):
+        return POLICIES["fifo"]()
+
+
+def test_every_method_is_covered():
+    covered = {cls.method for cls in MethodConformance.__subclasses__()}
+    assert covered == {TRAINABLES[name] for name in TRAINABLES}
+
+
+@pytest.mark.parametrize("name", list(TRAINABLES))
+def test_the_table_names_a_method_by_its_own_name(name):
+    assert TRAINABLES[name].name == name
