@@ -293,6 +293,7 @@ def start(path):
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
 
 
@@ -368,7 +369,7 @@ def test_ctrl_c_is_safe(tmp_path):
     process = start(path)
     journal = tmp_path / "studies" / "interrupt" / "journal.jsonl"
     wait_for_steps(journal, 40, process)
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole process group
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert "run the same command again" in err
@@ -376,6 +377,20 @@ def test_ctrl_c_is_safe(tmp_path):
     done = cli("run", path)
     assert done.returncode == 0, done.stderr
     check_truth_after_crash(tmp_path, spec, "interrupt")
+
+
+def test_the_demo_runs(tmp_path):
+    demo = Path(__file__).parents[1] / "examples" / "digits.yaml"
+    done = cli("run", demo, "--set", "search.num_trials=2", "-f", "json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert [(row["state"], row["model.name"], row["noise.shape"]) for row in rows] == [
+        ("finished", "linear", "constant"),
+        ("finished", "tanh_cnn", "cosine"),
+    ]
+    assert "dpsweep ui digits-demo" in done.stderr
+    best = cli("best", "digits-demo", "--root", tmp_path / "studies", "-f", "json")
+    assert json.loads(best.stdout)["value"] > 0.7
 
 
 def test_a_worker_uses_the_standard_platform(ray_cluster):

@@ -85,7 +85,7 @@ class MethodConformance:
         assert not {name: problem for name, problem in problems.items() if problem}
 
     def test_plan_is_private_within_the_budget_and_repeatable(self) -> None:
-        """The plan keeps the budget, or says that it is not private; asked twice, it is the same."""
+        """The plan keeps the budget, or says it is not private; asked twice, it is the same."""
         _, plan = self._plan()
         assert len(plan) > 0
         assert plan == self._plan()[1]
