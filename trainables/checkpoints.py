@@ -82,12 +82,13 @@ class CheckpointStore:
             return None
         meta: Mapping[str, Any] = json.loads(pointer.read_text())
         path = self.directory / meta["file"]
-        content = path.read_bytes() if path.exists() else b""
+        if not path.exists():
+            raise CheckpointError(f"{path} is missing", fix=_remedy(pointer))
+        content = path.read_bytes()
         if hashlib.sha256(content).hexdigest() != meta["sha256"]:
             raise CheckpointError(
                 f"{path} is damaged: its SHA-256 is not the one that was written",
-                fix=f"restore the file, or remove {pointer} to train this trial anew (what it has "
-                "spent stays spent)",
+                fix=_remedy(pointer),
             )
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         return Checkpoint(
@@ -98,3 +99,10 @@ class CheckpointStore:
             metrics=meta["metrics"],
             state=state,
         )
+
+
+def _remedy(pointer: Path) -> str:
+    return (
+        f"restore the file; an unfinished trial without {pointer} starts anew (what it has spent "
+        "stays spent), a finished one keeps its score without a model"
+    )

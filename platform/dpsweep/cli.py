@@ -145,7 +145,18 @@ def plan(
     from dpsweep.preflight import summarize_plan
 
     summary = summarize_plan(_load(spec, sets)).to_dict()
+    if not as_json and output is Format.TABLE:
+        summary = {key: _rounded_up(key, value) for key, value in summary.items()}
     print_records(summary, Format.JSON if as_json else output)
+
+
+def _rounded_up(key: str, value: Any) -> Any:
+    """Show the epsilons of a plan as every epsilon is shown: rounded up."""
+    from dpsweep.privacy.accountants import shown_epsilon
+
+    if not key.startswith(("epsilon", "composed_epsilon")) or value is None:
+        return value
+    return [shown_epsilon(v) for v in value] if isinstance(value, list) else shown_epsilon(value)
 
 
 @app.command()
@@ -179,7 +190,7 @@ def _print_trials(result: Any, output: Format) -> None:
         rows.append(
             {
                 "trial": trial.trial_id,
-                "state": trial.state.value,
+                "state": result.state_of(trial),
                 "method": trial.config.get("method"),
                 trial.metric: trial.value,
                 **_epsilon_cells(result, trial.epsilon, trial.statement.sampling, output),
@@ -220,6 +231,9 @@ def logs(
     from dpsweep.results import load_sweep
 
     result = load_sweep(name, root=root)
+    if trial is not None and trial not in result.view.trials:
+        known = ", ".join(map(str, sorted(result.view.trials))) or "none"
+        raise BadInputError(f"study {name!r} has no trial {trial}", fix=f"trials: {known}")
     rows = []
     for row in result.history(trial):
         if row["epsilon"] is not None:

@@ -160,6 +160,20 @@ def write_atomically(path: Path, content: bytes) -> None:
     _sync_directory(path.parent)
 
 
+def is_locked(path: Path) -> bool:
+    """Say whether a living process holds a ``FileLock`` on ``path``."""
+    if not path.exists():
+        return False
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
 class FileLock:
     """An exclusive lock that the operating system releases when its process ends.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +99,13 @@ def _declared() -> dict[str, Sequence[Hyperparameter]]:
     return {name: method.hyperparameters for name, method in TRAINABLES.items()}
 
 
+def _is_writable(path: Path) -> bool:
+    """Say whether a directory exists, or could be made, where one may write."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return path.is_dir() and os.access(path, os.W_OK)
+
+
 def preflight(spec: SweepSpec) -> Preflight:
     """Check what needs more than the spec alone: methods, space, models, data declaration.
 
@@ -118,6 +126,9 @@ def preflight(spec: SweepSpec) -> Preflight:
     if info is not None and info.num_validation == 0:
         what = f"{spec.search.metric} needs validation records, and there are none"
         mistakes.append(Mistake(where("search.metric"), what, "set data.validation.fraction"))
+    if not _is_writable(Path(spec.storage.path)):
+        what = f"{spec.storage.path!r} cannot be written to"
+        mistakes.append(Mistake(where("storage.path"), what, "name a directory of yours"))
     if mistakes or info is None:
         raise SpecError(mistakes)
     methods: dict[str, type[Method]] = {name: TRAINABLES[name] for name in space.values()["method"]}

@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from dpsweep.durable import read_log
+from dpsweep.durable import is_locked, read_log
 from dpsweep.errors import NothingWithinBudgetError
 from dpsweep.privacy.accountants import PrivacyStatement, epsilon_of, shown_epsilon
 from dpsweep.privacy.events import Plan
@@ -94,13 +94,21 @@ class SweepResult:
 
     @property
     def state(self) -> str:
-        """``running``, ``finished``, ``interrupted`` or ``failed``."""
+        """``running``, ``finished``, ``interrupted`` or ``failed``; a killed run is interrupted."""
+        if self.view.state == "running" and not is_locked(self.files.path / "lock"):
+            return "interrupted"
         return self.view.state
 
     @property
     def trials(self) -> list[TrialResult]:
         """All trials, by number."""
         return [self._result(view) for _, view in sorted(self.view.trials.items())]
+
+    def state_of(self, trial: TrialResult) -> str:
+        """Return a trial's state; one that no process executes any more is ``interrupted``."""
+        if trial.state is TrialState.RUNNING and self.state != "running":
+            return "interrupted"
+        return trial.state.value
 
     @property
     def varied(self) -> list[str]:
@@ -136,6 +144,8 @@ class SweepResult:
     def status_line(self) -> str:
         """Return one line: state, trials by state, seconds from first to last event."""
         counts = {state.value: self.view.count(state) for state in TrialState}
+        if self.state != "running":
+            counts["interrupted"] = counts.pop("running")
         told = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
         seconds = (self.view.last_ms - self.view.first_ms) / 1000
         return (
@@ -229,7 +239,8 @@ class SweepResult:
             raise NothingWithinBudgetError(
                 f"study {self.name!r} has no finished trial{bound}",
                 because=because,
-                fix="raise --max-epsilon, or let the study finish: `dpsweep run`",
+                fix=("raise --max-epsilon, or " if max_epsilon is not None else "")
+                + "let the study go on: `dpsweep run SPEC`",
             )
         return max(within, key=lambda r: (sign * (r.value or 0.0), -r.epsilon, -r.trial_id))
 

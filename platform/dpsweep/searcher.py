@@ -40,13 +40,28 @@ def open_optuna_study(spec: SweepSpec, path: Path, space: SearchSpace) -> optuna
         load_if_exists=True,
     )
     if not study.user_attrs.get("enqueued"):
-        points = list(spec.search.points_to_evaluate)
-        if spec.search.sampler == "grid":
-            points += [point for point in space.grid() if point not in points]
-        for point in points:
+        for point in first_points(spec, space):
             study.enqueue_trial(dict(point), skip_if_exists=True)
         study.set_user_attr("enqueued", True)
     return study
+
+
+def first_points(spec: SweepSpec, space: SearchSpace) -> list[dict[str, Any]]:
+    """Return what is evaluated before the sampler is asked; for a grid that is all of it.
+
+    A grid has each of its points once: those that ``points_to_evaluate`` names come first.
+    """
+    wanted = [dict(point) for point in spec.search.points_to_evaluate]
+    if spec.search.sampler != "grid":
+        return wanted
+
+    def rank(point: Mapping[str, Any]) -> int:
+        for place, names in enumerate(wanted):
+            if all(point.get(name) == value for name, value in names.items()):
+                return place
+        return len(wanted)
+
+    return sorted(space.grid(), key=rank)
 
 
 def make_sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:

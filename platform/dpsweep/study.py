@@ -247,7 +247,14 @@ class Study:
     def __init__(self, spec: SweepSpec) -> None:
         self.spec = spec
         self.files = StudyFiles(Path(spec.storage.path).resolve(), spec.name)
-        self._lock = FileLock(self.files.path / "lock", holder=f"study {spec.name!r}")
+        try:
+            self._lock = FileLock(self.files.path / "lock", holder=f"study {spec.name!r}")
+        except OSError as error:
+            raise StudyError(
+                f"cannot write to {self.files.path}",
+                because=error.strerror,
+                fix="set storage.path to a directory that can be written to",
+            ) from error
         try:
             self.is_resumed = self._freeze_spec()
             self._journal = DurableLog(self.files.journal)

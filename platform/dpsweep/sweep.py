@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,7 +27,7 @@ from ray import tune
 from dpsweep import entries
 from dpsweep.cluster import TARGETS
 from dpsweep.cluster.base import ClusterTarget
-from dpsweep.errors import SweepError
+from dpsweep.errors import CheckpointError, SweepError
 from dpsweep.preflight import Preflight, preflight
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.ledger import StudyLedger, study_spent, trial_spent
@@ -42,7 +43,7 @@ from dpsweep.trainables.data import SweepData, load_dataset
 from dpsweep.trainables.execution import ExecutionSettings, export_model
 from dpsweep.trial import TrialReport, TrialState
 
-FLUSH_S = 120.0
+FLUSH_S, FLUSH_STEP_S = 120.0, 5.0
 
 
 def run_sweep(spec: SweepSpec, *, observer: Observer | None = None) -> SweepResult:
@@ -67,11 +68,17 @@ def run_sweep(spec: SweepSpec, *, observer: Observer | None = None) -> SweepResu
     with contextlib.ExitStack() as stack:
         stack.callback(study.close)
         study.check_data(data.content_hash)
+        if not 0.9 < len(data.parts["private"][1]) / data.info.num_private < 1.1:
+            observer.on_message(
+                f"note: data.num_records declares {data.info.num_private} private records, and the "
+                "data have over 10% more or fewer; sampling follows the declaration"
+            )
         ledger = stack.enter_context(contextlib.closing(StudyLedger(study.files.ledger)))
         run = _Run(checked, study, ledger, data, observer)
         if run.is_complete and study.view.state == "finished":
             observer.on_message(f"study {spec.name!r} has finished already; nothing to run")
             with open_spool(study.files, spec.tracking, observer.on_message) as spool:
+                _log_best_model(checked, study, spool, data, observer)
                 _deliver(spool, observer)
             return SweepResult(study.files)
         target = TARGETS[spec.cluster.target](spec.cluster, spec.resources, study.files.path)
@@ -244,13 +251,14 @@ class _Run:
 def _log_best_model(
     checked: Preflight, study: Study, spool: Spool, data: SweepData, observer: Observer
 ) -> None:
-    """Log the best trial's model to the tracking store, once per study."""
-    view = study.view
-    if not any(view.finished()):
+    """Log the best trial's model to the tracking store, once; later launches try again."""
+    if not any(study.view.finished()) or not spool.is_enabled:
         return
     best = SweepResult(study.files).best().trial_id
-    if spool.is_enabled and best not in view.model_uris:
-        task = study.files.task(best)
+    if best in study.view.model_uris or not _deliver(spool, observer):
+        return
+    task = study.files.task(best)
+    try:
         model, example = export_model(
             study.files.trial(best),
             method=task.method,
@@ -260,15 +268,25 @@ def _log_best_model(
             trial=best,
             data=data,
         )
-        uri = spool.log_model(best, model, example)
-        if uri is not None:
-            study.write("model_logged", trial=best, uri=uri)
+    except CheckpointError as error:
+        observer.on_message(f"the best model is not in the tracking store: {error}")
+        return
+    uri = spool.log_model(best, model, example)
+    if uri is not None:
+        study.write("model_logged", trial=best, uri=uri)
 
 
-def _deliver(spool: Spool, observer: Observer) -> None:
-    """Wait for the tracking store to catch up with the journal, within reason."""
-    if not spool.flush(timeout_s=FLUSH_S):
-        observer.on_message(
-            f"{spool.lag()} events are not in the tracking store yet; nothing is lost: run the "
-            "same command again to deliver them"
-        )
+def _deliver(spool: Spool, observer: Observer) -> bool:
+    """Wait for the tracking store to catch up with the journal, unless it is down."""
+    deadline = time.monotonic() + FLUSH_S
+    if spool.flush(timeout_s=FLUSH_STEP_S):
+        return True
+    observer.on_message(f"waiting for the tracking store: {spool.lag()} events to deliver")
+    while not spool.is_down and time.monotonic() < deadline:
+        if spool.flush(timeout_s=FLUSH_STEP_S):
+            return True
+    observer.on_message(
+        f"{spool.lag()} events are not in the tracking store yet; nothing is lost: run the same "
+        "command again to deliver them"
+    )
+    return False

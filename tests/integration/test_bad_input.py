@@ -55,6 +55,7 @@ CASES = {
     "more cpus than there are": (("cpu: 1", "cpu: 4096"), [("4096", "CPU")]),
     "gpus on a machine without": (("cpu: 1", "cpu: 1, gpu: 4096"), [("4096", "GPU")]),
     "file store": (("resources:", "tracking: {uri: ./mlruns}\nresources:"), [("mlruns", "sqlite")]),
+    "storage is a file": (("resources:", "storage: {path: bad.yaml}\nresources:"), [("storage",)]),
     "batch norm": (
         ("model.name: linear", "model.name: timm/resnet18"),
         [("BatchNorm", "bn1", "group", "frozen")],

@@ -249,6 +249,48 @@ def test_grid_with_conditions_runs_each_point_once(tmp_path, ray_cluster):
     assert result.best(max_epsilon=2).config["method"] == "dp_sgd"
 
 
+def test_a_grid_has_each_point_once_and_named_points_first(tmp_path, ray_cluster):
+    from dpsweep.preflight import preflight
+    from dpsweep.sweep import run_sweep
+
+    raw = make_spec(tmp_path, "points", tracking={"uri": None})
+    raw["search"] = {
+        "sampler": "grid",
+        "num_trials": 9,
+        "points_to_evaluate": [{"optim.lr": 1.0}],
+        "space": {"method": "dp_sgd", "optim.lr": {"choice": [0.5, 1.0]}, "train.epochs": 2},
+    }
+    spec = SweepSpec(**raw)
+    assert preflight(spec).num_trials == 2
+    assert [t.config["optim.lr"] for t in run_sweep(spec).trials] == [1.0, 0.5]
+
+
+def test_a_dead_tracking_server_does_not_hold_up_a_study(tmp_path):
+    """The study ends; the same command, with a store that works, delivers events and model."""
+    raw = make_spec(tmp_path, "dead", tracking={"uri": "http://127.0.0.1:9"})
+    raw["search"]["num_trials"] = 1
+    path = tmp_path / "dead.yaml"
+    path.write_text(yaml.safe_dump(raw))
+    started = time.monotonic()
+    done = cli("run", path)
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - started < 100
+    assert "events are not in the tracking store yet" in done.stderr
+    again = cli("run", path, "--set", f"tracking.uri=sqlite:///{tmp_path}/mlflow.db")
+    assert again.returncode == 0, again.stderr
+    assert [status for status, _ in children(tmp_path)] == ["FINISHED"]
+    best = load_sweep("dead", root=tmp_path / "studies").best()
+    assert best.model_uri.startswith("models:/")
+    assert best.run_id is not None
+
+
+def test_logs_of_an_unknown_trial(finished):
+    root, _ = finished
+    done = cli("logs", "digits", "--trial", 99, "--root", root / "studies")
+    assert done.returncode == 2
+    assert "has no trial 99" in done.stderr
+
+
 def test_infeasible_configurations_never_start(tmp_path, ray_cluster):
     from dpsweep.sweep import run_sweep
 

@@ -71,6 +71,12 @@ class Spool:
         """False for a study without tracking, where every other method does nothing."""
         return self._thread is not None
 
+    @property
+    def is_down(self) -> bool:
+        """True during an outage of the store: the last try has failed."""
+        with self._changed:
+            return self._pause_s > 0.0
+
     def lag(self) -> int:
         """Return how many journal events are not in the store yet."""
         if not self.is_enabled:

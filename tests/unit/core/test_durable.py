@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from dpsweep.durable import DurableLog, FileLock, read_log, write_atomically
+from dpsweep.durable import DurableLog, FileLock, is_locked, read_log, write_atomically
 from dpsweep.errors import LedgerError, StudyError
 
 
@@ -102,5 +102,8 @@ def test_file_lock_names_its_holder(tmp_path):
     lock = FileLock(tmp_path / "lock", holder="study 'x'")
     with pytest.raises(StudyError, match=f"study 'x' is already running .process {os.getpid()}"):
         FileLock(tmp_path / "lock", holder="study 'x'")
+    assert is_locked(tmp_path / "lock")
     lock.release()
+    assert not is_locked(tmp_path / "lock")
+    assert not is_locked(tmp_path / "nothing")
     FileLock(tmp_path / "lock", holder="study 'x'").release()
