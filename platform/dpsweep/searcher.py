@@ -16,7 +16,7 @@ import optuna
 from optuna.trial import TrialState as OptunaState
 from ray.tune.search import Searcher
 
-from dpsweep.errors import BadInputError, SweepError
+from dpsweep.errors import BadInputError, StudyError, SweepError
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.schedulers.ray_adapter import report_of
 from dpsweep.search_spaces.base import SearchSpace
@@ -152,6 +152,9 @@ class OptunaSearcher(Searcher):
             values = self._space.suggest(trial)
             try:
                 return trial, self._admit(trial.number, values)
+            except StudyError:
+                self._study.tell(trial, state=OptunaState.FAIL)
+                raise
             except BadInputError as error:
                 trial.set_user_attr("infeasible", error.message)
                 self._study.tell(trial, state=OptunaState.FAIL)

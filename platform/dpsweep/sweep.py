@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,7 +26,8 @@ from ray import tune
 from dpsweep import entries
 from dpsweep.cluster import TARGETS
 from dpsweep.cluster.base import ClusterTarget
-from dpsweep.errors import CheckpointError, SweepError
+from dpsweep.delivery import deliver, log_best_model
+from dpsweep.errors import StudyError, SweepError
 from dpsweep.preflight import Preflight, preflight
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.ledger import StudyLedger, study_spent, trial_spent
@@ -36,14 +36,12 @@ from dpsweep.schedulers import POLICIES
 from dpsweep.schedulers.ray_adapter import PolicyScheduler, StopWhen, TuneListener
 from dpsweep.searcher import OptunaSearcher, open_optuna_study
 from dpsweep.spec import SweepSpec
-from dpsweep.study import Observer, Study, TrialTask
-from dpsweep.tracking import Spool, open_spool
+from dpsweep.study import Observer, Study, StudyFiles, TrialTask
+from dpsweep.tracking import open_spool
 from dpsweep.trainables.base import DPTrainable
 from dpsweep.trainables.data import SweepData, load_dataset
-from dpsweep.trainables.execution import ExecutionSettings, export_model
+from dpsweep.trainables.execution import ExecutionSettings
 from dpsweep.trial import TrialReport, TrialState
-
-FLUSH_S, FLUSH_STEP_S = 120.0, 5.0
 
 
 def run_sweep(spec: SweepSpec, *, observer: Observer | None = None) -> SweepResult:
@@ -78,8 +76,8 @@ def run_sweep(spec: SweepSpec, *, observer: Observer | None = None) -> SweepResu
         if run.is_complete and study.view.state == "finished":
             observer.on_message(f"study {spec.name!r} has finished already; nothing to run")
             with open_spool(study.files, spec.tracking, observer.on_message) as spool:
-                _log_best_model(checked, study, spool, data, observer)
-                _deliver(spool, observer)
+                log_best_model(checked, study, spool, data, observer)
+                deliver(spool, observer)
             return SweepResult(study.files)
         target = TARGETS[spec.cluster.target](spec.cluster, spec.resources, study.files.path)
         stack.enter_context(target)
@@ -89,10 +87,10 @@ def run_sweep(spec: SweepSpec, *, observer: Observer | None = None) -> SweepResu
         try:
             state = run.execute(target)
             if state == "finished":
-                _log_best_model(checked, study, spool, data, observer)
+                log_best_model(checked, study, spool, data, observer)
         finally:
             study.write("study_ended", **entries.study_ended(study.files, state))
-            _deliver(spool, observer)
+            deliver(spool, observer)
     return SweepResult(study.files)
 
 
@@ -132,6 +130,8 @@ class _Run:
         for task in self.unfinished:
             self.observer.on_message(f"trial {task.trial}: continuing")
             self._write_start(task)
+        if self.num_admitted and not self.study.files.optuna.exists():
+            raise _lost_optuna(self.study.files)
         slots = min(target.slots(), spec.search.max_concurrent or target.slots())
         searcher = OptunaSearcher(
             spec,
@@ -197,6 +197,8 @@ class _Run:
 
     def _admit(self, trial: int, values: Mapping[str, Any]) -> TrialTask:
         """Plan a trial, reserve its cost, store its task: in this order, before it can start."""
+        if trial in self.study.view.trials:
+            raise _lost_optuna(self.study.files)
         task = self.checked.admit(trial, values)
         self.ledger.reserve(trial, task.plan, epsilon=task.planned_epsilon)
         self.study.write_task(task)
@@ -248,45 +250,10 @@ class _Run:
         return epsilon_of(spent, delta=privacy.delta, accountant=privacy.accountant)
 
 
-def _log_best_model(
-    checked: Preflight, study: Study, spool: Spool, data: SweepData, observer: Observer
-) -> None:
-    """Log the best trial's model to the tracking store, once; later launches try again."""
-    if not any(study.view.finished()) or not spool.is_enabled:
-        return
-    best = SweepResult(study.files).best().trial_id
-    if best in study.view.model_uris or not _deliver(spool, observer):
-        return
-    task = study.files.task(best)
-    try:
-        model, example = export_model(
-            study.files.trial(best),
-            method=task.method,
-            hparams=task.hparams,
-            plan=task.plan,
-            study_seed=checked.spec.seed,
-            trial=best,
-            data=data,
-        )
-    except CheckpointError as error:
-        observer.on_message(f"the best model is not in the tracking store: {error}")
-        return
-    uri = spool.log_model(best, model, example)
-    if uri is not None:
-        study.write("model_logged", trial=best, uri=uri)
-
-
-def _deliver(spool: Spool, observer: Observer) -> bool:
-    """Wait for the tracking store to catch up with the journal, unless it is down."""
-    deadline = time.monotonic() + FLUSH_S
-    if spool.flush(timeout_s=FLUSH_STEP_S):
-        return True
-    observer.on_message(f"waiting for the tracking store: {spool.lag()} events to deliver")
-    while not spool.is_down and time.monotonic() < deadline:
-        if spool.flush(timeout_s=FLUSH_STEP_S):
-            return True
-    observer.on_message(
-        f"{spool.lag()} events are not in the tracking store yet; nothing is lost: run the same "
-        "command again to deliver them"
+def _lost_optuna(files: StudyFiles) -> StudyError:
+    """Describe a study whose trial numbers would be given out a second time."""
+    return StudyError(
+        f"{files.optuna} does not know all trials of the journal",
+        because="it was deleted, or replaced by an older copy",
+        fix="restore it, or start a new study under another name",
     )
-    return False

@@ -203,6 +203,27 @@ def test_a_deleted_ledger_is_refused_by_every_reader(finished, tmp_path):
         assert "trial-0001.jsonl holds 0 charged events" in done.stderr
 
 
+@pytest.mark.parametrize("loss", ["deleted", "older copy"])
+def test_trial_numbers_are_never_given_out_twice(finished, tmp_path, loss, ray_cluster):
+    import shutil
+
+    from dpsweep.errors import StudyError
+    from dpsweep.sweep import run_sweep
+
+    root, _ = finished
+    shutil.copytree(root / "studies", tmp_path / "studies")
+    path = tmp_path / "studies" / "digits" / "optuna.db"
+    if loss == "deleted":
+        path.unlink()
+    else:
+        with sqlite3.connect(path) as db:
+            db.execute("delete from trials where number > 0")
+        db.close()
+    spec = make_spec(tmp_path, tracking={"uri": None}, search__num_trials=9)
+    with pytest.raises(StudyError, match="does not know all trials of the journal"):
+        run_sweep(SweepSpec(**spec))
+
+
 @pytest.mark.parametrize("verb", ["status", "logs", "best"])
 @pytest.mark.parametrize("output", ["json", "table"])
 def test_no_epsilon_without_its_terms(finished, verb, output):

@@ -1,0 +1,59 @@
+"""Delivery to the tracking store at the end of a launch: the last events and the best model."""
+
+from __future__ import annotations
+
+import time
+
+from dpsweep.errors import CheckpointError
+from dpsweep.preflight import Preflight
+from dpsweep.results import SweepResult
+from dpsweep.study import Observer, Study
+from dpsweep.tracking import Spool
+from dpsweep.trainables.data import SweepData
+from dpsweep.trainables.execution import export_model
+
+FLUSH_S, FLUSH_STEP_S = 120.0, 5.0
+
+
+def log_best_model(
+    checked: Preflight, study: Study, spool: Spool, data: SweepData, observer: Observer
+) -> None:
+    """Log the best trial's model to the tracking store, once; later launches try again."""
+    if not any(study.view.finished()) or not spool.is_enabled:
+        return
+    best = SweepResult(study.files).best().trial_id
+    if best in study.view.model_uris or not deliver(spool, observer):
+        return
+    task = study.files.task(best)
+    try:
+        model, example = export_model(
+            study.files.trial(best),
+            method=task.method,
+            hparams=task.hparams,
+            plan=task.plan,
+            study_seed=checked.spec.seed,
+            trial=best,
+            data=data,
+        )
+    except CheckpointError as error:
+        observer.on_message(f"the best model is not in the tracking store: {error}")
+        return
+    uri = spool.log_model(best, model, example)
+    if uri is not None:
+        study.write("model_logged", trial=best, uri=uri)
+
+
+def deliver(spool: Spool, observer: Observer) -> bool:
+    """Wait for the tracking store to catch up with the journal, unless it is down."""
+    deadline = time.monotonic() + FLUSH_S
+    if spool.flush(timeout_s=FLUSH_STEP_S):
+        return True
+    observer.on_message(f"waiting for the tracking store: {spool.lag()} events to deliver")
+    while not spool.is_down and time.monotonic() < deadline:
+        if spool.flush(timeout_s=FLUSH_STEP_S):
+            return True
+    observer.on_message(
+        f"{spool.lag()} events are not in the tracking store yet; nothing is lost: run the same "
+        "command again to deliver them"
+    )
+    return False
