@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dpsweep import __version__
+from dpsweep.privacy.ledger import STUDY_FILE, trial_file
 from dpsweep.results import SweepResult
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec import SweepSpec
@@ -85,16 +86,14 @@ def trial_started(spec: SweepSpec, task: TrialTask) -> dict[str, Any]:
         if hasattr(run.event, "noise_multiplier")
     ]
     rates = [run.event.sample_rate for run in task.plan.runs if hasattr(run.event, "sample_rate")]
-    plan: dict[str, Any] = {"steps": len(task.plan)}
-    if task.is_private:
-        plan["epsilon"] = task.planned_epsilon
+    # None: there is no finite one.
+    epsilon = task.planned_epsilon if task.is_private else None
+    plan: dict[str, Any] = {"steps": len(task.plan), "epsilon": epsilon}
     if sigmas:
         plan |= {"noise_multiplier": sigmas[0], "noise_multiplier_end": sigmas[-1]}
     if rates:
         plan["sample_rate"] = rates[0]
     hparams = {key: value for key, value in task.hparams.items() if value is not None}
-    if not task.is_private:
-        plan["epsilon"] = None  # no finite one
     return {
         "trial": task.trial,
         "hparams": {"method": task.method, **hparams},
@@ -105,7 +104,7 @@ def trial_started(spec: SweepSpec, task: TrialTask) -> dict[str, Any]:
 
 def artifacts(files: StudyFiles, trial: int) -> list[str]:
     """Return the files a trial's run keeps: its ledger and its plan."""
-    paths = [files.ledger / f"trial-{trial:04d}.jsonl", files.trial(trial) / "trial.json"]
+    paths = [trial_file(files.ledger, trial), files.trial(trial) / "trial.json"]
     return [str(path) for path in paths if path.exists()]
 
 
@@ -118,7 +117,7 @@ def study_ended(files: StudyFiles, state: str) -> dict[str, Any]:
         "card": card(files),
         "metrics": metrics,
         "tags": {"dp.sampling": composed.sampling, "dp.composed_accountant": composed.accountant},
-        "artifacts": [str(files.ledger / "study.jsonl")],
+        "artifacts": [str(files.ledger / STUDY_FILE)],
     }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from dpsweep.durable import is_locked, read_log
 from dpsweep.errors import NothingWithinBudgetError
-from dpsweep.privacy.accountants import PrivacyStatement, epsilon_of, shown_epsilon
+from dpsweep.privacy.accountants import AccountantName, PrivacyStatement, epsilon_of, shown_epsilon
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.ledger import study_spent, trial_spent
 from dpsweep.spec import SweepSpec
@@ -175,17 +175,19 @@ class SweepResult:
             )
         return rows
 
-    def _statement(self, spent: Plan, *, accounting: str, released: str) -> PrivacyStatement:
+    def _statement(
+        self, spent: Plan, *, accountant: AccountantName, released: str
+    ) -> PrivacyStatement:
         privacy = self.spec.privacy
         return PrivacyStatement(
-            epsilon=epsilon_of(spent, delta=privacy.delta, accountant=privacy.accountant),
+            epsilon=epsilon_of(spent, delta=privacy.delta, accountant=accountant),
             delta=privacy.delta,
-            accountant=privacy.accountant,
+            accountant=accountant,
             neighboring_relation=privacy.neighboring_relation,
             sampling=spent.sampling,
             privacy_unit=self.spec.data.privacy_unit,
-            accounting=accounting,
-            released=released,
+            accounting=privacy.accounting,
+            released=self._released(released),
         )
 
     def _released(self, what: str) -> str:
@@ -213,8 +215,8 @@ class SweepResult:
             metrics=view.metrics,
             statement=self._statement(
                 spent,
-                accounting=self.spec.privacy.accounting,
-                released=self._released("this trial alone; the cost of the search is not included"),
+                accountant=self.spec.privacy.accountant,
+                released="this trial alone; the cost of the search is not included",
             ),
             run_id=self._run_ids.get(view.trial),
             model_uri=uri,
@@ -250,17 +252,10 @@ class SweepResult:
         Guarantees:
             Under ``unaccounted`` this is an indication, not a guarantee: no filter was enforced.
         """
-        spent = study_spent(self.files.ledger, self.view.charged())
-        privacy = self.spec.privacy
-        return PrivacyStatement(
-            epsilon=epsilon_of(spent, delta=privacy.delta, accountant="rdp"),
-            delta=privacy.delta,
+        return self._statement(
+            study_spent(self.files.ledger, self.view.charged()),
             accountant="rdp",
-            neighboring_relation=privacy.neighboring_relation,
-            sampling=spent.sampling,
-            privacy_unit=self.spec.data.privacy_unit,
-            accounting=privacy.accounting,
-            released=self._released("every trial ever run (indication, not a guarantee)"),
+            released="every trial ever run (indication, not a guarantee)",
         )
 
 

@@ -256,14 +256,14 @@ class Study:
                 fix="set storage.path to a directory that can be written to",
             ) from error
         try:
-            self.is_resumed = self._freeze_spec()
+            self._freeze_spec()
             self._journal = DurableLog(self.files.journal)
             self.view = fold(self._journal.records)
         except BaseException:
             self._lock.release()
             raise
 
-    def _freeze_spec(self) -> bool:
+    def _freeze_spec(self) -> None:
         if not self.files.spec.exists():
             if any(self.files.ledger.glob("*")):
                 raise StudyError(
@@ -272,7 +272,7 @@ class Study:
                     fix="restore it, or give the new study another `name:`",
                 )
             write_atomically(self.files.spec, self.spec.to_yaml().encode())
-            return False
+            return
         changed = _differences(SweepSpec.from_yaml(self.files.spec), self.spec)
         if changed:
             raise StudyError(
@@ -282,7 +282,6 @@ class Study:
                 "(num_trials, max_concurrent, resources, tracking and cluster may change)",
             )
         write_atomically(self.files.spec, self.spec.to_yaml().encode())
-        return True
 
     def check_data(self, content_hash: str) -> None:
         """Refuse other records than those of the first launch.

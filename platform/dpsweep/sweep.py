@@ -210,7 +210,12 @@ class _Run:
 
     def _refuse(self, trial: int, values: Mapping[str, Any], error: SweepError) -> None:
         self.study.write("trial_infeasible", trial=trial, hparams=dict(values), reason=str(error))
-        self.observer.on_message(f"configuration {trial} is infeasible: {error.message}")
+        privacy = self.spec.privacy
+        self.observer.on_message(
+            f"configuration {trial} is infeasible: {error.message} (delta {privacy.delta:g}, "
+            f"{self.spec.data.privacy_unit}, {privacy.neighboring_relation}, Poisson sampling, "
+            f"{privacy.accountant}, {privacy.accounting})"
+        )
 
     def on_report(self, report: TrialReport) -> None:
         """Write down a report; the last one of a trial is written with its end."""

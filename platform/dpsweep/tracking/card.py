@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpsweep.errors import BadInputError
+from dpsweep.privacy.accountants import shown_epsilon
 
 # What each accounting mode lets a study say, and nothing more.
 CLAIMS: Mapping[str, str] = {
@@ -91,7 +92,7 @@ def privacy_card(facts: Mapping[str, Any]) -> str:
 
 def _up(epsilon: float) -> str:
     """Show an epsilon, rounded up in its last digit."""
-    return f"{math.ceil(epsilon * 1e4 - 1e-6) / 1e4:g}"
+    return f"{float(shown_epsilon(epsilon)):g}"
 
 
 def _number(value: float) -> str:
