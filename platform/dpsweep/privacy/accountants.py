@@ -18,6 +18,7 @@ from dpsweep.errors import BadInputError
 from dpsweep.privacy import rdp
 from dpsweep.privacy.budget import ADD_OR_REMOVE_ONE
 from dpsweep.privacy.events import (
+    CHARGED_PARTS,
     Gaussian,
     Laplace,
     NonPrivate,
@@ -52,7 +53,8 @@ class RdpAccountant:
 
     def epsilon(self, plan: Plan, *, delta: float) -> float:
         """Return the Renyi bound on the plan's epsilon, over all orders of ``rdp.ORDERS``."""
-        return epsilon_and_order(multiset(plan), _validate.in_unit_interval("delta", delta))[0]
+        delta = _validate.in_unit_interval("delta", delta)
+        return max(epsilon_and_order(events, delta)[0] for events in by_part(plan).values())
 
 
 class PldAccountant:
@@ -68,7 +70,8 @@ class PldAccountant:
 
     def epsilon(self, plan: Plan, *, delta: float) -> float:
         """Return the smaller of the PLD and the Renyi bound; both hold for a fixed plan."""
-        return _pld_epsilon(multiset(plan), _validate.in_unit_interval("delta", delta))
+        delta = _validate.in_unit_interval("delta", delta)
+        return max(_pld_epsilon(events, delta) for events in by_part(plan).values())
 
 
 def make_accountant(name: str) -> Accountant:
@@ -90,13 +93,19 @@ def epsilon_of(plan: Plan, *, delta: float, accountant: AccountantName = "rdp") 
     Guarantees:
         Add-or-remove-one, Poisson sampling, fixed plan. Depends on the events and their counts
         alone, so any order of the same events has bitwise the same epsilon, and asking has no
-        side effect. Under ``rdp``: the conversion of Canonne, Kamath and Steinke 2020 over a fixed
-        grid of orders; Laplace events alone also by their pure sum. Under ``pld``: dp_accounting's
+        side effect. Private and validation records are disjoint parts of the data, split without
+        looking at it: a record is in one of them, and what the other part's events released is
+        post-processing for it, so the plan costs the larger of the two compositions and not their
+        sum. Events on public records cost nothing.
+
+        Under ``rdp``: the conversion of Canonne, Kamath and Steinke 2020 over a fixed grid of
+        orders; Laplace events alone also by their pure sum. Under ``pld``: dp_accounting's
         pessimistic estimate; Gaussians over all records alone by the exact formula of Balle and
         Wang 2018; a plan with more than 128 different Poisson-sampled Gaussians has its noise
         multipliers rounded down onto a logarithmic grid, which over-counts by about two percent.
 
-        Not covered: shuffled batches, replace-one neighbors, and (``pld``) adaptive stops.
+        Not covered: shuffled batches, replace-one neighbors, a split that depends on the data or
+        is drawn again, and (``pld``) adaptive stops.
 
     Args:
         plan: The events; an empty plan costs 0.
@@ -110,11 +119,21 @@ def epsilon_of(plan: Plan, *, delta: float, accountant: AccountantName = "rdp") 
     return make_accountant(accountant).epsilon(plan, delta=delta)
 
 
+def by_part(plan: Plan) -> dict[str, Multiset]:
+    """Return the events on each part of the protected records, both keys always present."""
+    return {part: multiset(plan.part(part)) for part in CHARGED_PARTS}
+
+
 def multiset(plan: Plan) -> Multiset:
-    """Return the plan's events with their counts, sorted; what costs nothing is left out."""
+    """Return the plan's events with their counts, sorted; what costs nothing is left out.
+
+    The two protected parts are not told apart: their sum bounds each of them.
+    """
     counts: Counter[PrivacyEvent] = Counter()
     for run in plan.runs:
         event = run.event
+        if run.part == "public":
+            continue
         if isinstance(event, PoissonGaussian):
             if event.sample_rate == 0:
                 continue
@@ -273,7 +292,7 @@ def analytic_gaussian_epsilon(mu: float, delta: float) -> float:
     return high * (1 + 1e-12)
 
 
-def _round_down(events: Multiset) -> Multiset:
+def rounded_down(events: Multiset) -> Multiset:
     """Put Poisson-sampled noise multipliers onto at most ``_MAX_LEVELS`` levels per sample rate.
 
     The grid exp(j 2^-m) is finest where few levels are needed, and coarser grids are part of finer
@@ -287,10 +306,10 @@ def _round_down(events: Multiset) -> Multiset:
         else:
             result[event] += count
     for rate, pairs in by_rate.items():
-        logs = [math.log(sigma) for sigma, _ in pairs]
+        logs = [math.log(sigma) for sigma, _ in pairs if sigma > 0]
         for sigma, count in pairs:
             rounded = sigma
-            if len(pairs) > _MAX_LEVELS:
+            if len(pairs) > _MAX_LEVELS and sigma > 0:
                 # One level more than the range over the spacing may be needed at either end.
                 spread = max(max(logs) - min(logs), 1e-9)
                 spacing = 2.0 ** math.ceil(math.log2(spread / (_MAX_LEVELS - 2)))
@@ -341,7 +360,7 @@ def _pld_epsilon(events: Multiset, delta: float) -> float:
     precision = math.fsum(
         count / event.noise_multiplier**2 for event, count in events if isinstance(event, Gaussian)
     )
-    rest = _round_down(tuple(item for item in events if not isinstance(item[0], Gaussian)))
+    rest = rounded_down(tuple(item for item in events if not isinstance(item[0], Gaussian)))
     if not rest:
         return min(analytic_gaussian_epsilon(math.sqrt(precision), delta), renyi)
     if precision > 0:
@@ -364,7 +383,7 @@ def shown_epsilon(epsilon: float | None) -> str:
     >>> shown_epsilon(1.99991), shown_epsilon(2.0), shown_epsilon(None)
     ('2.0000', '2.0000', 'inf')
     """
-    if epsilon is None or math.isinf(epsilon):
+    if epsilon is None or not math.isfinite(epsilon):
         return "inf"
     return f"{math.ceil(epsilon * 1e4 - 1e-6) / 1e4:.4f}"
 

@@ -37,14 +37,18 @@ class EpsilonClock:
 
     Guarantees:
         The values are ``epsilon_of`` the same events and never decrease in the position. A fixed
-        plan only: the plan, hence the clock, does not depend on private data.
+        plan only: the plan, hence the clock, does not depend on private data. About the private
+        part alone: releases on validation records have no position.
 
     Args:
-        plan: What the trial will do.
+        plan: What the trial will do, restricted to the private part.
         delta: In (0, 1).
         accountant: ``rdp`` (a table of all positions on first use; a look-up takes microseconds)
             or ``pld`` (each position computed when it is asked for, and remembered).
-        spent: What was charged before position 0 (crashed segments of earlier processes).
+        spent: What was charged to the private part before position 0 (crashed segments of earlier
+            processes).
+    Raises:
+        BadInputError: An event is about other records.
     """
 
     def __init__(
@@ -56,6 +60,12 @@ class EpsilonClock:
         spent: Plan = _NO_PLAN,
     ) -> None:
         _validate.one_of("accountant", accountant, ACCOUNTANTS)
+        others = {run.part for run in (plan + spent).runs} - {"private"}
+        if others:
+            raise BadInputError(
+                f"a clock is about private records, not about {', '.join(sorted(others))} ones",
+                fix='plan.part("private")',
+            )
         self.plan = plan
         self.spent = spent
         self.delta = _validate.in_unit_interval("delta", delta)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Any, Literal
@@ -14,6 +14,11 @@ from dpsweep.errors import BadInputError
 from dpsweep.registry import did_you_mean
 
 Sampling = Literal["poisson", "full_batch", "mixed", "none"]
+#: Whose records an event reads. A split that does not depend on the data makes the parts disjoint.
+Part = Literal["private", "validation", "public"]
+PARTS: tuple[Part, ...] = ("private", "validation", "public")
+#: The parts whose records are protected; each is charged by the events on itself alone.
+CHARGED_PARTS: tuple[Part, ...] = ("private", "validation")
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,9 @@ class RepeatAndSelect:
     Attributes:
         mean: E[K], at least 1.
         shape: eta, or "poisson".
-        of: Plan of one run; the caller makes it the most expensive one.
+        of: Plan of one run; the caller makes it the most expensive one. Its events are about one
+            part, named by the run of this event: a selection by validation scores is one event
+            for each of the two parts.
     """
 
     mean: float
@@ -95,6 +102,11 @@ class RepeatAndSelect:
         object.__setattr__(self, "shape", _selection_shape(self.shape))
         if not isinstance(self.of, Plan):
             raise BadInputError(f"of must be a Plan, got {type(self.of).__name__}")
+        if any(run.part != "private" for run in self.of.runs):
+            raise BadInputError(
+                "the events inside repeat_and_select have no part of their own",
+                fix="give the part of the selection itself; one selection for each part",
+            )
 
 
 @dataclass(frozen=True)
@@ -113,16 +125,19 @@ class EventRun:
     Attributes:
         event: What happens at each of the positions.
         count: Number of positions, at least 1.
-        phase: Which part of the method causes it (``train``, ``normalize``, ...).
+        phase: Which stage of the method causes it (``train``, ``normalize``, ...).
+        part: Whose records it reads: ``private``, ``validation`` or ``public`` (free).
     """
 
     event: PrivacyEvent
     count: int = 1
     phase: str = "train"
+    part: Part = "private"
 
     def __post_init__(self) -> None:
         if not isinstance(self.event, _EVENT_TYPES):
             raise BadInputError(f"not a privacy event: {self.event!r}")
+        _validate.one_of("part", self.part, PARTS)
         object.__setattr__(self, "count", _validate.whole("count", self.count, low=1))
 
 
@@ -186,7 +201,7 @@ class Plan:
         position = start
         while position < stop:
             run, end = self.runs[index], min(self._ends[index], stop)
-            runs.append(EventRun(run.event, end - position, run.phase))
+            runs.append(EventRun(run.event, end - position, run.phase, run.part))
             position, index = end, index + 1
         return Plan(tuple(runs))
 
@@ -194,17 +209,30 @@ class Plan:
         """Return the same sequence with adjacent equal runs made one."""
         runs: list[EventRun] = []
         for run in self.runs:
-            if runs and runs[-1].event == run.event and runs[-1].phase == run.phase:
-                run = EventRun(run.event, runs.pop().count + run.count, run.phase)
+            if runs and _label(runs[-1]) == _label(run) and runs[-1].event == run.event:
+                run = replace(run, count=runs.pop().count + run.count)
             runs.append(run)
         return Plan(tuple(runs))
 
+    def part(self, name: Part) -> Plan:
+        """Return the events on one part of the records, in their order."""
+        return Plan(tuple(run for run in self.runs if run.part == name))
+
+    def labelled(self, part: Part) -> Plan:
+        """Return the same events as events on ``part``."""
+        return Plan(tuple(replace(run, part=part) for run in self.runs))
+
     @property
     def sampling(self) -> Sampling:
-        """How records enter the events: Poisson samples, all of them, both, or nothing known."""
+        """How records enter the events: Poisson samples, all of them, both, or nothing known.
+
+        Events on public records do not count.
+        """
         kinds: set[str] = set()
         for run in self.runs:
             event = run.event
+            if run.part == "public":
+                continue
             if isinstance(event, PoissonGaussian):
                 kinds.add("poisson" if event.sample_rate < 1 else "full_batch")
             elif isinstance(event, RepeatAndSelect):
@@ -220,11 +248,12 @@ class Plan:
 
     @property
     def is_private(self) -> bool:
-        """False if some event has no finite epsilon."""
+        """False if some event on protected records has no finite epsilon."""
         return not any(
             isinstance(run.event, NonPrivate)
             or (isinstance(run.event, RepeatAndSelect) and not run.event.of.is_private)
             for run in self.runs
+            if run.part != "public"
         )
 
     def to_json(self) -> list[dict[str, Any]]:
@@ -235,6 +264,8 @@ class Plan:
             segment["steps" if isinstance(run.event, PoissonGaussian) else "count"] = run.count
             if run.phase != "train":
                 segment["phase"] = run.phase
+            if run.part != "private":
+                segment["part"] = run.part
             segments.append(segment)
         return segments
 
@@ -247,7 +278,8 @@ class Plan:
                 "sample_rate": q, "steps": n}``, ``{"event": "gaussian", "noise_multiplier": s,
                 "count": n}``, ``{"event": "laplace", "scale": b, "count": n}``, ``{"event":
                 "repeat_and_select", "mean": m, "shape": eta or "poisson", "of": [..]}`` and
-                ``{"event": "non_private", "count": n}``. Counts default to 1.
+                ``{"event": "non_private", "count": n}``. Counts default to 1; ``"part"`` to
+                ``"private"``.
         Raises:
             BadInputError: With every mistake of every segment, one line each.
         """
@@ -256,6 +288,10 @@ class Plan:
         if mistakes:
             raise BadInputError("\n".join(mistakes))
         return plan
+
+
+def _label(run: EventRun) -> tuple[str, Part]:
+    return run.phase, run.part
 
 
 def _segment_of(event: PrivacyEvent) -> dict[str, Any]:
@@ -328,7 +364,7 @@ def _run_of(segment: Any, where: str, mistakes: list[str]) -> EventRun | None:
         )
         return None
     required, count_key = _FORMS[name]
-    allowed = ["event", *required, count_key, "phase"]
+    allowed = ["event", *required, count_key, "phase", "part"]
     for key in segment:
         if key not in allowed:
             hint = did_you_mean(str(key), allowed)
@@ -350,9 +386,17 @@ def _run_of(segment: Any, where: str, mistakes: list[str]) -> EventRun | None:
     phase = segment.get("phase", "train")
     if not isinstance(phase, str):
         mistakes.append(f"{where}phase must be a word, got {phase!r}")
+    part = _attempt(
+        lambda value: _validate.one_of("part", value, PARTS),
+        segment.get("part", "private"),
+        where,
+        mistakes,
+    )
     if len(mistakes) > known_before:
         return None
-    return EventRun(_TYPES[name](**values), count, phase)
+    return _attempt(
+        lambda event: EventRun(event(**values), count, phase, part), _TYPES[name], where, mistakes
+    )
 
 
 def _attempt(check: Callable[[Any], Any], value: Any, where: str, mistakes: list[str]) -> Any:
@@ -364,7 +408,15 @@ def _attempt(check: Callable[[Any], Any], value: Any, where: str, mistakes: list
 
 
 def to_dp_event(plan: Plan) -> Any:
-    """Return the plan as a ``dp_accounting.DpEvent``, the exchange format with other tools."""
+    """Return the plan as a ``dp_accounting.DpEvent``, the exchange format with other tools.
+
+    Raises:
+        BadInputError: The plan is about several parts, which no single event expresses.
+    """
+    if len({run.part for run in plan.runs}) > 1:
+        raise BadInputError(
+            "a DpEvent is about one part of the records", fix="convert plan.part(..) of each part"
+        )
     import dp_accounting
     from dp_accounting import dp_event
 

@@ -1,26 +1,30 @@
 """The write-ahead privacy ledger: an event is charged durably before it runs, and never uncharged.
 
 One file per trial, written by the process that executes the trial, and one per study, written by
-the driver for admission. Both are append-only (``dpsweep.durable``), so spent privacy survives
-``kill -9`` of either and never goes down: not by crash, retry, prune, delete or resume.
+the driver for admission (``study_ledger``). Both are append-only (``dpsweep.durable``), so spent
+privacy survives ``kill -9`` of either and never goes down: not by crash, retry, prune, delete or
+resume.
 """
 
 from __future__ import annotations
 
-import math
 import os
+import re
 import socket
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dpsweep.durable import DurableLog, read_log
 from dpsweep.errors import BudgetExceededError, LedgerError
-from dpsweep.privacy.accountants import AccountantName, epsilon_of
-from dpsweep.privacy.budget import PrivacyBudget
-from dpsweep.privacy.events import Plan
+from dpsweep.privacy.accountants import AccountantName, epsilon_of, shown_epsilon
+from dpsweep.privacy.budget import ADD_OR_REMOVE_ONE, PrivacyBudget
+from dpsweep.privacy.events import CHARGED_PARTS, EventRun, Plan
+from dpsweep.privacy.filter import RESERVATION_SLACK, Cost, RenyiFilter
 
 STUDY_FILE = "study.jsonl"
+_TRIAL_FILE = re.compile(r"trial-(\d+)(\.attempt-\d+)?\.jsonl")
 
 
 def trial_file(directory: Path, trial: int) -> Path:
@@ -30,11 +34,34 @@ def trial_file(directory: Path, trial: int) -> Path:
 
 def charged_events(records: list[dict[str, Any]]) -> Plan:
     """Return everything a trial's records ever charged, in order, repeats included."""
-    spent = Plan(())
-    for record in records:
-        if record["kind"] == "charge":
-            spent = spent + Plan.from_json(record["events"])
-    return spent.merged()
+    charges = [Plan.from_json(record["events"]) for record in records if record["kind"] == "charge"]
+    return Plan(tuple(run for charge in charges for run in charge.runs)).merged()
+
+
+@dataclass(frozen=True)
+class TrialLimit:
+    """What a trial holds of a composed study's budget.
+
+    Attributes:
+        filter: The study's filter.
+        cost: Renyi cost at the filter's order that is reserved for the trial.
+    """
+
+    filter: RenyiFilter
+    cost: Cost
+
+    def excess(self, spent: Plan) -> str | None:
+        """Say by how much ``spent`` is over the reservation, or return None: it is not."""
+        costs = self.filter.cost(spent)
+        for part in CHARGED_PARTS:
+            # A reservation holds twice this much more than its plan costs, for rounding errors.
+            if not costs[part] <= self.cost[part] * (1 + RESERVATION_SLACK / 2):
+                return (
+                    f"a Renyi cost of {costs[part]:.6g} at order {self.filter.order:g} on the "
+                    f"{part} records, over the {self.cost[part]:.6g} that the trial has reserved "
+                    "of the study's budget"
+                )
+        return None
 
 
 class TrialLedger:
@@ -42,9 +69,9 @@ class TrialLedger:
 
     Guarantees:
         ``charge`` returns only after the record is on disk; call it *before* the events run. The
-        hard stop is here: a charge that would take the trial over its cap is refused and leaves
-        the ledger as it was. A crash between charge and run leaves the charge. Restoring a model
-        checkpoint does not touch the ledger.
+        hard stop is here: a charge that would take the trial over its cap, or over what it has
+        reserved of the study's budget, is refused and leaves the ledger as it was. A crash between
+        charge and run leaves the charge. Restoring a model checkpoint does not touch the ledger.
 
         Not covered: events that a method causes without charging them (each method's conformance
         test compares executed with charged events), and a ledger file edited by hand.
@@ -53,16 +80,30 @@ class TrialLedger:
         path: File of this trial.
         budget: Cap of the trial, or None for a method that is not private.
         accountant: Accountant of the cap.
+        limit: What the trial has reserved of a composed study's budget, or None.
+        fresh: Begin a new file if this one holds charges; the old one is kept beside it under
+            another name. Only for trials whose lost attempts are never released (``select``).
     Raises:
         LedgerError: Another process executes this trial, or the file is damaged.
     """
 
     def __init__(
-        self, path: Path, *, budget: PrivacyBudget | None, accountant: AccountantName
+        self,
+        path: Path,
+        *,
+        budget: PrivacyBudget | None,
+        accountant: AccountantName,
+        limit: TrialLimit | None = None,
+        fresh: bool = False,
     ) -> None:
         self._log = DurableLog(path)
+        if fresh and any(record["kind"] == "charge" for record in self._log.records):
+            path.rename(_archive_of(path))
+            self._log.close()
+            self._log = DurableLog(path)  # syncs the directory, the new name included
         self._budget = budget
         self._accountant = accountant
+        self._limit = limit
         self.path = path
         self.spent = charged_events(self._log.records)
         self._log.append({"kind": "open", "host": socket.gethostname(), "pid": os.getpid()})
@@ -75,75 +116,91 @@ class TrialLedger:
         """How many processes have opened this ledger for writing, this one included."""
         return sum(record["kind"] == "open" for record in self._log.records)
 
+    @property
+    def position_charges(self) -> int:
+        """Number of charged events that were positions of the plan, repeats included."""
+        charges = [r for r in self._log.records if r["kind"] == "charge" and "start" in r]
+        return sum(record["stop"] - record["start"] for record in charges)
+
     def epsilon(self) -> float:
         """Return the epsilon of everything ever charged, at the budget's delta."""
         if self._budget is None:
-            return float("inf") if len(self.spent) else 0.0
+            return float("inf") if any(run.part != "public" for run in self.spent.runs) else 0.0
         return epsilon_of(self.spent, delta=self._budget.delta, accountant=self._accountant)
+
+    def affords(self, events: Plan) -> bool:
+        """Say whether a charge of these events would be accepted now."""
+        return self._refusal("", self._with(events)) is None
 
     def charge(self, start: int, stop: int, events: Plan) -> None:
         """Charge the events of plan positions ``[start, stop)``; run them only afterwards.
 
         Raises:
-            BudgetExceededError: They would take the trial over its cap; nothing was charged.
+            BudgetExceededError: They would take the trial over its cap or its reservation; nothing
+                was charged.
         """
         if len(events) != stop - start:
             raise LedgerError(f"{len(events)} events for positions {start} to {stop - 1}")
-        total = (self.spent + events).merged()
+        place = {"start": start, "stop": stop}
+        self._charge(f"positions {start} to {stop - 1}", events, place)
+
+    def release(self, events: Plan) -> None:
+        """Charge events that are no positions of the plan (noisy scores), before they happen.
+
+        Raises:
+            BudgetExceededError: As for ``charge``.
+        """
+        self._charge(f"{len(events)} further events", events, {})
+
+    def _charge(self, what: str, events: Plan, place: Mapping[str, int]) -> None:
+        total = self._with(events)
+        refusal = self._refusal(what, total)
+        if refusal is not None:
+            raise refusal
+        self._log.append({"kind": "charge", **place, "events": events.merged().to_json()})
+        self.spent = total
+
+    def _with(self, events: Plan) -> Plan:
+        return (self.spent + events).merged()
+
+    def _refusal(self, what: str, total: Plan) -> BudgetExceededError | None:
+        """Return why ``total`` may not have been charged, or None: it may."""
+        charged = f"{len(self.spent)} events are charged already"
         if self._budget is not None:
             epsilon = epsilon_of(total, delta=self._budget.delta, accountant=self._accountant)
             if not epsilon <= self._budget.target_epsilon:  # also refuses what is not a number
-                raise BudgetExceededError(
-                    f"positions {start} to {stop - 1} would cost epsilon={epsilon:.4f} at "
+                return BudgetExceededError(
+                    f"{what} would cost epsilon={shown_epsilon(epsilon)} at "
                     f"delta={self._budget.delta:g}, over trial_epsilon="
                     f"{self._budget.target_epsilon:g}; refused and not run",
-                    because=f"{len(self.spent)} events are charged already ({self._accountant}, "
-                    f"{self._budget.neighboring_relation})",
+                    because=f"{charged} ({self._accountant}, {self._budget.neighboring_relation})",
                 )
-        self._log.append(
-            {"kind": "charge", "start": start, "stop": stop, "events": events.merged().to_json()}
-        )
-        self.spent = total
+        excess = self._limit.excess(total) if self._limit is not None else None
+        if self._limit is not None and excess is not None:
+            study = self._limit.filter
+            return BudgetExceededError(
+                f"{what} would take the trial to {excess}; refused and not run",
+                because=f"{charged}, and all trials together share epsilon="
+                f"{study.target_epsilon:g} at delta={study.delta:g} (rdp, {ADD_OR_REMOVE_ONE}, "
+                "accounting composed)",
+            )
+        return None
 
     def close(self) -> None:
         """Release the file, so that another process may continue the trial."""
         self._log.close()
 
 
-class StudyLedger:
-    """The study's side of the ledger: admissions by the driver, and the sum over all trials.
-
-    Args:
-        directory: Where the ledger files of a study lie.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._log = DurableLog(directory / STUDY_FILE)
-
-    def reserve(self, trial: int, plan: Plan, *, epsilon: float) -> None:
-        """Write a trial's full plan and its epsilon durably before launch; once per trial."""
-        if not any(r["kind"] == "reserve" and r["trial"] == trial for r in self._log.records):
-            self._log.append(
-                {
-                    "kind": "reserve",
-                    "trial": trial,
-                    "events": plan.merged().to_json(),
-                    "epsilon": epsilon if math.isfinite(epsilon) else None,
-                }
-            )
-
-    def settle(self, trial: int, state: str) -> None:
-        """Write that a trial has ended; what it never ran stays uncharged in its own file."""
-        self._log.append({"kind": "settle", "trial": trial, "state": state})
-
-    def close(self) -> None:
-        """Release the file."""
-        self._log.close()
+def _archive_of(path: Path) -> Path:
+    """Return a free name for a trial's lost attempt: ``trial-0007.attempt-1.jsonl``."""
+    number = 1
+    while (archive := path.with_name(f"{path.stem}.attempt-{number}.jsonl")).exists():
+        number += 1
+    return archive
 
 
 def trial_spent(directory: Path, trial: int, *, at_least: int = 0) -> Plan:
-    """Return everything charged to one trial so far.
+    """Return everything charged to one trial so far, without attempts that were begun afresh.
 
     Args:
         directory: Where the ledger files of a study lie.
@@ -172,16 +229,28 @@ def check_complete(path: Path, charged: int, at_least: int) -> None:
         )
 
 
+def trials_on_disk(directory: Path) -> dict[int, list[Path]]:
+    """Return the ledger files of each trial: lost attempts first, then the one that counts."""
+    files: dict[int, list[Path]] = {}
+    for path in sorted(directory.glob("trial-*.jsonl"), key=lambda path: (-len(path.name), path)):
+        match = _TRIAL_FILE.fullmatch(path.name)
+        if match:
+            files.setdefault(int(match[1]), []).append(path)
+    return files
+
+
 def study_spent(directory: Path, at_least: Mapping[int, int]) -> Plan:
     """Return everything charged to any trial of a study: finished, pruned, failed or repeated.
 
     Args:
         directory: Where the ledger files of a study lie.
-        at_least: Known number of charged events by trial, as in ``trial_spent``.
+        at_least: Known number of charged events by trial, as in ``trial_spent``; lost attempts
+            count too.
     Raises:
         LedgerError: A file is damaged or lost, or belongs to a trial nobody knows.
     """
-    strays = {int(path.stem[6:]) for path in directory.glob("trial-*.jsonl")} - set(at_least)
+    files = trials_on_disk(directory)
+    strays = set(files) - set(at_least)
     if strays:
         raise LedgerError(
             f"{directory} holds ledgers of trials that the journal does not know: "
@@ -189,7 +258,10 @@ def study_spent(directory: Path, at_least: Mapping[int, int]) -> Plan:
             because="the journal was deleted, truncated or replaced",
             fix="restore it, or start a new study under another name",
         )
-    spent = Plan(())
+    runs: list[EventRun] = []
     for trial, known in sorted(at_least.items()):
-        spent = spent + trial_spent(directory, trial, at_least=known)
-    return spent.merged()
+        attempts = [charged_events(read_log(path)) for path in files.get(trial, [])]
+        check_complete(trial_file(directory, trial), sum(map(len, attempts)), known)
+        for attempt in attempts:
+            runs.extend(attempt.runs)
+    return Plan(tuple(runs)).merged()

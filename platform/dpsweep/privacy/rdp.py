@@ -38,9 +38,8 @@ ORDERS: Array = np.concatenate([_FRACTIONAL, _INTEGER])[_SORTED]
 #: Further orders (much noise, few steps), computed only where the best order is ORDERS[-1].
 HIGH_ORDERS: tuple[int, ...] = (2048, 4096, 8192, 16384, 32768)
 
-# Curves are rounded up by this much: far above the error of the sums below, far below any digit
-# that is printed.
-_ROUND_UP = 1.0 + 1e-9
+# Curves are rounded up by more than the error of the sums below, far below any digit printed.
+_ROUND_UP = 1.0 + 1e-8
 _BLOCK_ELEMENTS = 1 << 19  # elements of a temporary: 4 MiB of float64
 _TAIL = 9.0  # standard deviations kept on either side; the rest is below e^-40
 # Below this noise the quadrature needs more points than its curves are worth (one step costs an
@@ -228,7 +227,7 @@ def poisson_gaussian_rdp(noise: Array, sample_rate: float, orders: Array | None 
 
     Guarantees:
         Within 1e-7 (relative) of the formula of Mironov, Talwar and Zhang, and rounded up by
-        1e-9; at noise multipliers below 0.05 fractional orders are bounded from above.
+        1e-8; at noise multipliers below 0.05 fractional orders are bounded from above.
 
     Args:
         noise: Noise multipliers >= 0, float64, shape (n,).
@@ -286,8 +285,18 @@ def _kl_log_delta(rdp: Array) -> Array:
         return np.asarray(0.5 * np.log(-np.expm1(-rdp)))
 
 
-def _selection_gamma(mean: float, shape: float) -> float:
-    """Return gamma of the truncated negative binomial with E[K] = mean, on the low (safe) side."""
+def selection_gamma(mean: float, shape: float) -> float:
+    """Return gamma of the truncated negative binomial with E[K] = mean, on the low (safe) side.
+
+    E[K] = eta (1 - gamma) / (gamma (1 - gamma^eta)), or (1/gamma - 1) / log(1/gamma) for eta = 0.
+
+    >>> selection_gamma(10, 1), round(selection_gamma(10, 0), 4)
+    (0.1, 0.0269)
+
+    Args:
+        mean: E[K] >= 1.
+        shape: eta >= 0.
+    """
     if mean == 1:
         return 1.0
     if shape == 1:
@@ -328,7 +337,7 @@ def repeat_and_select_rdp(rdp: Array, orders: Array, mean: float, shape: float |
             delta = np.minimum(np.exp(log_delta), 1.0)
             return np.asarray(rdp + mean * delta + math.log(mean) / (orders - 1))
         eta = float(shape)
-        log_gamma = math.log(_selection_gamma(mean, eta))
+        log_gamma = math.log(selection_gamma(mean, eta))
         constant = (1 + eta) * float(np.min((1 - 1 / orders) * rdp - log_gamma / orders))
         curve = rdp + math.log(mean) / (orders - 1) + constant
     # A Renyi curve does not fall, so a bound at a higher order holds at the lower ones too.

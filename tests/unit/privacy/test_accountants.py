@@ -122,6 +122,34 @@ def test_rdp_cache_survives_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
     assert epsilon_of(plan, delta=DELTA) == first
 
 
+@pytest.mark.parametrize("accountant", BOTH)
+def test_disjoint_parts_cost_the_larger_and_public_records_nothing(accountant: str) -> None:
+    def epsilon(plan: Plan) -> float:
+        return epsilon_of(plan, delta=DELTA, accountant=accountant)
+
+    training, scores = dp_sgd(1.0, 0.01, 300), plan_of((Gaussian(50.0), 100))
+    cheap, dear = sorted([epsilon(training), epsilon(scores)])
+    assert cheap < dear < epsilon(training + scores)
+    parts = training + scores.labelled("validation")
+    assert epsilon(parts) == dear
+    assert epsilon(parts + parts.labelled("public")) == dear
+    assert epsilon(scores.labelled("validation") + training) == dear
+    assert epsilon((training + scores).labelled("public")) == 0
+    endless = plan_of((NonPrivate(), 1))
+    assert epsilon(parts + endless.labelled("public")) == dear
+    assert epsilon(parts + endless.labelled("validation")) == math.inf
+
+
+def test_a_selection_by_scores_costs_the_larger_of_its_two_selections() -> None:
+    training, scores = dp_sgd(1.0, 0.01, 300), plan_of((Gaussian(50.0), 1))
+    best = [
+        EventRun(RepeatAndSelect(10, 1, training)),
+        EventRun(RepeatAndSelect(10, 1, scores), part="validation"),
+    ]
+    alone = [epsilon_of(Plan((run,)), delta=DELTA) for run in best]
+    assert epsilon_of(Plan(tuple(best)), delta=DELTA) == max(alone) == alone[0]
+
+
 def test_high_orders_are_used_where_the_grid_ends_too_early() -> None:
     # zCDP: epsilon of rho = 2e-9 needs orders in the tens of thousands.
     plan = plan_of((Gaussian(16000.0), 1))
@@ -134,16 +162,16 @@ def test_high_orders_are_used_where_the_grid_ends_too_early() -> None:
 def test_schedules_with_many_levels_are_rounded_to_the_private_side() -> None:
     few = NoiseSchedule("linear", 0.6).plan(2.0, 0.02, 100)
     many = NoiseSchedule("linear", 0.6).plan(2.0, 0.02, 400)
-    exact = accountants._round_down(accountants.multiset(few))
+    exact = accountants.rounded_down(accountants.multiset(few))
     assert exact == accountants.multiset(few)
-    rounded = accountants._round_down(accountants.multiset(many))
+    rounded = accountants.rounded_down(accountants.multiset(many))
     assert len(rounded) <= accountants._MAX_LEVELS
     assert sum(count for _, count in rounded) == 400
     before = sorted(e.noise_multiplier for e, n in accountants.multiset(many) for _ in range(n))
     after = sorted(e.noise_multiplier for e, n in rounded for _ in range(n))
     assert all(0.98 * b <= a <= b for a, b in zip(after, before))
     # A part of the plan is never rounded further down than the whole.
-    part = accountants._round_down(accountants.multiset(many.slice(0, 200)))
+    part = accountants.rounded_down(accountants.multiset(many.slice(0, 200)))
     finest = {e.noise_multiplier: n for e, n in part}
     assert sum(finest.values()) == 200
     assert sorted(finest)[0] >= min(

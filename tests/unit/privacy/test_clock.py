@@ -132,3 +132,15 @@ def test_a_known_plan_is_set_up_in_a_fifth_of_a_second_and_looked_up_in_microsec
     for position in range(1000):
         clock.epsilon_after(position)
     assert (time.process_time() - start) / 1000 < 15e-6
+
+
+@pytest.mark.parametrize("part", ["validation", "public"])
+def test_a_clock_is_about_private_records(part: str) -> None:
+    private, other = (
+        Plan((EventRun(PoissonGaussian(1.0, 0.01), 100, part=name),)) for name in ("private", part)
+    )
+    for plan, spent in ((private + other, Plan()), (private, other)):
+        with pytest.raises(BadInputError, match=f"about private records, not about {part}"):
+            EpsilonClock(plan, delta=DELTA, spent=spent)
+    mixed = EpsilonClock(private, delta=DELTA, spent=(private + other).part("private"))
+    assert mixed.epsilon_after(100) == pytest.approx(epsilon_of(private + private, delta=DELTA))

@@ -30,13 +30,15 @@ simple = st.one_of(
     st.builds(Laplace, amounts),
     st.just(NonPrivate()),
 )
-runs = st.builds(EventRun, simple, st.integers(1, 50), st.sampled_from(["train", "normalize"]))
+PARTS = ["private", "validation", "public"]
+phases = st.sampled_from(["train", "normalize"])
+runs = st.builds(EventRun, simple, st.integers(1, 50), phases, st.sampled_from(PARTS))
 simple_plans = st.builds(Plan, st.lists(runs, max_size=6).map(tuple))
 selected = st.builds(
     RepeatAndSelect,
     st.floats(min_value=1, max_value=100),
     st.one_of(st.just("poisson"), st.floats(min_value=0, max_value=5)),
-    simple_plans,
+    simple_plans.map(lambda plan: plan.labelled("private")),
 )
 plans = st.builds(
     lambda plan, extra: plan + Plan(tuple(EventRun(event) for event in extra)),
@@ -59,6 +61,69 @@ def test_slices_partition_the_positions(plan: Plan, data: st.DataObject) -> None
     events = [run.event for run in plan.runs for _ in range(run.count)]
     assert [plan.at(t) for t in range(len(plan))] == events
     assert len(plan.merged()) == len(plan)
+
+
+def positions(plan: Plan) -> list:
+    return [(run.event, run.phase, run.part) for run in plan.runs for _ in range(run.count)]
+
+
+@given(simple_plans, st.data())
+def test_parts_survive_cuts_and_merging(plan: Plan, data: st.DataObject) -> None:
+    assert positions(plan.merged()) == positions(plan)
+    start = data.draw(st.integers(0, len(plan)))
+    stop = data.draw(st.integers(start, len(plan)))
+    assert positions(plan.slice(start, stop)) == positions(plan)[start:stop]
+    for part in PARTS:
+        assert positions(plan.part(part)) == [p for p in positions(plan) if p[2] == part]
+        assert positions(plan.labelled(part)) == [(e, f, part) for e, f, _ in positions(plan)]
+
+
+def test_only_a_part_that_is_not_private_is_written_down() -> None:
+    plan = Plan((EventRun(Gaussian(5.0), 2), EventRun(Gaussian(5.0), 3, "score", "validation")))
+    assert plan.to_json() == [
+        {"event": "gaussian", "noise_multiplier": 5.0, "count": 2},
+        {
+            "event": "gaussian",
+            "noise_multiplier": 5.0,
+            "count": 3,
+            "phase": "score",
+            "part": "validation",
+        },
+    ]
+    both = Plan((EventRun(Gaussian(5.0), 2), EventRun(Gaussian(5.0), 3, part="validation")))
+    assert both.merged() == both, "equal events on different records are not one run"
+    with pytest.raises(BadInputError, match=r"part must be one of .*did you mean 'validation'"):
+        EventRun(Gaussian(1.0), part="validaton")
+
+
+def test_a_selection_is_about_one_part() -> None:
+    scores = Plan((EventRun(Gaussian(5.0), part="validation"),))
+    with pytest.raises(BadInputError, match="no part of their own"):
+        RepeatAndSelect(10, 1, scores)
+    segment = {"event": "repeat_and_select", "mean": 10, "shape": 1, "of": scores.to_json()}
+    with pytest.raises(BadInputError, match="segment 0: the events inside repeat_and_select"):
+        Plan.from_json([segment])
+    inner = scores.labelled("private").to_json()
+    plan = Plan.from_json([{**segment, "of": inner, "part": "validation"}])
+    assert len(plan.part("validation")) == 1
+
+
+def test_public_events_are_neither_sampled_nor_private() -> None:
+    public = EventRun(PoissonGaussian(1, 0.1), part="public")
+    assert Plan((public, EventRun(Gaussian(1)))).sampling == "full_batch"
+    assert Plan((public,)).sampling == "none"
+    assert Plan((EventRun(NonPrivate(), part="public"),)).is_private
+    assert not Plan((EventRun(NonPrivate(), part="validation"),)).is_private
+
+
+def test_to_dp_event_is_about_one_part() -> None:
+    plan = Plan((EventRun(Gaussian(5.0)), EventRun(Gaussian(9.0), part="validation")))
+    with pytest.raises(BadInputError, match="one part of the records"):
+        to_dp_event(plan)
+    for part in ("private", "validation"):
+        theirs = dp_accounting.rdp.RdpAccountant().compose(to_dp_event(plan.part(part)))
+        ours = epsilon_of(plan.part(part), delta=1e-5)
+        assert ours == pytest.approx(theirs.get_epsilon(1e-5), rel=1e-6)
 
 
 def test_positions_outside_are_refused() -> None:
@@ -90,6 +155,7 @@ def test_all_mistakes_of_a_file_at_once() -> None:
                 {"event": "laplace"},
                 {"event": "repeat_and_select", "mean": 0.5, "shape": "x", "of": [{"event": "?"}]},
                 {"event": "gaussian", "noise_multiplier": True},
+                {"event": "gaussian", "noise_multiplier": 1, "part": "test"},
             ]
         )
     lines = str(caught.value).splitlines()
@@ -106,6 +172,7 @@ def test_all_mistakes_of_a_file_at_once() -> None:
         ("segment 5", "shape must be a number >= 0 or 'poisson'"),
         ("segment 5: of: segment 0", "event must be one of"),
         ("segment 6", "noise_multiplier must be a number, got True"),
+        ("segment 7", "part must be one of private, validation, public; got 'test'"),
     ]
     assert len(lines) == len(expected)
     for line, (where, what) in zip(lines, expected):

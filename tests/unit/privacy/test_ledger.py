@@ -5,13 +5,15 @@ import pytest
 from dpsweep.errors import BudgetExceededError, LedgerError
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
-from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian
+from dpsweep.privacy.events import EventRun, Gaussian, NonPrivate, Plan, PoissonGaussian
+from dpsweep.privacy.filter import RESERVATION_SLACK, RenyiFilter
 from dpsweep.privacy.ledger import (
-    StudyLedger,
     TrialLedger,
+    TrialLimit,
     study_spent,
     trial_file,
     trial_spent,
+    trials_on_disk,
 )
 
 BUDGET = PrivacyBudget(target_epsilon=2.0, delta=1e-5)
@@ -22,8 +24,13 @@ def steps(count):
     return Plan((EventRun(STEP, count),))
 
 
-def open_ledger(directory, trial=0, budget=BUDGET):
-    return TrialLedger(trial_file(directory, trial), budget=budget, accountant="rdp")
+def score(noise_multiplier=50.0, count=1):
+    return Plan((EventRun(Gaussian(noise_multiplier), count, "score", "validation"),))
+
+
+def open_ledger(directory, trial=0, budget=BUDGET, **options):
+    path = trial_file(directory, trial)
+    return TrialLedger(path, budget=budget, accountant="rdp", **options)
 
 
 def test_length_counts_every_event_ever_charged(tmp_path):
@@ -94,21 +101,6 @@ def test_study_sums_all_trials_and_different_events(tmp_path):
     assert spent.sampling == "mixed"
 
 
-def test_reservation_is_written_once(tmp_path):
-    ledger = StudyLedger(tmp_path)
-    ledger.reserve(3, steps(10), epsilon=0.5)
-    ledger.close()
-    ledger = StudyLedger(tmp_path)
-    ledger.reserve(3, steps(10), epsilon=0.5)
-    ledger.settle(3, "finished")
-    ledger.close()
-    lines = (tmp_path / "study.jsonl").read_text().splitlines()
-    assert [('"kind":"reserve"' in line, '"kind":"settle"' in line) for line in lines] == [
-        (True, False),
-        (False, True),
-    ]
-
-
 def test_a_lost_or_stray_ledger_is_refused(tmp_path):
     ledger = open_ledger(tmp_path)
     ledger.charge(0, 10, steps(10))
@@ -129,3 +121,143 @@ def test_a_charge_without_a_number_for_epsilon_is_refused(tmp_path, monkeypatch)
         ledger.charge(0, 1, steps(1))
     assert len(ledger) == 0
     ledger.close()
+
+
+# --- A trial's share of the study's budget --------------------------------------------------
+
+FILTER = RenyiFilter.at(8, target_epsilon=2.0, delta=1e-5)
+
+
+@pytest.mark.parametrize("segment", [1, 7, 60, 400])
+def test_the_reserved_plan_is_accepted_in_any_segments_and_nothing_beyond(tmp_path, segment):
+    noises = [1.0 + 0.001 * t for t in range(200)]
+    plan = Plan(tuple(EventRun(PoissonGaussian(s, 0.01), 2) for s in noises))
+    limit = TrialLimit(FILTER, FILTER.cost(plan + score(count=10)))
+    ledger = open_ledger(tmp_path, limit=limit)
+    for start in range(0, len(plan), segment):
+        stop = min(start + segment, len(plan))
+        assert ledger.affords(plan.slice(start, stop))
+        ledger.charge(start, stop, plan.slice(start, stop))
+    for _ in range(10):
+        ledger.release(score())
+    before = ledger.path.read_bytes()
+    assert not ledger.affords(steps(1))
+    assert not ledger.affords(score())
+    assert ledger.path.read_bytes() == before
+    with pytest.raises(BudgetExceededError) as caught:
+        ledger.charge(0, 1, steps(1))
+    text = str(caught.value)
+    for word in ("reserved of the study's budget", "private records", "refused and not run",
+                 "epsilon=2 at delta=1e-05", "rdp", "add_or_remove_one", "composed"):  # fmt: skip
+        assert word in text
+    with pytest.raises(BudgetExceededError, match="on the validation records"):
+        ledger.release(score())
+    assert ledger.path.read_bytes() == before
+    assert (len(ledger), ledger.position_charges) == (410, 400)
+    ledger.close()
+    spent = FILTER.cost(trial_spent(tmp_path, 0))
+    for part, cost in limit.cost.items():
+        assert spent[part] <= cost * (1 + RESERVATION_SLACK / 2)
+
+
+def test_a_crash_is_paid_from_the_reservation(tmp_path):
+    limit = TrialLimit(FILTER, FILTER.cost(steps(100)))
+    ledger = open_ledger(tmp_path, limit=limit)
+    ledger.charge(0, 60, steps(60))
+    ledger.close()
+    ledger = open_ledger(tmp_path, limit=limit)
+    ledger.charge(30, 60, steps(30))
+    assert ledger.affords(steps(10))
+    with pytest.raises(BudgetExceededError):
+        ledger.charge(60, 71, steps(11))
+    ledger.charge(60, 70, steps(10))
+    assert ledger.position_charges == 100
+    ledger.close()
+
+
+@pytest.mark.parametrize("cost", [float("nan"), float("inf")])
+def test_a_cost_that_is_no_number_is_refused(tmp_path, monkeypatch, cost):
+    limit = TrialLimit(FILTER, FILTER.cost(steps(100)))
+    ledger = open_ledger(tmp_path, limit=limit)
+    monkeypatch.setattr(RenyiFilter, "cost", lambda *_: {"private": cost, "validation": 0.0})
+    assert not ledger.affords(steps(1))
+    with pytest.raises(BudgetExceededError):
+        ledger.charge(0, 1, steps(1))
+    assert len(ledger) == 0
+    ledger.close()
+
+
+def test_the_limit_holds_for_a_trial_without_a_cap_of_its_own(tmp_path):
+    limit = TrialLimit(FILTER, FILTER.cost(steps(10)))
+    ledger = open_ledger(tmp_path, budget=None, limit=limit)
+    with pytest.raises(BudgetExceededError, match="reserved of the study"):
+        ledger.charge(0, 1, Plan((EventRun(NonPrivate()),)))
+    ledger.close()
+
+
+def test_a_trial_costs_the_larger_of_its_parts_and_nothing_on_public_records(tmp_path):
+    ledger = open_ledger(tmp_path)
+    ledger.charge(0, 800, steps(800))
+    before = ledger.epsilon()
+    for _ in range(20):
+        ledger.release(score())
+    assert ledger.epsilon() == before == epsilon_of(steps(800), delta=1e-5)
+    ledger.charge(800, 10_800, steps(10_000).labelled("public"))
+    assert ledger.epsilon() == before
+    with pytest.raises(BudgetExceededError, match="100 further events would cost"):
+        ledger.release(score(1.0, 100))
+    assert (len(ledger), ledger.position_charges) == (10_820, 10_800)
+    ledger.close()
+    assert trial_spent(tmp_path, 0).part("validation") == score(count=20)
+
+
+def test_a_method_without_noise_is_free_on_public_records_only(tmp_path):
+    ledger = open_ledger(tmp_path, budget=None)
+    wild = Plan((EventRun(NonPrivate(), 5),))
+    ledger.charge(0, 5, wild.labelled("public"))
+    assert ledger.epsilon() == 0
+    ledger.charge(5, 10, wild)
+    assert ledger.epsilon() == float("inf")
+    ledger.close()
+
+
+# --- Attempts that begin afresh -------------------------------------------------------------
+
+
+def test_a_fresh_attempt_keeps_the_lost_one_beside_it(tmp_path):
+    for attempt, count in enumerate([30, 20, 10]):
+        ledger = open_ledger(tmp_path, fresh=True)
+        assert (len(ledger), ledger.num_incarnations) == (0, 1)
+        ledger.charge(0, count, steps(count))
+        ledger.close()
+        assert len(trials_on_disk(tmp_path)[0]) == attempt + 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "trial-0000.attempt-1.jsonl",
+        "trial-0000.attempt-2.jsonl",
+        "trial-0000.jsonl",
+    ]
+    assert len(trial_spent(tmp_path, 0)) == 10
+    # All attempts were made; a study's sum holds them, and its check knows their names.
+    assert len(study_spent(tmp_path, {0: 60})) == 60
+    with pytest.raises(LedgerError, match="holds 60 charged events, but at least 61"):
+        study_spent(tmp_path, {0: 61})
+    with pytest.raises(LedgerError, match="the journal does not know: 0"):
+        study_spent(tmp_path, {})
+
+
+def test_a_file_without_charges_is_not_an_attempt(tmp_path):
+    open_ledger(tmp_path, fresh=True).close()
+    ledger = open_ledger(tmp_path, fresh=True)
+    assert ledger.num_incarnations == 2
+    ledger.close()
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_fresh_attempt_is_refused_while_the_old_one_runs(tmp_path):
+    ledger = open_ledger(tmp_path)
+    ledger.charge(0, 10, steps(10))
+    with pytest.raises(LedgerError, match="another process"):
+        open_ledger(tmp_path, fresh=True)
+    ledger.charge(10, 20, steps(10))
+    ledger.close()
+    assert len(trial_spent(tmp_path, 0)) == 20

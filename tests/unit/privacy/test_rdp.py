@@ -44,7 +44,7 @@ def test_fractional_orders_equal_the_formula_rounded_up(sigma: float, rate: floa
     orders = np.array([1.0125, 1.3, 2.5, 6.7, 10.9])
     ours = rdp.poisson_gaussian_rdp(np.array([sigma]), rate, orders)[0]
     exact = np.array([slow_log_moment(sigma, rate, a) / (a - 1) for a in orders])
-    assert np.all(ours >= exact * (1 - 1e-8))
+    assert np.all(ours >= exact)
     np.testing.assert_allclose(ours, exact, rtol=1e-7)
 
 
@@ -88,7 +88,7 @@ def test_chords_below_the_quadrature_are_upper_bounds() -> None:
 
 def test_full_batch_is_the_closed_form() -> None:
     curve = rdp.poisson_gaussian_rdp(np.array([3.0]), 1.0)[0]
-    np.testing.assert_allclose(curve, rdp.ORDERS / 18, rtol=2e-9)
+    np.testing.assert_allclose(curve, rdp.ORDERS / 18, rtol=2e-8)
     nearly = rdp.poisson_gaussian_rdp(np.array([3.0]), 1 - 1e-12)[0]
     np.testing.assert_allclose(nearly, curve, rtol=1e-6)
 

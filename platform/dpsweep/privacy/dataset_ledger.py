@@ -1,0 +1,293 @@
+"""The budget of a dataset: what all studies on it may cost together, in one file they share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from dpsweep import _validate
+from dpsweep.durable import DurableLog, read_log
+from dpsweep.errors import BadInputError, LockedError
+
+_WAIT_S = 30.0  # for another process that holds the file, which takes milliseconds
+_POLL_S = 0.05
+
+
+class DatasetBudgetError(BadInputError):
+    """A study would take a dataset over its cap, or the dataset's sum is not known any more."""
+
+
+@dataclass(frozen=True)
+class StudyCharge:
+    """What one study was declared to cost.
+
+    Attributes:
+        study_id: Random name of the study; a study that is deleted and run again has another.
+        name: Its name, for people.
+        accounting: Its accounting mode.
+        epsilon: Declared for the whole study.
+        delta: Of that epsilon.
+    """
+
+    study_id: str
+    name: str
+    accounting: str
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True)
+class DatasetAccount:
+    """What a dataset ledger says.
+
+    Attributes:
+        dataset: Declared name of the dataset, or None: the file is not there yet.
+        cap_epsilon: Largest epsilon of all studies together, or None.
+        cap_delta: Largest delta of all studies together, or None.
+        epsilon: Sum of the studies' epsilons.
+        delta: Sum of their deltas.
+        studies: Every study that was ever charged, in order.
+        broken: Why the sum is no bound any more, or None.
+    """
+
+    dataset: str | None = None
+    cap_epsilon: float | None = None
+    cap_delta: float | None = None
+    epsilon: float = 0.0
+    delta: float = 0.0
+    studies: tuple[StudyCharge, ...] = ()
+    broken: str | None = None
+
+
+def read_dataset_ledger(path: Path | str) -> DatasetAccount:
+    """Return what a dataset ledger says now; needs no lock.
+
+    Raises:
+        LedgerError: It is damaged.
+    """
+    return _account_of(read_log(Path(path)))
+
+
+def check_dataset_budget(
+    path: Path | str,
+    *,
+    dataset: str,
+    epsilon: float,
+    delta: float,
+    cap_epsilon: float | None = None,
+    cap_delta: float | None = None,
+) -> None:
+    """Refuse what ``DatasetLedger.reserve`` would refuse of a new study, and write nothing.
+
+    Raises:
+        DatasetBudgetError: The study does not fit.
+        BadInputError: The file is about another dataset, or has other caps or none.
+    """
+    account = read_dataset_ledger(path)
+    caps = _caps(Path(path), account, dataset, cap_epsilon, cap_delta)
+    _refuse_over_cap(Path(path), account, caps, epsilon, delta)
+
+
+class DatasetLedger:
+    """Charges studies to the dataset they share; any number of processes may use one file.
+
+    Guarantees:
+        Each study is charged its declared (epsilon, delta) durably before it runs, once, and
+        nothing is ever given back: deleting a study or running it again lowers nothing. Epsilons
+        and deltas add up (basic composition, which holds for studies that were chosen after
+        looking at the results of earlier ones), so while ``reserve`` succeeds, all studies
+        together are (cap_epsilon, cap_delta)-DP with respect to the dataset. Sums are exact in
+        decimal notation.
+
+        Not covered: studies on the same records that do not name this file, and a file that is
+        deleted or replaced by an older copy.
+
+    Args:
+        path: JSON lines; made on first use.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    def reserve(
+        self,
+        study_id: str,
+        name: str,
+        *,
+        dataset: str,
+        accounting: str,
+        epsilon: float,
+        delta: float,
+        cap_epsilon: float | None = None,
+        cap_delta: float | None = None,
+    ) -> None:
+        """Charge a study to the dataset, before it runs; a study that is charged already is free.
+
+        Args:
+            study_id: Random name of the study.
+            name: Its name, for people.
+            dataset: Declared name of the dataset.
+            accounting: Accounting mode of the study.
+            epsilon: Declared for the whole study; infinite fits under no cap.
+            delta: Of that epsilon.
+            cap_epsilon: Needed on first use of the file; later the same or None.
+            cap_delta: Needed on first use of the file; later the same or None.
+        Raises:
+            DatasetBudgetError: The study does not fit, or the sum is no bound any more.
+            BadInputError: The file is about another dataset, has other caps or none, cannot be
+                written, or has charged this study another amount.
+            LockedError: Another process has held the file for half a minute.
+        """
+        with self._open() as log:
+            account = _account_of(log.records)
+            caps = _caps(self.path, account, dataset, cap_epsilon, cap_delta)
+            known = next((s for s in account.studies if s.study_id == study_id), None)
+            if known is not None and account.broken is None:
+                if (known.epsilon, known.delta) != (epsilon, delta):
+                    raise BadInputError(
+                        f"study {name!r} was charged epsilon={known.epsilon:g} at delta="
+                        f"{known.delta:g} to {self.path}, and now declares epsilon={epsilon:g} at "
+                        f"delta={delta:g}",
+                        fix="undo the change, or start a new study under another name",
+                    )
+                return
+            _refuse_over_cap(self.path, account, caps, epsilon, delta)
+            if account.dataset is None:
+                first = {"dataset": dataset, "cap_epsilon": caps[0], "cap_delta": caps[1]}
+                log.append({"kind": "dataset", **first})
+            log.append(
+                {
+                    "kind": "study",
+                    "study_id": study_id,
+                    "name": name,
+                    "accounting": accounting,
+                    "epsilon": epsilon,
+                    "delta": delta,
+                }
+            )
+
+    def break_claim(self, study_id: str, reason: str) -> None:
+        """Write that a study lost its claim: from now on ``reserve`` refuses every study.
+
+        Raises:
+            LockedError: Another process has held the file for half a minute.
+        """
+        with self._open() as log:
+            log.append({"kind": "broken", "study_id": study_id, "reason": reason})
+
+    def _open(self) -> DurableLog:
+        deadline = time.monotonic() + _WAIT_S
+        while True:
+            try:
+                return DurableLog(self.path)
+            except LockedError:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(_POLL_S)
+            except OSError as error:
+                raise BadInputError(
+                    f"cannot write the dataset ledger {self.path}",
+                    because=error.strerror,
+                    fix="set privacy.dataset_ledger to a file that can be written",
+                ) from error
+
+
+def _account_of(records: Iterable[Mapping[str, Any]]) -> DatasetAccount:
+    facts: dict[str, Any] = {}
+    studies: list[StudyCharge] = []
+    for record in records:
+        if record["kind"] == "dataset":
+            facts |= {key: record[key] for key in ("dataset", "cap_epsilon", "cap_delta")}
+        elif record["kind"] == "study":
+            keys = ("study_id", "name", "accounting", "epsilon", "delta")
+            studies.append(StudyCharge(**{key: record[key] for key in keys}))
+        elif record["kind"] == "broken" and "broken" not in facts:
+            names = {study.study_id: study.name for study in studies}
+            name = names.get(record["study_id"], record["study_id"])
+            facts["broken"] = f"study {name!r}: {record['reason']}"
+    return DatasetAccount(
+        epsilon=float(_sum(study.epsilon for study in studies)),
+        delta=float(_sum(study.delta for study in studies)),
+        studies=tuple(studies),
+        **facts,
+    )
+
+
+def _sum(values: Iterable[float]) -> Decimal:
+    """Add numbers as they are written: three times 0.1 is 0.3."""
+    return sum((Decimal(repr(float(value))) for value in values), Decimal(0))
+
+
+def _caps(
+    path: Path,
+    account: DatasetAccount,
+    dataset: str,
+    cap_epsilon: float | None,
+    cap_delta: float | None,
+) -> tuple[float, float]:
+    """Return the caps that hold: those of the file, or on first use those of the study."""
+    if account.dataset is None or account.cap_epsilon is None or account.cap_delta is None:
+        if cap_epsilon is None or cap_delta is None:
+            raise BadInputError(
+                f"{path} has no caps yet: it is used for the first time",
+                fix="set privacy.dataset_epsilon and privacy.dataset_delta, what all studies on "
+                f"{dataset!r} may cost together",
+            )
+        epsilon = _validate.positive("dataset_epsilon", cap_epsilon)
+        return epsilon, _validate.in_unit_interval("dataset_delta", cap_delta)
+    if account.dataset != dataset:
+        raise BadInputError(
+            f"{path} is the ledger of dataset {account.dataset!r}, not of {dataset!r}",
+            fix="give each dataset a ledger of its own",
+        )
+    for key, asked, holds in (
+        ("dataset_epsilon", cap_epsilon, account.cap_epsilon),
+        ("dataset_delta", cap_delta, account.cap_delta),
+    ):
+        if asked is not None and asked != holds:
+            raise BadInputError(
+                f"privacy.{key} is {asked:g}, and {path} was made with {holds:g}",
+                because="the cap of a dataset is fixed by the first study that names the ledger",
+                fix=f"{key}: {holds:g}, or leave it out",
+            )
+    return account.cap_epsilon, account.cap_delta
+
+
+def _refuse_over_cap(
+    path: Path,
+    account: DatasetAccount,
+    caps: tuple[float, float],
+    epsilon: float,
+    delta: float,
+) -> None:
+    if account.broken is not None:
+        raise DatasetBudgetError(
+            f"{path} accepts no study any more: what the dataset has cost is unknown",
+            because=account.broken,
+            fix="other records, or accounting: unaccounted without a dataset ledger, which claims "
+            "nothing",
+        )
+    if not epsilon >= 0 or not delta >= 0:
+        raise BadInputError(f"epsilon and delta must be >= 0, got {epsilon!r} and {delta!r}")
+    total_epsilon = _sum([*(study.epsilon for study in account.studies), epsilon])
+    total_delta = _sum([*(study.delta for study in account.studies), delta])
+    fits = total_epsilon <= Decimal(repr(caps[0])) and total_delta <= Decimal(repr(caps[1]))
+    if not fits:
+        names = ", ".join(f"{s.name} ({s.epsilon:g}, {s.delta:g})" for s in account.studies)
+        raise DatasetBudgetError(
+            f"a study of epsilon={epsilon:g} at delta={delta:g} does not fit into the dataset's "
+            f"budget: epsilon={account.epsilon:g} at delta={account.delta:g} of epsilon="
+            f"{caps[0]:g} at delta={caps[1]:g} are spent",
+            because=f"studies charged in {path} (epsilon, delta): {names or 'none'}; deleting one "
+            "gives nothing back",
+            fix=f"a study of epsilon <= {max(_left(caps[0], account.epsilon), 0):g} and delta <= "
+            f"{max(_left(caps[1], account.delta), 0):g}, or other records",
+        )
+
+
+def _left(cap: float, spent: float) -> float:
+    return float(Decimal(repr(cap)) - Decimal(repr(spent)))

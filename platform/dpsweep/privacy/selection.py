@@ -1,0 +1,186 @@
+"""The price of releasing only the best of a random number of trials: accounting mode select."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpsweep import _validate
+from dpsweep.errors import BadInputError
+from dpsweep.privacy import rdp
+from dpsweep.privacy.accountants import by_part, plan_curve
+from dpsweep.privacy.events import Plan, RepeatAndSelect
+
+Array = NDArray[np.float64]
+
+# A curve may differ in its last digits with what it was computed together with.
+_ROUND_UP = 1.0 + 1e-9
+_FIRST_CHUNK, _LARGEST_CHUNK = 1024, 1 << 20
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The distribution of K, the number of trials of which the best one is released.
+
+    Truncated negative binomial with gamma set by the mean, for k >= 1:
+
+        P[K = k] = (1-gamma)^k / (gamma^-eta - 1) prod_{l=0}^{k-1} (l + eta) / (l + 1),
+
+    in the limit eta = 0 the logarithmic distribution (1-gamma)^k / (k log(1/gamma)); or Poisson,
+    which may give 0: then a fixed default is released (Papernot and Steinke 2022,
+    https://arxiv.org/abs/2110.03620).
+
+    >>> selection = Selection(10, 1.0)
+    >>> round(selection.probability(1), 3), round(selection.probability(2), 3)
+    (0.1, 0.09)
+
+    Attributes:
+        mean: E[K], at least 1.
+        shape: eta >= 0 (1 is geometric), or ``poisson``.
+    Raises:
+        BadInputError: A value is out of range.
+    """
+
+    mean: float
+    shape: float | Literal["poisson"]
+
+    def __post_init__(self) -> None:
+        checked = RepeatAndSelect(self.mean, self.shape, Plan(()))
+        object.__setattr__(self, "mean", checked.mean)
+        object.__setattr__(self, "shape", checked.shape)
+
+    def draw(self, rng: np.random.Generator) -> int:
+        """Draw K by inverting its distribution function.
+
+        Guarantees:
+            Looks at nothing but ``rng``. K must stay secret (given K, the cost is that of a fixed
+            number of trials), so ``rng`` is secret too: ``randomness.secret_numpy_generator``.
+
+        Returns:
+            At least 1, or for Poisson at least 0.
+        """
+        uniform = float(rng.random())
+        below = 0.0
+        for start, chunk in self._chunks():
+            reached = below + np.cumsum(chunk)
+            index = int(np.searchsorted(reached, uniform, side="right"))
+            if index < len(chunk):
+                return start + index
+            below = float(reached[-1])
+            # Past the mean the terms fall; so few are left that rounding has eaten their share.
+            if start > self.mean and chunk[-1] < 1e-25:
+                break
+        return start + len(chunk) - 1
+
+    def probability(self, k: int) -> float:
+        """Return P[K = k]."""
+        k = _validate.whole("k", k)
+        first = self._first()[0]
+        if k < first:
+            return 0.0
+        for start, chunk in self._chunks():
+            if k < start + len(chunk):
+                return float(chunk[k - start])
+            if start > self.mean and chunk[-1] == 0.0:
+                break
+        return 0.0
+
+    def _first(self) -> tuple[int, float, float]:
+        """Return the smallest K, the logarithm of its probability, and log(1 - gamma)."""
+        if self.shape == "poisson":
+            return 0, -self.mean, 0.0
+        eta = float(self.shape)
+        gamma = rdp.selection_gamma(self.mean, eta)
+        if gamma == 1:
+            return 1, 0.0, -math.inf
+        log_rest = math.log1p(-gamma)
+        if eta == 0:
+            return 1, log_rest - math.log(-math.log(gamma)), log_rest
+        power = -eta * math.log(gamma)
+        log_power_excess = power + math.log(-math.expm1(-power))
+        return 1, log_rest + math.log(eta) - log_power_excess, log_rest
+
+    def _chunks(self) -> Iterator[tuple[int, Array]]:
+        """Yield (k, probabilities of k, k + 1, ..) without end, by the recurrence.
+
+        p_{k+1} = p_k (1-gamma) (k+eta) / (k+1), or p_k mean / (k+1) for Poisson; in logarithms,
+        since the first terms may be too small for a float where the mean is large.
+        """
+        start, log_start, log_rest = self._first()
+        size = _FIRST_CHUNK
+        while True:
+            k = np.arange(start, start + size, dtype=np.float64)
+            if self.shape == "poisson":
+                steps = math.log(self.mean) - np.log1p(k)
+            else:
+                steps = log_rest + np.log((k + float(self.shape)) / (k + 1))
+            logs = log_start + np.concatenate([[0.0], np.cumsum(steps)])
+            with np.errstate(under="ignore"):
+                yield start, np.exp(logs[:-1])
+            start, log_start = start + size, float(logs[-1])
+            size = min(2 * size, _LARGEST_CHUNK)
+
+
+def envelope(plans: Iterable[Plan]) -> Array:
+    """Return a Renyi curve over ``rdp.ORDERS`` that no plan exceeds in any part of the records.
+
+    The maximum is taken order by order: two plans of equal epsilon do not have equal curves.
+
+    Guarantees:
+        A trial whose configuration is drawn from a distribution that does not depend on private
+        data, over plans under this curve, has at most this curve itself.
+
+    Raises:
+        BadInputError: There is no plan.
+    """
+    curves = [_curve(plan) for plan in plans]
+    if not curves:
+        raise BadInputError("the most expensive plan of no plans is unknown")
+    return np.asarray(np.max(curves, axis=0) * _ROUND_UP)
+
+
+def is_under(plan: Plan, curve: Array) -> bool:
+    """Say whether a plan stays within a curve at every order, in every part of the records."""
+    return bool(np.all(_curve(plan) <= curve))
+
+
+def _curve(plan: Plan) -> Array:
+    curve = np.max([plan_curve(events) for events in by_part(plan).values()], axis=0)
+    return np.where(np.isnan(curve), np.inf, curve)
+
+
+def selection_epsilon(curve: Array, selection: Selection, *, delta: float) -> float:
+    """Return the epsilon of releasing the best of K trials, each at most ``curve``.
+
+    >>> from dpsweep.privacy.events import EventRun, PoissonGaussian
+    >>> trial = Plan((EventRun(PoissonGaussian(1.51313, 0.01), 1000),))
+    >>> round(selection_epsilon(envelope([trial]), Selection(10, 0), delta=1e-5), 3)
+    1.758
+
+    Guarantees:
+        Papernot and Steinke 2022 (https://arxiv.org/abs/2110.03620), theorem 2 (truncated negative
+        binomial) and theorem 6 (Poisson): the best trial by a fixed order of the scores, released
+        with its model and score, is (epsilon, delta)-DP if K is drawn once without looking at
+        private data, the trials are independent with configurations from one fixed distribution,
+        each runs to its end or to where its own released outputs send it, and nothing of the
+        others nor K is released. Training and validation records are disjoint, and the curve
+        bounds a trial on either, so the result bounds the larger of the two costs.
+
+        Not covered: pruning against other trials, samplers that learn from scores, an end by time
+        or by a good score, and watching how long the search takes.
+
+    Args:
+        curve: Renyi curve of one trial over ``rdp.ORDERS``, as ``envelope`` gives it.
+        selection: Distribution of K.
+        delta: In (0, 1).
+    Returns:
+        Epsilon, rounded up; infinite where the curve is.
+    """
+    delta = _validate.in_unit_interval("delta", delta)
+    total = rdp.repeat_and_select_rdp(curve, rdp.ORDERS, selection.mean, selection.shape)
+    return float(rdp.epsilons(total[None, :], rdp.ORDERS, delta)[0][0]) * _ROUND_UP

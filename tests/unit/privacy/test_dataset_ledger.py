@@ -1,0 +1,205 @@
+"""The budget of a dataset: studies add up, in any number of processes, and nothing comes back."""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import threading
+import time
+
+import pytest
+
+from dpsweep.durable import DurableLog
+from dpsweep.errors import BadInputError, LedgerError, LockedError
+from dpsweep.privacy import dataset_ledger
+from dpsweep.privacy.dataset_ledger import (
+    DatasetAccount,
+    DatasetBudgetError,
+    DatasetLedger,
+    check_dataset_budget,
+    read_dataset_ledger,
+)
+
+CAPS = {"cap_epsilon": 8.0, "cap_delta": 1e-4}
+
+
+def charge(path, study_id, epsilon=2.0, delta=1e-5, **options):
+    DatasetLedger(path).reserve(
+        study_id,
+        f"study-{study_id}",
+        **{"dataset": "digits", "accounting": "composed", **options},
+        epsilon=epsilon,
+        delta=delta,
+    )
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "budgets" / "digits.jsonl"
+
+
+def test_studies_add_up_to_the_cap_and_not_beyond(path):
+    for number in range(3):
+        charge(path, f"s{number}", **CAPS)
+    charge(path, "s3", epsilon=1.5, delta=5e-5)
+    account = read_dataset_ledger(path)
+    assert (account.epsilon, account.delta) == (7.5, 8e-5)
+    assert (account.cap_epsilon, account.cap_delta, account.dataset) == (8.0, 1e-4, "digits")
+    assert [study.name for study in account.studies] == [f"study-s{n}" for n in range(4)]
+    before = path.read_bytes()
+    with pytest.raises(DatasetBudgetError) as caught:
+        charge(path, "s4", epsilon=0.6)
+    text = str(caught.value)
+    for part in ("epsilon=0.6 at delta=1e-05", "epsilon=7.5 at delta=8e-05", "epsilon=8 at delta="
+                 "0.0001", "study-s0 (2, 1e-05)", "study-s3 (1.5, 5e-05)", "epsilon <= 0.5",
+                 "delta <= 2e-05", "deleting one gives nothing back"):  # fmt: skip
+        assert part in text
+    with pytest.raises(DatasetBudgetError):
+        charge(path, "s4", epsilon=0.1, delta=2.1e-5)
+    with pytest.raises(DatasetBudgetError, match="epsilon=inf"):
+        charge(path, "s4", epsilon=math.inf)
+    assert path.read_bytes() == before
+    charge(path, "s4", epsilon=0.5, delta=2e-5)
+    assert read_dataset_ledger(path).epsilon == 8.0
+
+
+def test_sums_are_those_of_the_written_numbers(path):
+    """0.1 + 0.1 + 0.1 is more than 0.3 in floating point, and not for who wrote the caps."""
+    for number in range(3):
+        charge(path, str(number), epsilon=0.1, delta=1e-5, cap_epsilon=0.3, cap_delta=3e-5)
+    with pytest.raises(DatasetBudgetError):
+        charge(path, "3", epsilon=1e-12, delta=0)
+
+
+def test_a_study_is_charged_once_however_often_it_is_launched(path):
+    charge(path, "a", **CAPS)
+    charge(path, "a")
+    assert read_dataset_ledger(path).epsilon == 2.0
+    with pytest.raises(BadInputError, match="was charged epsilon=2 at delta=1e-05"):
+        charge(path, "a", epsilon=1.0)
+
+
+def test_a_study_that_is_deleted_and_run_again_counts_again(path):
+    for study_id in ("first", "again"):
+        charge(path, study_id, epsilon=3.0, **CAPS)
+    with pytest.raises(DatasetBudgetError):
+        charge(path, "and again", epsilon=3.0)
+    assert read_dataset_ledger(path).epsilon == 6.0
+
+
+def test_the_first_study_sets_the_caps_and_the_dataset(path):
+    with pytest.raises(BadInputError, match="has no caps yet"):
+        charge(path, "a", cap_epsilon=8.0)
+    with pytest.raises(BadInputError, match="dataset_epsilon must be > 0"):
+        charge(path, "a", cap_epsilon=0, cap_delta=1e-5)
+    with pytest.raises(BadInputError, match="dataset_delta must be in"):
+        charge(path, "a", cap_epsilon=1, cap_delta=1)
+    with pytest.raises(DatasetBudgetError):
+        charge(path, "a", epsilon=9.0, **CAPS)
+    assert read_dataset_ledger(path) == DatasetAccount(), "a refused study sets nothing"
+    charge(path, "a", **CAPS)
+    charge(path, "b", **CAPS)
+    with pytest.raises(BadInputError, match=r"dataset_epsilon is 9, and .* was made with 8"):
+        charge(path, "c", cap_epsilon=9.0)
+    with pytest.raises(BadInputError, match="dataset_delta is 1e-06"):
+        charge(path, "c", cap_delta=1e-6)
+    with pytest.raises(BadInputError, match="ledger of dataset 'digits', not of 'letters'"):
+        charge(path, "c", dataset="letters")
+    for wrong in (math.nan, -1.0):
+        with pytest.raises(BadInputError, match="must be >= 0"):
+            charge(path, "c", epsilon=wrong)
+    assert len(read_dataset_ledger(path).studies) == 2
+
+
+def test_a_check_says_the_same_and_writes_nothing(path):
+    asked = {"dataset": "digits", "epsilon": 5.0, "delta": 1e-5}
+    with pytest.raises(BadInputError, match="no caps yet"):
+        check_dataset_budget(path, **asked)
+    check_dataset_budget(path, **asked, **CAPS)
+    assert not path.exists()
+    charge(path, "a", epsilon=4.0, **CAPS)
+    before = path.read_bytes()
+    with pytest.raises(DatasetBudgetError, match="epsilon <= 4"):
+        check_dataset_budget(path, **asked)
+    check_dataset_budget(path, **{**asked, "epsilon": 4.0})
+    assert path.read_bytes() == before
+
+
+def test_a_broken_claim_ends_the_dataset(path):
+    charge(path, "a", **CAPS)
+    charge(path, "b")
+    DatasetLedger(path).break_claim("b", "a score was shown without noise")
+    DatasetLedger(path).break_claim("a", "later")
+    for study_id in ("a", "b", "c"):
+        with pytest.raises(DatasetBudgetError, match="study 'study-b': a score was shown"):
+            charge(path, study_id)
+    with pytest.raises(DatasetBudgetError, match="accepts no study any more"):
+        check_dataset_budget(path, dataset="digits", epsilon=0.1, delta=0)
+    account = read_dataset_ledger(path)
+    assert account.broken == "study 'study-b': a score was shown without noise"
+    assert account.epsilon == 4.0
+
+
+def test_a_damaged_ledger_is_refused(path):
+    charge(path, "a", **CAPS)
+    charge(path, "b")
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text(lines[0] + lines[2])
+    with pytest.raises(LedgerError, match="damaged or missing"):
+        charge(path, "c")
+    with pytest.raises(LedgerError, match="damaged or missing"):
+        read_dataset_ledger(path)
+
+
+def test_a_place_that_cannot_be_written_is_said(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInputError, match="cannot write the dataset ledger"):
+        charge(tmp_path / "file" / "budget.jsonl", "a", **CAPS)
+
+
+# --- Several processes ----------------------------------------------------------------------
+
+
+def _charge_many(path, worker, start, results):
+    start.wait()
+    accepted = 0
+    for number in range(12):
+        try:
+            charge(path, f"{worker}-{number}", epsilon=1.0, delta=1e-6, **CAPS)
+            accepted += 1
+        except DatasetBudgetError:
+            pass
+    results.put(accepted)
+
+
+def test_two_processes_at_once_pass_no_cap(path):
+    context = multiprocessing.get_context("spawn")
+    start, results = context.Barrier(2), context.Queue()
+    workers = [
+        context.Process(target=_charge_many, args=(path, worker, start, results))
+        for worker in range(2)
+    ]
+    for worker in workers:
+        worker.start()
+    assert results.get(timeout=60) + results.get(timeout=60) == 8
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0
+    account = read_dataset_ledger(path)
+    assert (account.epsilon, len(account.studies)) == (8.0, 8)
+    first = json.loads(path.read_text().splitlines()[0])
+    assert first["kind"] == "dataset"
+
+
+def test_a_held_file_is_waited_for_and_then_given_up(path, monkeypatch):
+    holder = DurableLog(path)
+    monkeypatch.setattr(dataset_ledger, "_WAIT_S", 0.2)
+    with pytest.raises(LockedError):
+        charge(path, "a", **CAPS)
+    monkeypatch.setattr(dataset_ledger, "_WAIT_S", 30)
+    threading.Timer(0.3, holder.close).start()
+    start = time.monotonic()
+    charge(path, "a", **CAPS)
+    assert 0.2 < time.monotonic() - start < 10
+    assert read_dataset_ledger(path).epsilon == 2.0
