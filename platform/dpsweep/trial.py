@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 
 class TrialState(str, Enum):
-    """Where a trial stands. Every state but RUNNING is final within one run of the command."""
+    """Where a trial stands. RUNNING and PAUSED may still change; the others are final."""
 
     RUNNING = "running"
+    PAUSED = "paused"
     FINISHED = "finished"
     PRUNED = "pruned"
     FAILED = "failed"
@@ -35,6 +37,8 @@ class TrialReport:
         metrics: Metric name to value, names as in ``dpsweep.tracking.schema``.
         epsilon: Epsilon of everything ever charged to this trial, crashed segments included,
             at the study's delta; never decreases. Infinite for a trial that is not private.
+        rung: Number of the scheduler's rungs that the trial has reached (0: none, or no rungs); a
+            report is made exactly where another one is reached.
         next_epsilon: Epsilon that the next report will show, or None when this is the last.
         done: True when the trial has run its plan or reached its cap.
         reason: Why it is done (empty otherwise).
@@ -50,6 +54,7 @@ class TrialReport:
     metrics: Mapping[str, float]
     epsilon: float
     next_epsilon: float | None = None
+    rung: int = 0
     done: bool = False
     reason: str = ""
     wall_s: float = 0.0
@@ -57,3 +62,31 @@ class TrialReport:
     value: float | None = None
     best_step: int = 0
     failure: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a policy says to a report, and why; one line of the decision log.
+
+    Attributes:
+        decision: What happens to the trial.
+        rung: Number of rungs the trial has reached where it was judged, or None: not judged.
+        value: The score it was judged by.
+        cutoff: The score that it had to reach, or None where there was none yet.
+        reason: One sentence.
+    """
+
+    decision: Decision
+    rung: int | None = None
+    value: float | None = None
+    cutoff: float | None = None
+    reason: str = ""
+
+
+def report_interval(num_steps: int, every: int | None, points: int) -> int:
+    """Return the steps between two reports: ``every``, or what gives ``points`` of them.
+
+    >>> report_interval(95, None, 10), report_interval(95, 7, 10)
+    (10, 7)
+    """
+    return every or max(1, math.ceil(num_steps / points))

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpsweep.schedulers import POLICIES
-from dpsweep.testing.conformance import MethodConformance, PolicyConformance, tiny_data
+from dpsweep.testing.conformance import MethodConformance, tiny_data
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.dp_sgd import DPSGD
 from dpsweep.trainables.non_private import NonPrivate
@@ -41,11 +40,6 @@ class TestDPSGD(MethodConformance):
 class TestNonPrivate(MethodConformance):
     method = NonPrivate
     given: ClassVar[Mapping[str, Any]] = GIVEN
-
-
-class TestFifo(PolicyConformance):
-    def make(self):
-        return POLICIES["fifo"]()
 
 
 def test_every_method_is_covered():

@@ -6,7 +6,11 @@ from dpsweep.registry import Registry
 
 POLICIES = Registry(
     "scheduler",
-    {"fifo": "dpsweep.schedulers.fifo:FifoPolicy"},
+    {
+        "epsilon_halving": "dpsweep.schedulers.epsilon_halving:EpsilonHalving",
+        "fifo": "dpsweep.schedulers.fifo:FifoPolicy",
+        "median": "dpsweep.schedulers.median:MedianPolicy",
+    },
     group="dpsweep.schedulers",
 )
 

@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
-from dpsweep.trial import Decision, TrialReport
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from typing_extensions import Self
+
+from dpsweep.schedulers.base import NOT_JUDGED
+from dpsweep.trial import TrialReport, Verdict
+
+if TYPE_CHECKING:
+    from dpsweep.spec import SchedulerSpec
 
 
 class FifoPolicy:
-    """Never stops a trial."""
+    """Never stops or pauses a trial."""
 
-    def on_report(self, report: TrialReport) -> Decision:
+    @classmethod
+    def from_spec(cls, scheduler: SchedulerSpec, *, metric: str, maximize: bool) -> Self:
+        """Return the policy; it needs nothing to be said."""
+        return cls()
+
+    def on_report(self, report: TrialReport) -> Verdict:
         """Continue, whatever was reported."""
-        return Decision.CONTINUE
+        return NOT_JUDGED
+
+    def choose_paused(self, paused: Collection[int]) -> int | None:
+        """Choose none: this policy does not pause."""
+        return None
+
+    def choose_last(self, paused: Collection[int]) -> int | None:
+        """Choose none: no trial was paused."""
+        return None
+
+    def standing(self, paused: int) -> Verdict:
+        """Continue: this policy does not pause."""
+        return NOT_JUDGED

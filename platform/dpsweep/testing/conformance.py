@@ -8,6 +8,7 @@ class TestMyMethod(MethodConformance):
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,7 +18,7 @@ from dpsweep.hyperparameters import resolve
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import Plan
-from dpsweep.trial import Decision, TrialReport
+from dpsweep.trial import Decision, TrialReport, Verdict
 
 if TYPE_CHECKING:
     from dpsweep.schedulers.base import TrialPolicy
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 BUDGET = PrivacyBudget(target_epsilon=2.0, delta=1e-5)
 
 
-def tiny_data(num_private: int = 400, features: int = 6, seed: int = 0) -> SweepData:
+def tiny_data(
+    num_private: int = 400, features: int = 6, seed: int = 0, *, num_public: int = 50
+) -> SweepData:
     """Return two separable classes of Gaussian points with every part of a dataset."""
     from dpsweep.trainables.data import DatasetInfo, SweepData
 
@@ -38,7 +41,7 @@ def tiny_data(num_private: int = 400, features: int = 6, seed: int = 0) -> Sweep
         points = rng.normal(size=(count, features)) + 2.0 * (2 * labels[:, None] - 1)
         return points.astype(np.float32), labels.astype(np.int64)
 
-    sizes = {"private": num_private, "public": 50, "validation": 100, "test": 100}
+    sizes = {"private": num_private, "public": num_public, "validation": 100, "test": 100}
     info = DatasetInfo(
         name="tiny",
         input_shape=(features,),
@@ -129,6 +132,42 @@ class MethodConformance:
         assert other.evaluate("validation") == expected
         other.run(middle, len(plan))
 
+    def test_training_and_scoring_read_their_own_part_alone(self) -> None:
+        """Positions read no validation or test record, and a score no private one: a record then
+        pays for training or for scores, never for both.
+        """
+        data = tiny_data()
+        for part in ("validation", "test"):
+            data.parts[part][0].fill(np.nan)
+        instance, plan = self._prepared(data)
+        instance.run(0, len(plan))
+        for part in ("validation", "test"):
+            data.parts[part][0][:] = tiny_data().parts[part][0]
+        before = instance.evaluate("validation")
+        data.parts["private"][0].fill(np.nan)
+        assert instance.evaluate("validation") == before
+        assert before["accuracy"] > 0.8
+
+    def test_accuracy_counts_records(self) -> None:
+        """One record changes the number of correct ones by at most 1: noisy scores rely on it."""
+        data = tiny_data()
+        inputs, labels = data.parts["validation"]
+        instance, plan = self._prepared(data)
+        instance.run(0, len(plan))
+        num_correct = instance.evaluate("validation")["accuracy"] * len(labels)
+        assert abs(num_correct - round(num_correct)) < 1e-9
+        data.parts["validation"] = (inputs[:-1], labels[:-1])
+        fewer = instance.evaluate("validation")["accuracy"] * (len(labels) - 1)
+        assert 0 <= round(num_correct) - round(fewer) <= 1
+
+    def test_trains_on_public_records_in_place_of_private_ones(self) -> None:
+        """A search on public records runs the same method, and needs no private record."""
+        data = tiny_data(num_public=400)
+        data.parts["private"][0].fill(np.nan)
+        instance, plan = self._prepared(data.for_public_search(with_test=True))
+        instance.run(0, len(plan))
+        assert instance.evaluate("validation")["accuracy"] > 0.8
+
     def test_private_data_are_never_written(self) -> None:
         """A method works on read-only arrays, as actors share them."""
         data = tiny_data()
@@ -140,26 +179,129 @@ class MethodConformance:
 
 
 class PolicyConformance:
-    """What every trial policy must do."""
+    """What every trial policy must do, whatever it compares trials by.
+
+    Attributes:
+        metric: Score that the policy of ``make`` compares trials by; high is good.
+    """
+
+    metric: ClassVar[str] = "validation/accuracy"
 
     def make(self) -> TrialPolicy:
         """Return a fresh policy."""
         raise NotImplementedError
 
-    def _reports(self) -> list[TrialReport]:
-        rng = np.random.default_rng(0)
-        return [
-            TrialReport(trial, step, {"validation/accuracy": float(rng.random())}, 0.1 * step)
-            for step in range(1, 6)
-            for trial in range(4)
-        ]
+    def _report(self, trial: int, step: int, score: float | None) -> TrialReport:
+        """Return a report of a trial of 40 steps that reaches a rung at 10, 20 and 30."""
+        metrics = {} if score is None else {self.metric: score}
+        return TrialReport(
+            trial, step, metrics, 0.1 * step, rung=min(3, step // 10), done=step > 39
+        )
+
+    def _play(self, policy: TrialPolicy, seed: int = 0) -> list[tuple[TrialReport, Verdict]]:
+        """Run 40 trials, 4 at once in random order; returns every report with its verdict.
+
+        Some scores are missing, some not finite, many are equal.
+        """
+        rng = np.random.default_rng(seed)
+        waiting, running, paused = list(range(40)), list[int](), set[int]()
+        steps, log = dict.fromkeys(waiting, 0), list[tuple[TrialReport, Verdict]]()
+        while True:
+            while len(running) < 4:
+                chosen = policy.choose_paused(paused)
+                if chosen is not None:
+                    paused.remove(chosen)
+                    running.append(chosen)
+                elif waiting:
+                    running.append(waiting.pop(0))
+                else:
+                    break
+            if not running:
+                return log
+            trial = running.pop(int(rng.integers(len(running))))
+            steps[trial] += 5
+            score = round(float(rng.random()), 1)
+            kind = rng.random()
+            given = None if kind < 0.1 else math.nan if kind < 0.2 else score
+            report = self._report(trial, steps[trial], given)
+            verdict = policy.on_report(report)
+            log.append((report, verdict))
+            if report.done or verdict.decision is Decision.STOP:
+                continue
+            if verdict.decision is Decision.PAUSE:
+                paused.add(trial)
+            else:
+                running.append(trial)
 
     def test_decisions_replay(self) -> None:
-        """A policy rebuilt from the journal decides the same, and a repeated report too."""
-        first = self.make()
-        decisions = [first.on_report(report) for report in self._reports()]
-        assert set(decisions) <= set(Decision)
-        second = self.make()
-        assert [second.on_report(report) for report in self._reports()] == decisions
-        last = self._reports()[-1]
-        assert second.on_report(last) == decisions[-1]
+        """A policy rebuilt from the journal decides the same; what it sees twice counts once."""
+        first, second = self.make(), self.make()
+        log = self._play(first)
+        for report, verdict in log:
+            assert second.on_report(report) == verdict
+            assert second.on_report(report) == verdict
+        ends = {report.trial: (report, verdict) for report, verdict in log}
+        assert [second.on_report(report) for report, _ in ends.values()] == [
+            verdict for _, verdict in ends.values()
+        ]
+        paused = {t for t, (_, verdict) in ends.items() if verdict.decision is Decision.PAUSE}
+        assert {t: first.standing(t) for t in paused} == {t: second.standing(t) for t in paused}
+        for step, score in ((10, 0.95), (20, 0.45), (30, 0.05)):
+            new = self._report(99, step, score)
+            assert first.on_report(new) == second.on_report(new)
+            assert first.choose_paused({*paused, 99}) == second.choose_paused({*paused, 99})
+
+    def test_the_best_so_far_goes_on(self) -> None:
+        """The best score at a rung so far never stops its trial, nor do scores equal to it."""
+        for seed in range(5):
+            best: dict[int, float] = {}
+            for report, verdict in self._play(self.make(), seed):
+                score = report.metrics.get(self.metric, math.nan)
+                if verdict.rung is not None and score >= best.get(verdict.rung, -math.inf):
+                    best[verdict.rung] = score
+                    assert verdict.decision is not Decision.STOP, (report, verdict)
+
+    def test_some_trial_runs_to_its_end(self) -> None:
+        """Whatever is stopped or paused, a study ends with a result."""
+        for seed in range(5):
+            assert any(report.done for report, _ in self._play(self.make(), seed))
+
+    def test_trials_are_judged_at_rungs_by_their_released_scores(self) -> None:
+        """No score, no verdict; and none between two rungs."""
+        reached: dict[int, int] = {}
+        for report, verdict in self._play(self.make()):
+            is_new = report.rung > reached.get(report.trial, 0)
+            reached[report.trial] = report.rung
+            if not is_new or self.metric not in report.metrics:
+                assert (verdict.decision, verdict.rung) == (Decision.CONTINUE, None)
+                assert verdict.value is None
+            elif verdict.rung is not None:
+                assert verdict.rung == report.rung
+                score = report.metrics[self.metric]
+                assert verdict.value == (score if math.isfinite(score) else None)
+                assert verdict.reason
+
+    def test_the_last_report_stops_nothing(self) -> None:
+        """A trial that is done has ended by itself, also where it reaches a rung with that."""
+        policy = self.make()
+        self._play(policy)
+        report = TrialReport(99, 40, {self.metric: -1.0}, 4.0, rung=3, done=True)
+        assert policy.on_report(report).decision is Decision.CONTINUE
+
+    def test_asking_for_a_paused_trial_changes_nothing(self) -> None:
+        """The choice is one of those paused, however often and in whatever order one asks."""
+        policy = self.make()
+        ends = {report.trial: verdict for report, verdict in self._play(policy)}
+        assert policy.choose_paused(()) is None
+        paused = [t for t, verdict in ends.items() if verdict.decision is Decision.PAUSE]
+        for trial in range(100, 200):
+            if policy.on_report(self._report(trial, 10, 0.0)).decision is Decision.PAUSE:
+                paused.append(trial)
+        while paused:
+            chosen = policy.choose_paused(paused)
+            assert chosen == policy.choose_paused(paused[::-1]) == policy.choose_paused(set(paused))
+            if chosen is None:
+                break
+            assert policy.standing(chosen).decision is Decision.CONTINUE
+            paused.remove(chosen)
+        assert {policy.standing(trial).decision for trial in paused} <= {Decision.STOP}
