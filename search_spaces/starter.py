@@ -14,7 +14,9 @@ _DATA: Mapping[str, str] = {
   dataset: digits              # 1797 grey 8x8 images; or fashion_mnist, npz, image_folder
   validation:                  # what configurations are compared on
     fraction: 0.2              # share of the records; which ones is fixed without looking at them
-    visibility: public         # public: needs no protection; exact: private, without guarantee
+    visibility: public         # public: needs no protection; noisy: private, scores get noise and
+                               # are charged; exact: private, no guarantee (only unaccounted)
+    noise_std: null            # noisy: standard deviation of that noise on an accuracy, say 0.01
   test:                        # what the result is scored on
     fraction: 0.2
     visibility: public         # public: scored at the end of a trial; private: never
@@ -25,7 +27,9 @@ _DATA: Mapping[str, str] = {
                                # dataset-fashion-mnist puts them
   validation:                  # what configurations are compared on
     fraction: 0.1              # share of the records; which ones is fixed without looking at them
-    visibility: public         # public: needs no protection; exact: private, without guarantee
+    visibility: public         # public: needs no protection; noisy: private, scores get noise and
+                               # are charged; exact: private, no guarantee (only unaccounted)
+    noise_std: null            # noisy: standard deviation of that noise on an accuracy, say 0.01
   test:                        # what the result is scored on: the test part that is there
     visibility: public         # public: scored at the end of a trial; private: never
 """,
@@ -36,7 +40,9 @@ _DATA: Mapping[str, str] = {
   num_classes: 10              # EDIT: labels are 0 .. num_classes - 1
   validation:                  # what configurations are compared on
     fraction: 0.2              # share of the records; without effect if the file has x_val
-    visibility: public         # public: needs no protection; exact: private, without guarantee
+    visibility: public         # public: needs no protection; noisy: private, scores get noise and
+                               # are charged; exact: private, no guarantee (only unaccounted)
+    noise_std: null            # noisy: standard deviation of that noise on an accuracy, say 0.01
   test:                        # what the result is scored on
     fraction: 0.0              # keep 0 if the file has x_test
     visibility: private        # public: scored at the end of a trial; private: never
@@ -49,12 +55,18 @@ _DATA: Mapping[str, str] = {
   channels: 3                  # 1 (grey) or 3 (colour)
   validation:                  # what configurations are compared on
     fraction: 0.2              # share of the images; without effect if there is a folder val/
-    visibility: public         # public: needs no protection; exact: private, without guarantee
+    visibility: public         # public: needs no protection; noisy: private, scores get noise and
+                               # are charged; exact: private, no guarantee (only unaccounted)
+    noise_std: null            # noisy: standard deviation of that noise on an accuracy, say 0.01
   test:                        # what the result is scored on
     fraction: 0.0              # keep 0 if there is a folder test/
     visibility: private        # public: scored at the end of a trial; private: never
 """,
 }
+
+# trial_epsilon, study_epsilon and rungs where they differ: room for about seven whole trials, and
+# rungs at about a tenth and two fifths of the steps.
+_BUDGETS: Mapping[str, tuple[str, str, str]] = {"fashion_mnist": ("3.0", "8.0", "[1.2, 1.9]")}
 
 _SPEC = """\
 # A sweep for dpsweep. Check it with `dpsweep plan FILE`, start it with `dpsweep run FILE`; the same
@@ -65,30 +77,49 @@ seed: 0                        # initial weights and suggestions; noise and batc
 
 data:
 {data}\
-  public: {{fraction: 0.0}}      # share of the training records that is declared public
+  public: {{fraction: 0.0}}      # share of all records that is declared public
   max_private: null            # use only this many private records (for quick trials)
   privacy_unit: example        # whose data one record is
 
+# What is claimed about the search, one of four; `dpsweep plan` shows what yours costs.
+#   composed     everything may be shown: all trials together stay within study_epsilon. Any sampler
+#                and scheduler; trials that are stopped early leave their budget to more trials.
+#   select       only the best trial is shown, of a random and secret number of them; costs about
+#                twice trial_epsilon. Sampler random, scheduler fifo, no num_trials: how many is
+#                said below privacy, `selection: {{mean: 10, shape: 1}}`.
+#   public       the search trains on public records only (data.public.fraction > 0); then one
+#                private run of the winner, at trial_epsilon. No study_epsilon.
+#   unaccounted  no claim: epsilon is that of one trial, the search is NOT included. No
+#                study_epsilon; the only mode for exact scores and the method non_private.
 privacy:
+  accounting: composed
   trial_epsilon: {epsilon}           # what one trial may spend: 1 is strict, 8 is loose
+  study_epsilon: {study}           # what all trials together may spend
   delta: 1e-5                  # chance that the guarantee fails; well below 1 / number of records
-  accounting: unaccounted      # epsilon is that of one trial; the search is NOT included
-  study_epsilon: null          # budget of the whole search; not with unaccounted
-  accountant: rdp              # rdp (fast) or pld (tighter, slower)
+  accountant: rdp              # rdp (fast) or pld (tighter; public and unaccounted, with fifo)
   neighboring_relation: add_or_remove_one
+  dataset_ledger: null         # file in which all studies on these records add up; its caps are
+  dataset_epsilon: null        # set by the first study that names it
+  dataset_delta: null
 
 search:
-  sampler: tpe                 # tpe (learns from earlier trials), random, or grid (needs `num: 5`
-                               # on each range)
-  num_trials: 24
+  sampler: tpe                 # tpe, gp, cmaes (learn from earlier trials), random, grid (needs
+                               # `num: 5` on each range), nsga2 (for two objectives)
+  num_trials: 24               # at most; composed ends earlier when no further trial fits
+  max_time: null               # as in 45m or 2h: no further trial is started after it
   metric: validation/accuracy  # or validation/loss with mode: min
   mode: max
+  objectives: []               # [validation/accuracy, dp/epsilon]: the best trade-offs of the two
   max_concurrent: null         # most trials at once; null: as many as the resources allow
   points_to_evaluate: []       # configurations to try first, as in [{{optim.lr: 1.0}}]
   space:                       # uniform, loguniform, int, logint: [low, high]; choice: [..];
                                # a plain value is fixed. `dpsweep describe dp_sgd` lists all names
 {space}
-scheduler: {{type: fifo}}        # fifo: every trial runs to its end
+scheduler:                     # every trial to its end: {{type: fifo}}
+  type: epsilon_halving        # compares trials at equal epsilon; or median (with min_trials: 5)
+  rungs: {rungs}            # at these epsilons; []: .4 and .65 of trial_epsilon
+  reduction_factor: 3          # one in so many goes on from a rung
+  variant: stop                # stop ends the others; promote pauses them, and may continue them
 report:
   points: 10                   # evaluations per trial, evenly spaced
   every_steps: null            # or one every so many steps; wins over points
@@ -120,10 +151,14 @@ def starter_spec(dataset: str = "digits") -> str:
             f"no starter spec for {dataset!r}",
             fix=(hint + " " if hint else "") + f"known: {', '.join(_DATA)}",
         )
-    epsilon = "3.0" if dataset == "fashion_mnist" else "2.0"
-    name = f"{dataset.replace('_', '-')}-eps{epsilon[0]}"
+    epsilon, study, rungs = _BUDGETS.get(dataset, ("2.0", "6.0", "[0.8, 1.3]"))
     return _SPEC.format(
-        name=name, data=_DATA[dataset], epsilon=epsilon, space=_space_text(RECOMMENDED[dataset])
+        name=f"{dataset.replace('_', '-')}-eps{epsilon[0]}",
+        data=_DATA[dataset],
+        epsilon=epsilon,
+        study=study,
+        rungs=rungs,
+        space=_space_text(RECOMMENDED[dataset]),
     )
 
 

@@ -10,37 +10,29 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    PrivateAttr,
-    ValidationError,
-    WithJsonSchema,
-)
+from pydantic import Field, PrivateAttr, ValidationError
 
 from dpsweep.errors import Mistake, SpecError
-from dpsweep.parameters import (
-    SPACE_SCHEMA,
-    Parameter,
-    canonical_scalar,
-    canonical_space,
-    check_points,
-    parse_space,
-)
+from dpsweep.parameters import Parameter, parse_space
 from dpsweep.spec_base import (
-    AS_NUMBER,
     AS_TEXT,
     AS_WHOLE,
+    Count,
     Flaw,
+    NotNegative,
     Part,
+    Positive,
     Text,
     mistakes_of,
     peek,
     peek_number,
+    peek_word,
 )
 from dpsweep.spec_data import DataSpec, PublicSpec, TestSpec, ValidationSpec
 from dpsweep.spec_file import Document, apply_overrides, dump_yaml, override, read_document
+from dpsweep.spec_modes import mode_rules
+from dpsweep.spec_privacy import PrivacySpec, SelectionSpec
+from dpsweep.spec_search import SchedulerSpec, SearchSpec
 
 __all__ = [
     "ClusterSpec",
@@ -51,6 +43,7 @@ __all__ = [
     "ResourcesSpec",
     "SchedulerSpec",
     "SearchSpec",
+    "SelectionSpec",
     "SpaceCheck",
     "StorageSpec",
     "SweepSpec",
@@ -59,153 +52,6 @@ __all__ = [
     "ValidationSpec",
     "apply_overrides",
 ]
-
-
-def _point_value(value: Any) -> Any:
-    try:
-        return canonical_scalar(value)
-    except ValueError as error:
-        raise ValueError(error.args[0]) from None
-
-
-PointValue = Annotated[Any, BeforeValidator(_point_value)]
-Positive = Annotated[float, Field(gt=0), AS_NUMBER]
-NotNegative = Annotated[float, Field(ge=0), AS_NUMBER]
-Count = Annotated[int, Field(ge=1), AS_WHOLE]
-
-
-class PrivacySpec(Part):
-    """The budget of one trial, and how the search over many is accounted for.
-
-    Guarantees:
-        A private trial spends at most (``trial_epsilon``, ``delta``) under
-        ``neighboring_relation``. What the whole search spends is the matter of ``accounting``.
-    """
-
-    delta: Annotated[float, Field(gt=0, lt=1), AS_NUMBER] = Field(
-        default=1e-5,
-        description="Chance that the guarantee fails; well below 1 / number of records.",
-    )
-    trial_epsilon: Positive = Field(
-        description="say how much epsilon one trial may spend; 1 is strict, 8 is loose"
-    )
-    accounting: Literal["composed", "select", "public", "unaccounted"] = Field(
-        description="it has no default, so that the choice is yours: `unaccounted` says that "
-        "epsilon is that of one trial and the cost of the search is not included"
-    )
-    study_epsilon: Positive | None = Field(
-        default=None, description="Budget of the whole study; for accounting composed and select."
-    )
-    accountant: Literal["rdp", "pld"] = Field(
-        default="rdp", description="How epsilon is bounded: rdp (fast) or pld (tighter, slower)."
-    )
-    neighboring_relation: Literal["add_or_remove_one", "replace_one", "replace_special"] = Field(
-        default="add_or_remove_one", description="Which two datasets count as neighbours."
-    )
-
-    @classmethod
-    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
-        """Refuse what is not built yet, and a study budget that nothing would enforce."""
-        mode = raw.get("accounting")
-        if mode in ("composed", "select", "public"):
-            yield Flaw(
-                ("accounting",),
-                f"{mode!r} is not available yet: no search can be accounted for so far",
-                "use unaccounted; every epsilon is then labelled as that of one trial alone",
-            )
-        if mode == "unaccounted" and raw.get("study_epsilon") is not None:
-            yield Flaw(
-                ("study_epsilon",),
-                "an unaccounted study has no budget of its own, so this would not be kept",
-                "remove it",
-            )
-        relation = raw.get("neighboring_relation", "add_or_remove_one")
-        if relation in ("replace_one", "replace_special"):
-            yield Flaw(
-                ("neighboring_relation",),
-                f"{relation!r} is not available yet",
-                "use add_or_remove_one; an epsilon under another relation is another number",
-            )
-
-
-class SearchSpec(Part):
-    """What is searched, how, and by which score."""
-
-    sampler: Literal["random", "grid", "tpe"] = Field(
-        default="tpe", description="How configurations are chosen; grid needs `num` on each range."
-    )
-    num_trials: Count = Field(default=24, description="How many configurations are trained.")
-    metric: Literal["validation/accuracy", "validation/loss"] = Field(
-        default="validation/accuracy", description="Score that configurations are compared by."
-    )
-    mode: Literal["max", "min"] = Field(default="max", description="Whether a high score is good.")
-    max_concurrent: Count | None = Field(
-        default=None, description="Most trials at once; null: as many as the resources allow."
-    )
-    points_to_evaluate: tuple[dict[str, PointValue], ...] = Field(
-        default=(), description="Configurations to try first, each a mapping of parameter to value."
-    )
-    space: Annotated[
-        dict[str, Any], AfterValidator(canonical_space), WithJsonSchema(SPACE_SCHEMA)
-    ] = Field(
-        description="say what to search, for instance\n"
-        "  {method: dp_sgd, optim.lr: {loguniform: [0.1, 8]}}"
-    )
-
-    @classmethod
-    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
-        """Check the space, the first points, and that the score points the right way."""
-        metric, mode = raw.get("metric", "validation/accuracy"), raw.get("mode", "max")
-        if isinstance(metric, str) and metric.startswith("test/"):
-            yield Flaw(
-                ("metric",),
-                f"{metric!r} cannot be searched by: its value for the winner would be too good",
-                "use validation/accuracy or validation/loss",
-            )
-        if (metric, mode) in (("validation/loss", "max"), ("validation/accuracy", "min")):
-            yield Flaw(
-                ("mode",),
-                f"mode {mode} with {metric} looks for the worst configuration",
-                f"use mode: {'min' if mode == 'max' else 'max'}",
-            )
-        space = raw.get("space")
-        if not isinstance(space, Mapping):
-            return
-        parameters, flaws = parse_space(space)
-        yield from (Flaw(("space", *path), what, fix) for path, what, fix in flaws)
-        if raw.get("sampler") == "grid":
-            for parameter in parameters:
-                if parameter.is_range and parameter.num is None:
-                    yield Flaw(
-                        ("space", parameter.name),
-                        "sampler grid needs to know how many points to take from a range",
-                        "add `num: 5` to it, or use a choice",
-                    )
-        points = raw.get("points_to_evaluate", ())
-        if isinstance(points, (list, tuple)) and not flaws:
-            yield from (
-                Flaw(("points_to_evaluate", *path), what, fix)
-                for path, what, fix in check_points(parameters, points)
-            )
-
-    @property
-    def parameters(self) -> tuple[Parameter, ...]:
-        """The space as parameters, each after those that its condition names."""
-        return parse_space(self.space)[0]
-
-
-class SchedulerSpec(Part):
-    """Which trials are stopped early."""
-
-    type: Literal["fifo", "median", "epsilon_halving"] = Field(
-        default="fifo", description="fifo runs every trial to its end."
-    )
-
-    @classmethod
-    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
-        """Refuse what is not built yet."""
-        if raw.get("type") in ("median", "epsilon_halving"):
-            yield Flaw(("type",), f"{raw['type']!r} is not available yet", "use fifo")
 
 
 class ReportSpec(Part):
@@ -343,7 +189,7 @@ class SweepSpec(Part):
     data: DataSpec = Field(description="say which data to use; `dpsweep init` writes an example")
     privacy: PrivacySpec = Field(
         description="say what a trial may spend, for instance\n"
-        "  {trial_epsilon: 2.0, accounting: unaccounted}"
+        "  {accounting: composed, trial_epsilon: 2.0, study_epsilon: 6.0}"
     )
     search: SearchSpec = Field(description="say what to search; `dpsweep init` writes an example")
     scheduler: SchedulerSpec = SchedulerSpec()
@@ -354,6 +200,34 @@ class SweepSpec(Part):
     storage: StorageSpec = StorageSpec()
 
     _document: Document | None = PrivateAttr(None)
+
+    @classmethod
+    def complete(cls, raw: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Make random the sampler of ``select`` where none is named; its num_trials may be null."""
+        search = raw.get("search")
+        if peek_word(raw, "privacy", "accounting") != "select":
+            return raw
+        if isinstance(search, SearchSpec) and "sampler" not in search.model_fields_set:
+            return {**raw, "search": search.model_copy(update={"sampler": "random"})}
+        if isinstance(search, Mapping):
+            kept = dict(search)
+            if kept.get("num_trials", 0) is None:
+                del kept["num_trials"]
+            return {**raw, "search": {"sampler": "random", **kept}}
+        return raw
+
+    @classmethod
+    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
+        """Check what the sections demand of each other."""
+        yield from mode_rules(raw)
+
+    @property
+    def rungs(self) -> tuple[float, ...]:
+        """Epsilons at which trials are compared, ascending; none for fifo."""
+        if self.scheduler.type == "fifo":
+            return ()
+        epsilon = self.privacy.trial_epsilon
+        return self.scheduler.rungs or (0.4 * epsilon, 0.65 * epsilon)
 
     @classmethod
     def from_yaml(
@@ -394,11 +268,18 @@ class SweepSpec(Part):
         return path if self._document is None else self._document.where(path)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return every key with its value, as plain lists, mappings and scalars."""
-        return self.model_dump(mode="json")
+        """Return every key that means something here, as plain lists, mappings and scalars."""
+        tree = self.model_dump(mode="json")
+        for key in SchedulerSpec.unused(self.scheduler.type):
+            del tree["scheduler"][key]
+        if self.privacy.accounting == "select":
+            del tree["search"]["num_trials"]
+        else:
+            del tree["privacy"]["selection"]
+        return tree
 
     def to_yaml(self) -> str:
-        """Return the spec as YAML, with every key; ``from_yaml`` gives an equal spec."""
+        """Return ``to_dict`` as YAML; ``from_yaml`` gives an equal spec."""
         return dump_yaml(self.to_dict())
 
     @classmethod

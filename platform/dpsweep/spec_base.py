@@ -10,6 +10,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Field,
     ModelWrapValidatorHandler,
     ValidationError,
     model_validator,
@@ -60,9 +61,20 @@ def number(value: Any) -> int | float:
                 raise ValueError(f"must be a number, got {seen(value)}") from None
     if isinstance(result, bool) or not isinstance(result, (int, float)):
         raise ValueError(f"must be a number, got {seen(value)}")
-    if not math.isfinite(result):
-        raise ValueError(f"must be a finite number, got {seen(value)}")
+    try:
+        if not math.isfinite(result):
+            raise ValueError(f"must be a finite number, got {seen(value)}")
+    except OverflowError:
+        raise ValueError(f"is too large for a number, got {seen(value)}") from None
     return result
+
+
+def maybe_number(value: Any) -> float | None:
+    """Return a finite number, or None for anything else (reported elsewhere)."""
+    try:
+        return number(value)
+    except ValueError:
+        return None
 
 
 def whole(value: Any) -> int:
@@ -91,6 +103,9 @@ AS_NUMBER = BeforeValidator(number)
 AS_WHOLE = BeforeValidator(whole)
 AS_TEXT = BeforeValidator(_text)
 Text = Annotated[str, AS_TEXT]
+Positive = Annotated[float, Field(gt=0), AS_NUMBER]
+NotNegative = Annotated[float, Field(ge=0), AS_NUMBER]
+Count = Annotated[int, Field(ge=1), AS_WHOLE]
 
 
 class Part(BaseModel):
@@ -113,6 +128,11 @@ class Part(BaseModel):
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     @classmethod
+    def complete(cls, raw: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return ``raw`` with the defaults that depend on other keys; it may hold anything."""
+        return raw
+
+    @classmethod
     def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
         """Yield what is wrong about the keys together; ``raw`` may hold anything."""
         yield from ()
@@ -122,6 +142,8 @@ class Part(BaseModel):
     def _all_mistakes(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         if isinstance(data, cls):
             return handler(data)
+        if isinstance(data, Mapping):
+            data = cls.complete(data)
         flaws: list[Flaw] = []
         part = None
         try:
@@ -161,12 +183,30 @@ def peek(raw: Any, *path: str, default: Any = None) -> Any:
     return raw
 
 
+def given(raw: Any, *path: str) -> bool:
+    """Return whether a key was set, and not to null or an empty list, in mappings and parts.
+
+    >>> given({"search": {"objectives": []}}, "search", "objectives")
+    False
+    """
+    *above, key = path
+    section = peek(raw, *above)
+    if isinstance(section, BaseModel) and key not in section.model_fields_set:
+        return False
+    value = peek(section, key)
+    return value is not None and not (isinstance(value, (list, tuple)) and not value)
+
+
+def peek_word(raw: Any, *path: str, default: str = "") -> str:
+    """Return the word at a path, ``default`` where there is none, ``""`` for anything else."""
+    value = peek(raw, *path, default=default)
+    return value if isinstance(value, str) else ""
+
+
 def peek_number(raw: Any, *path: str, default: float) -> float:
     """Return the number at a path, or ``default`` where there is none (reported elsewhere)."""
-    try:
-        return number(peek(raw, *path, default=default))
-    except ValueError:
-        return default
+    found = maybe_number(peek(raw, *path, default=default))
+    return default if found is None else found
 
 
 def dotted(path: tuple[str | int, ...]) -> str:

@@ -7,7 +7,19 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from dpsweep.spec_base import AS_NUMBER, AS_WHOLE, Flaw, Part, Text, peek_number, seen, whole
+from dpsweep.spec_base import (
+    AS_NUMBER,
+    AS_WHOLE,
+    Count,
+    Flaw,
+    Part,
+    Positive,
+    Text,
+    given,
+    peek_number,
+    seen,
+    whole,
+)
 
 Dataset = Literal["digits", "fashion_mnist", "npz", "image_folder"]
 
@@ -44,15 +56,16 @@ ImageSize = Annotated[
     ),
 ]
 Share = Annotated[float, Field(ge=0, lt=1), AS_NUMBER]
-Count = Annotated[int, Field(ge=1), AS_WHOLE]
 
 
 class ValidationSpec(Part):
     """Records that configurations are compared on, and who may see their exact scores.
 
     Guarantees:
-        The trial epsilon speaks of the private training records. ``public`` declares that the
-        validation records need no protection; ``exact`` says they do and gets none.
+        ``public`` declares that the validation records need no protection. ``noisy``: every
+        released accuracy is exact accuracy + N(0, ``noise_std``^2) and is charged; one record
+        changes the accuracy of n records by at most 1/n, so the release is a Gaussian mechanism of
+        noise multiplier n * ``noise_std``. ``exact``: the records need protection and get none.
     """
 
     fraction: Share = Field(
@@ -61,18 +74,31 @@ class ValidationSpec(Part):
         "validation part of its own.",
     )
     visibility: Literal["public", "noisy", "exact"] = Field(
-        description="say whose records these are: `public` (they need no protection), or `exact` "
-        "(private, yet scores are exact; no guarantee covers them)"
+        description="say whose records these are: `public` (they need no protection), `noisy` "
+        "(private; scores get noise and are charged), or `exact` (private, yet scores are exact; "
+        "no guarantee covers them)"
+    )
+    noise_std: Positive | None = Field(
+        default=None,
+        description="noisy: standard deviation of the noise on a released accuracy; 0.01 is one "
+        "point in a hundred.",
     )
 
     @classmethod
     def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
-        """Refuse what is not built yet."""
-        if raw.get("visibility") == "noisy":
+        """Check that there is noise where it is promised, and only there."""
+        visibility = raw.get("visibility")
+        if visibility == "noisy" and not given(raw, "noise_std"):
             yield Flaw(
-                ("visibility",),
-                "'noisy' is not available yet: noisy scores come with accounted searches",
-                "use public, or exact (exact scores of private records; no guarantee covers them)",
+                ("noise_std",),
+                "is missing: noisy scores need the standard deviation of their noise",
+                "0.01 is one point of accuracy in a hundred; `dpsweep plan` shows what it costs",
+            )
+        if visibility in ("public", "exact") and given(raw, "noise_std"):
+            yield Flaw(
+                ("noise_std",),
+                f"has no meaning for visibility {visibility}: these scores are exact",
+                "remove it, or use visibility: noisy",
             )
 
 

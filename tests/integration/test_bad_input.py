@@ -35,7 +35,34 @@ CASES = {
     "negative epsilon": (("trial_epsilon: 2.0", "trial_epsilon: -2"), [("trial_epsilon", "-2")]),
     "delta of one": (("delta: 1e-5", "delta: 1"), [("delta", "1")]),
     "no accounting": ((", accounting: unaccounted", ""), [("accounting",)]),
-    "later accounting": (("accounting: unaccounted", "accounting: composed"), [("composed",)]),
+    "composed without a budget": (
+        ("accounting: unaccounted", "accounting: composed"),
+        [("study_epsilon", "composed", ":3")],
+    ),
+    "composed with a filter on PLD": (
+        (
+            "accounting: unaccounted",
+            "accounting: composed, study_epsilon: 6, accountant: pld",
+        ),
+        [("accountant", "pld", "rdp")],
+    ),
+    "select with what it cannot cover": (
+        (
+            "unaccounted}\nsearch:\n  sampler: random\n  num_trials: 2\n",
+            "select}\nscheduler: {type: asha}\nsearch:\n  sampler: tpe\n  max_time: 2h\n",
+        ),
+        [("asha", "fifo", ":4"), ("tpe", "random", ":6"), ("max_time", "mean", ":7")],
+    ),
+    "public without public records": (
+        ("accounting: unaccounted", "accounting: public"),
+        [("data.public.fraction", "0.2", ":2")],
+    ),
+    "noisy without noise": (("visibility: public", "visibility: noisy"), [("noise_std", "0.01")]),
+    "pbt": (("resources:", "scheduler: {type: pbt}\nresources:"), [("pbt", "epsilon_halving")]),
+    "rung beyond the trial": (
+        ("resources:", "scheduler: {type: epsilon_halving, rungs: [0.5, 3]}\nresources:"),
+        [("rungs[1]", "trial_epsilon", "3")],
+    ),
     "replace one": (
         ("accounting: unaccounted", "accounting: unaccounted, neighboring_relation: replace_one"),
         [("replace_one", "add_or_remove_one")],

@@ -30,6 +30,45 @@ def test_each_starter_is_valid_and_fits_its_method(dataset):
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
+def test_each_starter_accounts_for_its_search(dataset):
+    spec = SweepSpec.from_yaml(starter_spec(dataset))
+    assert spec.privacy.accounting == "composed"
+    assert spec.privacy.study_epsilon >= 2 * spec.privacy.trial_epsilon
+    assert spec.scheduler.type == "epsilon_halving"
+    assert len(spec.rungs) == 2
+    assert spec.rungs == spec.scheduler.rungs
+
+
+# What the comments of a starter say has to be changed for each mode.
+RECIPES = {
+    "select": [
+        "privacy.study_epsilon=null", "privacy.selection={mean: 10, shape: 1}",
+        "search.sampler=random", "search.num_trials=null", "scheduler={type: fifo}",
+    ],
+    "public": ["privacy.study_epsilon=null", "data.public.fraction=0.2"],
+    "unaccounted": [
+        "privacy.study_epsilon=null", "data.validation.visibility=exact",
+        "search.space.method=non_private",
+    ],
+    "composed": [
+        "data.validation.visibility=noisy", "data.validation.noise_std=0.01", "search.max_time=45m",
+        "search.sampler=nsga2", "search.objectives=[validation/accuracy, dp/epsilon]",
+        "scheduler={type: median, min_trials: 5}",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", RECIPES)
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_its_comments_lead_to_every_mode(dataset, mode):
+    changes = [f"privacy.accounting={mode}", *RECIPES[mode]]
+    spec = SweepSpec.from_yaml(starter_spec(dataset), overrides=changes)
+    assert spec.privacy.accounting == mode
+    assert f"#   {mode} " in starter_spec(dataset)
+    assert SweepSpec.from_yaml(spec.to_yaml()) == spec
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
 def test_each_starter_names_every_key_that_may_be_set(dataset):
     text = starter_spec(dataset)
     spec = SweepSpec.from_yaml(text)
@@ -74,8 +113,8 @@ def test_recommended_spaces_are_the_ones_of_the_starters(dataset):
 
 def test_the_demo_is_what_its_title_says():
     spec = SweepSpec.from_yaml(DEMO, check_space=check_methods)
-    assert spec.search.num_trials == 12
-    assert spec.privacy.trial_epsilon == 2
+    assert spec.privacy.accounting == "composed"
+    assert (spec.privacy.trial_epsilon, spec.privacy.study_epsilon) == (2, 6)
     assert (spec.data.validation.visibility, spec.data.test.visibility) == ("public", "public")
     values = SearchSpace.from_spec(spec.search.space).values()
     assert values["method"] == ["dp_sgd"]

@@ -60,7 +60,7 @@ REPLACED = [
         "  num_trials: 4",
         "  num_trails: 4",
         "sweep.yaml:11 search.num_trails: unknown key (did you mean 'num_trials'? known: sampler, num_trials, "
-        "metric, mode, max_concurrent, points_to_evaluate, space)",
+        "max_time, metric, mode, objectives, max_concurrent, points_to_evaluate, space)",
     ),
     (
         "  num_trials: 4",
@@ -71,8 +71,8 @@ REPLACED = [
     ("  num_trials: 4", "  metric: test/accuracy", "sweep.yaml:11 search.metric: 'test/accuracy' cannot be searched by: its value for the winner would be too good (use validation/accuracy or validation/loss)"),
     ("  num_trials: 4", "  metric: validation/loss", "sweep.yaml:9 search.mode: mode max with validation/loss looks for the worst configuration (use mode: min)"),
     ("  num_trials: 4", "  3: 4", "sweep.yaml:11 search.3: a key must be a word"),
-    ("sampler: random", "sampler: tpee", "sweep.yaml:10 search.sampler: unknown value 'tpee' (did you mean 'tpe'? known: random, grid, tpe)"),
-    ("sampler: random", "sampler: [tpe]", "sweep.yaml:10 search.sampler: unknown value ['tpe'] (did you mean 'tpe'? known: random, grid, tpe)"),
+    ("sampler: random", "sampler: tpee", "sweep.yaml:10 search.sampler: unknown value 'tpee' (did you mean 'tpe'? known: random, grid, tpe, nsga2, cmaes, gp)"),
+    ("sampler: random", "sampler: [tpe]", "sweep.yaml:10 search.sampler: unknown value ['tpe'] (did you mean 'tpe'? known: random, grid, tpe, nsga2, cmaes, gp)"),
     ("  trial_epsilon: 2.0", "  trial_epsilon: -1", "sweep.yaml:7 privacy.trial_epsilon: must be > 0, got -1"),
     ("  trial_epsilon: 2.0", "  trial_epsilon: .inf", "sweep.yaml:7 privacy.trial_epsilon: must be a finite number, got inf"),
     ("  trial_epsilon: 2.0\n", "", "sweep.yaml:5 privacy.trial_epsilon: is missing (say how much epsilon one trial may spend; 1 is strict, 8 is loose)"),
@@ -81,15 +81,35 @@ REPLACED = [
     (
         "  accounting: unaccounted\n",
         "",
-        "sweep.yaml:5 privacy.accounting: is missing (it has no default, so that the choice is yours: `unaccounted` "
-        "says that epsilon is that of one trial and the cost of the search is not included)",
+        "sweep.yaml:5 privacy.accounting: is missing (it has no default, so that the choice is yours: `composed` keeps "
+        "all trials together under study_epsilon; `select` draws their number and releases the best alone; `public` "
+        "searches on public records; `unaccounted` says that epsilon is that of one trial and the cost of the search "
+        "is not included)",
     ),
     (
         "accounting: unaccounted",
         "accounting: composed",
-        "sweep.yaml:8 privacy.accounting: 'composed' is not available yet: no search can be accounted for so far "
-        "(use unaccounted; every epsilon is then labelled as that of one trial alone)",
+        "sweep.yaml:5 privacy.study_epsilon: is missing: composed keeps all trials together under it (two to four "
+        "times trial_epsilon is usual; see `dpsweep plan`)",
     ),
+    ("accounting: unaccounted", "accounting: compsed", "sweep.yaml:8 privacy.accounting: unknown value 'compsed' (did you mean 'composed'? known: composed, select, public, unaccounted)"),
+    (
+        "accounting: unaccounted",
+        "accounting: composed\n  study_epsilon: 1.5",
+        "sweep.yaml:9 privacy.study_epsilon: is smaller than trial_epsilon, so no trial would fit: 1.5 < 2 "
+        "(raise it, or lower trial_epsilon)",
+    ),
+    ("accounting: unaccounted", "mean: 10\n  accounting: unaccounted", "sweep.yaml:8 privacy.mean: unknown key (it belongs below `selection:`)"),
+    ("  num_trials: 4", "  max_time: soon", "sweep.yaml:11 search.max_time: must be seconds, or a time such as 90s, 45m or 2h, got 'soon'"),
+    ("  num_trials: 4", "  max_time: -5m", "sweep.yaml:11 search.max_time: must be > 0, got -300"),
+    ("  num_trials: 4", "  max_time: 1e308h", "sweep.yaml:11 search.max_time: must be seconds, or a time such as 90s, 45m or 2h, got '1e308h'"),
+    ("  num_trials: 4", "  num_trials: 1" + "0" * 400, "sweep.yaml:11 search.num_trials: is too large for a number, got 10" + "0" * 55 + "..."),
+    ("  num_trials: 4", "  objectives: [validation/accuracy]", "sweep.yaml:11 search.objectives: must be the metric and then dp/epsilon, got [validation/accuracy] (write [validation/accuracy, dp/epsilon], or [] for the metric alone)"),
+    ("  num_trials: 4", "  objectives: [dp/epsilon, validation/accuracy]", "sweep.yaml:11 search.objectives: must be the metric and then dp/epsilon, got [dp/epsilon, validation/accuracy] (write [validation/accuracy, dp/epsilon], or [] for the metric alone)"),
+    ("  num_trials: 4", "  objectives: [validation/acuracy, dp/epsilon]", "sweep.yaml:11 search.objectives[0]: unknown value 'validation/acuracy' (did you mean 'validation/accuracy'? known: validation/accuracy, validation/loss, dp/epsilon)"),
+    ("  num_trials: 4", "  objectives: dp/epsilon", "sweep.yaml:11 search.objectives: must be a list, got 'dp/epsilon'"),
+    ("sampler: random", "sampler: nsga2", "sweep.yaml:10 search.sampler: nsga2 looks for trade-offs between two objectives, and there is one (add objectives: [validation/accuracy, dp/epsilon], or use tpe)"),
+    ("sampler: random", "sampler: cmaes\n  objectives: [validation/accuracy, dp/epsilon]", "sweep.yaml:10 search.sampler: cmaes has a single objective, and `objectives` names several (use nsga2, tpe or gp; or remove `objectives`)"),
     (
         "accounting: unaccounted",
         "accounting: unaccounted\n  study_epsilon: 6",
@@ -104,14 +124,22 @@ REPLACED = [
     (
         "visibility: public",
         "visibility: noisy",
-        "sweep.yaml:4 data.validation.visibility: 'noisy' is not available yet: noisy scores come with accounted "
-        "searches (use public, or exact (exact scores of private records; no guarantee covers them))",
+        "sweep.yaml:4 data.validation.noise_std: is missing: noisy scores need the standard deviation of their noise "
+        "(0.01 is one point of accuracy in a hundred; `dpsweep plan` shows what it costs)",
     ),
+    (
+        "visibility: public",
+        "visibility: exact, noise_std: 0.1",
+        "sweep.yaml:4 data.validation.noise_std: has no meaning for visibility exact: these scores are exact "
+        "(remove it, or use visibility: noisy)",
+    ),
+    ("visibility: public", "visibility: noisy, noise_std: 0", "sweep.yaml:4 data.validation.noise_std: must be > 0, got 0"),
     (
         ", visibility: public",
         "",
         "sweep.yaml:4 data.validation.visibility: is missing (say whose records these are: `public` (they need no "
-        "protection), or `exact` (private, yet scores are exact; no guarantee covers them))",
+        "protection), `noisy` (private; scores get noise and are charged), or `exact` (private, yet scores are exact; no "
+        "guarantee covers them))",
     ),
     ("fraction: 0.2", "fraction: 0", "sweep.yaml:4 data.validation.fraction: is 0, so there is nothing to compare configurations on (0.2 is usual)"),
     ("fraction: 0.2", "fraction: 20", "sweep.yaml:4 data.validation.fraction: must be < 1, got 20"),
@@ -173,7 +201,24 @@ ADDED = [
     ("seed: -1", "sweep.yaml:17 seed: must be >= 0, got -1"),
     ("tracking: {uri: ./mlruns}", "sweep.yaml:17 tracking.uri: './mlruns' is a directory, and MLflow no longer keeps its records in one (use sqlite:///mlflow.db, the http address of a server, or null)"),
     ("tracking: {uri: ''}", "sweep.yaml:17 tracking.uri: must not be empty"),
-    ("scheduler: {type: epsilon_halving}", "sweep.yaml:17 scheduler.type: 'epsilon_halving' is not available yet (use fifo)"),
+    ("scheduler: {type: asha}", "sweep.yaml:17 scheduler.type: 'asha' is called epsilon_halving here: successive halving with rungs in epsilon (use epsilon_halving)"),
+    ("scheduler: {type: hyperband}", "sweep.yaml:17 scheduler.type: 'hyperband' is called epsilon_halving here: one bracket, with rungs in epsilon (use epsilon_halving)"),
+    ("scheduler: {type: pbt}", "sweep.yaml:17 scheduler.type: 'pbt' copies weights between trials; that is not available (use epsilon_halving or fifo)"),
+    ("scheduler: {type: bohb}", "sweep.yaml:17 scheduler.type: 'bohb' is halving with a sampler that learns; here the two are chosen apart (use epsilon_halving with search.sampler: tpe)"),
+    ("scheduler: {type: epsilon_halvin}", "sweep.yaml:17 scheduler.type: unknown value 'epsilon_halvin' (did you mean 'epsilon_halving'? known: fifo, median, epsilon_halving)"),
+    ("scheduler: {rungs: [1]}", "sweep.yaml:17 scheduler.rungs: has no meaning for fifo (remove it, or use type: median or epsilon_halving)"),
+    ("scheduler: {type: median, variant: stop}", "sweep.yaml:17 scheduler.variant: has no meaning for median (remove it, or use type: epsilon_halving)"),
+    ("scheduler: {type: median, reduction_factor: 3}", "sweep.yaml:17 scheduler.reduction_factor: has no meaning for median (remove it, or use type: epsilon_halving)"),
+    ("scheduler: {type: median, min_trials: 0}", "sweep.yaml:17 scheduler.min_trials: must be >= 1, got 0"),
+    ("scheduler: {type: epsilon_halving, min_trials: 3}", "sweep.yaml:17 scheduler.min_trials: has no meaning for epsilon_halving (remove it, or use type: median)"),
+    ("scheduler: {type: epsilon_halving, reduction_factor: 1.5}", "sweep.yaml:17 scheduler.reduction_factor: must be >= 2, got 1.5"),
+    ("scheduler: {type: epsilon_halving, rungs: 1}", "sweep.yaml:17 scheduler.rungs: must be a list, got 1"),
+    ("scheduler: {type: epsilon_halving, rungs: [0, 1]}", "sweep.yaml:17 scheduler.rungs[0]: must be > 0, got 0"),
+    ("scheduler: {type: epsilon_halving, rungs: [one, 1]}", "sweep.yaml:17 scheduler.rungs[0]: must be a number, got 'one'"),
+    ("scheduler: {type: epsilon_halving, rungs: [0.5, 1, 0.7]}", "sweep.yaml:17 scheduler.rungs[2]: must be larger than the rung before it, got 0.7 after 1 (write the rungs in ascending order)"),
+    ("scheduler: {type: median, rungs: [0.5, 0.5]}", "sweep.yaml:17 scheduler.rungs[1]: stands twice: 0.5 (remove one of the two)"),
+    ("scheduler: {type: median, rungs: [0.5, 2]}", "sweep.yaml:17 scheduler.rungs[1]: must be smaller than trial_epsilon, got 2 >= 2 (a trial ends there anyway; remove it)"),
+    ("scheduler: {type: epsilon_halving, variant: pause}", "sweep.yaml:17 scheduler.variant: unknown value 'pause' (known: stop, promote)"),
     ("scheduler:", "sweep.yaml:17 scheduler: is empty (give it keys, or leave the line out)"),
     ("scheduler: fifo", "sweep.yaml:17 scheduler: must be a mapping of keys to values, got 'fifo'"),
     ("cluster: {target: slurm}", "sweep.yaml:17 cluster.target: 'slurm' is not available yet (use local, or ray with the address of a cluster that runs already)"),
@@ -253,7 +298,6 @@ tracking: {uri: mlruns}
         "sweep.yaml:4 data.valdation",
         "sweep.yaml:5 privacy.delta",
         "sweep.yaml:5 privacy.trial_epsilon",
-        "sweep.yaml:5 privacy.accounting",
         "sweep.yaml:7 search.num_trials",
         "sweep.yaml:8 search.space",
         "sweep.yaml:9 search.space.optim.lr",
@@ -325,7 +369,7 @@ class TestOverrides:
         ("text", "line"),
         [
             ("privacy.trial_epsilon=-3", "--set privacy.trial_epsilon: must be > 0, got -3"),
-            ("privacy.trial_epsilo=3", "--set privacy.trial_epsilo: unknown key (did you mean 'trial_epsilon'? known: delta, trial_epsilon, accounting, study_epsilon, accountant, neighboring_relation)"),
+            ("privacy.trial_epsilo=3", "--set privacy.trial_epsilo: unknown key (did you mean 'trial_epsilon'? known: delta, trial_epsilon, accounting, study_epsilon, selection, accountant, neighboring_relation, dataset_ledger, dataset_epsilon, dataset_delta)"),
             ("search.space.optim.lr={uniform: [2, 1]}", "--set search.space.optim.lr: bounds are reversed: [2, 1] (write [1, 2])"),
             ("privacy.trial_epsilon", "--set privacy.trial_epsilon: is not KEY=VALUE (for instance --set privacy.trial_epsilon=3)"),
             ("=3", "--set =3: is not KEY=VALUE (for instance --set privacy.trial_epsilon=3)"),

@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+import re
 import string
 
 import pytest
@@ -121,7 +122,12 @@ def specs(draw):
             "trial_epsilon": draw(positive),
             "accounting": "unaccounted",
         },
-        "search": {"num_trials": draw(st.integers(1, 10**6)), "space": space},
+        "search": {"num_trials": draw(st.integers(1, 10**6)), "max_time": draw(st.none() | positive), "space": space},
+        "scheduler": draw(
+            st.fixed_dictionaries({"type": st.just("epsilon_halving"), "reduction_factor": st.floats(2, 100), "variant": st.sampled_from(["stop", "promote"])})
+            | st.fixed_dictionaries({"type": st.just("median"), "min_trials": st.integers(1, 100)})
+            | st.just({})
+        ),
         "resources": {"cpu": draw(positive)},
         "tracking": {"experiment": draw(st.none() | word)},
     }  # fmt: skip
@@ -152,8 +158,8 @@ def test_where_it_was_read_is_no_part_of_it(tmp_path):
     read = SweepSpec.from_yaml(tmp_path / "a.yaml")
     assert read == spec
     assert spec.where("search.space.optim.lr") == "search.space.optim.lr"
-    assert read.where("search.space.method").endswith("a.yaml:24 search.space.method")
-    assert read.where("search.space.optim.lr").endswith("a.yaml:24 search.space.optim.lr")
+    assert read.where("search.space.method").endswith("a.yaml:26 search.space.method")
+    assert read.where("search.space.optim.lr").endswith("a.yaml:26 search.space.optim.lr")
 
 
 def test_python_raises_the_same_error_with_dotted_paths():
@@ -302,6 +308,18 @@ class TestSchema:
         )
         json.dumps(schema)
 
+    def test_it_has_the_bounds_of_what_may_be_a_number_or_a_word(self):
+        schema = SweepSpec.json_schema()["$defs"]
+        shape = schema["SelectionSpec"]["properties"]["shape"]
+        assert shape["anyOf"] == [{"type": "number", "minimum": 0}, {"const": "poisson"}]
+        assert schema["SelectionSpec"]["properties"]["mean"]["minimum"] == 1
+        number, text, _ = schema["SearchSpec"]["properties"]["max_time"]["anyOf"]
+        assert number["exclusiveMinimum"] == 0
+        assert re.search(text["pattern"], "45m")
+        assert not re.search(text["pattern"], "soon")
+        rungs = schema["SchedulerSpec"]["properties"]["rungs"]
+        assert rungs["items"]["exclusiveMinimum"] == 0
+
     def test_every_key_is_explained(self):
         schema = SweepSpec.json_schema()
         for name, part in {"SweepSpec": schema, **schema["$defs"]}.items():
@@ -315,6 +333,13 @@ class TestSchema:
             "search.space", {"method": "dp_sgd", "lr": {"uniform": [1, 2], "when": {"a": [1]}}}
         )
         assert list(validator.iter_errors(raw)) == []
+        select = changed(
+            "privacy",
+            {"trial_epsilon": 2, "accounting": "select", "selection": {"shape": "poisson"}},
+        )
+        assert list(validator.iter_errors(select)) == []
+        assert list(validator.iter_errors(changed("search.max_time", "90m"))) == []
+        assert list(validator.iter_errors(changed("search.max_time", "soon")))
         assert list(validator.iter_errors(changed("privacy.delta", 2)))
         assert list(
             validator.iter_errors(changed("search.space", {"method": "a", "b": {"unifrm": [1, 2]}}))

@@ -1,0 +1,166 @@
+"""What an accounting mode demands of the other sections of a spec: its preconditions, as rules.
+
+A mode is a theorem, and a theorem holds under conditions:
+
+    composed     a Renyi filter over everything that is released (Feldman & Zrnic 2021,
+                 https://arxiv.org/abs/2008.11193): every access to private records is a private
+                 mechanism, so exact scores and non-private methods are out
+    select       repeat and select (Papernot & Steinke 2022, https://arxiv.org/abs/2110.03620): a
+                 random number of independent trials, of which only the best is released
+    public       the search reads public records only; one private run follows
+    unaccounted  no claim about the search, hence no condition
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dpsweep.spec_base import Flaw, given, maybe_number, peek, peek_word
+from dpsweep.spec_search import FOREIGN_SCHEDULERS
+
+
+def mode_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
+    """Yield what no single section of a spec can see; ``raw`` may hold anything."""
+    mode = peek_word(raw, "privacy", "accounting")
+    if mode in ("composed", "select"):
+        yield from _no_exact_scores(raw, mode)
+    if mode == "select":
+        yield from _select_rules(raw)
+    if mode == "public":
+        yield from _public_rules(raw)
+    if mode in ("composed", "select", "public"):
+        yield from _no_unbounded_method(raw, mode)
+    yield from _accountant_rules(raw, mode)
+    yield from _noisy_rules(raw)
+    yield from _rung_rules(raw)
+
+
+def _no_exact_scores(raw: Mapping[str, Any], mode: str) -> Iterator[Flaw]:
+    if peek_word(raw, "data", "validation", "visibility") == "exact":
+        yield Flaw(
+            ("data", "validation", "visibility"),
+            f"exact scores of private records have no finite epsilon, so {mode} cannot cover them",
+            "use noisy or public; or accounting: unaccounted",
+        )
+
+
+def _no_unbounded_method(raw: Mapping[str, Any], mode: str) -> Iterator[Flaw]:
+    method = peek(raw, "search", "space", "method")
+    choices = peek(method, "choice") if isinstance(method, Mapping) else [method]
+    if isinstance(choices, (list, tuple)) and "non_private" in choices:
+        yield Flaw(
+            ("search", "space", "method"),
+            f"non_private has no finite epsilon, so {mode} cannot cover it",
+            "leave it out, or run it in a study of its own with accounting: unaccounted",
+        )
+
+
+def _select_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
+    """Trials are independent draws from one prior, their number is blind to everything."""
+    sampler = peek_word(raw, "search", "sampler")
+    if sampler in ("tpe", "gp", "cmaes", "nsga2"):
+        yield Flaw(
+            ("search", "sampler"),
+            f"{sampler!r} learns from other trials, and select needs them independent",
+            "use random; or accounting: composed",
+        )
+    if sampler == "grid":
+        yield Flaw(
+            ("search", "sampler"),
+            "'grid' runs every point once: that is a fixed number of trials, and select needs a "
+            "random one",
+            "use random; or accounting: composed",
+        )
+    if peek_word(raw, "cluster", "target", default="local") == "ray":
+        yield Flaw(
+            ("cluster", "target"),
+            "a shared cluster keeps traces of every trial, and select needs them secret",
+            "use local; or accounting: composed",
+        )
+    scheduler = peek_word(raw, "scheduler", "type", default="fifo")
+    if scheduler in ("epsilon_halving", "median", *FOREIGN_SCHEDULERS):
+        does = "copies weights between trials" if scheduler == "pbt" else "compares trials"
+        yield Flaw(
+            ("scheduler", "type"),
+            f"{scheduler!r} {does}, and select needs them independent, each run to its end",
+            "use fifo; or accounting: composed with epsilon_halving",
+        )
+    for key, (what, fix) in _NOT_IN_SELECT.items():
+        if given(raw, "search", key):
+            yield Flaw(("search", key), what, fix)
+
+
+_NOT_IN_SELECT = {
+    "num_trials": (
+        "has no meaning for select: the number of trials is random and secret",
+        "remove it, or set it to null; privacy.selection.mean is the expected number",
+    ),
+    "max_time": (
+        "a wall-clock stop would cut the number of trials that select draws, and void its claim",
+        "remove it; a smaller privacy.selection.mean takes less time",
+    ),
+    "points_to_evaluate": (
+        "these points are not drawn from the prior that all trials of select share",
+        "remove them, or narrow the space; or accounting: composed",
+    ),
+    "objectives": (
+        "select releases one best trial, and a trade-off has several",
+        "remove them; or accounting: composed",
+    ),
+}
+
+
+def _public_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
+    if maybe_number(peek(raw, "data", "public", "fraction", default=0)) == 0:
+        yield Flaw(
+            ("data", "public", "fraction"),
+            "is 0, so there are no public records that the search could train on",
+            "declare the share of all records that needs no protection, for instance 0.2",
+        )
+    visibility = peek_word(raw, "data", "validation", "visibility")
+    if visibility in ("noisy", "exact"):
+        yield Flaw(
+            ("data", "validation", "visibility"),
+            f"{visibility} says that these records are private, and a public search reads no "
+            "private record",
+            "use public; or accounting: composed with noisy scores",
+        )
+
+
+def _accountant_rules(raw: Mapping[str, Any], mode: str) -> Iterator[Flaw]:
+    """A plan that may be cut by what it showed is not fixed; composed and select refuse pld."""
+    scheduler = peek_word(raw, "scheduler", "type", default="fifo")
+    is_pld = peek_word(raw, "privacy", "accountant") == "pld"
+    if is_pld and mode not in ("composed", "select") and scheduler in ("median", "epsilon_halving"):
+        yield Flaw(
+            ("privacy", "accountant"),
+            f"pld bounds plans that are fixed beforehand, and {scheduler} stops trials on the way",
+            "use rdp, or scheduler: {type: fifo}",
+        )
+
+
+def _noisy_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
+    is_noisy = peek_word(raw, "data", "validation", "visibility") == "noisy"
+    if is_noisy and peek_word(raw, "search", "metric") == "validation/loss":
+        yield Flaw(
+            ("search", "metric"),
+            "'validation/loss' has no bound on what one record changes, so no noise covers it",
+            "use validation/accuracy with mode: max",
+        )
+
+
+def _rung_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
+    rungs = peek(raw, "scheduler", "rungs", default=())
+    cap = maybe_number(peek(raw, "privacy", "trial_epsilon"))
+    kind = peek_word(raw, "scheduler", "type", default="fifo")
+    if cap is None or cap <= 0 or kind == "fifo" or not isinstance(rungs, (list, tuple)):
+        return
+    for index, rung in enumerate(rungs):
+        epsilon = maybe_number(rung)
+        if epsilon is not None and epsilon >= cap:
+            yield Flaw(
+                ("scheduler", "rungs", index),
+                f"must be smaller than trial_epsilon, got {epsilon:g} >= {cap:g}",
+                "a trial ends there anyway; remove it",
+            )

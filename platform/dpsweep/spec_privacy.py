@@ -1,0 +1,175 @@
+"""The privacy section of a spec: what a trial may spend, and what the search over many costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from dpsweep.spec_base import (
+    AS_NUMBER,
+    Flaw,
+    Part,
+    Positive,
+    Text,
+    given,
+    maybe_number,
+    number,
+    peek_word,
+    seen,
+)
+
+MODES = ("composed", "select", "public", "unaccounted")
+
+
+def _shape(value: Any) -> float | str:
+    """Return eta of the truncated negative binomial distribution, or ``poisson``."""
+    if value == "poisson":
+        return "poisson"
+    try:
+        result = number(value)
+    except ValueError:
+        raise ValueError(f"must be a number >= 0 or poisson, got {seen(value)}") from None
+    if result < 0:
+        raise ValueError(f"must be >= 0, got {seen(value)}")
+    return float(result)
+
+
+class SelectionSpec(Part):
+    """How many trials a search under ``select`` runs: a random number, drawn before the first.
+
+    The distribution is the truncated negative binomial of Papernot & Steinke 2022
+    (https://arxiv.org/abs/2110.03620), ``shape`` = eta: 0 is the logarithmic distribution, 1 the
+    geometric one; or Poisson.
+
+    Guarantees:
+        Covers the release of the best trial alone. The number that is drawn stays secret.
+    """
+
+    mean: Annotated[float, Field(ge=1), AS_NUMBER] = Field(
+        default=10, description="Expected number of trials."
+    )
+    shape: Annotated[
+        float | Literal["poisson"],
+        BeforeValidator(_shape),
+        WithJsonSchema({"anyOf": [{"type": "number", "minimum": 0}, {"const": "poisson"}]}),
+    ] = Field(
+        default=1.0,
+        description="Spread of their number: 0 (logarithmic: cheapest, often one trial), 1 "
+        "(geometric), larger numbers, or poisson (good up to a mean of about 10).",
+    )
+
+
+class PrivacySpec(Part):
+    """The budget of one trial, and how the search over many is accounted for.
+
+    Guarantees:
+        A private trial spends at most (``trial_epsilon``, ``delta``) under
+        ``neighboring_relation``. What the whole search spends is the matter of ``accounting``:
+        ``composed`` keeps everything that is released under ``study_epsilon``; ``select`` covers
+        the release of the winner alone; ``public`` covers the one final run, since the search
+        reads public records only; ``unaccounted`` covers no search.
+    """
+
+    delta: Annotated[float, Field(gt=0, lt=1), AS_NUMBER] = Field(
+        default=1e-5,
+        description="Chance that the guarantee fails; well below 1 / number of records.",
+    )
+    trial_epsilon: Positive = Field(
+        description="say how much epsilon one trial may spend; 1 is strict, 8 is loose"
+    )
+    accounting: Literal["composed", "select", "public", "unaccounted"] = Field(
+        description="it has no default, so that the choice is yours: `composed` keeps all trials "
+        "together under study_epsilon; `select` draws their number and releases the best alone; "
+        "`public` searches on public records; `unaccounted` says that epsilon is that of one "
+        "trial and the cost of the search is not included"
+    )
+    study_epsilon: Positive | None = Field(
+        default=None,
+        description="Budget of the whole search: needed for composed, an upper limit for select.",
+    )
+    selection: SelectionSpec = SelectionSpec()
+    accountant: Literal["rdp", "pld"] = Field(
+        default="rdp",
+        description="How epsilon is bounded: rdp (fast), or pld (tighter, slower; only for plans "
+        "that are fixed beforehand).",
+    )
+    neighboring_relation: Literal["add_or_remove_one", "replace_one", "replace_special"] = Field(
+        default="add_or_remove_one", description="Which two datasets count as neighbours."
+    )
+    dataset_ledger: Text | None = Field(
+        default=None,
+        description="File in which the studies on one dataset add up; null: this study alone.",
+    )
+    dataset_epsilon: Positive | None = Field(
+        default=None,
+        description="Cap on the sum of their epsilons; the first study that uses the file sets it.",
+    )
+    dataset_delta: Annotated[float, Field(gt=0, lt=1), AS_NUMBER] | None = Field(
+        default=None, description="Cap on the sum of their deltas; set together with it."
+    )
+
+    @classmethod
+    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
+        """Refuse budgets that nothing would keep and accountants that do not bound the mode."""
+        mode = peek_word(raw, "accounting")
+        yield from cls._study_rules(raw, mode)
+        if mode in _NO_PLD and raw.get("accountant") == "pld":
+            yield Flaw(("accountant",), f"pld does not bound {mode}: {_NO_PLD[mode]}", "use rdp")
+        yield from cls._dataset_rules(raw, mode)
+        relation = peek_word(raw, "neighboring_relation")
+        if relation in ("replace_one", "replace_special"):
+            yield Flaw(
+                ("neighboring_relation",),
+                f"{relation!r} is not available yet",
+                "use add_or_remove_one; an epsilon under another relation is another number",
+            )
+
+    @classmethod
+    def _study_rules(cls, raw: Mapping[str, Any], mode: str) -> Iterator[Flaw]:
+        place = ("study_epsilon",)
+        if given(raw, *place):
+            study = maybe_number(raw.get("study_epsilon"))
+            trial = maybe_number(raw.get("trial_epsilon"))
+            if mode == "unaccounted":
+                what = "an unaccounted study has no budget of its own, so this would not be kept"
+                yield Flaw(place, what, "remove it")
+            elif mode == "public":
+                what = "has no meaning for public: the study's epsilon is that of its final run"
+                yield Flaw(place, what, "remove it; trial_epsilon is the final run's")
+            elif mode == "composed" and study and trial and 0 < study < trial:
+                what = (
+                    f"is smaller than trial_epsilon, so no trial would fit: {study:g} < {trial:g}"
+                )
+                yield Flaw(place, what, "raise it, or lower trial_epsilon")
+        elif mode == "composed":
+            what = "is missing: composed keeps all trials together under it"
+            yield Flaw(place, what, "two to four times trial_epsilon is usual; see `dpsweep plan`")
+        if mode in MODES and mode != "select" and given(raw, "selection"):
+            what = f"has no meaning for {mode}: it says how select draws the number of trials"
+            yield Flaw(("selection",), what, "remove it, or use accounting: select")
+
+    @classmethod
+    def _dataset_rules(cls, raw: Mapping[str, Any], mode: str) -> Iterator[Flaw]:
+        caps = ("dataset_epsilon", "dataset_delta")
+        if given(raw, "dataset_ledger"):
+            if mode == "unaccounted":
+                what = "an unaccounted study has no bound on its cost that could be added up"
+                yield Flaw(("dataset_ledger",), what, "remove it, or use another accounting")
+            for key, other in (caps, caps[::-1]):
+                if given(raw, other) and not given(raw, key):
+                    what = f"is missing: a cap is a pair, and {other} is given"
+                    yield Flaw((key,), what, "give both, or neither if the file has its cap")
+            return
+        for key in caps:
+            if given(raw, key):
+                what = "is the cap of a dataset ledger, and there is none"
+                yield Flaw((key,), what, "name its file with dataset_ledger, or remove this")
+
+
+_NO_PLD = {
+    "composed": "a filter that stops an adaptive search at a PLD epsilon is invalid "
+    "(https://arxiv.org/abs/2602.06756)",
+    "select": "the cost of drawing trials and keeping the best is known for Renyi curves only",
+}
