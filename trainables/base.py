@@ -68,15 +68,8 @@ class DPTrainable(tune.Trainable):
     def _try_to_open(self, task: TrialTask) -> TrialExecution:
         from dpsweep.trainables.execution import TrialExecution
 
-        return TrialExecution(
-            Path(self.config["directory"]),
-            trial=task.trial,
-            method=task.method,
-            hparams=task.hparams,
-            plan=task.plan,
-            settings=self._settings,
-            data=self._data,
-        )
+        directory = Path(self.config["directory"])
+        return TrialExecution(directory, task, settings=self._settings, data=self._data)
 
     def step(self) -> dict[str, Any]:
         """Run to the next report; returns ``{"done": .., "report": {..}}`` and the metrics."""
@@ -85,7 +78,7 @@ class DPTrainable(tune.Trainable):
             if self._execution is None:
                 path = Path(self.config["directory"]) / "trial.json"
                 self._execution = self._open(TrialTask.from_json(path.read_text()))
-            return _result(self._execution.advance())
+            report = self._execution.advance()
         except Exception as error:
             report = _failure(trial, error)
             if self._execution is not None:
@@ -93,15 +86,26 @@ class DPTrainable(tune.Trainable):
                     report,
                     step=self._execution.position,
                     epsilon=self._execution.ledger.epsilon(),
+                    rung=self._execution.rung,
                     charged=len(self._execution.ledger),
                     value=self._execution.value,
                     best_step=self._execution.best_step,
                 )
-            return _result(report)
+        if report.done:
+            self.cleanup()
+        return _result(report)
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Write a pointer to the trial's own last checkpoint, which ``step`` has saved."""
-        position = self._execution.position if self._execution else 0
+        """Write a pointer to the trial's own last checkpoint, which ``step`` has saved; close it.
+
+        Tune asks for a checkpoint when it pauses a trial. It may keep this actor for other trials
+        and continue the paused one in another process, which then needs the ledger.
+        """
+        position = 0
+        if self._execution is not None:
+            position = self._execution.position
+            self._execution.pause()
+            self._execution = None
         (Path(checkpoint_dir) / POINTER).write_text(json.dumps({"step": position}))
 
     def load_checkpoint(self, checkpoint_dir: str) -> None:

@@ -29,6 +29,8 @@ class Checkpoint:
         charged: Events charged to the trial when it was written; the ledger has at least these.
         metrics: Metrics at ``step``.
         state: What the method's ``state_dict`` returned.
+        rung: Number of the scheduler's rungs that the trial had reached.
+        paused: True if the trial was paused on it, so that its report is known to have arrived.
     """
 
     step: int
@@ -37,6 +39,8 @@ class Checkpoint:
     charged: int
     metrics: dict[str, float]
     state: dict[str, Any]
+    rung: int = 0
+    paused: bool = False
 
 
 class CheckpointStore:
@@ -65,11 +69,26 @@ class CheckpointStore:
             "best_step": checkpoint.best_step,
             "charged": checkpoint.charged,
             "metrics": checkpoint.metrics,
+            "rung": checkpoint.rung,
+            "paused": checkpoint.paused,
         }
         write_atomically(self.directory / f"{which}.json", json.dumps(meta).encode())
         for old in self.directory.glob(f"{which}-*.ckpt"):
             if old.name != name:
                 old.unlink()
+
+    def mark_paused(self) -> None:
+        """Note durably that the trial was paused on its last checkpoint."""
+        pointer = self.directory / "last.json"
+        meta = json.loads(pointer.read_text())
+        write_atomically(pointer, json.dumps({**meta, "paused": True}).encode())
+
+    def discard(self) -> None:
+        """Drop every checkpoint: the trial starts anew."""
+        for pattern in ("*.json", "*.ckpt"):  # first the files that name the others
+            for which in ("last", "best"):
+                for path in self.directory.glob(f"{which}{pattern}"):
+                    path.unlink()
 
     def load(self, which: Which) -> Checkpoint | None:
         """Return a checkpoint on the CPU, or None if the trial has none yet.
@@ -98,6 +117,8 @@ class CheckpointStore:
             charged=meta["charged"],
             metrics=meta["metrics"],
             state=state,
+            rung=meta["rung"],
+            paused=meta["paused"],
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dpsweep.spec import DataSpec
 
 PartName = Literal["private", "public", "validation", "test"]
+Records = Literal["private", "public"]
 PARTS: tuple[PartName, ...] = ("private", "public", "validation", "test")
 
 #: Fixes the split of every study. Public; changing it changes every split.
@@ -41,6 +42,8 @@ class DatasetInfo:
         num_test: Declared number of test records.
         num_public: Declared number of public records.
         class_names: One name per class.
+        has_own_validation: True if the dataset comes with a validation part, whose size is then
+            counted in its files and not declared.
     """
 
     name: str
@@ -51,6 +54,7 @@ class DatasetInfo:
     num_test: int
     num_public: int
     class_names: tuple[str, ...]
+    has_own_validation: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,11 +68,40 @@ class SweepData:
             Never written to: actors hold read-only views of one copy.
         content_hash: SHA-256 of all parts, to see whether a resumed study has the same data. It
             depends on private records without noise: it stays beside the data.
+        records: Whose records a method trains on, which it finds in ``private``: private ones,
+            or public ones that stand in for them (``for_public_search``).
     """
 
     info: DatasetInfo
     parts: dict[str, Arrays]
     content_hash: str
+    records: Records = "private"
+
+    def for_public_search(self, *, with_test: bool) -> SweepData:
+        """Return the same data with the public records in the place of the private ones.
+
+        Guarantees:
+            The result holds no private training record and nothing computed from one. Validation
+            records, and test records if they are wanted, are in it as they are.
+
+        Args:
+            with_test: True if the test records are public too.
+        Raises:
+            DataError: There are no public records.
+        """
+        if self.info.num_public == 0:
+            raise DataError(
+                f"{self.info.name} has no public records, so nothing can be searched on them",
+                because="data.public.fraction is 0, or too small for one record",
+                fix="set data.public.fraction, for example to 0.2, if that many are public",
+            )
+        inputs, labels = self.parts["public"]
+        none = (inputs[:0], labels[:0])
+        parts = {**self.parts, "private": (inputs, labels), "public": none}
+        if not with_test:
+            parts["test"] = none
+        info = replace(self.info, num_private=self.info.num_public, num_public=0)
+        return SweepData(info, parts, _content_hash(parts), "public")
 
 
 def describe_dataset(spec: DataSpec) -> DatasetInfo:
@@ -158,6 +191,7 @@ def _describe(spec: DataSpec, source: Source) -> DatasetInfo:
         input_shape=source.input_shape,
         num_classes=source.num_classes,
         num_private=num_private,
+        has_own_validation=own_validation is not None,
         num_validation=counts["validation"] if own_validation is None else own_validation,
         num_test=counts["test"] if own_test is None else own_test,
         num_public=counts["public"],

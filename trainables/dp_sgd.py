@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpsweep.errors import InfeasibleBudgetError
 from dpsweep.hyperparameters import Hyperparameter
+from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.calibration import calibrate_noise_schedule
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import Plan, PoissonGaussian
@@ -79,6 +81,17 @@ NOISE_HYPERPARAMETERS = (
         optional=True,
         changes_privacy=True,
     ),
+    Hyperparameter(
+        "noise.target_epsilon",
+        "float",
+        None,
+        "Epsilon that the noise is calibrated to; where absent, privacy.trial_epsilon. "
+        "noise.noise_multiplier wins over it.",
+        low=0,
+        open_low=True,
+        optional=True,
+        changes_privacy=True,
+    ),
 )
 
 
@@ -110,12 +123,13 @@ class DPSGD(ClassifierMethod):
     def plan(cls, hparams: Mapping[str, Any], context: PlanContext) -> Plan:
         """Return the Poisson-subsampled Gaussian events of one trial.
 
-        Without ``noise.noise_multiplier`` the schedule is calibrated to cost the budget over all
-        steps. With it, the plan ends at the last step whose epsilon is within the budget.
+        Without ``noise.noise_multiplier`` the schedule is calibrated to cost
+        ``noise.target_epsilon`` over all steps, or the whole budget where that is absent too. With
+        it, the plan ends at the last step whose epsilon is within the budget.
 
         Raises:
-            InfeasibleBudgetError: Not one step fits into the budget, or the expected batch is
-                larger than the declared number of records.
+            InfeasibleBudgetError: Not one step fits into the budget, the target is over it, or the
+                expected batch is larger than the declared number of records.
         """
         sample_rate = sample_rate_of(hparams, context.num_private)
         steps = num_steps_of(hparams, sample_rate)
@@ -124,7 +138,7 @@ class DPSGD(ClassifierMethod):
         start = hparams["noise.noise_multiplier"]
         if start is None:
             start = calibrate_noise_schedule(
-                context.budget,
+                _target(hparams["noise.target_epsilon"], context.budget),
                 schedule=schedule,
                 sample_rate=sample_rate,
                 steps=steps,
@@ -181,3 +195,16 @@ class DPSGD(ClassifierMethod):
                 self.noise_observer(noise)
             total.add_(noise).div_(self._expected_batch)
         return sums
+
+
+def _target(epsilon: float | None, cap: PrivacyBudget) -> PrivacyBudget:
+    """Return what the noise is calibrated to: the cap, or a smaller epsilon."""
+    if epsilon is None:
+        return cap
+    if epsilon > cap.target_epsilon:
+        raise InfeasibleBudgetError(
+            f"noise.target_epsilon={epsilon:g} is over privacy.trial_epsilon="
+            f"{cap.target_epsilon:g} (delta={cap.delta:g}, {cap.neighboring_relation})",
+            fix=f"noise.target_epsilon <= {cap.target_epsilon:g}, or raise privacy.trial_epsilon",
+        )
+    return replace(cap, target_epsilon=float(epsilon))

@@ -10,20 +10,24 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from dpsweep.errors import CheckpointError
-from dpsweep.privacy.accountants import AccountantName
+from dpsweep.errors import CheckpointError, LedgerError
+from dpsweep.privacy.accountants import AccountantName, epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.clock import EpsilonClock
-from dpsweep.privacy.events import Plan
-from dpsweep.privacy.ledger import TrialLedger, check_complete, trial_file
+from dpsweep.privacy.events import EventRun, Gaussian, Plan
+from dpsweep.privacy.filter import RenyiFilter
+from dpsweep.privacy.ledger import TrialLedger, TrialLimit, check_complete, trial_file
+from dpsweep.privacy.randomness import secret_numpy_generator
+from dpsweep.study import TrialTask
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.method import Method, RunContext
-from dpsweep.trial import TrialReport
+from dpsweep.trainables.noise import noisy_accuracy
+from dpsweep.trial import TrialReport, report_interval
 
 if TYPE_CHECKING:
     import torch
@@ -44,8 +48,17 @@ class ExecutionSettings:
         maximize: True when a larger score is better.
         report_every: Steps between reports, or None for ``report_points`` of them.
         report_points: Evenly spaced reports per trial.
-        show_validation: True when exact validation scores may leave the actor.
+        validation: How validation scores leave the actor: ``exact``; ``noisy``, by the Gaussian
+            mechanism, charged; or ``hidden``, not at all.
         show_test: True when exact test scores may leave the actor, once, at the end.
+        rungs: The scheduler's rungs, ascending: amounts of training epsilon at which a trial
+            reports, whatever its grid of report points.
+        filter: The study's Renyi filter, or None. With one, no trial is charged more than its own
+            whole plan costs at the filter's order.
+        validation_noise: Noise multiplier of one noisy score: the standard deviation of the noise
+            on a count of records. Given exactly for ``noisy``.
+        fresh_attempts: True when a trial that finds charges of an earlier process starts anew
+            instead of continuing: a selected trial is one complete run with its own randomness.
         device: ``cpu`` or ``cuda``.
     """
 
@@ -57,9 +70,17 @@ class ExecutionSettings:
     maximize: bool
     report_every: int | None
     report_points: int
-    show_validation: bool
+    validation: Literal["exact", "noisy", "hidden"]
     show_test: bool
+    rungs: tuple[float, ...] = ()
+    filter: RenyiFilter | None = None
+    validation_noise: float | None = None
+    fresh_attempts: bool = False
     device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        assert list(self.rungs) == sorted(self.rungs), self.rungs
+        assert (self.validation == "noisy") == (self.validation_noise is not None)
 
 
 class TrialExecution:
@@ -67,48 +88,63 @@ class TrialExecution:
 
     Guarantees:
         No event of a private method runs before its charge is on disk, and none runs that would
-        take the trial over its cap: the last allowed position is computed at setup from everything
-        ever charged, and the ledger refuses a charge beyond it. After a crash, events between the
-        last checkpoint and the crash were charged and are charged again when they are repeated,
-        with fresh noise; the trial then ends earlier.
+        take the trial over its cap or over its reservation: the last allowed position is found at
+        setup from everything ever charged, by asking the ledger that refuses what is beyond it.
+        After a crash, events between the last checkpoint and the crash were charged and are
+        charged again when they are repeated, with fresh noise; the trial then ends earlier.
+        A noisy score is charged before it is computed, and never more of them than the task's
+        ``validation_plan`` holds; exact scores stay here unless ``validation`` is ``exact``. A
+        trial on public records (charged, at no cost) is refused private ones, and vice versa.
 
         Not covered: whether a method causes only the events of its plan (conformance tests).
 
     Args:
         directory: The trial's directory, for checkpoints.
-        trial: Trial number.
-        method: Name of the method.
-        hparams: Its hyperparameters, all of them.
-        plan: Its privacy events.
+        task: The admitted trial.
         settings: What the study's trials share.
-        data: The dataset, possibly with read-only arrays.
+        data: The dataset, possibly with read-only arrays; ``SweepData.for_public_search`` for a
+            trial on public records.
+    Raises:
+        LedgerError: The ledger is locked or has lost charges, or these are not the task's records.
+        CheckpointError: A checkpoint is damaged.
     """
 
     def __init__(
-        self,
-        directory: Path,
-        *,
-        trial: int,
-        method: str,
-        hparams: Mapping[str, Any],
-        plan: Plan,
-        settings: ExecutionSettings,
-        data: SweepData,
+        self, directory: Path, task: TrialTask, *, settings: ExecutionSettings, data: SweepData
     ) -> None:
-        self.trial, self.plan, self.settings = trial, plan, settings
-        method_class: type[Method] = TRAINABLES[method]
+        if data.records != task.records:
+            raise LedgerError(
+                f"trial {task.trial} is to train on {task.records} records and was handed "
+                f"{data.records} ones; nothing was run"
+            )
+        self.task, self.plan, self.settings = task, task.plan, settings
+        method_class: type[Method] = TRAINABLES[task.method]
         self.is_private = method_class.is_private
-        cap = settings.budget if self.is_private else None
+        self._data = data
+        self._charges = task.plan.labelled(task.records)
+        limit = None
+        if settings.filter is not None:
+            most = settings.filter.cost(self._charges + task.validation_plan)
+            limit = TrialLimit(settings.filter, most)
         self.ledger = TrialLedger(
-            trial_file(settings.ledger, trial), budget=cap, accountant=settings.accountant
+            trial_file(settings.ledger, task.trial),
+            budget=settings.budget if self.is_private else None,
+            accountant=settings.accountant,
+            limit=limit,
+            fresh=settings.fresh_attempts,
         )
         try:
             self._started = time.monotonic()
             self._store = CheckpointStore(directory)
+            if settings.fresh_attempts:
+                self._store.discard()
+            self._noise = secret_numpy_generator()
             self.method = method_class()
-            context = RunContext(settings.study_seed, trial, settings.device)
-            self.method.prepare(data, hparams, plan, context)
+            seed = settings.study_seed if task.seed is None else task.seed
+            context = RunContext(seed, task.trial, settings.device)
+            self.method.prepare(data, task.hparams, self.plan, context)
             self._restore()
+            self._set_end()
             self._set_clock()
         except BaseException:
             self.ledger.close()
@@ -121,56 +157,151 @@ class TrialExecution:
                 check_complete(self.ledger.path, len(self.ledger), saved.charged)
         self.position = last.step if last else 0
         self.metrics = last.metrics if last else {}
+        self._is_evaluated = last is not None
+        # If nothing was charged since the last checkpoint, its report may have been lost.
+        charged = len(self.ledger)
+        self._is_unreported = last is not None and not last.paused and last.charged == charged
+        self._rungs_before = last.rung if last else 0
         # The best checkpoint is written before the last one, so it is the newer of the two.
         self.value = best.value if best else None
         self.best_step = best.step if best else 0
         if last:
             self.method.load_state_dict(last.state)
 
-    def _set_clock(self) -> None:
+    def _set_end(self) -> None:
         """Find the last position this trial may reach, given all that was ever charged to it."""
-        rest = self.plan.slice(self.position, len(self.plan))
-        self._origin = self.position
-        self.end = len(self.plan)
-        self._clock: EpsilonClock | None = None
-        if self.is_private:
-            self._clock = EpsilonClock(
-                rest,
-                delta=self.settings.budget.delta,
-                accountant=self.settings.accountant,
-                spent=self.ledger.spent,
-            )
-            allowed = self._clock.last_allowed(self.settings.budget.target_epsilon)
-            self.end = self.position + allowed
 
-    def _epsilon_at(self, position: int) -> float:
+        def fits(stop: int) -> bool:
+            return self.ledger.affords(self._charges.slice(self.position, stop))
+
+        low, high = self.position, len(self.plan)
+        if fits(high):
+            low = high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        self.end = low
+
+    def _set_clock(self) -> None:
+        """Set the clock of training, and find where the next rungs are reached.
+
+        A trial on public records has the clock it would have on private ones, so that a rung
+        means the same length of training in the search and in the final run.
+        """
+        self._clock: EpsilonClock | None = None
+        self._origin = self.position
+        self._rung_positions: list[int] = []
+        if not self.is_private:
+            return
+        spent = self.ledger.spent.part("private")
+        if self.task.records == "public":
+            spent = self.plan.slice(0, self.position)
+        self._clock = EpsilonClock(
+            self.plan.slice(self.position, len(self.plan)),
+            delta=self.settings.budget.delta,
+            accountant=self.settings.accountant,
+            spent=spent,
+        )
+        for rung in self.settings.rungs[self._rungs_before :]:
+            after = self._clock.position_at(rung)
+            if self._clock.epsilon_after(after) < rung:
+                break  # the plan ends before it, and before all larger ones
+            # Charges that a crash lost may have reached it already: report the next model.
+            self._rung_positions.append(self._origin + max(after, 1))
+
+    @property
+    def rung(self) -> int:
+        """Number of rungs that the trial has reached."""
+        reached = sum(position <= self.position for position in self._rung_positions)
+        return self._rungs_before + reached
+
+    def _epsilon_at(self, position: int, *, releases: int = 0) -> float:
+        """Return the epsilon once ``position`` is reached and ``releases`` more scores are out."""
         if self._clock is None:
             return math.inf
-        return self._clock.epsilon_after(position - self._origin)
+        training = 0.0
+        if self.task.records == "private":
+            training = self._clock.epsilon_after(position - self._origin)
+        scores = self.ledger.spent.part("validation")
+        if releases:
+            scores = scores + self._release(releases)
+        if not scores:
+            return training
+        # The parts are disjoint: a record pays for training or for scores, never for both.
+        delta, accountant = self.settings.budget.delta, self.settings.accountant
+        return max(training, epsilon_of(scores, delta=delta, accountant=accountant))
 
     def next_report(self) -> int:
-        """Return the position of the next report: on the grid of report points, or the end.
+        """Return the position of the next report: a grid point, the next rung, or the end.
 
-        The grid belongs to the whole plan, so a resumed trial reports where it would have.
+        The grid belongs to the whole plan, so a resumed trial reports where it would have. A rung
+        is reached at the first position whose epsilon (of all ever charged) is at least its own.
         """
-        every = self.settings.report_every
-        every = every or max(1, math.ceil(len(self.plan) / self.settings.report_points))
-        return min((self.position // every + 1) * every, self.end)
+        points = (self.settings.report_every, self.settings.report_points)
+        every = report_interval(len(self.plan), *points)
+        rungs = [position for position in self._rung_positions if position > self.position]
+        return min((self.position // every + 1) * every, self.end, *rungs[:1])
 
     def advance(self) -> TrialReport:
-        """Run to the next report point and report; call until a report is ``done``."""
+        """Run to the next report and make it; call until a report is ``done``.
+
+        The first one may repeat the last report of an earlier process, which was perhaps lost with
+        it: a policy hears of every rung at its own epsilon.
+        """
+        if self._is_unreported:
+            self._is_unreported = False
+            return self._report()
         stop = self.next_report()
         if stop > self.position:
-            self.ledger.charge(self.position, stop, self.plan.slice(self.position, stop))
+            events = self._charges.slice(self.position, stop)
+            self.ledger.charge(self.position, stop, events)
             self.method.run(self.position, stop)
             self.position = stop
-        self._evaluate()
+            self._is_evaluated = False
+        if not self._is_evaluated:
+            self.metrics = self._scores()
+            self._is_evaluated = True
+        self._keep()
         return self._report()
 
-    def _evaluate(self) -> None:
-        self.metrics = {}
-        if self.settings.show_validation:
-            self.metrics = _named("validation", self.method.evaluate("validation"))
+    def _scores(self) -> dict[str, float]:
+        """Return the validation scores that may leave the actor; a noisy one is charged first."""
+        if self.settings.validation == "exact":
+            return _named("validation", self.method.evaluate("validation"))
+        if self.settings.validation == "hidden" or not self._affords_a_score():
+            return {}
+        self.ledger.release(self._release())
+        num_records = len(self._data.parts["validation"][1])
+        num_correct = 0
+        if num_records:
+            num_correct = round(num_records * self.method.evaluate("validation")["accuracy"])
+        score = noisy_accuracy(
+            num_correct,
+            num_declared=self._data.info.num_validation,
+            noise_multiplier=self._validation_noise,
+            generator=self._noise,
+        )
+        return {"validation/accuracy": score}
+
+    @property
+    def _validation_noise(self) -> float:
+        assert self.settings.validation_noise is not None
+        return self.settings.validation_noise
+
+    def _release(self, count: int = 1) -> Plan:
+        event = Gaussian(self._validation_noise)
+        return Plan((EventRun(event, count=count, phase="score", part="validation"),))
+
+    def _affords_a_score(self) -> bool:
+        """Say whether one more noisy score may be released; after retries it may not."""
+        if self.settings.validation != "noisy":
+            return False
+        num_released = len(self.ledger.spent.part("validation"))
+        is_planned = num_released < len(self.task.validation_plan)
+        return is_planned and self.ledger.affords(self._release())
+
+    def _keep(self) -> None:
+        """Save the model as the last one, and as the best one where its score says so."""
         score = self.metrics.get(self.settings.metric)
         is_better = score is not None and (
             self.value is None
@@ -187,6 +318,7 @@ class TrialExecution:
             charged=len(self.ledger),
             metrics=self.metrics,
             state=self.method.state_dict(),
+            rung=self.rung,
         )
         if is_better:
             self._store.save("best", snapshot)
@@ -194,27 +326,44 @@ class TrialExecution:
 
     def _report(self) -> TrialReport:
         done = self.position >= self.end
-        reason = ""
-        if done:
-            reason = "plan complete"
-            if self.end < len(self.plan):
-                reason = (
-                    f"stopped at the cap after {self.position} of {len(self.plan)} steps: "
-                    f"{len(self.ledger) - self.position} charged steps were lost to crashes"
-                )
+        next_epsilon = None
+        if not done:
+            releases = 1 if self._affords_a_score() else 0
+            next_epsilon = self._epsilon_at(self.next_report(), releases=releases)
         return TrialReport(
-            trial=self.trial,
+            trial=self.task.trial,
             step=self.position,
             metrics=self.metrics,
             epsilon=self._epsilon_at(self.position),
-            next_epsilon=None if done else self._epsilon_at(self.next_report()),
+            next_epsilon=next_epsilon,
+            rung=self.rung,
             done=done,
-            reason=reason,
+            reason=self._why_done() if done else "",
             wall_s=time.monotonic() - self._started,
             charged=len(self.ledger),
             value=self.value,
             best_step=self.best_step,
         )
+
+    def _why_done(self) -> str:
+        if self.end == len(self.plan):
+            return "plan complete"
+        budget, bound = self.settings.budget, "its reservation"
+        one_more = self.ledger.spent + self._charges.slice(self.end, self.end + 1)
+        accountant = self.settings.accountant
+        epsilon = epsilon_of(one_more, delta=budget.delta, accountant=accountant)
+        if not epsilon <= budget.target_epsilon:
+            bound = "the cap"
+        return (
+            f"stopped at {bound} after {self.position} of {len(self.plan)} steps: "
+            f"{self.ledger.position_charges - self.position} charged steps were lost to crashes"
+        )
+
+    def pause(self) -> None:
+        """Close the trial after a report that has arrived; whoever continues it runs on at once."""
+        if self._is_evaluated:
+            self._store.mark_paused()
+        self.close()
 
     def close(self) -> None:
         """Release the ledger, so that another process may continue the trial."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from dpsweep.privacy.randomness import secret_numpy_generator, secret_seed
@@ -36,3 +37,26 @@ class SecretNoise:
             values = self._numpy.standard_normal(tensor.numel(), dtype="float32")
             return torch.from_numpy(values).view_as(tensor).to(tensor.dtype).mul_(scale)
         return torch.empty_like(tensor).normal_(0.0, scale, generator=self._torch)
+
+
+def noisy_accuracy(
+    num_correct: int, *, num_declared: int, noise_multiplier: float, generator: np.random.Generator
+) -> float:
+    """Return ``(num_correct + N(0, z^2)) / num_declared``, z the noise multiplier.
+
+    Guarantees:
+        One release of the Gaussian mechanism with noise multiplier z (Dwork and Roth 2014, "The
+        algorithmic foundations of differential privacy", section 3.5.3) on the validation records:
+        adding or removing a record changes the count by at most 1, and the denominator is
+        declared, not counted. The value is not clipped to [0, 1], so noise around 0 and 1 is
+        unbiased.
+
+        Not covered: the discreteness of floating point numbers (``dpsweep.privacy.randomness``).
+
+    Args:
+        num_correct: Validation records that the model classifies correctly. Private.
+        num_declared: Declared (public) number of validation records.
+        noise_multiplier: Standard deviation of the noise on the count.
+        generator: Secret; see ``secret_numpy_generator``.
+    """
+    return (num_correct + noise_multiplier * float(generator.standard_normal())) / num_declared

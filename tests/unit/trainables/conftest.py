@@ -1,17 +1,26 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 
 from dpsweep.hyperparameters import resolve
+from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
+from dpsweep.privacy.events import Plan
 from dpsweep.spec import DataSpec
+from dpsweep.study import TrialTask
+from dpsweep.trainables import TRAINABLES, execution
 from dpsweep.trainables.data import DatasetInfo, SweepData
-from dpsweep.trainables.method import Method, PlanContext
+from dpsweep.trainables.execution import ExecutionSettings, TrialExecution
+from dpsweep.trainables.method import Method, PlanContext, RunContext
+from dpsweep.trial import TrialReport
+
+DELTA = 1e-5
 
 
 @pytest.fixture(autouse=True)
@@ -71,3 +80,142 @@ def make_plan() -> Callable[..., tuple[dict[str, Any], Any]]:
         return hparams, method.plan(hparams, context)
 
     return make
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing catches it, nothing cleans up."""
+
+
+class Scripted(Method):
+    """A method that executes any plan in no time; its accuracy is what a test says."""
+
+    name: ClassVar[str] = "scripted"
+    hyperparameters = ()
+    accuracy: ClassVar[Callable[[int], float]] = staticmethod(lambda position: position / 1e6)
+
+    @classmethod
+    def plan(cls, hparams: Mapping[str, Any], context: PlanContext) -> Plan:
+        raise NotImplementedError
+
+    def prepare(
+        self, data: SweepData, hparams: Mapping[str, Any], plan: Plan, context: RunContext
+    ) -> None:
+        self.position, self.context = 0, context
+
+    def run(self, start: int, stop: int) -> None:
+        assert start == self.position
+        self.position = stop
+
+    def evaluate(self, part: str) -> dict[str, float]:
+        return {"accuracy": type(self).accuracy(self.position), "loss": 0.25}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.position = state["position"]
+
+    def export(self) -> torch.nn.Module:
+        raise NotImplementedError
+
+
+class Lab:
+    """Opens trials, one directory each, on one ledger directory."""
+
+    Killed = Killed
+
+    def __init__(self, path: Path, data: SweepData) -> None:
+        self.path, self.data = path, data
+
+    def settings(self, **changes: Any) -> ExecutionSettings:
+        values: dict[str, Any] = {
+            "ledger": self.path / "ledger",
+            "budget": PrivacyBudget(target_epsilon=2.0, delta=DELTA),
+            "accountant": "rdp",
+            "study_seed": 0,
+            "metric": "validation/accuracy",
+            "maximize": True,
+            "report_every": 10,
+            "report_points": 10,
+            "validation": "exact",
+            "show_test": False,
+        }
+        return ExecutionSettings(**{**values, **changes})
+
+    def directory(self, trial: int = 0) -> Path:
+        return self.path / "trials" / f"{trial:04d}"
+
+    def task(
+        self, settings: ExecutionSettings, hparams: Mapping[str, Any], trial: int = 0, **more: Any
+    ) -> TrialTask:
+        """Admit a trial of dp_sgd, or of the method in ``more``."""
+        method = TRAINABLES[more.pop("method", "dp_sgd")]
+        resolved = resolve(method.hyperparameters, hparams)
+        info = (
+            self.data.for_public_search(with_test=True).info
+            if "records" in more
+            else self.data.info
+        )
+        context = PlanContext(settings.budget, settings.accountant, info.num_private)
+        plan = method.plan(resolved, context)
+        epsilon = epsilon_of(plan, delta=DELTA, accountant=settings.accountant)
+        return TrialTask(trial, method.name, resolved, plan, epsilon, method.is_private, **more)
+
+    def scripted(self, plan: Plan, trial: int = 0, **more: Any) -> TrialTask:
+        """Admit a trial that runs ``plan`` without training."""
+        return TrialTask(trial, "scripted", {}, plan, epsilon_of(plan, delta=DELTA), True, **more)
+
+    def open(self, settings: ExecutionSettings, task: TrialTask) -> TrialExecution:
+        data = (
+            self.data if task.records == "private" else self.data.for_public_search(with_test=True)
+        )
+        return TrialExecution(self.directory(task.trial), task, settings=settings, data=data)
+
+    def run(self, settings: ExecutionSettings, task: TrialTask) -> list[TrialReport]:
+        """Open a trial and run it to its end."""
+        return self.finish(self.open(settings, task))
+
+    @staticmethod
+    def finish(trial: TrialExecution) -> list[TrialReport]:
+        reports: list[TrialReport] = []
+        while not reports or not reports[-1].done:
+            reports.append(trial.advance())
+        trial.close()
+        return reports
+
+    @staticmethod
+    def crash_in_segment(trial: TrialExecution, number: int) -> list[TrialReport]:
+        """Advance until segment ``number`` has been charged, then die within it."""
+        run = trial.method.run
+        calls: list[int] = []
+
+        def dying(start: int, stop: int) -> None:
+            calls.append(start)
+            if len(calls) == number:
+                run(start, start + (stop - start) // 2)
+                raise Killed
+            run(start, stop)
+
+        trial.method.run = dying  # type: ignore[method-assign]
+        reports = [trial.advance() for _ in range(number - 1)]
+        with pytest.raises(Killed):
+            trial.advance()
+        trial.close()  # the operating system releases the lock of a killed process
+        return reports
+
+
+@pytest.fixture
+def lab(tmp_path: Path, blobs: SweepData, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    table = {**{name: TRAINABLES[name] for name in TRAINABLES}, "scripted": Scripted}
+    monkeypatch.setattr(execution, "TRAINABLES", table)
+    return Lab(tmp_path, blobs)
+
+
+@pytest.fixture
+def accuracy(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], float]], None]:
+    """Set the exact validation accuracy of scripted trials, as a function of the position."""
+
+    def set_accuracy(function: Callable[[int], float]) -> None:
+        monkeypatch.setattr(Scripted, "accuracy", staticmethod(function))
+
+    return set_accuracy

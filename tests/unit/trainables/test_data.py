@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import pickle
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -93,6 +94,60 @@ def test_max_private_limits_private_alone(make_spec: MakeSpec, tmp_path: Path) -
     assert set(small.parts["private"][0][:, 0]) < set(full.parts["private"][0][:, 0])
     assert np.array_equal(small.parts["validation"][0], full.parts["validation"][0])
     assert load_dataset(make_spec(max_private=10**6)).info.num_private == 1438
+
+
+def test_a_public_search_holds_no_private_record(make_spec: MakeSpec, tmp_path: Path) -> None:
+    spec = make_spec(**npz(tmp_path / "d.npz"), test={"fraction": 0.1}, public={"fraction": 0.3})
+    data = load_dataset(spec)
+    before = {part: inputs.copy() for part, (inputs, _) in data.parts.items()}
+    search = data.for_public_search(with_test=True)
+    assert (data.records, search.records) == ("private", "public")
+    assert (search.info.num_private, search.info.num_public) == (15, 0)
+    assert (search.info.num_validation, search.info.num_test) == (10, 5)
+    assert np.array_equal(search.parts["private"][0], before["public"])
+    assert np.array_equal(search.parts["private"][1], data.parts["public"][1])
+    assert search.parts["public"][0].shape == (0, 4)
+    assert len(search.parts["public"][1]) == 0
+    for part in ("validation", "test"):
+        assert np.array_equal(search.parts[part][0], before[part])
+
+    private = set(before["private"][:, 0])
+    shipped = pickle.loads(pickle.dumps(search))  # what an actor gets, buffers included
+    assert len(private) == 20
+    for inputs, _ in shipped.parts.values():
+        owner = inputs if inputs.base is None else inputs.base
+        assert not private & set(np.asarray(owner).reshape(-1, 4)[:, 0])
+    for part in data.parts:
+        assert np.array_equal(data.parts[part][0], before[part])
+
+
+def test_the_hash_of_a_public_search_is_blind_to_private_records(
+    make_spec: MakeSpec, tmp_path: Path
+) -> None:
+    def hashes(shift: float) -> tuple[str, str]:
+        given = npz(tmp_path / "d.npz")
+        with np.load(tmp_path / "d.npz") as file:
+            x, y = file["x_train"], file["y_train"]
+        spec = make_spec(**given, public={"fraction": 0.3})
+        rows = np.flatnonzero(np.isin(x[:, 0], load_dataset(spec).parts["private"][0][:, 0]))
+        x[rows] += shift
+        np.savez(tmp_path / "d.npz", x_train=x, y_train=y)
+        data = load_dataset(spec)
+        return data.content_hash, data.for_public_search(with_test=True).content_hash
+
+    first, other = hashes(0.0), hashes(0.5)
+    assert first[0] != other[0]
+    assert first[1] == other[1]
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.001])
+def test_a_public_search_needs_public_records(
+    make_spec: MakeSpec, tmp_path: Path, fraction: float
+) -> None:
+    data = load_dataset(make_spec(**npz(tmp_path / "d.npz"), public={"fraction": fraction}))
+    with pytest.raises(DataError, match="no public records") as caught:
+        data.for_public_search(with_test=True)
+    assert "data.public.fraction" in str(caught.value.fix)
 
 
 def test_npz_parts_of_its_own(make_spec: MakeSpec, tmp_path: Path) -> None:

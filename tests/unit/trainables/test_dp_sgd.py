@@ -15,6 +15,7 @@ from dpsweep.errors import BadInputError, DataError, InfeasibleBudgetError
 from dpsweep.hyperparameters import resolve
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
+from dpsweep.privacy.calibration import calibrate_noise_multiplier
 from dpsweep.privacy.events import EventRun, Gaussian, NonPrivate, Plan, PoissonGaussian
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.classifier import ClassifierMethod
@@ -70,6 +71,37 @@ def test_given_noise_ends_the_plan_within_the_budget(make_plan: MakePlan) -> Non
     assert len(short) == 100
 
 
+@pytest.mark.parametrize("shape", ["constant", "cosine", "linear"])
+@pytest.mark.parametrize("target", [0.3, 1.7, 3.0])
+def test_noise_is_calibrated_to_its_own_target(
+    make_plan: MakePlan, shape: str, target: float
+) -> None:
+    given = {"noise__shape": shape, "noise__end_ratio": 0.5, "train__max_steps": 30}
+    _, plan = make_plan(DPSGD, noise__target_epsilon=target, **given)
+    assert len(plan) == 30
+    assert 0.99 * target <= epsilon_of(plan, delta=1e-5) <= target
+    _, capped = make_plan(DPSGD, epsilon=target, **given)
+    assert plan == capped
+
+
+def test_a_target_that_is_absent_changes_no_plan(make_plan: MakePlan) -> None:
+    """The start values of ``calibrate_noise_schedule``'s documentation, to all digits."""
+    given = {"batch__sample_rate": 0.01, "train__max_steps": 480}
+    for target in ({}, {"noise__target_epsilon": None}, {"noise__target_epsilon": 2.0}):
+        _, plan = make_plan(DPSGD, epsilon=2.0, **given, **target)
+        expected = calibrate_noise_multiplier(PrivacyBudget(2.0, 1e-5), sample_rate=0.01, steps=480)
+        assert plan == Plan((EventRun(PoissonGaussian(expected, 0.01), 480),))
+
+
+def test_a_given_noise_multiplier_wins_over_the_target(make_plan: MakePlan) -> None:
+    given = {"noise__noise_multiplier": 2.0, "train__max_steps": 30}
+    _, plan = make_plan(DPSGD, **given)
+    for target in (0.01, 99.0):
+        assert make_plan(DPSGD, noise__target_epsilon=target, **given)[1] == plan
+    declared = {parameter.name: parameter for parameter in DPSGD.hyperparameters}
+    assert "noise_multiplier wins" in declared["noise.target_epsilon"].doc
+
+
 def test_rate_and_steps(make_plan: MakePlan) -> None:
     _, plan = make_plan(DPSGD, num_private=200, batch__expected=30, train__epochs=1.0)
     assert len(plan) == round(200 / 30)
@@ -84,6 +116,10 @@ def test_rate_and_steps(make_plan: MakePlan) -> None:
     [
         ({"batch__expected": 201}, "larger than the 200"),
         ({"noise__noise_multiplier": 0.1, "train__max_steps": 9}, "first step already costs"),
+        (
+            {"noise__target_epsilon": 3.5},
+            r"noise\.target_epsilon=3\.5 is over privacy\.trial_epsilon=3 \(delta=1e-05",
+        ),
     ],
 )
 def test_plans_that_are_refused(make_plan: MakePlan, given: dict[str, Any], word: str) -> None:
@@ -107,7 +143,12 @@ def test_hyperparameters_are_well_formed(name: str) -> None:
     assert [p.name for p in declared if p.problem(p.default)] == []
     privacy = {p.name for p in declared if p.changes_privacy}
     always = {"batch.expected", "batch.sample_rate", "train.epochs", "train.max_steps"}
-    noise = {"noise.shape", "noise.end_ratio", "noise.noise_multiplier"}
+    noise = {
+        "noise.shape",
+        "noise.end_ratio",
+        "noise.noise_multiplier",
+        "noise.target_epsilon",
+    }
     assert privacy == always | (noise if name == "dp_sgd" else set())
 
 

@@ -1,79 +1,37 @@
-"""One trial, without Ray: charges, the hard stop, crashes, restores."""
+"""One trial, without Ray: charges, the hard stop, reservations, crashes, restores."""
 
+import dataclasses
 import hashlib
 import json
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
+import torch
 
-from dpsweep.errors import CheckpointError, LedgerError
+from dpsweep.errors import BudgetExceededError, CheckpointError, LedgerError
 from dpsweep.privacy.accountants import epsilon_of
-from dpsweep.privacy.budget import PrivacyBudget
-from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
+from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian
+from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.privacy.ledger import trial_spent
+from dpsweep.spec import DataSpec
+from dpsweep.testing.conformance import tiny_data
+from dpsweep.trainables.data import load_dataset
 from dpsweep.trainables.dp_sgd import DPSGD
-from dpsweep.trainables.execution import ExecutionSettings, TrialExecution, export_model
-from dpsweep.trainables.method import PlanContext
+from dpsweep.trainables.execution import TrialExecution, export_model
 
 DELTA = 1e-5
+COSINE = {"noise.shape": "cosine", "noise.end_ratio": 0.5}
 
 
-class Killed(BaseException):
-    """Stands for SIGKILL: nothing catches it, nothing cleans up."""
-
-
-def make_settings(tmp_path, **changes):
-    values = {
-        "ledger": tmp_path / "ledger",
-        "budget": PrivacyBudget(target_epsilon=2.0, delta=DELTA),
-        "accountant": "rdp",
-        "study_seed": 0,
-        "metric": "validation/accuracy",
-        "maximize": True,
-        "report_every": 100,
-        "report_points": 10,
-        "show_validation": True,
-        "show_test": False,
-    }
-    return ExecutionSettings(**{**values, **changes})
-
-
-def make_plan(settings, num_private=1000, **given):
-    from dpsweep.hyperparameters import resolve
-
-    hparams = resolve(DPSGD.hyperparameters, given)
-    context = PlanContext(settings.budget, settings.accountant, num_private)
-    return hparams, DPSGD.plan(hparams, context)
-
-
-def open_trial(tmp_path, settings, hparams, plan, data, trial=0):
-    return TrialExecution(
-        tmp_path / "trial",
-        trial=trial,
-        method="dp_sgd",
-        hparams=hparams,
-        plan=plan,
-        settings=settings,
-        data=data,
-    )
-
-
-def run_to_end(execution):
-    reports = []
-    while not reports or not reports[-1].done:
-        reports.append(execution.advance())
-    execution.close()
-    return reports
-
-
-def test_stops_after_exactly_881_steps(tmp_path, blobs):
-    settings = make_settings(tmp_path)
+def test_stops_after_exactly_881_steps(lab):
+    settings = lab.settings(report_every=100)
     given = {
         "batch.sample_rate": 0.01,
         "noise.noise_multiplier": 1.0,
         "train.max_steps": 5000,
     }
-    hparams, plan = make_plan(settings, **given)
-    reports = run_to_end(open_trial(tmp_path, settings, hparams, plan, blobs))
+    reports = lab.run(settings, lab.task(settings, given))
     assert [r.step for r in reports] == [*range(100, 900, 100), 881]
     assert reports[-1].done
     assert reports[-1].reason == "plan complete"
@@ -83,133 +41,172 @@ def test_stops_after_exactly_881_steps(tmp_path, blobs):
     assert epsilon_of(one_more, delta=DELTA) > 2.0
 
 
-def test_calibrated_plan_spends_nearly_all_and_never_more(tmp_path, blobs):
-    settings = make_settings(tmp_path, report_every=None)
-    hparams, plan = make_plan(
-        settings, **{"noise.shape": "cosine", "noise.end_ratio": 0.5, "train.max_steps": 60}
-    )
-    reports = run_to_end(open_trial(tmp_path, settings, hparams, plan, blobs))
+def test_calibrated_plan_spends_nearly_all_and_never_more(lab):
+    settings = lab.settings(report_every=None)
+    task = lab.task(settings, {**COSINE, "train.max_steps": 60})
+    reports = lab.run(settings, task)
     assert len(reports) == 10
     assert 0.97 * 2.0 <= reports[-1].epsilon <= 2.0
     epsilons = [r.epsilon for r in reports]
     assert epsilons == sorted(epsilons)
     assert [r.next_epsilon for r in reports[:-1]] == pytest.approx(epsilons[1:])
-    assert trial_spent(settings.ledger, 0) == plan.merged()
+    assert trial_spent(settings.ledger, 0) == task.plan.merged()
 
 
-def test_learns_and_keeps_the_best(tmp_path, blobs):
-    settings = make_settings(tmp_path, report_every=None, show_test=True)
-    hparams, plan = make_plan(settings, **{"train.max_steps": 60, "optim.lr": 1.0})
-    reports = run_to_end(open_trial(tmp_path, settings, hparams, plan, blobs))
+def test_learns_and_keeps_the_best(lab):
+    settings = lab.settings(report_every=None, show_test=True)
+    task = lab.task(settings, {"train.max_steps": 60, "optim.lr": 1.0})
+    reports = lab.run(settings, task)
     assert reports[-1].value == max(r.metrics["validation/accuracy"] for r in reports) > 0.8
     assert "test/accuracy" in reports[-1].metrics
     assert all("test/accuracy" not in r.metrics for r in reports[:-1])
     model, example = export_model(
-        tmp_path / "trial", method="dp_sgd", hparams=hparams, plan=plan, study_seed=0, trial=0,
-        data=blobs,
+        lab.directory(), method="dp_sgd", hparams=task.hparams, plan=task.plan, study_seed=0,
+        trial=0, data=lab.data,
     )  # fmt: skip
-    import torch
-
-    x, y = blobs.parts["validation"]
+    x, y = lab.data.parts["validation"]
     accuracy = (model(torch.tensor(x)).argmax(1).numpy() == y).mean()
     assert accuracy == pytest.approx(reports[-1].value)
     assert example.shape == (1, 12)
     assert not example.any()
 
 
-def test_private_validation_scores_stay_inside(tmp_path, blobs):
-    settings = make_settings(tmp_path, show_validation=False, report_every=None)
-    hparams, plan = make_plan(settings, **{"train.max_steps": 20})
-    reports = run_to_end(open_trial(tmp_path, settings, hparams, plan, blobs))
+def test_hidden_validation_scores_stay_inside(lab):
+    settings = lab.settings(validation="hidden", report_every=None)
+    reports = lab.run(settings, lab.task(settings, {"train.max_steps": 20}))
     assert all(not r.metrics and r.value is None for r in reports)
 
 
-def crash_in_segment(execution, monkeypatch, number):
-    """Advance until segment ``number`` has been charged, then die within it."""
-    calls = []
-    run = execution.method.run
-
-    def dying(start, stop):
-        calls.append(start)
-        if len(calls) == number:
-            run(start, start + (stop - start) // 2)
-            raise Killed
-        run(start, stop)
-
-    monkeypatch.setattr(execution.method, "run", dying)
-    reports = [execution.advance() for _ in range(number - 1)]
-    with pytest.raises(Killed):
-        execution.advance()
-    execution.close()  # the operating system releases the lock of a killed process
-    return reports
-
-
-def test_a_crash_costs_what_was_charged_and_the_cap_holds(tmp_path, blobs, monkeypatch):
-    settings = make_settings(tmp_path, report_every=10)
-    hparams, plan = make_plan(settings, **{"train.max_steps": 60})
-    before = crash_in_segment(open_trial(tmp_path, settings, hparams, plan, blobs), monkeypatch, 3)
+def test_a_crash_costs_what_was_charged_and_the_cap_holds(lab):
+    settings = lab.settings()
+    task = lab.task(settings, {"train.max_steps": 60})
+    before = lab.crash_in_segment(lab.open(settings, task), 3)
     assert [r.step for r in before] == [10, 20]
     assert len(trial_spent(settings.ledger, 0)) == 30
 
-    resumed = open_trial(tmp_path, settings, hparams, plan, blobs)
+    resumed = lab.open(settings, task)
     assert resumed.position == 20
-    after = run_to_end(resumed)
+    after = lab.finish(resumed)
     spent = trial_spent(settings.ledger, 0)
     assert after[0].step == 30
-    assert after[0].epsilon == pytest.approx(epsilon_of(plan.slice(0, 40), delta=DELTA), rel=1e-9)
+    expected = epsilon_of(task.plan.slice(0, 40), delta=DELTA)
+    assert after[0].epsilon == pytest.approx(expected, rel=1e-9)
     epsilons = [r.epsilon for r in before + after]
     assert epsilons == sorted(epsilons)
     assert len(spent) == 60  # 10 lost steps, so the model stops at 50
     assert after[-1].step == 50
-    assert "10 charged steps were lost" in after[-1].reason
+    assert after[-1].reason == (
+        "stopped at the cap after 50 of 60 steps: 10 charged steps were lost to crashes"
+    )
     assert after[-1].epsilon == pytest.approx(epsilon_of(spent, delta=DELTA), rel=1e-9)
     assert after[-1].epsilon <= 2.0
 
 
-def test_noise_is_never_repeated_after_a_restore(tmp_path, blobs, monkeypatch):
+def test_a_trial_that_lost_all_its_steps_ends_where_it_was(lab):
+    settings = lab.settings(report_every=60)
+    task = lab.task(settings, {"train.max_steps": 60})
+    lab.crash_in_segment(lab.open(settings, task), 1)
+    (report,) = lab.run(settings, task)
+    assert (report.step, report.charged, report.done) == (0, 60, True)
+    assert "60 charged steps were lost" in report.reason
+    assert len(trial_spent(settings.ledger, 0)) == 60
+
+
+@pytest.mark.parametrize("validation", ["exact", "noisy"])
+def test_a_report_that_may_have_been_lost_is_made_again(lab, validation):
+    """Killed after the checkpoint, before anybody has the report: the same one, at no cost."""
+    noise = {"validation": "noisy", "validation_noise": 50.0} if validation == "noisy" else {}
+    settings = lab.settings(rungs=(0.8,), report_every=1000, show_test=True, **noise)
+    scores = Plan((EventRun(Gaussian(50.0), 2, "score", "validation"),))
+    task = lab.task(settings, {"train.max_steps": 60}, validation_plan=scores)
+    trial = lab.open(settings, task)
+    lost = trial.advance()
+    trial.close()
+    assert lost.rung == 1
+    charged = trial_spent(settings.ledger, 0)
+
+    def known(report):
+        floats = {"wall_s": 0.0, "epsilon": 0.0, "next_epsilon": None}
+        return dataclasses.replace(report, **floats)
+
+    resumed = lab.open(settings, task)
+    again = resumed.advance()
+    assert known(again) == known(lost)
+    assert again.epsilon == pytest.approx(lost.epsilon, rel=1e-12)
+    assert again.next_epsilon == pytest.approx(lost.next_epsilon, rel=1e-12)
+    assert trial_spent(settings.ledger, 0) == charged
+    last = resumed.advance()
+    resumed.close()
+    assert (last.step, last.done) == (60, True)
+    assert known(lab.open(settings, task).advance()) == known(last)  # the last report too
+    assert len(trial_spent(settings.ledger, 0)) == last.charged
+
+
+def test_a_paused_trial_runs_on_at_once(lab):
+    """Its report has arrived; made again, it would be paused again, without end."""
+    settings = lab.settings()
+    task = lab.task(settings, {"train.max_steps": 30})
+    trial = lab.open(settings, task)
+    trial.advance()
+    trial.pause()
+    for step in (20, 30):
+        trial = lab.open(settings, task)
+        assert trial.advance().step == step
+        trial.pause()
+
+
+def test_a_trial_paused_before_its_first_report_starts_at_its_start(lab):
+    settings = lab.settings()
+    task = lab.task(settings, {"train.max_steps": 30})
+    lab.open(settings, task).pause()
+    assert lab.open(settings, task).advance().step == 10
+
+
+def test_noise_is_never_repeated_after_a_restore(lab, monkeypatch):
     seen = []
     monkeypatch.setattr(
         DPSGD,
         "noise_observer",
         staticmethod(lambda noise: seen.append(hashlib.sha256(noise.numpy().tobytes()).digest())),
     )
-    settings = make_settings(tmp_path, report_every=10)
-    hparams, plan = make_plan(settings, **{"train.max_steps": 60})
-    crash_in_segment(open_trial(tmp_path, settings, hparams, plan, blobs), monkeypatch, 3)
+    settings = lab.settings()
+    task = lab.task(settings, {"train.max_steps": 60})
+    lab.crash_in_segment(lab.open(settings, task), 3)
     first = len(seen)
-    run_to_end(open_trial(tmp_path, settings, hparams, plan, blobs))
+    lab.run(settings, task)
     assert first >= 25
     assert len(seen) > first
     assert len(set(seen)) == len(seen)
 
 
-def test_an_old_checkpoint_does_not_lower_the_ledger(tmp_path, blobs):
-    settings = make_settings(tmp_path, report_every=10)
-    hparams, plan = make_plan(settings, **{"train.max_steps": 60})
-    trial = open_trial(tmp_path, settings, hparams, plan, blobs)
+def test_an_old_checkpoint_does_not_lower_the_ledger(lab):
+    settings = lab.settings()
+    task = lab.task(settings, {"train.max_steps": 60})
+    trial = lab.open(settings, task)
     trial.advance()
-    directory = tmp_path / "trial"
-    old = {path.name: path.read_bytes() for path in directory.iterdir()}
+    old = {path.name: path.read_bytes() for path in lab.directory().iterdir()}
     trial.advance()
     trial.advance()
     trial.close()
-    for path in directory.iterdir():
+    ledger = trial.ledger.path.read_bytes()
+    for path in lab.directory().iterdir():
         path.unlink()
     for name, content in old.items():
-        (directory / name).write_bytes(content)
-    resumed = open_trial(tmp_path, settings, hparams, plan, blobs)
+        (lab.directory() / name).write_bytes(content)
+    resumed = lab.open(settings, task)
     assert resumed.position == 10
     assert len(resumed.ledger) == 30
-    report = resumed.advance()
-    assert report.epsilon == pytest.approx(epsilon_of(plan.slice(0, 40), delta=DELTA), rel=1e-9)
+    assert resumed.ledger.path.read_bytes().startswith(ledger)
+    expected = epsilon_of(task.plan.slice(0, 40), delta=DELTA)
+    assert resumed.advance().epsilon == pytest.approx(expected, rel=1e-9)
     resumed.close()
 
 
 @pytest.mark.parametrize("loss", ["deleted", "last record", "older copy"])
-def test_a_lost_ledger_is_refused(tmp_path, blobs, loss):
-    settings = make_settings(tmp_path, report_every=10)
-    hparams, plan = make_plan(settings, **{"train.max_steps": 60})
-    trial = open_trial(tmp_path, settings, hparams, plan, blobs)
+def test_a_lost_ledger_is_refused(lab, loss):
+    settings = lab.settings()
+    task = lab.task(settings, {"train.max_steps": 60})
+    trial = lab.open(settings, task)
     path = trial.ledger.path
     trial.advance()
     older = path.read_bytes()
@@ -222,58 +219,56 @@ def test_a_lost_ledger_is_refused(tmp_path, blobs, loss):
     else:
         path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
     with pytest.raises(LedgerError, match="but at least 20 were charged"):
-        open_trial(tmp_path, settings, hparams, plan, blobs)
+        lab.open(settings, task)
 
 
-def test_a_crash_between_best_and_last_keeps_the_score_with_its_model(tmp_path, blobs):
-    settings = make_settings(tmp_path, report_every=10, metric="validation/loss", maximize=False)
-    hparams, plan = make_plan(settings, **{"train.max_steps": 60, "optim.lr": 0.05})
-    trial = open_trial(tmp_path, settings, hparams, plan, blobs)
+def test_a_crash_between_best_and_last_keeps_the_score_with_its_model(lab):
+    settings = lab.settings(metric="validation/loss", maximize=False)
+    task = lab.task(settings, {"train.max_steps": 60, "optim.lr": 0.05})
+    trial = lab.open(settings, task)
     trial.advance()
-    directory = tmp_path / "trial"
-    old = {path.name: path.read_bytes() for path in directory.glob("last*")}
+    old = {path.name: path.read_bytes() for path in lab.directory().glob("last*")}
     report = trial.advance()
     trial.close()
     assert report.best_step == 20
-    for path in directory.glob("last*"):
+    for path in lab.directory().glob("last*"):
         path.unlink()
     for name, content in old.items():
-        (directory / name).write_bytes(content)
-    resumed = open_trial(tmp_path, settings, hparams, plan, blobs)
+        (lab.directory() / name).write_bytes(content)
+    resumed = lab.open(settings, task)
     assert resumed.position == 10
     assert (resumed.value, resumed.best_step) == (report.value, 20)
     resumed.close()
 
 
-def test_a_damaged_checkpoint_is_refused(tmp_path, blobs):
-    settings = make_settings(tmp_path, report_every=10)
-    hparams, plan = make_plan(settings, **{"train.max_steps": 60})
-    trial = open_trial(tmp_path, settings, hparams, plan, blobs)
+def test_a_damaged_checkpoint_is_refused(lab):
+    settings = lab.settings()
+    task = lab.task(settings, {"train.max_steps": 60})
+    trial = lab.open(settings, task)
     trial.advance()
     trial.close()
-    path = next((tmp_path / "trial").glob("last-*.ckpt"))
+    path = next(lab.directory().glob("last-*.ckpt"))
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match="is damaged"):
-        open_trial(tmp_path, settings, hparams, plan, blobs)
-    meta = json.loads((tmp_path / "trial" / "last.json").read_text())
+        lab.open(settings, task)
+    meta = json.loads((lab.directory() / "last.json").read_text())
     assert meta["step"] == 10
 
 
-def test_two_processes_cannot_run_one_trial(tmp_path, blobs):
-    settings = make_settings(tmp_path)
-    hparams, plan = make_plan(settings, **{"train.max_steps": 20})
-    trial = open_trial(tmp_path, settings, hparams, plan, blobs)
+def test_two_processes_cannot_run_one_trial(lab):
+    settings = lab.settings()
+    task = lab.task(settings, {"train.max_steps": 20})
+    trial = lab.open(settings, task)
     with pytest.raises(LedgerError, match="another process"):
-        open_trial(tmp_path, settings, hparams, plan, blobs)
+        lab.open(settings, task)
     trial.close()
 
 
-def test_checkpoint_holds_no_secret_randomness(tmp_path, blobs):
-    settings = make_settings(tmp_path, report_every=10)
-    hparams, plan = make_plan(settings, **{"train.max_steps": 20})
-    trial = open_trial(tmp_path, settings, hparams, plan, blobs)
+def test_checkpoint_holds_no_secret_randomness(lab):
+    settings = lab.settings()
+    trial = lab.open(settings, lab.task(settings, {"train.max_steps": 20}))
     trial.advance()
 
     def keys(tree, prefix=""):
@@ -286,3 +281,178 @@ def test_checkpoint_holds_no_secret_randomness(tmp_path, blobs):
     assert any("model" in name for name in names)
     assert not [n for n in names if "secret" in n or "generator" in n or "noise" in n]
     trial.close()
+
+
+def make_filter(task):
+    return RenyiFilter.choose([task.plan], target_epsilon=6.0, delta=DELTA)
+
+
+@pytest.mark.parametrize("shape", [{}, COSINE, {"noise.shape": "linear", "noise.end_ratio": 2.0}])
+def test_a_reservation_pays_for_the_whole_plan(lab, shape):
+    """In segments of 7 steps, with a score between them, after three orderly continuations."""
+    given = {**shape, "train.max_steps": 60, "batch.expected": 100}
+    task = lab.task(lab.settings(), given)
+    scores = Plan((EventRun(Gaussian(200.0), 9, "score", "validation"),))
+    task = dataclasses.replace(task, validation_plan=scores)
+    settings = lab.settings(
+        report_every=7, filter=make_filter(task), validation="noisy", validation_noise=200.0
+    )
+    for _ in range(3):
+        trial = lab.open(settings, task)
+        trial.advance()
+        trial.pause()
+    reports = lab.run(settings, task)
+    assert reports[-1].reason == "plan complete"
+    assert reports[-1].step == 60
+    assert all("validation/accuracy" in report.metrics for report in reports)
+    spent = trial_spent(settings.ledger, 0)
+    assert (len(spent.part("private")), len(spent.part("validation"))) == (60, 9)
+
+
+def test_lost_steps_end_a_trial_at_its_reservation(lab):
+    """A third of the cap: only the reservation can stop it."""
+    given = {"noise.target_epsilon": 0.7, "train.max_steps": 60}
+    task = lab.task(lab.settings(), given)
+    settings = lab.settings(filter=make_filter(task))
+    lab.crash_in_segment(lab.open(settings, task), 3)
+    trial = lab.open(settings, task)
+    assert trial.end == 50
+    with pytest.raises(BudgetExceededError):
+        trial.ledger.charge(20, 51, task.plan.slice(20, 51))
+    reports = lab.finish(trial)
+    assert reports[-1].step == 50
+    assert reports[-1].reason == (
+        "stopped at its reservation after 50 of 60 steps: "
+        "10 charged steps were lost to crashes"
+    )  # fmt: skip
+    cost = settings.filter.cost(trial_spent(settings.ledger, 0))
+    assert cost["private"] <= settings.filter.cost(task.plan)["private"] * (1 + 1e-12)
+
+    unlimited = lab.settings(ledger=lab.path / "other")
+    again = dataclasses.replace(task, trial=1)
+    lab.crash_in_segment(lab.open(unlimited, again), 3)
+    assert lab.run(unlimited, again)[-1].step == 60
+
+
+def test_a_fresh_attempt_starts_anew_and_forgets_no_charge(lab):
+    settings = lab.settings(fresh_attempts=True)
+    task = lab.task(settings, {"train.max_steps": 40}, seed=77)
+    first = lab.open(settings, task)
+    weights = first.method.state_dict()["model"]
+    before = lab.crash_in_segment(first, 3)
+    assert before[-1].step == 20
+    second = lab.open(settings, task)
+    assert (second.position, second.value, len(second.ledger)) == (0, None, 0)
+    assert not list(lab.directory().glob("*.ckpt"))
+    for name, value in second.method.state_dict()["model"].items():
+        assert torch.equal(value, weights[name])  # the same seed: the same initial weights
+    reports = lab.finish(second)
+    assert reports[-1].step == 40
+    assert reports[-1].reason == "plan complete"
+    assert len(trial_spent(settings.ledger, 0)) == 40
+    assert len(list(settings.ledger.glob("trial-0000*"))) == 2  # the lost attempt is kept
+
+
+def test_a_fresh_attempt_that_was_killed_at_its_start_keeps_no_old_checkpoint(lab):
+    """Killed after the ledger was renewed and before the checkpoints were dropped."""
+    settings = lab.settings(fresh_attempts=True)
+    task = lab.task(settings, {"train.max_steps": 40})
+    lab.crash_in_segment(lab.open(settings, task), 3)
+    files = {path.name: path.read_bytes() for path in lab.directory().iterdir()}
+    lab.open(settings, task).close()
+    for name, content in files.items():
+        (lab.directory() / name).write_bytes(content)
+    third = lab.open(settings, task)
+    assert (third.position, third.value) == (0, None)
+    third.close()
+
+
+def test_a_task_s_own_seed_replaces_the_study_s(lab):
+    settings = lab.settings()
+    given = {"train.max_steps": 5}
+
+    def weights(trial, **more):
+        opened = lab.open(settings, lab.task(settings, given, trial=trial, **more))
+        opened.close()
+        return next(iter(opened.method.state_dict()["model"].values()))
+
+    plain, own = weights(0), weights(0, seed=5)
+    assert not torch.equal(plain, own)
+    assert torch.equal(own, weights(0, seed=5))
+    assert torch.equal(plain, weights(0, seed=settings.study_seed))
+
+
+def test_public_records_cost_nothing_and_are_charged_as_such(lab):
+    lab.data = tiny_data(num_public=300)
+    lab.data.parts["private"][0].fill(np.nan)
+    settings = lab.settings(show_test=True)
+    task = lab.task(settings, {"train.max_steps": 40, "optim.lr": 0.5}, records="public")
+    before = lab.crash_in_segment(lab.open(settings, task), 2)
+    reports = before + lab.run(settings, task)
+    assert {report.epsilon for report in reports} == {0.0}
+    assert {report.next_epsilon for report in reports} == {0.0, None}
+    assert reports[-1].step == 40  # a crash costs nothing either
+    assert reports[-1].value > 0.9
+    spent = trial_spent(settings.ledger, 0)
+    assert {run.part for run in spent.runs} == {"public"}
+    assert len(spent) == 50
+    assert epsilon_of(spent, delta=DELTA) == 0.0
+
+
+@pytest.mark.parametrize("records", ["private", "public"])
+def test_the_other_records_are_refused(lab, records):
+    lab.data = tiny_data(num_public=300)
+    settings = lab.settings()
+    task = lab.task(settings, {"train.max_steps": 10}, records=records)
+    wrong = lab.data.for_public_search(with_test=True) if records == "private" else lab.data
+    with pytest.raises(LedgerError, match=f"is to train on {records} records"):
+        TrialExecution(lab.directory(), task, settings=settings, data=wrong)
+    assert not settings.ledger.exists()
+
+
+def test_a_method_without_privacy_says_so_on_any_records(lab):
+    lab.data = tiny_data(num_public=300)
+    settings = lab.settings(rungs=(0.5, 1.0))
+    for trial, more in enumerate([{}, {"records": "public"}]):
+        task = lab.task(settings, {"train.max_steps": 20}, trial, method="non_private", **more)
+        reports = lab.run(settings, task)
+        assert [report.step for report in reports] == [10, 20]
+        assert {report.epsilon for report in reports} == {float("inf")}
+        assert {report.rung for report in reports} == {0}
+
+
+EIGHT = [
+    {"batch.expected": 50 * (1 + trial % 4), "train.max_steps": 40 + 13 * trial, **shape}
+    for trial, shape in enumerate(
+        [
+            {},
+            COSINE,
+            {"noise.shape": "linear", "noise.end_ratio": 1.6},
+            {"noise.noise_multiplier": 3.5},
+            {"noise.shape": "exponential", "noise.end_ratio": 0.4},
+            {"noise.noise_multiplier": 4.0, **COSINE},
+            {"noise.target_epsilon": 1.4},
+            {"noise.shape": "step", "noise.end_ratio": 0.6},
+        ]
+    )
+]
+
+
+def test_eight_trials_at_once_keep_their_caps_and_meet_at_the_rungs(lab):
+    """Different noise, batches and schedules on real images, eight threads."""
+    split = {"validation": {"fraction": 0.2, "visibility": "public"}}
+    lab.data = load_dataset(DataSpec(dataset="digits", **split))
+    rungs = (0.5, 1.0)
+    settings = lab.settings(rungs=rungs, report_every=15)
+    tasks = [lab.task(settings, given, trial) for trial, given in enumerate(EIGHT)]
+    assert len({task.plan.at(0) for task in tasks}) == 8
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda task: lab.run(settings, task), tasks))
+    for task, reports in zip(tasks, results):
+        spent = trial_spent(settings.ledger, task.trial)
+        assert epsilon_of(spent, delta=DELTA) <= 2.0
+        assert max(report.epsilon for report in reports) <= 2.0
+        for number, rung in enumerate(rungs, start=1):
+            first = next(report for report in reports if report.rung >= number)
+            one_less = task.plan.slice(0, first.step - 1)
+            assert epsilon_of(one_less, delta=DELTA) < rung <= first.epsilon

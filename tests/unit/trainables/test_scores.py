@@ -1,0 +1,243 @@
+"""Noisy validation scores: charged first, noised at the charged scale, never more than planned."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpsweep.privacy.accountants import epsilon_of
+from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian
+from dpsweep.privacy.ledger import TrialLedger, trial_spent
+from dpsweep.trainables.noise import noisy_accuracy
+
+DELTA = 1e-5
+PLAN = Plan((EventRun(PoissonGaussian(3.0, 0.05), 50),))
+
+
+def scores(noise_multiplier, count):
+    event = Gaussian(noise_multiplier)
+    return Plan((EventRun(event, count, "score", "validation"),)) if count else Plan(())
+
+
+def noisy(lab, noise_multiplier=30.0, count=5, **changes):
+    settings = lab.settings(validation="noisy", validation_noise=noise_multiplier, **changes)
+    task = lab.scripted(PLAN, validation_plan=scores(noise_multiplier, count))
+    return settings, task
+
+
+def test_each_score_is_charged_to_the_validation_records(lab):
+    settings, task = noisy(lab)
+    reports = lab.run(settings, task)
+    assert [set(report.metrics) for report in reports] == [{"validation/accuracy"}] * 5
+    spent = trial_spent(settings.ledger, 0)
+    assert spent.part("validation").merged() == scores(30.0, 5)
+    assert spent.part("private").merged() == PLAN
+    assert reports[-1].charged == 55
+    for number, report in enumerate(reports, start=1):
+        training = epsilon_of(PLAN.slice(0, report.step), delta=DELTA)
+        released = epsilon_of(scores(30.0, number), delta=DELTA)
+        assert report.epsilon == pytest.approx(max(training, released), rel=1e-12)
+
+
+def test_the_reported_epsilon_is_the_larger_of_the_two_parts(lab):
+    settings, task = noisy(lab, noise_multiplier=6.0, count=5)
+    released = [epsilon_of(scores(6.0, count), delta=DELTA) for count in range(1, 6)]
+    assert released[-1] > epsilon_of(PLAN, delta=DELTA)
+    reports = lab.run(settings, task)
+    assert [report.epsilon for report in reports] == pytest.approx(released, rel=1e-12)
+    expected = [report.epsilon for report in reports[1:]]
+    assert [report.next_epsilon for report in reports[:-1]] == pytest.approx(expected, rel=1e-12)
+
+
+def test_only_the_noisy_accuracy_leaves_the_actor(lab, accuracy):
+    """Neither the loss nor the exact accuracy is in a report, a checkpoint or the ledger."""
+    exact = 0.7391304347826086
+    accuracy(lambda position: exact)
+    settings, task = noisy(lab)
+    reports = lab.run(settings, task)
+    written = json.dumps([dataclasses.asdict(report) for report in reports])
+    for path in [*lab.directory().glob("*.json"), *settings.ledger.iterdir()]:
+        written += path.read_text()
+    assert "validation/accuracy" in written
+    assert "0.73913" not in written
+    assert "loss" not in written
+    num_correct = round(exact * 200) / 200
+    assert all(report.metrics["validation/accuracy"] != num_correct for report in reports)
+
+
+NUM_SCORES = 1500
+
+
+@pytest.mark.parametrize("num_right", [0, 117, 200])
+def test_released_noise_by_kolmogorov_smirnov(lab, accuracy, num_right):
+    """The charged scale passes; 2/3 and 3/2 of it do not. Not clipped at 0 and 1 either."""
+    accuracy(lambda position: num_right / 200)
+    settings, task = noisy(lab, noise_multiplier=120.0, count=NUM_SCORES)
+    trial = lab.open(settings, task)
+    released = [trial._scores()["validation/accuracy"] for _ in range(NUM_SCORES)]
+    trial.close()
+    noise = np.array(released) * lab.data.info.num_validation - num_right
+    charged = trial_spent(settings.ledger, 0).part("validation").at(0).noise_multiplier
+    for scale, passes in ((1.0, True), (2 / 3, False), (3 / 2, False)):
+        p_value = stats.kstest(noise, "norm", args=(0, scale * charged)).pvalue
+        assert bool(p_value > 1e-6) is passes
+    assert len(set(released)) == NUM_SCORES
+
+
+def test_the_denominator_is_declared(lab, accuracy):
+    """Fewer records than declared: the count of correct ones over the declared number."""
+    accuracy(lambda position: 1.0)
+    inputs, labels = lab.data.parts["validation"]
+    lab.data.parts["validation"] = (inputs[:80], labels[:80])
+    settings, task = noisy(lab, noise_multiplier=1e-3, count=1, report_every=1000)
+    settings = dataclasses.replace(
+        settings, budget=dataclasses.replace(settings.budget, target_epsilon=1e9)
+    )
+    (report,) = lab.run(settings, task)
+    assert report.metrics["validation/accuracy"] == pytest.approx(80 / 200, abs=1e-4)
+
+
+def test_no_validation_record_at_all_is_no_error(lab):
+    """An error would say so; the score is noise around zero."""
+    inputs, labels = lab.data.parts["validation"]
+    lab.data.parts["validation"] = (inputs[:0], labels[:0])
+    settings, task = noisy(lab)
+    task = lab.task(settings, {"train.max_steps": 20}, validation_plan=scores(30.0, 2))
+    reports = lab.run(settings, task)
+    assert all(abs(r.metrics["validation/accuracy"]) < 10 * 30.0 / 200 for r in reports)
+
+
+def test_the_best_checkpoint_is_chosen_by_the_noisy_score(lab, accuracy):
+    accuracy(lambda position: position / 1000)  # the exact best is always the last
+    chosen = set()
+    for number in range(12):
+        settings, task = noisy(lab, ledger=lab.path / f"ledger-{number}")
+        task = dataclasses.replace(task, trial=number)
+        reports = lab.run(settings, task)
+        best = max(reports, key=lambda report: report.metrics["validation/accuracy"])
+        assert (reports[-1].value, reports[-1].best_step) == (
+            best.metrics["validation/accuracy"], best.step
+        )  # fmt: skip
+        chosen.add(best.step)
+    assert chosen - {50}  # the noise decides: standard deviation 0.15, differences of 0.01
+
+
+def test_a_kill_between_charge_and_evaluation_keeps_the_charge(lab, accuracy):
+    def dying(position):
+        raise lab.Killed
+
+    settings, task = noisy(lab)
+    trial = lab.open(settings, task)
+    trial.advance()
+    accuracy(dying)
+    with pytest.raises(lab.Killed):
+        trial.advance()
+    trial.close()
+    spent = trial_spent(settings.ledger, 0)
+    assert len(spent.part("validation")) == 2
+    assert len(spent.part("private")) == 20
+
+    accuracy(lambda position: 0.5)
+    resumed = lab.open(settings, task)
+    assert resumed.position == 10
+    assert len(resumed.ledger) == 22
+    reports = lab.finish(resumed)
+    spent = trial_spent(settings.ledger, 0)
+    assert len(spent.part("validation")) == 5
+    assert reports[-1].reason == "plan complete"  # far below the cap: only the score was lost
+    assert [bool(report.metrics) for report in reports] == [True, True, True, False]
+
+
+def test_training_goes_on_without_scores_that_cannot_be_paid(lab):
+    """The cap allows three of the five planned scores."""
+    cap = 1.05 * epsilon_of(scores(6.0, 3), delta=DELTA)
+    settings, task = noisy(lab, noise_multiplier=6.0, count=5)
+    assert epsilon_of(PLAN, delta=DELTA) < cap
+    settings = dataclasses.replace(
+        settings, budget=dataclasses.replace(settings.budget, target_epsilon=cap)
+    )
+    reports = lab.run(settings, task)
+    assert [bool(report.metrics) for report in reports] == [True, True, True, False, False]
+    assert reports[-1].step == 50
+    assert reports[-1].epsilon <= cap
+    assert reports[-1].value == max(r.metrics["validation/accuracy"] for r in reports[:3])
+
+
+def test_an_orderly_continuation_pays_for_no_score_twice(lab):
+    settings, task = noisy(lab)
+    reports = []
+    while not reports or not reports[-1].done:
+        trial = lab.open(settings, task)
+        reports.append(trial.advance())
+        trial.pause()
+    last = lab.open(settings, task).advance()  # opened once more after its end
+    assert len(trial_spent(settings.ledger, 0).part("validation")) == 5
+    assert last.metrics == reports[-1].metrics
+    assert last.epsilon == pytest.approx(reports[-1].epsilon, rel=1e-12)
+
+
+def test_restoring_an_older_checkpoint_keeps_the_scores_that_were_charged(lab):
+    settings, task = noisy(lab)
+    trial = lab.open(settings, task)
+    trial.advance()
+    old = {path.name: path.read_bytes() for path in lab.directory().iterdir()}
+    trial.advance()
+    trial.advance()
+    trial.close()
+    before = trial_spent(settings.ledger, 0)
+    for path in lab.directory().iterdir():
+        path.unlink()
+    for name, content in old.items():
+        (lab.directory() / name).write_bytes(content)
+    resumed = lab.open(settings, task)
+    assert resumed.position == 10
+    assert resumed.ledger.spent == before
+    lab.finish(resumed)
+    assert len(trial_spent(settings.ledger, 0).part("validation")) == 5
+
+
+def test_a_release_reaches_the_disk_before_the_score_exists(lab, monkeypatch):
+    order = []
+    release = TrialLedger.release
+
+    def watched(ledger, events):
+        release(ledger, events)
+        order.append(("charged", len(trial_spent(ledger.path.parent, 0).part("validation"))))
+
+    settings, task = noisy(lab)
+    trial = lab.open(settings, task)
+    monkeypatch.setattr(TrialLedger, "release", watched)
+    evaluate = trial.method.evaluate
+
+    def evaluated(part):
+        order.append(part)
+        return evaluate(part)
+
+    monkeypatch.setattr(trial.method, "evaluate", evaluated)
+    trial.advance()
+    trial.close()
+    assert order == [("charged", 1), "validation"]
+
+
+def test_noisy_accuracy_is_a_count_over_the_declared_number():
+    class Fixed:
+        def standard_normal(self):
+            return -1.5
+
+    value = noisy_accuracy(70, num_declared=100, noise_multiplier=8.0, generator=Fixed())
+    assert value == pytest.approx(0.58)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"validation": "noisy"},
+        {"validation": "exact", "validation_noise": 3.0},
+        {"rungs": (1.0, 0.5)},
+    ],
+)
+def test_settings_that_contradict_themselves(lab, changes):
+    with pytest.raises(AssertionError):
+        lab.settings(**changes)

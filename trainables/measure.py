@@ -1,0 +1,171 @@
+"""How long a method's steps take and how large its checkpoints are, on made-up records."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpsweep.errors import ResourceError
+from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
+from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore
+from dpsweep.trainables.data import DatasetInfo, SweepData
+from dpsweep.trainables.method import Method, RunContext
+
+_MOST_BYTES = 256 * 2**20  # of made-up records
+_MOST_VALIDATION = 1024
+_REPEATS = 3
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What one configuration took here.
+
+    Attributes:
+        step_s: Seconds of one step at the expected batch size.
+        evaluation_s: Seconds of one evaluation on the declared number of validation records.
+        checkpoint_bytes: Size of one checkpoint.
+    """
+
+    step_s: float
+    evaluation_s: float
+    checkpoint_bytes: int
+
+
+def measure(
+    method: type[Method],
+    hparams: Mapping[str, Any],
+    plan: Plan,
+    info: DatasetInfo,
+    *,
+    threads: int,
+    device: str,
+    deadline: float,
+) -> Measurement:
+    """Run a few steps and an evaluation on random records of the declared shapes.
+
+    No record of the data is opened. Batches have the expected size of the plan's first event; it
+    is approached from small ones, and where the deadline does not allow the whole size, the time
+    of a smaller batch is scaled up.
+
+    Args:
+        method: Class of the method.
+        hparams: Hyperparameters of one trial.
+        plan: Its plan.
+        info: Shapes and declared sizes.
+        threads: Threads of one trial.
+        device: ``cpu`` or ``cuda``.
+        deadline: ``time.monotonic()`` at which no further batch is begun.
+    Raises:
+        ResourceError: The made-up records would not fit into a modest amount of memory, or there
+            is no such device.
+    """
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ResourceError("this machine has no GPU that torch can use")
+    first = plan.runs[0]
+    is_sampled = isinstance(first.event, PoissonGaussian)
+    rate = first.event.sample_rate if isinstance(first.event, PoissonGaussian) else 1.0
+    batch = max(1, round(rate * info.num_private))
+    num_records = info.num_private
+    if is_sampled and num_records * _bytes_per_record(info) > _MOST_BYTES:
+        num_records = min(num_records, 2 * batch)
+    if num_records * _bytes_per_record(info) > _MOST_BYTES:
+        raise ResourceError(f"{num_records} records of this shape are too many to make up")
+    sizes = sorted({min(8, batch), min(64, batch), batch}) if is_sampled else [batch]
+    runs = [_run_at(first, size / num_records) for size in sizes]
+    instance = method()
+    with _threads(threads):
+        data = _made_up(info, num_records)
+        instance.prepare(data, hparams, Plan(tuple(runs)), RunContext(0, 0, device))
+        step_s, known_size, position = 0.0, 1, 0
+        for size, run in zip(sizes, runs):
+            if time.monotonic() + run.count * step_s * size / known_size > deadline:
+                break
+            step_s, known_size = _fastest_step(instance, position, run.count, device), size
+            position += run.count
+        if not position:
+            raise ResourceError("no time was left to measure it")
+        started = time.perf_counter()
+        instance.evaluate("validation")
+        evaluated = time.perf_counter() - started
+        size_bytes = _checkpoint_bytes(instance)
+    num_validation = len(data.parts["validation"][1])
+    return Measurement(
+        step_s=step_s * batch / known_size,
+        evaluation_s=evaluated * info.num_validation / num_validation,
+        checkpoint_bytes=size_bytes,
+    )
+
+
+def _run_at(run: EventRun, sample_rate: float) -> EventRun:
+    event = run.event
+    if isinstance(event, PoissonGaussian):
+        event = PoissonGaussian(event.noise_multiplier, min(sample_rate, 1.0))
+    return dataclasses.replace(run, event=event, count=_REPEATS)
+
+
+def _fastest_step(instance: Method, position: int, count: int, device: str) -> float:
+    """Run ``count`` steps and return the shortest: the first pays for what is built once."""
+    import torch
+
+    seconds = []
+    for step in range(position, position + count):
+        started = time.perf_counter()
+        instance.run(step, step + 1)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - started)
+    return min(seconds)
+
+
+def _bytes_per_record(info: DatasetInfo) -> int:
+    return 4 * int(np.prod(info.input_shape))
+
+
+def _made_up(info: DatasetInfo, num_records: int) -> SweepData:
+    rng = np.random.default_rng(0)
+
+    def part(count: int) -> tuple[np.ndarray, np.ndarray]:
+        block = rng.standard_normal((min(count, 1024), *info.input_shape), dtype=np.float32)
+        inputs = np.resize(block, (count, *info.input_shape))
+        return inputs, rng.integers(0, info.num_classes, size=count)
+
+    num_validation = max(1, min(info.num_validation, _MOST_VALIDATION))
+    made_up = dataclasses.replace(
+        info, num_private=num_records, num_validation=num_validation, num_test=0, num_public=0
+    )
+    parts = {
+        "private": part(num_records),
+        "public": part(0),
+        "validation": part(num_validation),
+        "test": part(0),
+    }
+    return SweepData(made_up, parts, "made up")
+
+
+def _checkpoint_bytes(instance: Method) -> int:
+    with tempfile.TemporaryDirectory() as directory:
+        state = instance.state_dict()
+        CheckpointStore(Path(directory)).save("last", Checkpoint(0, None, 0, 0, {}, state))
+        return sum(path.stat().st_size for path in Path(directory).iterdir())
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
