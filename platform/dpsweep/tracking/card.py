@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpsweep.errors import BadInputError
 from dpsweep.privacy.accountants import shown_epsilon
+from dpsweep.tracking.schema import finite
 
 # What each accounting mode lets a study say, and nothing more.
 CLAIMS: Mapping[str, str] = {
@@ -29,16 +29,22 @@ REQUIRED = (
     "accounting",
     "validation_visibility",
     "test_visibility",
-    "composed",
 )
-_REQUIRED_OF_COMPOSED = ("delta", "accountant", "sampling")
+_REQUIRED_OF_EPSILON = ("delta", "accountant", "sampling")
+_REQUIRED_OF_CLAIM = (
+    *_REQUIRED_OF_EPSILON,
+    "neighboring_relation",
+    "privacy_unit",
+    "accounting",
+    "released",
+)
 
 _RELATIONS = {"add_or_remove_one": "add or remove one record"}
 _SAMPLING = {
     "poisson": "Poisson",
     "full_batch": "full batch",
     "mixed": "Poisson and full-batch releases",
-    "none": "none yet (no private step has been run)",
+    "none": "none (no private step was run)",
 }
 _VALIDATION = {
     "public": "on records declared public",
@@ -49,7 +55,7 @@ _TEST = {
     "public": "on records declared public",
     "private": "none; the test records are declared private and were never evaluated",
 }
-_STATES = ("finished", "running", "pruned", "failed", "interrupted", "infeasible")
+_STATES = ("finished", "running", "paused", "pruned", "failed", "interrupted", "infeasible")
 
 
 def privacy_card(facts: Mapping[str, Any]) -> str:
@@ -57,28 +63,36 @@ def privacy_card(facts: Mapping[str, Any]) -> str:
 
     Guarantees:
         No epsilon appears without delta, unit, neighboring relation, sampling, accountant and
-        accounting mode: a card with one of them missing is refused. The sentence on what the
-        epsilon covers is the accounting mode's own.
+        accounting mode behind it: a card with one of them missing is refused. The sentence on what
+        the epsilon covers is the accounting mode's own, and only a mode that makes a claim for the
+        study shows one. Under ``select`` nothing is shown from which the number of trials could be
+        read, whatever the facts hold.
 
     Args:
-        facts: Required keys: ``REQUIRED``. ``methods`` is a list of names; ``composed`` the
-            statement (``PrivacyStatement.to_json``) over every trial ever run, whose epsilon is
-            infinite or None where a trial is not private. Optional: ``num_records`` (declared
-            number of records), ``trials`` (state to number), ``best`` (record of the best trial),
-            ``study_epsilon`` (cap of the study), ``downgrade`` (why the label is not the one that
-            was asked for), ``version``.
+        facts: Required keys: ``REQUIRED``, and ``study`` (the study's own claim, a
+            ``PrivacyStatement.to_json``) in every mode but ``unaccounted``, which has
+            ``composed`` instead: the statement over every trial ever run, infinite or None where a
+            trial is not private. ``public`` may lack the first before its final run, a study that
+            was downgraded from ``select`` the second. ``methods`` is a list of names.
+
+            Optional: ``num_records`` (declared number of records), ``trials`` (state to number),
+            ``best`` (record of the best trial, with its statement), ``sampling`` (of the trials;
+            default: of the statements above), ``filter`` (``order``, ``budget``,
+            ``spent_epsilon``), ``selection`` (``mean``, ``shape``), ``dataset_ledger`` (``path``,
+            ``epsilon``, ``delta``, ``cap_epsilon``, ``cap_delta``, ``studies``, a number or a
+            list, and ``broken`` once it bounds nothing), ``downgrade`` (why the label is not the
+            one that was asked for), ``accounting_asked`` (that one), ``version``.
     Raises:
-        BadInputError: A required fact is missing, or the accounting mode is unknown.
+        BadInputError: A required fact is missing, the accounting mode is unknown, or a claim is
+            made that the mode does not allow.
     """
-    missing = [name for name in REQUIRED if facts.get(name) in (None, "", [])]
-    composed = facts.get("composed") or {}
-    missing += [f"composed.{key}" for key in _REQUIRED_OF_COMPOSED if not composed.get(key)]
+    mode = facts.get("accounting")
+    if mode is not None and mode not in CLAIMS:
+        raise BadInputError(f"unknown accounting mode {mode!r}", fix=f"known: {', '.join(CLAIMS)}")
+    missing = _missing(facts)
     if missing:
         raise BadInputError(f"a privacy card cannot be written without {', '.join(missing)}")
-    if facts["accounting"] not in CLAIMS:
-        raise BadInputError(
-            f"unknown accounting mode {facts['accounting']!r}", fix=f"known: {', '.join(CLAIMS)}"
-        )
+    _check_claim(facts)
     sections = [
         f"## Privacy card: {facts['name']}",
         _headline(facts),
@@ -90,28 +104,100 @@ def privacy_card(facts: Mapping[str, Any]) -> str:
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
+def _missing(facts: Mapping[str, Any]) -> list[str]:
+    missing = [name for name in REQUIRED if facts.get(name) in (None, "", [])]
+    needed: dict[str, Sequence[str]] = {}
+    mode, study, composed = (facts.get(key) for key in ("accounting", "study", "composed"))
+    if mode != "unaccounted" and not (mode == "public" and study is None):
+        needed["study"] = _REQUIRED_OF_CLAIM
+    if mode == "unaccounted" and (composed is not None or not _is_number_secret(facts)):
+        needed["composed"] = _REQUIRED_OF_EPSILON
+    best = facts.get("best")
+    if best and finite(best.get("epsilon")) is not None:
+        needed["best"] = _REQUIRED_OF_EPSILON
+    for name, keys in needed.items():
+        missing += [f"{name}.{key}" for key in keys if not (facts.get(name) or {}).get(key)]
+    return missing
+
+
+def _is_number_secret(facts: Mapping[str, Any]) -> bool:
+    """Return whether the number of trials stays secret, also after a downgrade."""
+    return "select" in (facts.get("accounting"), facts.get("accounting_asked"))
+
+
+def _check_claim(facts: Mapping[str, Any]) -> None:
+    mode, study = facts["accounting"], facts.get("study")
+    if mode == "unaccounted":
+        if study is not None:
+            raise BadInputError("a card under 'unaccounted' has no claim for the study to show")
+        return
+    if facts.get("downgrade"):
+        raise BadInputError(f"a downgraded study is 'unaccounted', not {mode!r}")
+    if study is None:  # a public search has none before its final run
+        return
+    if study["accounting"] != mode:
+        raise BadInputError(f"the study's claim is not one of accounting mode {mode!r}")
+    if finite(study.get("epsilon")) is None:
+        raise BadInputError(f"a study without a finite epsilon has no claim under {mode!r}")
+
+
 def _up(epsilon: float) -> str:
-    """Show an epsilon, rounded up in its last digit."""
-    return f"{float(shown_epsilon(epsilon)):g}"
+    """Show an epsilon, rounded up in its fourth decimal.
+
+    >>> _up(2.0), _up(123.45601)
+    ('2', '123.4561')
+    """
+    return shown_epsilon(epsilon).rstrip("0").rstrip(".")
 
 
 def _number(value: float) -> str:
     return f"{value:g}"
 
 
+def _epsilon(
+    relation: str,
+    value: float,
+    facts: Mapping[str, Any],
+    statement: Mapping[str, Any],
+    mode: str | None = None,
+) -> str:
+    """Write an epsilon with its six terms; what ``statement`` lacks is the study's.
+
+    The mode is always the study's present one: a statement may be older than a downgrade.
+    """
+    terms = {**facts, **{key: value for key, value in statement.items() if value is not None}}
+    neighbors, sampling = terms["neighboring_relation"], terms["sampling"]
+    return (
+        f"epsilon {relation} {_up(value)} at delta = {_number(terms['delta'])} "
+        f"(unit: one {terms['privacy_unit']}; neighboring data sets: "
+        f"{_RELATIONS.get(neighbors, neighbors)}; batch sampling: "
+        f"{_SAMPLING.get(sampling, sampling)}; accountant: {terms['accountant']}; "
+        f"accounting mode: {mode or '`' + facts['accounting'] + '`'})"
+    )
+
+
+def _sampling(facts: Mapping[str, Any]) -> str | None:
+    """Return how the trials sample, or None where nothing is known of any."""
+    sources = (facts, *(facts.get(key) or {} for key in ("study", "composed", "best")))
+    return next((source["sampling"] for source in sources if source.get("sampling")), None)
+
+
 def _headline(facts: Mapping[str, Any]) -> str:
-    mode = facts["accounting"]
-    each = f"epsilon <= {_number(facts['trial_epsilon'])} at delta = {_number(facts['delta'])}"
-    relation, sampling = facts["neighboring_relation"], facts["composed"]["sampling"]
+    mode, study = facts["accounting"], facts.get("study")
     lines = [f"> **{CLAIMS[mode]}.** (accounting mode: `{mode}`)"]
     if facts.get("downgrade"):
-        lines += [">", f"> Downgraded to `{mode}`: {facts['downgrade']}"]
-    lines += [
-        "",
-        f"Each private trial alone: **{each}**, unit: one {facts['privacy_unit']}, neighboring "
-        f"data sets: {_RELATIONS.get(relation, relation)}, batch sampling: "
-        f"{_SAMPLING.get(sampling, sampling)}, accountant: {facts['accountant']}.",
-    ]
+        asked = f" from `{facts['accounting_asked']}`" if facts.get("accounting_asked") else ""
+        lines += [">", f"> Downgraded{asked} to `{mode}`: {facts['downgrade']}"]
+    if study is not None:
+        claim = _epsilon("<=", study["epsilon"], facts, study)
+        lines += ["", f"The study: **{claim}**. It covers the release of: {study['released']}."]
+    sampling = _sampling(facts)
+    if mode == "public" and study is None:
+        lines += ["", "The final run has not been started; no private record was used so far."]
+    elif mode != "public" and sampling is not None:  # in public the study is one private trial
+        each = "One trial of the search" if mode == "select" else "Each private trial"
+        cap = _epsilon("<=", facts["trial_epsilon"], facts, {"sampling": sampling})
+        lines += ["", f"{each} alone: {cap if study else f'**{cap}**'}."]
     return "\n".join(lines)
 
 
@@ -135,69 +221,162 @@ def _protected(facts: Mapping[str, Any]) -> str:
 
 
 def _search(facts: Mapping[str, Any]) -> str:
+    mode = facts["accounting"]
     rows = []
     trials = facts.get("trials") or {}
-    if any(trials.values()):
+    is_secret = _is_number_secret(facts)
+    if any(trials.values()) and not is_secret:
         counted = [f"{trials[state]} {state}" for state in _STATES if trials.get(state)]
         rows.append(("Configurations", f"{sum(trials.values())} ({', '.join(counted)})"))
-    rows.append(("All trials composed", _composed(facts)))
-    if facts.get("study_epsilon") is not None:
-        rows.append(("Cap of the study", f"epsilon <= {_number(facts['study_epsilon'])}"))
+    if mode == "unaccounted" and facts.get("composed") and not is_secret:
+        rows.append(("All trials composed", _composed(facts)))
+    if mode == "composed" and facts.get("filter"):
+        rows += _filter(facts)
+    if mode == "select" and facts.get("selection"):
+        rows.append(("Number of trials", _selection(facts["selection"])))
+    if mode == "public":
+        rows.append(("Cost of the search", "none: it ran on records declared public"))
+    if facts.get("dataset_ledger"):
+        rows += _dataset_ledger(facts)
     if facts.get("best"):
-        rows.append(("Best trial", _best(facts["best"])))
-    return _points("The search", rows)
+        rows.append(("Released winner" if mode == "select" else "Best trial", _best(facts)))
+    return _points("The search", rows) if rows else ""
 
 
 def _composed(facts: Mapping[str, Any]) -> str:
     composed = facts["composed"]
-    epsilon = composed.get("epsilon")
+    epsilon = finite(composed.get("epsilon"))
     if composed["sampling"] == "none" and epsilon == 0:
         return "no private step has been run yet"
-    if epsilon is None or not math.isfinite(epsilon):
+    if epsilon is None:
         return "epsilon infinite: some trials are not private"
-    text = (
-        f"epsilon = {_up(epsilon)} at delta = {_number(composed['delta'])} "
-        f"({composed['accountant']})"
-    )
-    if facts["accounting"] == "unaccounted":
-        text += ": an indication, **not a guarantee**"
-    return text
+    return f"{_epsilon('=', epsilon, facts, composed)}: an indication, **not a guarantee**"
 
 
-def _best(best: Mapping[str, Any]) -> str:
-    text = f"trial {best['trial_id']}: {best['metric']} = {best['value']:.4g}"
-    epsilon = best.get("epsilon")
-    if epsilon is None or not math.isfinite(epsilon):
+def _filter(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    order, budget = facts["filter"]["order"], facts["filter"]["budget"]
+    rows = [
+        (
+            "Filter",
+            f"Renyi DP at order {_number(order)}, budget {budget:.6g}, fixed before it began",
+        )
+    ]
+    spent = finite(facts["filter"].get("spent_epsilon"))
+    if spent is not None:
+        how = {"accountant": f"rdp at order {_number(order)}", "sampling": _sampling(facts)}
+        text = _epsilon("=", spent, facts, how)
+        rows.append(("Committed so far", f"{text}: informational, the claim is the study's above"))
+    return rows
+
+
+def _selection(selection: Mapping[str, Any]) -> str:
+    shape, mean = selection["shape"], f"mean {_number(selection['mean'])}"
+    if shape == "poisson":
+        law = f"the Poisson distribution of {mean}"
+    else:
+        law = f"the truncated negative binomial distribution of {mean} and shape {_number(shape)}"
+    return f"secret; drawn once from {law}, before private data was opened"
+
+
+def _dataset_ledger(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    entry = facts["dataset_ledger"]
+    of = f"`{entry['path']}`"
+    if facts.get("downgrade") or entry.get("broken"):
+        which = "this study" if facts.get("downgrade") else "a study of these data"
+        return [("Dataset ledger", f"{of}, whose sum bounds nothing since {which} lost its claim")]
+    count = entry["studies"] if isinstance(entry["studies"], int) else len(entry["studies"])
+    own = "each study's own"
+    terms = {"accountant": "basic composition of what the studies declared", "sampling": own}
+    spent = _epsilon("=", entry["epsilon"], facts, {**terms, "delta": entry["delta"]}, own)
+    limits = {**terms, "delta": entry["cap_delta"]}
+    cap = _epsilon("<=", entry["cap_epsilon"], facts, limits, own)
+    studies = "1 study" if count == 1 else f"{count} studies"
+    return [
+        ("Dataset ledger", f"{of}, {studies} of these data so far: {spent}"),
+        ("Cap of the dataset", cap),
+    ]
+
+
+def _best(facts: Mapping[str, Any]) -> str:
+    best = facts["best"]
+    score = f"{best['metric']} = {best['value']:.4g}"
+    if facts["accounting"] == "select":
+        return f"{score}, at the epsilon of the study"
+    text = score if _is_number_secret(facts) else f"trial {best['trial_id']}: {score}"
+    epsilon = finite(best.get("epsilon"))
+    if epsilon is None:
         return f"{text}, not private"
-    return f"{text}, epsilon = {_up(epsilon)} at delta = {_number(best['delta'])} for it alone"
+    return f"{text}, {_epsilon('=', epsilon, facts, best)} for it alone"
 
 
 def _not_covered(facts: Mapping[str, Any]) -> str:
-    points = []
-    if facts["accounting"] == "unaccounted":
+    mode, validation = facts["accounting"], facts["validation_visibility"]
+    points = list(_NOT_COVERED[mode])
+    if mode == "unaccounted" and facts.get("composed") and not _is_number_secret(facts):
         points.append(
-            "**The search.** Choosing a winner among many trials reveals more than one trial does. "
-            "The composed sum above adds up the training of all trials; no filter enforced it, so "
-            "it is a size to think with, not a bound."
+            "**The composed sum** above adds up the training of all trials; no filter enforced it, "
+            "so it is a size to think with, not a bound."
         )
-    if facts["validation_visibility"] == "exact":
+    if validation == "exact":
         points.append(
             "**The validation scores.** They are exact statistics of private records and have no "
             "finite epsilon at all; every number and choice derived from them is outside the claim."
         )
+    if validation == "noisy":
+        points += [
+            "**Someone with records in both parts.** The split is disjoint and looks at no value, "
+            "so epsilon is the larger of two ledgers, that of the training records and that of the "
+            "validation records, and not their sum.",
+            "**The height of the best score.** The best of many noisy scores is optimistic: the "
+            "noise helped it to be the best.",
+        ]
+    if facts["test_visibility"] == "public":
+        points.append("**The test records.** They are declared public and nothing protects them.")
+    others = "that are not in the dataset ledger " if facts.get("dataset_ledger") else ""
     points += [
         "**What the spec declares.** Which records are public, how many are private, and that one "
         "record belongs to one unit is taken from the spec, not checked.",
+        "**What a neighbor is.** A record's position in the declared data set decides which part "
+        "it is in; a neighboring data set has one position emptied in place.",
         "**Side channels**: run time, memory, floating-point rounding, and access to the machine, "
         "its checkpoints or its random state.",
-        "**Other studies** on the same data: epsilons of separate studies add up.",
+        f"**Other studies** on the same data {others}add to this one.",
     ]
     return "**Not covered**\n\n" + "\n".join(f"- {point}" for point in points)
+
+
+_NOT_COVERED: Mapping[str, Sequence[str]] = {
+    "composed": (
+        "**A tighter number afterwards.** The filter bounds Renyi DP at one order that was fixed "
+        "before the search. Privacy loss distributions are not valid for trials that are chosen "
+        "and stopped by what others showed, so they are not used, and what was committed so far "
+        "is no bound to quote.",
+        "**Free retries.** There are none: a step that was charged and lost in a crash stays "
+        "charged, and its repetition is charged again.",
+    ),
+    "select": (
+        "**The number of trials.** It must stay secret; whoever learns it, or when the trials "
+        "ran and for how long, learns more than the winner.",
+        "**The study's sealed directory while it runs.** It holds what the other trials need to "
+        "run and to continue; the claim does not hold against those who can read it.",
+        "**Anything but the winner's configuration, score and model.** No other trial is released.",
+    ),
+    "public": (
+        "**The public records.** The search trained and scored on them without any protection: "
+        "that they need none is what the spec declares.",
+        "**A second private run.** The claim is for one final run of the frozen configuration; to "
+        "repeat it and to pick the better one is a search again.",
+    ),
+    "unaccounted": (
+        "**The search.** Choosing a winner among many trials reveals more than one trial does.",
+    ),
+}
 
 
 def _reproduce(facts: Mapping[str, Any]) -> str:
     version = f" (dpsweep {facts['version']})" if facts.get("version") else ""
     return (
         f"**Reproduce**: `dpsweep run sweep.yaml` with the artifact `sweep.yaml`{version}. Privacy "
-        "noise is drawn anew each time and never stored, so scores differ a little."
+        "noise is drawn anew each time and never stored, so scores differ a little. A repetition "
+        "is a study of its own, and its epsilon adds to this one."
     )

@@ -43,6 +43,7 @@ _ENVIRONMENT = {
 # Opens the views for training runs; without it MLflow may take a sweep for a chat application.
 _EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 _SQLITE = "sqlite:///"
+_MODELS = "models:/"
 _PERMANENT = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST")
 
 
@@ -198,6 +199,9 @@ class MLflowTracker:
             self._store_files(run_id, of, update, refused)
             if update.status is not None:
                 self._client.set_terminated(run_id, update.status, update.end_ms)
+            uri = state.model_uris.get(update.trial) if update.trial is not None else None
+            if "dp.downgraded" in update.tags and uri is not None:
+                self._label_model(uri.removeprefix(_MODELS), update.tags)
         except MlflowException as error:
             if error.error_code not in _PERMANENT:
                 raise
@@ -312,9 +316,15 @@ class MLflowTracker:
             self._save_model(entry, run_id, model, input_example)
             self._client.finalize_logged_model(entry.model_id, "READY")
         self._link_model(run_id, entry.model_id)
-        self._state.model_uris[trial] = f"models:/{entry.model_id}"
+        # The model's page shows its epsilon too, so the terms of that epsilon stand there as well.
+        self._label_model(entry.model_id, self._client.get_run(run_id).data.tags)
+        self._state.model_uris[trial] = f"{_MODELS}{entry.model_id}"
         self._state.save(self._path)
         return self._state.model_uris[trial]
+
+    def _label_model(self, model_id: str, tags: Mapping[str, str]) -> None:
+        label = {name: text for name, text in tags.items() if name.startswith("dp.")}
+        self._client.set_logged_model_tags(model_id, _fitting(label))
 
     def _save_model(self, entry: Any, run_id: str, model: Any, input_example: Any) -> None:
         import mlflow.pytorch

@@ -51,6 +51,7 @@ EPSILON = "dp/epsilon"
 OBJECTIVE = "search/objective"
 BEST_OBJECTIVE = "best/value"
 TRAIN_SECONDS = "time/train_s"
+STUDY_SPENT = "dp/study_spent_epsilon"
 
 METRICS = _items(
     "metric",
@@ -67,14 +68,22 @@ METRICS = _items(
         ("best/epsilon", "1", "public", "Epsilon of the best trial alone, at dp.delta."),
         ("search/finished", "1", "public", "Trials that ran to the end of their plan."),
         ("search/pruned", "1", "public", "Trials that the scheduler stopped."),
+        ("search/paused", "1", "public", "Trials that wait at a rung to be continued."),
         ("search/failed", "1", "public", "Trials that ended by an error."),
         ("search/infeasible", "1", "public", "Configurations that no plan fits into the budget."),
         (
             "dp/composed_epsilon",
             "1",
             "public",
-            "Epsilon of all trials composed, at dp.delta; indicative where the accounting mode "
-            "makes no claim for the search.",
+            "Epsilon of all trials composed, at dp.delta: an indication, not a guarantee; that is "
+            "dp.study_epsilon, in modes that have one.",
+        ),
+        (
+            STUDY_SPENT,
+            "1",
+            "public",
+            "Epsilon that the study has committed so far at the filter's order, converted: "
+            "informational; the guarantee is dp.study_epsilon.",
         ),
         ("train/loss", "nat", "private", "Mean loss on private training records."),
         ("train/accuracy", "1", "private", "Accuracy on private training records."),
@@ -91,13 +100,14 @@ TAGS = _items(
         ("dpsweep.study", "", "public", "Name of the study."),
         ("dpsweep.study_id", "", "public", "Identifies one study directory; names may repeat."),
         ("dpsweep.trial", "", "public", "Trial number within the study, from 0."),
-        ("dpsweep.state", "", "public", "running, finished, pruned, failed, interrupted."),
-        ("dpsweep.reason", "", "public", "Why a trial ended."),
+        ("dpsweep.state", "", "public", "running, paused, finished, pruned, failed, interrupted."),
+        ("dpsweep.reason", "", "public", "Why a trial or the study ended."),
+        ("dpsweep.verdict", "", "public", "Reason of the scheduler's latest verdict on a trial."),
         ("dpsweep.method", "", "public", "Training method."),
         ("dpsweep.version", "", "public", "Version of dpsweep."),
         *(
             (f"dpsweep.trials.{state}", "1", "public", f"Trials in state {state} at the end.")
-            for state in ("running", "finished", "pruned", "failed", "infeasible")
+            for state in ("running", "paused", "finished", "pruned", "failed", "infeasible")
         ),
         ("dpsweep.nonfinite", "", "public", "First report whose value was not a finite number."),
         ("dpsweep.data_hash", "", "public", "SHA-256 of a declared-public dataset."),
@@ -112,8 +122,16 @@ TAGS = _items(
         ("dp.accounting", "", "public", "Accounting mode: what an epsilon of this study covers."),
         ("dp.delta", "", "public", "Delta of every epsilon of this study."),
         ("dp.trial_epsilon", "", "public", "Cap of one trial."),
-        ("dp.study_epsilon", "", "public", "Cap of the study, in modes that have one."),
-        ("dp.released", "", "public", "What the epsilon covers the release of."),
+        (
+            "dp.study_epsilon",
+            "",
+            "public",
+            "Epsilon that the study declares for all that dp.released names, at dp.delta.",
+        ),
+        ("dp.released", "", "public", "What dp.study_epsilon covers the release of."),
+        ("dp.downgraded", "", "public", "Why the study lost its claim, for good."),
+        ("dp.filter_order", "", "public", "Order of the study's Renyi filter, fixed before it."),
+        ("dp.records", "", "public", "public for a trial on public records only, else private."),
         ("dp.validation", "", "public", "Declared visibility of the validation scores."),
         ("dp.test", "", "public", "Declared visibility of the test scores."),
     ],

@@ -29,7 +29,10 @@ class TrackingState:
         mode: ``max`` or ``min`` once the study has said it.
         best: Best objective among finished trials.
         last: Last step and value of each metric, by trial ("study" for the parent).
-        unstated: For each trial, the tags missing beside its epsilon.
+        unstated: For each trial that has a run, the tags missing beside its epsilon.
+        sampling: How the private trials so far draw batches: ``mixed`` where they differ.
+        downgraded: Why the study lost its claim, empty while it has it; never taken back.
+        is_sealed: True for a study in ``select``, which shows its winner only; never taken back.
     """
 
     store: str = ""
@@ -45,6 +48,9 @@ class TrackingState:
     best: float | None = None
     last: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     unstated: dict[int, list[str]] = field(default_factory=dict)
+    sampling: str = ""
+    downgraded: str = ""
+    is_sealed: bool = False
 
     def save(self, path: Path) -> None:
         """Write the state; a reader sees the old file or the new one."""

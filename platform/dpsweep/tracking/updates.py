@@ -9,10 +9,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpsweep import __version__
+from dpsweep.tracking.labels import (
+    MAX_REASON,
+    downgraded_card,
+    downgraded_tags,
+    is_sealed,
+    is_shown_by_sealed,
+    joint_sampling,
+    tells_number_of_trials,
+    why_unreleased,
+)
 from dpsweep.tracking.schema import (
     BEST_OBJECTIVE,
     EPSILON,
     OBJECTIVE,
+    STUDY_SPENT,
     TRAIN_SECONDS,
     Kind,
     UnloggableError,
@@ -34,9 +45,18 @@ _STATUS = {
     "infeasible": "FAILED",
     "interrupted": "KILLED",
 }
-_CLAIM_TAGS = ("dp.delta", "dp.trial_epsilon", "dp.study_epsilon", "dp.accountant", "dp.sampling")
+_CLAIM_TAGS = (
+    "dp.delta",
+    "dp.trial_epsilon",
+    "dp.study_epsilon",
+    "dp.filter_order",
+    "dp.released",
+    "dp.accountant",
+    "dp.sampling",
+)
+_OF_STUDY_ALONE = ("dp.study_epsilon", "dp.released")  # what a trial's run must not claim
 _COUNTED = ("finished", "pruned", "failed", "infeasible")
-_MAX_REASON = 1000
+_OPEN = ("running", "paused")
 _ROUNDING = 1e-6  # a table and a single evaluation of one epsilon may differ by so much
 
 
@@ -96,13 +116,20 @@ def read_events(state: TrackingState, events: Sequence[Event]) -> Reading:
     Guarantees:
         A value reaches an update only under a name that ``schema.check_loggable`` lets pass, and
         an epsilon only when delta, unit, adjacency, sampling, accountant and accounting mode stand
-        beside it and it did not go down. Values that are not finite never become numbers.
+        beside it and, for a trial, it did not go down. Values that are not finite never become
+        numbers.
+
+        After ``study_downgraded`` no update carries the study's earlier label: every run that
+        exists is told ``unaccounted``, and so is every later one, whatever later events say. Of a
+        study in ``select`` only the released winner (trial 0) gets a run, and nothing that tells
+        how many trials there were passes.
     """
     reader = _Reader(copy.deepcopy(state))
     for event in events:
         if event["seq"] > reader.state.seq:
             reader.read(event)
             reader.state.seq = event["seq"]
+    reader.relabel()
     parent = [reader.updates.pop(None)] if None in reader.updates else []
     return Reading(reader.state, parent + list(reader.updates.values()), reader.refused)
 
@@ -118,9 +145,13 @@ class _Reader:
             "study_started": self._study_started,
             "trial_started": self._trial_started,
             "trial_report": self._trial_report,
+            "trial_verdict": self._trial_verdict,
+            "trial_paused": self._trial_paused,
             "trial_ended": self._trial_ended,
             "trial_infeasible": self._trial_infeasible,
             "model_logged": self._model_logged,
+            "study_spent": self._study_spent,
+            "study_downgraded": self._study_downgraded,
             "study_ended": self._study_ended,
         }
         kind = event["event"]
@@ -128,12 +159,23 @@ class _Reader:
             self.refused.append(f"event {event['seq']}: unknown kind {kind!r}")
         elif kind != "study_started" and not self.state.study_id:
             self.refused.append(f"event {event['seq']}: {kind} before study_started")
+        elif self.state.is_sealed and not is_shown_by_sealed(event):
+            # Said once and without a number: a count of these lines is the number of trials.
+            line = "select: events of trials other than the released winner are not shown"
+            self.refused += [line] if line not in self.refused else []
         else:
             try:
                 handlers[kind](event)
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 # One malformed event must not hold up all that follow it.
                 self.refused.append(f"event {event['seq']}: malformed {kind}: {error!r}")
+
+    def relabel(self) -> None:
+        """Put a downgrade's label over that of every touched run: the only way out of here."""
+        if self.state.downgraded:
+            for update in self.updates.values():
+                if update.opens or update.tags:
+                    update.tags |= downgraded_tags(self.state.downgraded)
 
     def _update(self, trial: int | None) -> RunUpdate:
         return self.updates.setdefault(trial, RunUpdate(trial))
@@ -146,6 +188,12 @@ class _Reader:
                 check_loggable(name, kind)
             except UnloggableError as error:
                 self.refused.append(f"{of}: {error.message}")
+                continue
+            reason = why_unreleased(name, self.state.study_tags) if kind == "metric" else None
+            if self.state.is_sealed and tells_number_of_trials(name, of_study=of == "study"):
+                reason = "it would tell how many trials a study in select ran"
+            if reason:
+                self.refused.append(f"{of}: {kind} {name!r} is not logged: {reason}")
             else:
                 yield name, value
 
@@ -159,6 +207,7 @@ class _Reader:
 
     def _study_started(self, event: Event) -> None:
         state, update = self.state, self._update(None)
+        state.is_sealed = state.is_sealed or is_sealed(event)
         tags = self._texts(event.get("tags"), "tag", "study")
         state.study = event["name"]
         if not state.study_id:
@@ -176,16 +225,39 @@ class _Reader:
             "dpsweep.version": __version__,
             "dpsweep.state": "running",
         }
-        if event.get("card"):
-            update.texts["privacy_card.md"] = event["card"]
         if event.get("spec_yaml"):
             update.texts["sweep.yaml"] = event["spec_yaml"]
+        self._take_downgrade(tags.get("dp.downgraded"))
+        self._take_card(event)
+
+    def _take_card(self, event: Event) -> None:
+        card, reason = event.get("card"), self.state.downgraded
+        if reason:
+            card = downgraded_card(card, reason)
+        if card:
+            self._update(None).texts["privacy_card.md"] = card
+
+    def _take_downgrade(self, reason: str | None) -> None:
+        """Give all runs that exist the label of a downgraded study; the first reason stays."""
+        state = self.state
+        state.downgraded = state.downgraded or reason or ""
+        if not state.downgraded:
+            return
+        label = downgraded_tags(state.downgraded)
+        state.study_tags |= label
+        for trial in (None, *state.unstated) if reason else (None,):
+            self._update(trial).tags |= label
+
+    def _study_downgraded(self, event: Event) -> None:
+        self._take_downgrade(event.get("reason") or "no reason was given")
+        self._take_card(event)
 
     def _trial_started(self, event: Event) -> None:
         trial, state = event["trial"], self.state
         of, update = f"trial {trial}", self._update(trial)
         plan = dict(event.get("plan") or {})
-        tags = {**state.study_tags, **self._texts(event.get("tags"), "tag", of)}
+        inherited = {n: t for n, t in state.study_tags.items() if n not in _OF_STUDY_ALONE}
+        tags = {**inherited, **self._texts(event.get("tags"), "tag", of)}
         no_claim = "epsilon" in plan and finite(plan["epsilon"]) is None
         if no_claim or tags.get("dp.private") == "false":
             # A run that makes no privacy claim carries no delta or cap that would look like one.
@@ -194,7 +266,11 @@ class _Reader:
             plan.pop("epsilon", None)
         else:
             tags["dp.private"] = "true"
+            state.sampling = joint_sampling(state.sampling, tags.get("dp.sampling", ""))
+        if tags.get("dp.records") == "public":
+            tags["dp.sampling"] = "none"  # it draws no private record, and its epsilon is 0
         state.unstated[trial] = missing_statement(tags)
+        self._continue(event)
         state.states[trial] = "running"
         self._open(update, event)
         update.params |= self._texts(event.get("hparams"), "param", of)
@@ -213,12 +289,40 @@ class _Reader:
         if trial not in self.state.unstated:
             self.refused.append(f"trial {trial}: report before its start")
             return
+        self._continue(event)
         self._log_metrics(trial, event, event.get("metrics") or {}, event["step"])
         epsilon = event.get("epsilon")
         if epsilon is not None:
             self._log_epsilon(trial, event, epsilon)
-        if event.get("wall_s") is not None:
+        if event.get("wall_s") is not None and not self.state.is_sealed:
             self._log_metrics(trial, event, {TRAIN_SECONDS: event["wall_s"]}, event["step"])
+
+    def _trial_verdict(self, event: Event) -> None:
+        trial, reason = event["trial"], event["reason"][:MAX_REASON]
+        if trial not in self.state.unstated:
+            self.refused.append(f"trial {trial}: verdict before its start")
+            return
+        tags = self._update(trial).tags
+        tags["dpsweep.verdict"] = reason
+        if event["verdict"] == "stop":
+            tags["dpsweep.reason"] = reason
+
+    def _trial_paused(self, event: Event) -> None:
+        trial, states = event["trial"], self.state.states
+        if trial not in self.state.unstated or states.get(trial) not in _OPEN:
+            self.refused.append(f"trial {trial}: paused while it was not running")
+            return
+        if event.get("epsilon") is not None:
+            self._log_epsilon(trial, event, event["epsilon"])
+        self._update(trial).tags["dpsweep.state"] = states[trial] = "paused"
+        self._log_counts(event, ["paused"])
+
+    def _continue(self, event: Event) -> None:
+        """Note that a trial which was paused runs again."""
+        trial, states = event["trial"], self.state.states
+        if states.get(trial) == "paused":
+            self._update(trial).tags["dpsweep.state"] = states[trial] = "running"
+            self._log_counts(event, ["paused"])
 
     def _log_epsilon(self, trial: int, event: Event, epsilon: Any) -> None:
         missing = self.state.unstated[trial]
@@ -263,7 +367,7 @@ class _Reader:
             update.tags |= self._texts(event.get("tags"), "tag", f"trial {trial}")
             update.tags["dpsweep.state"] = ended
             if event.get("reason"):
-                update.tags["dpsweep.reason"] = event["reason"][:_MAX_REASON]
+                update.tags["dpsweep.reason"] = event["reason"][:MAX_REASON]
             update.status, update.end_ms = _STATUS[ended], event["time_ms"]
             update.artifacts += event.get("artifacts") or []
         self._count(event, ended)
@@ -290,6 +394,8 @@ class _Reader:
         return sum(state in _COUNTED for state in self.state.states.values())
 
     def _log_counts(self, event: Event, names: Sequence[str]) -> None:
+        if self.state.is_sealed:
+            return
         values = list(self.state.states.values())
         counts = {f"search/{name}": values.count(name) for name in names}
         self._log_metrics(None, event, counts, self._num_ended())
@@ -297,17 +403,39 @@ class _Reader:
     def _model_logged(self, event: Event) -> None:
         self.state.model_uris[event["trial"]] = event["uri"]
 
+    def _study_spent(self, event: Event) -> None:
+        self._log_study(event, {STUDY_SPENT: event["epsilon"]}, {})
+
+    def _log_study(self, event: Event, metrics: Mapping[str, Any], tags: Mapping[str, Any]) -> None:
+        """Log metrics of the study, an epsilon only with its statement beside it."""
+        tags = {"dp.sampling": self.state.sampling, **self.state.study_tags, **tags}
+        missing = missing_statement(tags)
+        epsilons = [name for name in metrics if name.endswith("epsilon")]
+        unstated = epsilons if missing else []
+        if epsilons and not missing:
+            self._update(None).tags["dp.sampling"] = tags["dp.sampling"]
+        self.refused += [
+            f"study: {name} is not logged without {', '.join(missing)} beside it"
+            for name in unstated
+        ]
+        stated = {name: value for name, value in metrics.items() if name not in unstated}
+        self._log_metrics(None, event, stated, self._num_ended())
+
     def _study_ended(self, event: Event) -> None:
         state, update = self.state, self._update(None)
-        for trial in [trial for trial, now in state.states.items() if now == "running"]:
+        for trial in [trial for trial, now in state.states.items() if now in _OPEN]:
             child = self._update(trial)
             child.status, child.end_ms = "KILLED", event["time_ms"]
             child.tags["dpsweep.state"] = state.states[trial] = "interrupted"
-        self._log_counts(event, _COUNTED)
-        self._log_metrics(None, event, event.get("metrics") or {}, self._num_ended())
-        update.tags |= self._texts(event.get("tags"), "tag", "study")
+        has_paused = "search/paused" in state.last.get("study", {})
+        self._log_counts(event, [*_COUNTED, "paused"] if has_paused else _COUNTED)
+        tags = self._texts(event.get("tags"), "tag", "study")
+        self._log_study(event, event.get("metrics") or {}, tags)
+        if event.get("end_reason"):
+            update.tags["dpsweep.reason"] = event["end_reason"][:MAX_REASON]
+        update.tags |= tags
         update.tags["dpsweep.state"] = event["state"]
         update.status, update.end_ms = _STATUS[event["state"]], event["time_ms"]
-        if event.get("card"):
-            update.texts["privacy_card.md"] = event["card"]
+        self._take_downgrade(tags.get("dp.downgraded"))
+        self._take_card(event)
         update.artifacts += event.get("artifacts") or []

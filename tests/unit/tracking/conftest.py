@@ -20,6 +20,13 @@ STUDY_TAGS = {
 }
 
 
+def tags_of(mode: str) -> dict[str, Any]:
+    """The tags of a study under an accounting mode."""
+    claim = {"dp.study_epsilon": 3.0, "dp.released": "what this mode releases"}
+    tags = {**STUDY_TAGS, **(claim if mode != "unaccounted" else {}), "dp.accounting": mode}
+    return {**tags, "dp.filter_order": 8.0} if mode == "composed" else tags
+
+
 class Story:
     """Writes the events of a study, numbered, with a clock of its own."""
 
@@ -90,6 +97,29 @@ class Story:
         }
         return self.add("trial_ended", **{**payload, **changes})
 
+    def verdict(self, trial: int, step: int, verdict: str, rung: int = 1, **changes: Any) -> Event:
+        payload = {
+            "trial": trial,
+            "step": step,
+            "epsilon": 0.5 * rung,
+            "rung": rung,
+            "value": 0.6,
+            "cutoff": 0.7,
+            "verdict": verdict,
+            "reason": f"rung {rung}: {verdict} at 0.6, cut-off 0.7",
+        }
+        return self.add("trial_verdict", **{**payload, **changes})
+
+    def pause(self, trial: int, step: int, epsilon: float = 0.5) -> Event:
+        reason = "paused by the scheduler"
+        return self.add("trial_paused", trial=trial, step=step, epsilon=epsilon, reason=reason)
+
+    def spent(self, epsilon: float) -> Event:
+        return self.add("study_spent", epsilon=epsilon, share=epsilon / 3)
+
+    def downgrade(self, reason: str = "a pruner was attached", **changes: Any) -> Event:
+        return self.add("study_downgraded", reason=reason, **changes)
+
     def end(self, state: str = "finished", **changes: Any) -> Event:
         payload = {"state": state, "card": "## Final card\n", "metrics": {}, "tags": {}}
         return self.add("study_ended", **{**payload, "artifacts": [], **changes})
@@ -104,6 +134,38 @@ class Story:
                 self.report(trial, step, 1.99 * number / reports, 0.5 + 0.1 * number)
             self.end_trial(trial, accuracy=0.9 + trial / 100)
         self.end()
+        return self.events
+
+    def journal_of(self, mode: str) -> list[Event]:
+        """A finished study under an accounting mode, with the tags and events of that mode."""
+        self.start(tags=tags_of(mode))
+        if mode == "select":  # nothing is said of a trial before the winner is released
+            self.start_trial(0)
+            self.end_trial(0, epsilon=2.1)
+            self.end()
+            return self.events
+        on_public = {"tags": {"dp.records": "public"}, "plan": {"steps": 100, "epsilon": 0.0}}
+        for trial in range(3):
+            self.start_trial(trial, **(on_public if mode == "public" else {}))
+            self.report(trial, 25, 0.0 if mode == "public" else 0.5, 0.6)
+        if mode == "public":
+            for trial in range(3):
+                self.end_trial(trial, epsilon=0.0)
+            self.start_trial(3)
+            self.end_trial(3)
+        else:
+            self.verdict(0, 25, "stop")
+            self.end_trial(0, 25, 0.5, 0.6, state="pruned")
+            self.spent(0.5)
+            self.verdict(1, 25, "pause")
+            self.pause(1, 25)
+            self.verdict(2, 25, "continue")
+            self.end_trial(2)
+            self.spent(2.2)
+            self.start_trial(1)
+            self.end_trial(1)
+            self.spent(2.9)
+        self.end(tags={"dp.sampling": "poisson"})
         return self.events
 
     def write(self, path: Path, start: int = 0, stop: int | None = None) -> None:
@@ -138,3 +200,15 @@ def store_uri(migrated_db: Path, tmp_path: Path) -> str:
     path = tmp_path / "mlflow.db"
     shutil.copy(migrated_db, path)
     return f"sqlite:///{path}"
+
+
+@pytest.fixture
+def state_path(tmp_path: Path) -> Path:
+    return tmp_path / "tracking.json"
+
+
+@pytest.fixture
+def client(store_uri: str):
+    from mlflow import MlflowClient
+
+    return MlflowClient(store_uri)

@@ -1,15 +1,53 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dpsweep.errors import BadInputError
 from dpsweep.tracking.card import CLAIMS, REQUIRED, privacy_card
 
+STATEMENT = {
+    "epsilon": 7.346,
+    "delta": 1e-05,
+    "accountant": "rdp",
+    "neighboring_relation": "add_or_remove_one",
+    "sampling": "poisson",
+    "privacy_unit": "example",
+    "accounting": "unaccounted",
+    "released": "every model and score of the sweep",
+}
+BEST = {**STATEMENT, "trial_id": 3, "metric": "validation/accuracy", "value": 0.95, "epsilon": 1.99}
+LEDGER = {
+    "path": "digits.jsonl",
+    "epsilon": 4.5,
+    "delta": 2e-05,
+    "cap_epsilon": 8.0,
+    "cap_delta": 1e-04,
+    "studies": 2,
+}
+TERMS = (
+    r"at delta = \S+ \(unit: one [^;()]+; neighboring data sets: [^;()]+; batch sampling: "
+    r"[^;()]+(?:\([^()]+\))?; accountant: [^;()]+; accounting mode: (?:`MODE`|each study's own)\)"
+)
 
-def facts(**changes: Any) -> dict[str, Any]:
+
+def facts(mode: str = "unaccounted", **changes: Any) -> dict[str, Any]:
+    """Everything that a study in a mode may have to say."""
+    claim = {**STATEMENT, "accounting": mode, "epsilon": 3.0}
+    own: dict[str, Any] = {
+        "composed": {
+            "study": claim,
+            "filter": {"order": 8.0, "budget": 2.0213, "spent_epsilon": 2.71828},
+        },
+        "select": {"study": claim, "selection": {"mean": 10.0, "shape": 1.0}},
+        "public": {"study": {**claim, "epsilon": 2.0}},
+        "unaccounted": {"composed": STATEMENT},
+    }[mode]
     return {
         "name": "digits-eps2",
         "methods": ["dp_sgd"],
@@ -20,31 +58,164 @@ def facts(**changes: Any) -> dict[str, Any]:
         "accountant": "rdp",
         "delta": 1e-05,
         "trial_epsilon": 2.0,
-        "accounting": "unaccounted",
+        "accounting": mode,
         "validation_visibility": "public",
         "test_visibility": "private",
         "trials": {"finished": 10, "failed": 1, "infeasible": 1, "pruned": 0},
-        "composed": {"epsilon": 7.346, "delta": 1e-05, "accountant": "rdp", "sampling": "poisson"},
+        "best": {**BEST, "accounting": mode},
+        "dataset_ledger": LEDGER,
         "version": "0.1.0",
+        **own,
         **changes,
     }
+
+
+def epsilons(card: str, mode: str) -> list[float]:
+    """Return every epsilon of a card; fails where one lacks a term, or is written otherwise."""
+    stated = re.compile(r"epsilon (?:<=|=) ([0-9.]+) " + TERMS.replace("MODE", mode))
+    found = [float(text) for text in stated.findall(card)]
+    rest = stated.sub("", card)
+    assert not re.search(r"eps\w*'?[^a-z\n]{0,4}\d", rest.replace("digits-eps2", "")), rest
+    return found
+
+
+@pytest.mark.parametrize(
+    ("mode", "values"),
+    [
+        ("composed", [3.0, 2.0, 2.7183, 4.5, 8.0, 1.99]),
+        ("select", [3.0, 2.0, 4.5, 8.0]),
+        ("public", [2.0, 4.5, 8.0, 1.99]),
+        ("unaccounted", [2.0, 7.346, 4.5, 8.0, 1.99]),
+    ],
+)
+def test_every_epsilon_of_every_mode_stands_with_its_six_terms(
+    mode: str, values: list[float]
+) -> None:
+    assert epsilons(privacy_card(facts(mode)), mode) == values
+
+
+def test_the_check_above_sees_an_epsilon_without_terms() -> None:
+    card = privacy_card(facts())
+    for text in ("epsilon = 3 at delta = 1e-05", "epsilon 3", "eps=3", "(eps = 2.1)"):
+        with pytest.raises(AssertionError):
+            epsilons(f"{card}{text}\n", "unaccounted")
+    with pytest.raises(AssertionError):
+        epsilons(card, "composed")
+
+
+OPTIONAL = (
+    "num_records",
+    "trials",
+    "best",
+    "filter",
+    "selection",
+    "dataset_ledger",
+    "version",
+)
+
+
+@given(
+    mode=st.sampled_from(list(CLAIMS)),
+    absent=st.sets(st.sampled_from(OPTIONAL)),
+    sampling=st.sampled_from(["poisson", "full_batch", "mixed", "none"]),
+    validation=st.sampled_from(["public", "noisy"]),
+    test=st.sampled_from(["public", "private"]),
+    epsilon=st.floats(0, 1e4),
+    downgrade=st.sampled_from([None, "a pruner was attached"]),
+)
+def test_no_card_of_any_facts_shows_an_epsilon_without_its_terms(
+    mode: str,
+    absent: set[str],
+    sampling: str,
+    validation: str,
+    test: str,
+    epsilon: float,
+    downgrade: str | None,
+) -> None:
+    given_facts = facts(mode, validation_visibility=validation, test_visibility=test)
+    for name in ("study", "composed", "best"):
+        if name in given_facts:
+            given_facts[name] = {**given_facts[name], "sampling": sampling, "epsilon": epsilon}
+    if downgrade:
+        given_facts = {
+            **facts("unaccounted"),
+            "downgrade": downgrade,
+            "accounting_asked": mode,
+            "best": given_facts["best"],
+        }
+        mode = "unaccounted"
+    card = privacy_card({k: v for k, v in given_facts.items() if k not in absent})
+    shown = epsilons(card, mode)
+    assert shown
+    assert [claim for claim in CLAIMS.values() if f"**{claim}.**" in card] == [CLAIMS[mode]]
+    if mode != "unaccounted":
+        assert shown[0] >= epsilon - 1e-9  # rounded up, if at all
+        assert shown[0] <= epsilon + 1.01e-4
 
 
 def test_an_unaccounted_card_says_what_it_does_not_cover() -> None:
     card = privacy_card(facts())
     assert "eps = one run only. Search cost NOT included" in card
-    assert "epsilon <= 2 at delta = 1e-05" in card
-    assert "epsilon = 7.346 at delta = 1e-05 (rdp): an indication, **not a guarantee**" in card
+    assert "Each private trial alone: **epsilon <= 2 at delta = 1e-05 (unit: one example;" in card
+    assert "accounting mode: `unaccounted`): an indication, **not a guarantee**" in card
     assert "Configurations: 12 (10 finished, 1 failed, 1 infeasible)" in card
     assert "**The search.**" in card
+    assert "**The composed sum**" in card
     assert "declared private and were never evaluated" in card
+
+
+def test_a_composed_card_states_the_declared_epsilon_and_not_the_spent_one() -> None:
+    card = privacy_card(facts("composed"))
+    assert "The study: **epsilon <= 3 at delta = 1e-05" in card
+    assert "It covers the release of: every model and score of the sweep." in card
+    assert "Filter: Renyi DP at order 8, budget 2.0213, fixed before it began" in card
+    assert "accountant: rdp at order 8; accounting mode: `composed`): informational" in card
+    assert "Configurations: 12" in card
+    assert "All trials composed" not in privacy_card(facts("composed", composed=STATEMENT))
+    for words in ("Privacy loss distributions are not valid", "is charged again", "run time"):
+        assert words in card.partition("**Not covered**")[2]
+
+
+def test_a_select_card_does_not_tell_how_many_trials_there_were() -> None:
+    card = privacy_card(facts("select", composed=STATEMENT))
+    assert "Number of trials: secret; drawn once from the truncated negative binomial" in card
+    assert "of mean 10 and shape 1, before private data was opened" in card
+    assert "Released winner: validation/accuracy = 0.95, at the epsilon of the study" in card
+    for words in ("7.346", "12 (", "10 finished", "trial 3", "Configurations"):
+        assert words not in card
+    for words in ("number of trials", "sealed directory while it runs", "configuration, score and"):
+        assert words in card.partition("**Not covered**")[2]
+    poisson = {"mean": 10.0, "shape": "poisson"}
+    assert "secret; drawn once from the Poisson distribution of mean 10" in privacy_card(
+        facts("select", selection=poisson)
+    )
+
+
+def test_a_public_card_is_about_one_final_run() -> None:
+    card = privacy_card(facts("public"))
+    assert "Cost of the search: none: it ran on records declared public" in card
+    for words in ("that they need none is what the spec declares", "one final run"):
+        assert words in card.partition("**Not covered**")[2]
+    assert "alone: " not in card.partition("**What is protected**")[0]
+    before = privacy_card(facts("public", study=None, best=None, dataset_ledger=None))
+    assert "The final run has not been started; no private record was used so far." in before
+    assert epsilons(before, "public") == []
 
 
 @pytest.mark.parametrize("mode", CLAIMS)
 def test_each_mode_has_its_own_claim(mode: str) -> None:
-    card = privacy_card(facts(accounting=mode))
+    card = privacy_card(facts(mode))
     assert [claim for claim in CLAIMS.values() if f"**{claim}.**" in card] == [CLAIMS[mode]]
     assert ("**The search.**" in card) == (mode == "unaccounted")
+
+
+@pytest.mark.parametrize("mode", CLAIMS)
+def test_noisy_scores_say_what_their_noise_does(mode: str) -> None:
+    noisy = privacy_card(facts(mode, validation_visibility="noisy"))
+    assert "epsilon is the larger of two ledgers" in noisy
+    assert "The best of many noisy scores is optimistic" in noisy
+    assert "two ledgers" not in privacy_card(facts(mode))
+    assert "nothing protects them" in privacy_card(facts(mode, test_visibility="public"))
 
 
 @pytest.mark.parametrize("name", REQUIRED)
@@ -54,14 +225,41 @@ def test_no_epsilon_without_what_it_depends_on(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["delta", "accountant", "sampling"])
-def test_no_composed_epsilon_without_its_own(name: str) -> None:
+def test_no_composed_or_best_epsilon_without_its_own(name: str) -> None:
     with pytest.raises(BadInputError, match=rf"composed\.{name}"):
-        privacy_card(facts(composed={**facts()["composed"], name: None}))
+        privacy_card(facts(composed={**STATEMENT, name: None}))
+    with pytest.raises(BadInputError, match=rf"best\.{name}"):
+        privacy_card(facts("composed", best={**BEST, name: None}))
+
+
+@pytest.mark.parametrize("name", [name for name in STATEMENT if name != "epsilon"])
+def test_no_claim_without_its_whole_statement(name: str) -> None:
+    study = facts("composed")["study"]
+    with pytest.raises(BadInputError, match=rf"study\.{name}"):
+        privacy_card(facts("composed", study={**study, name: None}))
+
+
+@pytest.mark.parametrize("mode", ["composed", "select", "public"])
+def test_a_mode_with_a_claim_needs_a_finite_one_of_its_own(mode: str) -> None:
+    study = facts(mode)["study"]
+    if mode != "public":
+        with pytest.raises(BadInputError, match=r"study\.released"):
+            privacy_card(facts(mode, study=None))
+    for epsilon in (None, math.inf, "inf"):
+        with pytest.raises(BadInputError, match="without a finite epsilon"):
+            privacy_card(facts(mode, study={**study, "epsilon": epsilon}))
+    with pytest.raises(BadInputError, match="is not one of accounting mode"):
+        privacy_card(facts(mode, study={**study, "accounting": "unaccounted"}))
+
+
+def test_an_unaccounted_study_claims_nothing() -> None:
+    with pytest.raises(BadInputError, match="no claim for the study"):
+        privacy_card(facts(study=facts("composed")["study"]))
 
 
 def test_an_unknown_mode_is_refused() -> None:
     with pytest.raises(BadInputError, match="unknown accounting mode"):
-        privacy_card(facts(accounting="trust_me"))
+        privacy_card({**facts(), "accounting": "trust_me"})
 
 
 def test_exact_private_scores_have_no_epsilon() -> None:
@@ -70,26 +268,58 @@ def test_exact_private_scores_have_no_epsilon() -> None:
     assert "no finite epsilon at all" not in privacy_card(facts())
 
 
-@pytest.mark.parametrize("epsilon", [math.inf, None])
-def test_a_study_with_trials_that_are_not_private(epsilon: float | None) -> None:
-    composed = {**facts()["composed"], "epsilon": epsilon}
-    card = privacy_card(facts(methods=["dp_sgd", "non_private"], composed=composed))
+@pytest.mark.parametrize("epsilon", [math.inf, None, "inf"])
+def test_a_study_with_trials_that_are_not_private(epsilon: object) -> None:
+    composed, best = {**STATEMENT, "epsilon": epsilon}, {**BEST, "epsilon": epsilon}
+    card = privacy_card(facts(methods=["dp_sgd", "non_private"], composed=composed, best=best))
     assert "epsilon infinite: some trials are not private" in card
     assert "no privacy claim at all" in card
+    assert "Best trial: trial 3: validation/accuracy = 0.95, not private" in card
 
 
-def test_a_downgrade_says_why() -> None:
-    assert "a pruner was attached" in privacy_card(facts(downgrade="a pruner was attached"))
+def test_a_downgrade_says_why_and_from_what() -> None:
+    changes = {"downgrade": "a pruner was attached", "accounting_asked": "composed"}
+    card = privacy_card(facts(**changes))
+    assert "> Downgraded from `composed` to `unaccounted`: a pruner was attached" in card
+    assert "whose sum bounds nothing since this study lost its claim" in card
+    assert epsilons(card, "unaccounted") == [2.0, 7.346, 1.99]
+    with pytest.raises(BadInputError, match="a downgraded study is 'unaccounted', not 'composed'"):
+        privacy_card(facts("composed", **changes))
 
 
-def test_the_best_trial_stands_beside_its_delta() -> None:
-    best = {"trial_id": 3, "metric": "validation/accuracy", "value": 0.95, "epsilon": 1.99}
-    card = privacy_card(facts(best={**best, "delta": 1e-05}))
-    assert "validation/accuracy = 0.95, epsilon = 1.99 at delta = 1e-05 for it alone" in card
+def test_a_dataset_ledger_that_another_study_broke_bounds_nothing() -> None:
+    card = privacy_card(facts("composed", dataset_ledger={**LEDGER, "broken": "study b: a pruner"}))
+    assert "whose sum bounds nothing since a study of these data lost its claim" in card
+    assert "4.5" not in card
+    assert "2 studies of these data so far" in privacy_card(
+        facts("composed", dataset_ledger={**LEDGER, "studies": ["a", "b"]})
+    )
+
+
+def test_a_study_downgraded_from_select_still_hides_its_trials() -> None:
+    changes = {"downgrade": "a pruner was attached", "accounting_asked": "select"}
+    whole = facts(**changes)
+    for given_facts in (whole, {**whole, "composed": None}):
+        card = privacy_card(given_facts)
+        assert epsilons(card, "unaccounted") == [2.0, 1.99]
+        for words in ("12 (", "Configurations", "trial 3", "composed sum"):
+            assert words not in card
+    card = privacy_card({**whole, "composed": None, "best": None})
+    assert epsilons(card, "unaccounted") == []  # its sampling is unknown, so no epsilon is shown
+    assert "a pruner was attached" in card
+
+
+def test_the_best_trial_stands_beside_its_statement() -> None:
+    card = privacy_card(facts(best={**BEST, "sampling": "full_batch", "accountant": "pld"}))
+    assert "validation/accuracy = 0.95, epsilon = 1.99 at delta = 1e-05 (unit: one example" in card
+    assert (
+        "batch sampling: full batch; accountant: pld; accounting mode: `unaccounted`) for it"
+        in (card)
+    )
 
 
 def test_a_card_before_the_first_step_claims_no_sum() -> None:
-    composed = {**facts()["composed"], "epsilon": 0.0, "sampling": "none"}
-    assert "All trials composed: no private step has been run yet" in privacy_card(
-        facts(composed=composed)
-    )
+    composed = {**STATEMENT, "epsilon": 0.0, "sampling": "none"}
+    card = privacy_card(facts(composed=composed, best=None))
+    assert "All trials composed: no private step has been run yet" in card
+    assert "batch sampling: none (no private step was run)" in card

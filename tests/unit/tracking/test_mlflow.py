@@ -15,18 +15,6 @@ from dpsweep.tracking.spool import Spool
 from dpsweep.tracking.state import TrackingState, read_run_ids
 
 
-@pytest.fixture
-def state_path(tmp_path: Path) -> Path:
-    return tmp_path / "tracking.json"
-
-
-@pytest.fixture
-def client(store_uri: str):
-    from mlflow import MlflowClient
-
-    return MlflowClient(store_uri)
-
-
 def runs_of(client, experiment: str = "digits") -> dict:
     """Parent under None, children by trial; fails if a trial has two runs."""
     found = client.get_experiment_by_name(experiment)

@@ -101,6 +101,95 @@ def test_an_interrupted_study_leaves_nothing_running_and_resumes(story) -> None:
     assert tracker.runs[1].history("dp/epsilon") == [(25, 0.5), (25, 0.9), (100, 1.99)]
 
 
+def test_a_paused_trial_stays_open_until_it_goes_on(story) -> None:
+    story.start()
+    story.start_trial(0)
+    story.report(0, 25, 0.5, 0.6)
+    story.verdict(0, 25, "pause")
+    story.pause(0, 25)
+    tracker = MemoryTracker()
+    tracker.handle(story.events)
+    run, parent = tracker.runs[0], tracker.runs[None]
+    assert (run.status, run.tags["dpsweep.state"]) == ("RUNNING", "paused")
+    assert run.tags["dpsweep.verdict"] == "rung 1: pause at 0.6, cut-off 0.7"
+    assert run.history("dp/epsilon") == [(25, 0.5)]
+    assert parent.history("search/paused") == [(0, 1.0)]
+
+    story.report(0, 50, 1.0, 0.7)  # within one launch it goes on without a new start
+    tracker.handle(story.events)
+    assert run.tags["dpsweep.state"] == "running"
+    assert parent.history("search/paused") == [(0, 1.0), (0, 0.0)]
+    story.pause(0, 50, epsilon=1.0)
+    story.end_trial(0, 50, 1.0, 0.7, state="pruned", reason="never continued")
+    story.end()
+    tracker.handle(story.events)
+    assert (run.status, run.tags["dpsweep.state"]) == ("FINISHED", "pruned")
+    assert [value for _, value in parent.history("search/paused")] == [1.0, 0.0, 1.0, 0.0, 0.0]
+
+
+def test_a_trial_that_is_paused_at_the_end_of_the_study_is_interrupted(story) -> None:
+    story.start()
+    story.start_trial(0)
+    story.pause(0, 25)
+    story.end("interrupted")
+    tracker = MemoryTracker()
+    tracker.handle(story.events)
+    assert (tracker.runs[0].status, tracker.runs[0].tags["dpsweep.state"]) == (
+        "KILLED",
+        "interrupted",
+    )
+    story.start()
+    story.start_trial(0)
+    tracker.handle(story.events)
+    assert tracker.runs[0].tags["dpsweep.state"] == "running"
+    story.end_trial(0)
+    story.end()
+    tracker.handle(story.events)
+    assert {run.status for run in tracker.runs.values()} == {"FINISHED"}
+
+
+def test_a_study_says_why_it_started_nothing_more(story) -> None:
+    story.start()
+    story.end(end_reason="no further trial fits into the budget")
+    tracker = MemoryTracker()
+    tracker.handle(story.events)
+    assert tracker.runs[None].tags["dpsweep.reason"] == "no further trial fits into the budget"
+
+
+def test_a_pause_of_a_trial_that_does_not_run_is_refused(story) -> None:
+    story.start()
+    story.pause(0, 25)
+    story.start_trial(1)
+    story.end_trial(1)
+    story.pause(1, 25)
+    story.verdict(7, 25, "stop")
+    tracker = MemoryTracker()
+    with pytest.raises(TrackingRefusedError) as caught:
+        tracker.handle(story.events)
+    assert caught.value.refused == (
+        "trial 0: paused while it was not running",
+        "trial 1: paused while it was not running",
+        "trial 7: verdict before its start",
+    )
+    assert tracker.runs[1].tags["dpsweep.state"] == "finished"
+
+
+def test_the_latest_verdict_is_a_tag_and_a_stop_is_the_reason(story) -> None:
+    story.start()
+    story.start_trial(0)
+    story.verdict(0, 25, "continue", rung=1)
+    tracker = MemoryTracker()
+    tracker.handle(story.events)
+    tags = tracker.runs[0].tags
+    assert tags["dpsweep.verdict"] == "rung 1: continue at 0.6, cut-off 0.7"
+    assert "dpsweep.reason" not in tags
+    story.verdict(0, 50, "stop", rung=2)
+    tracker.handle(story.events)
+    assert tags["dpsweep.verdict"] == tags["dpsweep.reason"]
+    assert tags["dpsweep.reason"] == "rung 2: stop at 0.6, cut-off 0.7"
+    assert tracker.runs[0].metrics == []
+
+
 def test_no_epsilon_without_its_statement(story) -> None:
     story.start(tags={"dp.delta": 1e-05})
     story.start_trial(0)

@@ -1,0 +1,111 @@
+"""What a run may show under its study's privacy label, and what a downgrade leaves of the label."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dpsweep.tracking.card import CLAIMS
+from dpsweep.tracking.schema import BEST_OBJECTIVE, OBJECTIVE, STUDY_SPENT, TRAIN_SECONDS
+
+UNACCOUNTED, SELECT = "unaccounted", "select"
+MAX_REASON = 1000
+
+# The only trial whose events a study in select shows: the released winner, whatever its number was.
+WINNER = 0
+_OF_WINNER = ("trial_started", "trial_ended", "model_logged")
+_OF_SELECT = ("study_started", "study_downgraded", "study_ended")
+# Values that would tell how many trials a study in select ran; conditional on that number the
+# selection theorem (Papernot & Steinke 2022, Theorem 2) no longer holds.
+_TELL_NUMBER_OF_TRIALS = (STUDY_SPENT, "dp/composed_epsilon", "best/trial", TRAIN_SECONDS)
+_SCORES = ("validation/accuracy", "validation/loss", OBJECTIVE, BEST_OBJECTIVE)
+
+
+def downgraded_tags(reason: str) -> dict[str, str]:
+    """Return the tags of every run of a downgraded study: they replace whatever stood there.
+
+    >>> downgraded_tags("a pruner was attached")["dp.accounting"]
+    'unaccounted'
+    """
+    return {
+        "dp.accounting": UNACCOUNTED,
+        "dp.downgraded": reason[:MAX_REASON],
+        "dp.study_epsilon": "none: downgraded",
+        "dp.released": "one trial alone; the cost of the search is not included",
+    }
+
+
+def downgraded_card(card: str | None, reason: str) -> str:
+    """Return the card of a downgraded study.
+
+    Guarantees:
+        A card that makes another claim than ``unaccounted`` does, for example one that was written
+        before the downgrade, is replaced by a notice that makes none.
+    """
+    others = [claim for mode, claim in CLAIMS.items() if mode != UNACCOUNTED]
+    if card and CLAIMS[UNACCOUNTED] in card and not any(claim in card for claim in others):
+        return card
+    return (
+        f"## Privacy card\n\n> **{CLAIMS[UNACCOUNTED]}.** (accounting mode: `{UNACCOUNTED}`)\n>\n"
+        f"> Downgraded to `{UNACCOUNTED}`: {reason}\n"
+    )
+
+
+def is_sealed(event: Mapping[str, Any]) -> bool:
+    """Return whether an event starts a study that may show its winner only.
+
+    A study that was downgraded from ``select`` stays sealed: it has lost its claim, not its reason
+    to keep the other trials to itself.
+    """
+    tags, params = event.get("tags") or {}, event.get("params") or {}
+    return SELECT in (tags.get("dp.accounting"), params.get("privacy.accounting"))
+
+
+def is_shown_by_sealed(event: Mapping[str, Any]) -> bool:
+    """Return whether a study that shows its winner only may show this event."""
+    kind = event["event"]
+    return kind in _OF_SELECT or (kind in _OF_WINNER and event.get("trial") == WINNER)
+
+
+def tells_number_of_trials(name: str, *, of_study: bool) -> bool:
+    """Return whether a metric or tag of a sealed study would give its number of trials away.
+
+    >>> tells_number_of_trials("search/pruned", of_study=True)
+    True
+    >>> tells_number_of_trials("validation/accuracy", of_study=False)
+    False
+    """
+    counts = of_study and name.startswith(("search/", "dpsweep.trials."))
+    return counts or name in _TELL_NUMBER_OF_TRIALS
+
+
+def joint_sampling(first: str, second: str) -> str:
+    """Return the sampling of two things together; what draws no private record adds nothing.
+
+    >>> joint_sampling("", "poisson"), joint_sampling("poisson", "none")
+    ('poisson', 'poisson')
+    >>> joint_sampling("poisson", "full_batch")
+    'mixed'
+    """
+    found = {first, second} - {"", "none"}
+    return "mixed" if len(found) > 1 else next(iter(found), second or first)
+
+
+def why_unreleased(name: str, tags: Mapping[str, str]) -> str | None:
+    """Return why a score is not released under its study's tags, or None if it is.
+
+    >>> why_unreleased("validation/loss", {"dp.validation": "noisy"})
+    'noise is added to the accuracy only: the loss of private records has no bound'
+    >>> why_unreleased("validation/accuracy", {"dp.validation": "noisy"}) is None
+    True
+    """
+    validation, mode = tags.get("dp.validation"), tags.get("dp.accounting")
+    if name == "validation/loss" and validation == "noisy":
+        return "noise is added to the accuracy only: the loss of private records has no bound"
+    if name in _SCORES and validation == "exact" and mode != UNACCOUNTED:
+        return (
+            f"an exact score of private records is covered by no epsilon, and mode {mode} has one"
+        )
+    if name.startswith("test/") and tags.get("dp.test") == "private":
+        return "the test records are declared private"
+    return None

@@ -1,0 +1,106 @@
+"""The accounting modes in a real MLflow store."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpsweep.tracking.card import CLAIMS
+from dpsweep.tracking.mlflow import MLflowTracker
+
+
+def runs_of(client) -> dict:
+    """Parent under None, children by trial."""
+    found = client.get_experiment_by_name("digits")
+    runs = client.search_runs([found.experiment_id], max_results=1000)
+    by_trial = {run.data.tags.get("dpsweep.trial"): run for run in runs}
+    assert len(by_trial) == len(runs)
+    return by_trial
+
+
+def test_a_downgrade_reaches_all_runs_and_stays(story, store_uri, state_path, client) -> None:
+    story.journal_of("composed")
+    tracker = MLflowTracker(store_uri, "digits", state_path)
+    tracker.handle(story.events)
+    before = runs_of(client)
+    assert {run.data.tags["dp.accounting"] for run in before.values()} == {"composed"}
+    assert before[None].data.tags["dp.study_epsilon"] == "3.0"
+    spent = client.get_metric_history(before[None].info.run_id, "dp/study_spent_epsilon")
+    assert [(m.step, m.value) for m in spent] == [(1, 0.5), (2, 2.2), (3, 2.9)]
+
+    story.downgrade("trial 2 charged more than its reservation")
+    tracker.handle(story.events)
+    story.start(tags={"dp.accounting": "composed", "dp.study_epsilon": 3.0})
+    story.start_trial(3)
+    state_path.unlink()  # not even a tracker that starts anew forgets it
+    for each in (tracker, MLflowTracker(store_uri, "digits", state_path)):
+        each.handle(story.events)
+        runs = runs_of(client)
+        assert set(runs) == {None, "0", "1", "2", "3"}
+        for run in runs.values():
+            assert run.data.tags["dp.accounting"] == "unaccounted"
+            assert run.data.tags["dp.downgraded"] == "trial 2 charged more than its reservation"
+            assert run.data.tags["dp.study_epsilon"] == "none: downgraded"
+    note = runs[None].data.tags["mlflow.note.content"]
+    assert [claim for claim in CLAIMS.values() if claim in note] == [CLAIMS["unaccounted"]]
+    assert {name: run.info.status for name, run in runs.items()} == {
+        None: "RUNNING",
+        "0": "FINISHED",
+        "1": "FINISHED",
+        "2": "FINISHED",
+        "3": "RUNNING",
+    }
+
+
+def test_the_decision_log_is_an_artifact_of_the_study(
+    story, store_uri, state_path, client, tmp_path
+) -> None:
+    log = tmp_path / "decisions.csv"
+    log.write_text("trial,rung,value,cutoff,verdict\n0,1,0.6,0.7,stop\n")
+    story.start()
+    story.start_trial(0)
+    story.verdict(0, 25, "stop")
+    story.end_trial(0, 25, 0.5, 0.6, state="pruned", reason="rung 1: stop at 0.6, cut-off 0.7")
+    story.end(artifacts=[str(log)])
+    MLflowTracker(store_uri, "digits", state_path).handle(story.events)
+    runs = runs_of(client)
+    of_study = {f.path for f in client.list_artifacts(runs[None].info.run_id)}
+    assert of_study == {"decisions.csv", "privacy_card.md", "sweep.yaml"}
+    copy = client.download_artifacts(runs[None].info.run_id, "decisions.csv", str(tmp_path))
+    with open(copy) as file:
+        assert file.read() == log.read_text()
+    assert client.list_artifacts(runs["0"].info.run_id) == []
+    assert runs["0"].data.tags["dpsweep.verdict"] == "rung 1: stop at 0.6, cut-off 0.7"
+    assert runs["0"].data.tags["dpsweep.reason"] == "rung 1: stop at 0.6, cut-off 0.7"
+
+
+def test_select_has_exactly_one_child(story, store_uri, state_path, client) -> None:
+    MLflowTracker(store_uri, "digits", state_path).handle(story.journal_of("select"))
+    runs = runs_of(client)
+    assert set(runs) == {None, "0"}
+    assert set(runs[None].data.metrics) == {"best/value"}
+    assert set(runs["0"].data.metrics) == {"validation/accuracy", "dp/epsilon", "search/objective"}
+    assert runs["0"].data.tags["dp.accounting"] == "select"
+    assert runs["0"].data.metrics["dp/epsilon"] == 2.1
+
+
+@pytest.mark.filterwarnings("ignore")  # torch.export and MLflow warn about themselves
+def test_a_logged_model_carries_the_label_of_its_run(story, store_uri, state_path, client) -> None:
+    import torch
+
+    story.journal_of("composed")
+    tracker = MLflowTracker(store_uri, "digits", state_path)
+    tracker.handle(story.events)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    uri = tracker.log_model(2, model, torch.zeros(2, 1, 8, 8))
+
+    def tags() -> dict[str, str]:
+        return client.get_logged_model(uri.removeprefix("models:/")).tags
+
+    assert tags()["dp.accounting"] == "composed"
+    statement = {"dp.delta", "dp.unit", "dp.adjacency", "dp.sampling", "dp.accountant"}
+    assert statement <= set(tags())
+    story.downgrade("a pruner was attached")
+    tracker.handle(story.events)
+    assert tags()["dp.accounting"] == "unaccounted"
+    assert tags()["dp.downgraded"] == "a pruner was attached"
+    assert statement <= set(tags())
