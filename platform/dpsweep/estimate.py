@@ -1,0 +1,197 @@
+"""A rough forecast of a sweep's time and disk, measured on made-up records and not guessed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from dpsweep.preflight import Preflight
+from dpsweep.privacy.events import PoissonGaussian
+from dpsweep.study import TrialTask
+from dpsweep.trial import report_interval
+
+MEASURED = 3
+_LIMIT_S = 20.0
+_BYTES_PER_REPORT = 1000  # of ledger, journal and tracking store together; a round figure
+_BYTES_PER_TRIAL = 20_000  # of trial.json, the Optuna rows and Tune's own files
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Rough time and disk of a sweep whose trials all run to their ends.
+
+    Attributes:
+        trial_s: Shortest and longest trial of the sample in seconds, or None: not measured.
+        slot_s: Seconds that all trials together occupy a slot.
+        slots: Trials at once on this machine, or None for a cluster not looked at.
+        wall_s: ``slot_s`` over the slots that are used.
+        disk_bytes: Checkpoints (last and best of each trial), ledgers and journal.
+        checkpoint_bytes: Largest checkpoint that was measured.
+        measured: Configurations that were measured.
+        reason: Why there is no figure (empty otherwise).
+    """
+
+    trial_s: tuple[float, float] | None = None
+    slot_s: float | None = None
+    slots: int | None = None
+    wall_s: float | None = None
+    disk_bytes: int | None = None
+    checkpoint_bytes: int | None = None
+    measured: int = 0
+    reason: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record that ``dpsweep plan --json`` prints (a stable interface)."""
+        return {
+            "seconds_per_trial": list(self.trial_s) if self.trial_s else None,
+            "slot_seconds": self.slot_s,
+            "slots": self.slots,
+            "wall_seconds": self.wall_s,
+            "disk_bytes": self.disk_bytes,
+            "checkpoint_bytes": self.checkpoint_bytes,
+            "configurations_measured": self.measured,
+            "because": self.reason or None,
+            "note": "rough: measured on made-up records on this machine; every trial to its end; "
+            "without the start of Ray and of the tracking store",
+        }
+
+
+def expected_batch(task: TrialTask, num_private: int) -> float:
+    """Return the expected number of records of a step, of the plan's first event."""
+    event = task.plan.runs[0].event
+    rate = event.sample_rate if isinstance(event, PoissonGaussian) else 1.0
+    if not task.is_private:  # its plan says nothing about batches; its hyperparameters may
+        expected = task.hparams.get("batch.expected", num_private)
+        return float(expected)
+    return rate * num_private
+
+
+def local_slots(checked: Preflight) -> int | None:
+    """Return how many trials run at once on this machine, None for another target."""
+    spec = checked.spec
+    if spec.cluster.target != "local":
+        return None
+    cpus = spec.cluster.num_cpus or len(os.sched_getaffinity(0))
+    fits = [cpus / spec.resources.cpu]
+    if spec.resources.gpu:
+        devices = len(list(Path("/dev").glob("nvidia[0-9]*")))
+        gpus = devices if spec.cluster.num_gpus is None else spec.cluster.num_gpus
+        fits.append(gpus / spec.resources.gpu)
+    slots = max(1, int(min(fits) + 1e-9))
+    return min(slots, spec.search.max_concurrent or slots)
+
+
+def estimate(
+    checked: Preflight,
+    tasks: Sequence[TrialTask],
+    *,
+    num_trials: int,
+    limit_s: float = _LIMIT_S,
+) -> Estimate:
+    """Measure up to three sampled configurations and extrapolate to all trials.
+
+    The cheapest, the median and the dearest by steps times batch are taken, one of each kind of
+    model first. The time of a step is taken as proportional to its batch, with the factor of its
+    kind. Loads torch.
+
+    Args:
+        checked: A checked spec.
+        tasks: Feasible configurations drawn from its space.
+        num_trials: Trials to extrapolate to.
+        limit_s: Seconds after which no further configuration is measured.
+    """
+    slots = local_slots(checked)
+    tasks = [task for task in tasks if len(task.plan)]
+    if not tasks:
+        return Estimate(slots=slots, reason="no feasible configuration to measure")
+    from dpsweep.trainables.measure import Measurement, measure
+
+    spec, num_private = checked.spec, checked.info.num_private
+    deadline = time.monotonic() + limit_s
+    found: list[tuple[TrialTask, Measurement]] = []
+    reason = ""
+    for task in _chosen(tasks, num_private):
+        if time.monotonic() > deadline:
+            reason = f"measuring took over {limit_s:g} s"
+            break
+        try:
+            measurement = measure(
+                checked.methods[task.method],
+                task.hparams,
+                task.plan,
+                checked.info,
+                threads=max(1, int(spec.resources.cpu)),
+                device="cuda" if spec.resources.gpu else "cpu",
+                deadline=deadline,
+            )
+        except Exception as error:  # any method may refuse made-up records; a forecast is no need
+            reason = f"{task.method} could not be measured: {type(error).__name__}: {error}"
+            continue
+        found.append((task, measurement))
+    if not found:
+        return Estimate(slots=slots, reason=reason.splitlines()[0])
+    seconds = [_trial_s(checked, task, found) for task in tasks]
+    reports = fmean(_num_reports(checked, task) for task in tasks)
+    checkpoint = max(m.checkpoint_bytes for _, m in found)
+    per_trial = 2 * fmean(_like(task, found, lambda m, t: m.checkpoint_bytes) for task in tasks)
+    per_trial += _BYTES_PER_TRIAL + reports * _BYTES_PER_REPORT
+    slot_s = num_trials * fmean(seconds)
+    used = None if slots is None else min(slots, num_trials)
+    # The last trials leave slots idle: no sweep ends before its longest trial.
+    wall_s = None if used is None else max(slot_s / used, max(seconds))
+    return Estimate(
+        trial_s=(min(seconds), max(seconds)),
+        slot_s=slot_s,
+        slots=slots,
+        wall_s=wall_s,
+        disk_bytes=round(num_trials * per_trial),
+        checkpoint_bytes=checkpoint,
+        measured=len(found),
+    )
+
+
+def _kind(task: TrialTask) -> tuple[Any, ...]:
+    """Return what makes steps of equal batches take different times."""
+    return task.method, task.hparams.get("model.name")
+
+
+def _work(task: TrialTask, num_private: int) -> float:
+    return len(task.plan) * expected_batch(task, num_private)
+
+
+def _chosen(tasks: Sequence[TrialTask], num_private: int) -> list[TrialTask]:
+    """Return the median of each kind, the most frequent kinds first, then cheapest and dearest."""
+    ordered = sorted(tasks, key=lambda task: (_work(task, num_private), task.trial))
+    kinds: dict[tuple[Any, ...], list[TrialTask]] = {}
+    for task in ordered:
+        kinds.setdefault(_kind(task), []).append(task)
+    groups = sorted(kinds.values(), key=len, reverse=True)
+    picks = [group[len(group) // 2] for group in groups] + [ordered[0], ordered[-1]]
+    return list({task.trial: task for task in picks}.values())[:MEASURED]
+
+
+def _like(task: TrialTask, found: Sequence[Any], figure: Any) -> float:
+    """Return the mean of a figure over what was measured of the task's kind, or over all."""
+    kind = [pair for pair in found if _kind(pair[0]) == _kind(task)] or found
+    return fmean(figure(measured, other) for other, measured in kind)
+
+
+def _trial_s(checked: Preflight, task: TrialTask, found: Sequence[Any]) -> float:
+    num_private = checked.info.num_private
+    per_record = _like(
+        task, found, lambda m, other: m.step_s / max(expected_batch(other, num_private), 1.0)
+    )
+    evaluation = _like(task, found, lambda m, other: m.evaluation_s)
+    steps = len(task.plan) * max(expected_batch(task, num_private), 1.0) * per_record
+    return steps + _num_reports(checked, task) * evaluation
+
+
+def _num_reports(checked: Preflight, task: TrialTask) -> int:
+    report: Mapping[str, Any] = checked.spec.report.model_dump()
+    every = report_interval(len(task.plan), report["every_steps"], report["points"])
+    return -(-len(task.plan) // every) + len(checked.spec.rungs)

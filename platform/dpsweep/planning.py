@@ -1,0 +1,489 @@
+"""What a sweep will do and cost, from a sample of its space; nothing is run and no record read.
+
+``dpsweep plan`` prints it. All four accounting modes are computed side by side, so that the price
+of a search can be compared before one is chosen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from dpsweep.errors import BadInputError
+from dpsweep.preflight import NUM_SAMPLED, Preflight
+from dpsweep.privacy import rdp
+from dpsweep.privacy.accountants import epsilon_of
+from dpsweep.privacy.events import Plan
+from dpsweep.privacy.filter import RenyiFilter
+from dpsweep.privacy.selection import Selection, envelope, selection_epsilon
+from dpsweep.study import TrialTask
+
+MAX_GRID_PLANNED = 1000
+_MOST_ITERATIONS = 8
+
+
+@dataclass(frozen=True)
+class ModeCost:
+    """What the whole search costs under one accounting mode.
+
+    Attributes:
+        epsilon: Of what is released, at the study's delta.
+        accountant: Which accountant bounds it.
+        sampling: How records enter the events.
+        released: What the epsilon is about.
+        assumes: What the figure holds for.
+    """
+
+    epsilon: float
+    accountant: str
+    sampling: str
+    released: str
+    assumes: str
+
+
+@dataclass(frozen=True)
+class FilterFigures:
+    """How many trials a composed study admits.
+
+    Attributes:
+        order: Renyi order of the filter.
+        budget: Its budget at that order.
+        target_epsilon: The study's epsilon that the budget stands for.
+        fits: Trials that fit if each runs to its end and costs as much as the cheapest, the median
+            and the dearest one of the sample.
+    """
+
+    order: float
+    budget: float
+    target_epsilon: float
+    fits: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class SelectionFigures:
+    """What it costs to run a random number of trials and release the best.
+
+    Attributes:
+        mean: Expected number of trials.
+        shape: Its distribution: eta, or ``poisson``.
+        base_epsilon: Epsilon of a trial as dear as any of the sample at every Renyi order.
+        probability_of_one: Chance of a single trial.
+        epsilon: Of the released best one.
+        cap: ``study_epsilon`` of the spec, or None.
+        trial_epsilon_that_fits: Largest trial epsilon found (rounded down) whose selection fits the
+            cap; None under another mode than select, without a cap, or where none was found.
+    """
+
+    mean: float
+    shape: float | str
+    base_epsilon: float
+    probability_of_one: float
+    epsilon: float
+    cap: float | None
+    trial_epsilon_that_fits: float | None
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the cap is kept; None without one."""
+        return None if self.cap is None else self.epsilon <= self.cap
+
+
+@dataclass(frozen=True)
+class PlanSummary:
+    """What a sweep will do.
+
+    Attributes:
+        num_trials: Trials that will run; under ``select`` the expected number.
+        num_sampled: Configurations drawn for the figures below; of a grid all of them, up to
+            ``MAX_GRID_PLANNED``.
+        infeasible: Share of them that have no plan within the budget.
+        is_exact: True where the sample is the whole grid.
+        reasons: Why, most frequent first.
+        steps: Smallest and largest number of steps.
+        noise_multiplier: Smallest and largest noise multiplier of any step, or None.
+        epsilon: Smallest and largest epsilon of a whole trial, or None.
+        composed_epsilon: Epsilon if every trial ran to its end, at the sample's costs, or None.
+        composed: The filter that a composed study would have; None without a ``study_epsilon``.
+        selection: What ``select`` costs, or None where no trial has a finite epsilon.
+        modes: Cost of the search under each mode; None where it has none.
+        study_epsilon: Of the chosen mode, or None.
+    """
+
+    num_trials: int
+    num_sampled: int
+    infeasible: float
+    is_exact: bool
+    reasons: list[str]
+    steps: tuple[int, int] | None
+    noise_multiplier: tuple[float, float] | None
+    epsilon: tuple[float, float] | None
+    composed_epsilon: float | None
+    composed: FilterFigures | None
+    selection: SelectionFigures | None
+    modes: Mapping[str, ModeCost | None]
+    study_epsilon: float | None
+    delta: float
+    accountant: str
+    accounting: str
+    privacy_unit: str
+    neighboring_relation: str
+    sampling: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record that ``dpsweep plan --json`` prints (a stable interface)."""
+        return {
+            "trials": self.num_trials,
+            "configurations_sampled": self.num_sampled,
+            "infeasible_share": self.infeasible,
+            "infeasible_share_is_exact": self.is_exact,
+            "infeasible_because": self.reasons,
+            "steps_per_trial": list(self.steps) if self.steps else None,
+            "noise_multiplier": list(self.noise_multiplier) if self.noise_multiplier else None,
+            "epsilon_per_trial": list(self.epsilon) if self.epsilon else None,
+            "delta": self.delta,
+            "privacy_unit": self.privacy_unit,
+            "neighboring_relation": self.neighboring_relation,
+            "sampling": self.sampling,
+            "accountant": self.accountant,
+            "accounting": self.accounting,
+            "study_epsilon": self.study_epsilon,
+            "composed_epsilon_indication": self.composed_epsilon,
+            "composed_accountant": "rdp",
+            "study_epsilon_by_mode": {mode: self._mode(mode) for mode in self.modes},
+            "filter": self._filter(),
+            "selection": self._selection(),
+        }
+
+    def _terms(self) -> dict[str, Any]:
+        return {
+            "delta": self.delta,
+            "privacy_unit": self.privacy_unit,
+            "neighboring_relation": self.neighboring_relation,
+        }
+
+    def _mode(self, mode: str) -> dict[str, Any] | None:
+        cost = self.modes[mode]
+        if cost is None:
+            return None
+        chosen = mode == self.accounting
+        return {**dataclasses.asdict(cost), **self._terms(), "accounting": mode, "chosen": chosen}
+
+    def _filter(self) -> dict[str, Any] | None:
+        figures = self.composed
+        if figures is None:
+            return None
+        return {
+            "order": figures.order,
+            "budget": figures.budget,
+            "target_epsilon": figures.target_epsilon,
+            "full_length_trials_that_fit": dict(
+                zip(("at_min_cost", "at_median_cost", "at_max_cost"), figures.fits)
+            ),
+            **self._terms(),
+            "sampling": self.sampling,
+            "accountant": "rdp",
+            "accounting": "composed",
+        }
+
+    def _selection(self) -> dict[str, Any] | None:
+        figures = self.selection
+        if figures is None:
+            return None
+        return {
+            "mean_trials": figures.mean,
+            "shape": figures.shape,
+            "probability_of_one_trial": figures.probability_of_one,
+            "base_epsilon": figures.base_epsilon,
+            "epsilon": figures.epsilon,
+            "study_epsilon": figures.cap,
+            "fits": figures.fits,
+            "trial_epsilon_that_fits": figures.trial_epsilon_that_fits,
+            **self._terms(),
+            "sampling": self.sampling,
+            "accountant": "rdp",
+            "accounting": "select",
+        }
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Planned configurations of a space.
+
+    Attributes:
+        tasks: Those that have a plan.
+        num_drawn: All of them.
+        reasons: Message of each refusal, with its count.
+        is_exact: True for a whole grid.
+    """
+
+    tasks: list[TrialTask]
+    num_drawn: int
+    reasons: Mapping[str, int]
+    is_exact: bool
+
+
+def draw_sample(checked: Preflight, num_samples: int = 2 * NUM_SAMPLED) -> Sample:
+    """Plan configurations drawn from the space at random; of a grid all of them, up to a limit."""
+    rng = np.random.default_rng(checked.spec.seed)
+    is_exact = False
+    if checked.spec.search.sampler == "grid":
+        grid = checked.space.grid()
+        is_exact = len(grid) <= MAX_GRID_PLANNED
+        order = np.sort(rng.permutation(len(grid))[:MAX_GRID_PLANNED])
+        draws = [grid[index] for index in order]
+    else:
+        draws = [checked.space.sample(rng) for _ in range(num_samples)]
+    tasks: list[TrialTask] = []
+    reasons: dict[str, int] = {}
+    for number, values in enumerate(draws):
+        try:
+            tasks.append(checked.admit(number, values))
+        except BadInputError as error:
+            reasons[error.message] = reasons.get(error.message, 0) + 1
+    return Sample(tasks, len(draws), reasons, is_exact)
+
+
+def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSummary:
+    """Say what a sweep will do and cost, without data, Ray or tracking.
+
+    Args:
+        checked: A checked spec.
+        sample: From ``draw_sample``, or None to draw one.
+    """
+    spec, privacy = checked.spec, checked.spec.privacy
+    sample = sample or draw_sample(checked)
+    tasks = sample.tasks
+    private = [task for task in tasks if task.is_private]
+    charged = _charged_sample(checked) if len(private) == len(tasks) else []
+    accounting = privacy.accounting
+    sampling = ", ".join(sorted({task.plan.sampling for task in tasks})) or "none"
+    composed = figures = selection = None
+    if charged:
+        composed = _composed_epsilon(checked, charged, expected_trials(checked))
+        figures = _filter_figures(checked, charged)
+        selection = _selection_figures(checked, charged)
+    modes = _modes(checked, charged, composed, selection, sampling)
+    chosen = modes[accounting]
+    return PlanSummary(
+        num_trials=expected_trials(checked),
+        num_sampled=sample.num_drawn,
+        infeasible=1 - len(tasks) / sample.num_drawn,
+        is_exact=sample.is_exact,
+        reasons=sorted(sample.reasons, key=lambda reason: -sample.reasons[reason])[:3],
+        steps=_range([len(task.plan) for task in tasks]),
+        noise_multiplier=_range(
+            [
+                run.event.noise_multiplier
+                for task in tasks
+                for run in task.plan.runs
+                if hasattr(run.event, "noise_multiplier")
+            ]
+        ),
+        epsilon=_range([task.planned_epsilon for task in private]),
+        composed_epsilon=composed,
+        composed=figures,
+        selection=selection,
+        modes=modes,
+        study_epsilon=None if chosen is None else chosen.epsilon,
+        delta=privacy.delta,
+        accountant=privacy.accountant,
+        accounting=accounting,
+        privacy_unit=spec.data.privacy_unit,
+        neighboring_relation=privacy.neighboring_relation,
+        sampling=sampling,
+    )
+
+
+def expected_trials(checked: Preflight) -> int:
+    """Return how many trials will run; under ``select`` their expected number, rounded up."""
+    privacy = checked.spec.privacy
+    if privacy.accounting == "select":
+        return math.ceil(privacy.selection.mean)
+    return checked.num_trials
+
+
+def _charged_sample(checked: Preflight) -> Sequence[TrialTask]:
+    """Return the tasks by which a sweep chooses its filter and what its selection is charged."""
+    try:
+        tasks = checked.sample
+    except BadInputError:
+        return []
+    return tasks if all(task.is_private for task in tasks) else []
+
+
+def _composed_epsilon(checked: Preflight, private: Sequence[TrialTask], num_trials: int) -> float:
+    """Return the epsilon of ``num_trials`` whole trials that cost what the sample's do, in turn."""
+    whole, rest = divmod(num_trials, len(private))
+    runs = [
+        dataclasses.replace(run, count=run.count * copies)
+        for index, task in enumerate(private)
+        if (copies := whole + (index < rest))
+        for run in task.full_plan.runs
+    ]
+    return epsilon_of(Plan(tuple(runs)), delta=checked.spec.privacy.delta, accountant="rdp")
+
+
+def _filter_figures(checked: Preflight, private: Sequence[TrialTask]) -> FilterFigures | None:
+    """Return the figures of the filter that the sweep itself would choose."""
+    privacy = checked.spec.privacy
+    if privacy.study_epsilon is None:
+        return None
+    chosen = RenyiFilter.choose(
+        [task.full_plan for task in private],
+        target_epsilon=privacy.study_epsilon,
+        delta=privacy.delta,
+    )
+    costs = [max(chosen.cost(task.full_plan).values()) for task in private]
+    low, middle, high = (
+        int(chosen.budget / cost) for cost in (min(costs), median(costs), max(costs))
+    )
+    return FilterFigures(chosen.order, chosen.budget, chosen.target_epsilon, (low, middle, high))
+
+
+def _selection_figures(checked: Preflight, private: Sequence[TrialTask]) -> SelectionFigures:
+    privacy = checked.spec.privacy
+    selection = Selection(privacy.selection.mean, privacy.selection.shape)
+    curve = envelope([task.full_plan for task in private])
+    epsilon = selection_epsilon(curve, selection, delta=privacy.delta)
+    cap = privacy.study_epsilon
+    fits_at = None
+    if cap is not None and privacy.accounting == "select":
+        known = (privacy.trial_epsilon, epsilon)
+        fits_at = _trial_epsilon_for(checked, private, selection, cap, known)
+    return SelectionFigures(
+        mean=selection.mean,
+        shape=selection.shape,
+        base_epsilon=_envelope_epsilon(curve, privacy.delta),
+        probability_of_one=selection.probability(1),
+        epsilon=epsilon,
+        cap=cap,
+        trial_epsilon_that_fits=fits_at,
+    )
+
+
+def _envelope_epsilon(curve: Any, delta: float) -> float:
+    return float(rdp.epsilons(np.asarray(curve)[None, :], rdp.ORDERS, delta)[0][0])
+
+
+def _trial_epsilon_for(
+    checked: Preflight,
+    private: Sequence[TrialTask],
+    selection: Selection,
+    cap: float,
+    known: tuple[float, float],
+) -> float | None:
+    """Return a trial epsilon, to three digits, whose selection was seen to fit ``cap``.
+
+    The selected epsilon grows nearly in proportion to the trial's, so the secant rule on the logs
+    comes within a percent of the largest in a few steps. Each step plans anew the configurations
+    that are dearest at some Renyi order, and at the end all of them.
+
+    Args:
+        checked: The checked spec.
+        private: Its sample.
+        selection: Distribution of the number of trials.
+        cap: Largest epsilon of the released best trial.
+        known: A trial epsilon and its selected one.
+    """
+    dearest = _dearest(private)
+    trial, epsilon = known
+    best, slope = (trial if epsilon <= cap else None), 1.0
+    for _ in range(_MOST_ITERATIONS):
+        guess = _three_digits_down(trial * (0.997 * cap / epsilon) ** (1 / slope))
+        if guess == trial or (best is not None and guess <= best):
+            break
+        found = _selected(checked, dearest, selection, guess)
+        if found <= cap:
+            found = max(found, _selected(checked, private, selection, guess))
+        if not math.isfinite(found) or found == epsilon:
+            break
+        if found <= cap:
+            best = guess
+            if found >= 0.99 * cap:
+                break
+        slope = min(max(math.log(found / epsilon) / math.log(guess / trial), 0.25), 4.0)
+        trial, epsilon = guess, found
+    return best
+
+
+def _dearest(private: Sequence[TrialTask]) -> list[TrialTask]:
+    """Return the trials that are the dearest at some Renyi order, in some part of the records."""
+    curves = np.array([envelope([task.full_plan]) for task in private])
+    return [private[index] for index in sorted(set(curves.argmax(axis=0).tolist()))]
+
+
+def _selected(
+    checked: Preflight, tasks: Sequence[TrialTask], selection: Selection, trial_epsilon: float
+) -> float:
+    """Return what the selection costs if the trials are planned for another epsilon."""
+    budget = dataclasses.replace(checked.budget, target_epsilon=trial_epsilon)
+    planner = dataclasses.replace(checked, budget=budget)
+    plans = []
+    for task in tasks:
+        try:
+            values = {"method": task.method, **task.hparams}
+            plans.append(planner.admit(task.trial, values).full_plan)
+        except BadInputError:
+            continue  # the sweep would not run this configuration
+    if not plans:
+        return math.inf
+    return selection_epsilon(envelope(plans), selection, delta=checked.spec.privacy.delta)
+
+
+def _three_digits_down(value: float) -> float:
+    """Return a positive number cut to three significant digits.
+
+    >>> _three_digits_down(1.2399), _three_digits_down(0.012399)
+    (1.23, 0.0123)
+    """
+    digits = 2 - math.floor(math.log10(value))
+    return math.floor(value * 10**digits + 1e-9) / 10**digits
+
+
+def _modes(
+    checked: Preflight,
+    private: Sequence[TrialTask],
+    composed: float | None,
+    selection: SelectionFigures | None,
+    sampling: str,
+) -> dict[str, ModeCost | None]:
+    modes: dict[str, ModeCost | None] = dict.fromkeys(
+        ("composed", "select", "public", "unaccounted")
+    )
+    if not private or composed is None or selection is None:
+        return modes
+    privacy, num_trials = checked.spec.privacy, expected_trials(checked)
+    assumes = f"all of {num_trials} trials run to their ends"
+    if privacy.accounting == "composed" and privacy.study_epsilon is not None:
+        composed, assumes = privacy.study_epsilon, "enforced by a Renyi filter, pruning or not"
+    released = "every model and score of the search"
+    modes["composed"] = ModeCost(composed, "rdp", sampling, released, assumes)
+    modes["select"] = ModeCost(
+        selection.epsilon,
+        "rdp",
+        sampling,
+        "the best model, its configuration and score",
+        f"the number of trials is drawn at random and kept secret, {selection.mean:g} expected "
+        f"(shape {selection.shape})",
+    )
+    num_public = checked.info.num_public
+    modes["public"] = ModeCost(
+        max(task.planned_epsilon for task in private),
+        privacy.accountant,
+        sampling,
+        "the final model; the search reads public records only",
+        f"a search on {num_public} public records and one private run"
+        if num_public
+        else "a spec with public records: none are declared here (data.public)",
+    )
+    return modes
+
+
+def _range(values: list[Any]) -> tuple[Any, Any] | None:
+    return (min(values), max(values)) if values else None

@@ -1,0 +1,499 @@
+"""A sweep under a simulated clock: the same policies, search and admission, no training.
+
+    Suggestions -> plan -> FilterAccount -> (events in simulated time) -> TrialPolicy -> score
+
+Configurations are planned as a sweep plans them, so every step count, epsilon and rung is real;
+only scores (``dpsweep.curves``) and the seconds of a step are made up.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpsweep.curves import Curves
+from dpsweep.errors import BadInputError
+from dpsweep.preflight import Preflight
+from dpsweep.privacy import rdp
+from dpsweep.privacy.accountants import epsilon_of
+from dpsweep.privacy.events import EventRun, Gaussian, Plan
+from dpsweep.privacy.filter import FilterAccount, RenyiFilter
+from dpsweep.privacy.randomness import public_seed
+from dpsweep.privacy.selection import Selection
+from dpsweep.schedulers import POLICIES
+from dpsweep.schedulers.base import TrialPolicy
+from dpsweep.simulated_trials import Array, Planned, Planner, event_costs
+from dpsweep.sources import SearchSource
+from dpsweep.spec import SchedulerSpec, SweepSpec
+from dpsweep.study import TrialTask
+from dpsweep.suggestions import Suggestions
+from dpsweep.trial import Decision, TrialReport, TrialState
+
+#: Called now and then with the policy, the trials that ended, and a guess of the share done.
+Progress = Callable[[str, int, float], None]
+
+_PROGRESS_EVERY_S = 1.0
+_INDICATIVE_ORDERS = rdp.ORDERS[::6]  # fewer orders only raise the epsilon
+
+
+@dataclass(frozen=True)
+class PolicyRun:
+    """How a sweep went under one policy.
+
+    Attributes:
+        policy: Its name.
+        started: Trials that were admitted.
+        finished: Those that ran to their end.
+        stopped: Those that the policy ended, or paused for good.
+        infeasible: Configurations without a plan within the budget.
+        steps: Sum of the steps that all trials ran, stopped ones included.
+        composed_epsilon: Epsilon of everything that was run, composed: the Renyi cost that the
+            study's filter has committed, converted at its order; without a filter an indication, at
+            the best of a few orders. Infinite if something that ran has no finite epsilon.
+        hours: Simulated time.
+        best: Best score that a finished trial reported, or None.
+        full_score: Its score at full length without observation noise.
+        best_full: The largest such score of any configuration that this policy drew.
+        regret: How far ``full_score`` is from the best configuration that any of the compared
+            policies drew, at full length and without noise; 0 is perfect.
+        end_reason: Why no further trial was started.
+        sampling: How records enter the trials' steps.
+        seconds: Real seconds of the simulation, planning included where it was the first.
+    """
+
+    policy: str
+    started: int
+    finished: int
+    stopped: int
+    infeasible: int
+    steps: int
+    composed_epsilon: float
+    hours: float
+    best: float | None
+    full_score: float | None
+    best_full: float | None
+    regret: float | None
+    end_reason: str
+    sampling: str
+    seconds: float
+
+
+class _Account:
+    """The study ledger of a simulation: reservations if there is a filter, and what was charged.
+
+    Args:
+        filter: Of a composed study, or None.
+        planned: The configurations that were planned and may be admitted.
+        num_rungs: Reports of a whole trial besides those of its grid.
+        release: Renyi cost of one noisy score at each order; zeros where scores cost nothing.
+    """
+
+    def __init__(
+        self,
+        filter: RenyiFilter | None,
+        planned: Mapping[int, Planned],
+        *,
+        num_rungs: int,
+        release: Array,
+    ) -> None:
+        self._account = None if filter is None else FilterAccount(filter)
+        self._planned, self._num_rungs, self._release = planned, num_rungs, release
+        self.totals = {part: np.zeros(len(release)) for part in ("private", "validation")}
+
+    def reserve(self, trial: int, plan: Plan, *, epsilon: float) -> bool:
+        """Reserve the whole cost of a planned trial, if it fits."""
+        if self._account is None:
+            return True
+        planned = self._planned[trial]
+        num_releases = int(planned.on_grid.sum()) + self._num_rungs
+        cost = {
+            "private": float(planned.costs[-1, 0]),
+            "validation": num_releases * float(self._release[0]),
+        }
+        return self._account.reserve(trial, cost)
+
+    def charge(self, planned: Planned, index: int, before: int | None) -> None:
+        """Charge what ran since the report ``before`` (None: since the start), and a score."""
+        self.totals["private"] += planned.costs[index]
+        if before is not None and planned.task.is_private:  # else infinite from the first on
+            self.totals["private"] -= planned.costs[before]
+        self.totals["validation"] += self._release
+
+    def settle(self, trial: int, planned: Planned, index: int, num_releases: int) -> None:
+        """Give back what a trial has reserved and not charged."""
+        if self._account is not None:
+            self._account.settle(
+                trial,
+                {
+                    "private": float(planned.costs[index, 0]),
+                    "validation": num_releases * float(self._release[0]),
+                },
+            )
+
+    @property
+    def has_filter(self) -> bool:
+        """True if the study has a budget of its own."""
+        return self._account is not None
+
+    @property
+    def share(self) -> float:
+        """Committed share of the budget, 0 without a filter."""
+        if self._account is None:
+            return 0.0
+        return max(self._account.committed.values()) / self._account.filter.budget
+
+    def epsilon(self, orders: Array, delta: float) -> float:
+        """Return the epsilon of everything that was charged (see ``PolicyRun``)."""
+        if self._account is not None:
+            return self._account.filter.epsilon(max(self._account.committed.values()))
+        curves = np.stack(list(self.totals.values()))
+        return float(rdp.epsilons(curves, orders, delta)[0].max())
+
+
+@dataclass
+class _Live:
+    """A trial that runs or is paused.
+
+    Attributes:
+        planned: Its configuration.
+        reports: Indices of the reports that the policy sees.
+        next: How many of them were made.
+        best: Best score so far.
+        best_step: Where it was.
+    """
+
+    planned: Planned
+    reports: NDArray[np.int64]
+    next: int = 0
+    best: float | None = None
+    best_step: int = 0
+
+
+class _Simulation:
+    """One policy's sweep, event by event.
+
+    Args:
+        checked: Spec with the policy's scheduler.
+        planner: Plans configurations.
+        policy: The policy.
+        account: Who holds how much of the study's budget.
+        planned: Where ``account`` looks configurations up.
+        num_trials: Trials that may be admitted.
+        slots: Trials at once.
+        release_epsilon: Epsilon of so many noisy scores.
+        progress: Told now and then how far it is.
+    """
+
+    def __init__(
+        self,
+        checked: Preflight,
+        planner: Planner,
+        policy: TrialPolicy,
+        account: _Account,
+        planned: dict[int, Planned],
+        *,
+        num_trials: int,
+        slots: int,
+        release_epsilon: Callable[[int], float],
+        progress: Progress,
+    ) -> None:
+        spec = checked.spec
+        self._spec, self._policy, self._account = spec, policy, account
+        self._planner, self._planned, self._progress = planner, planned, progress
+        self._num_trials, self._slots = num_trials, slots
+        self._release_epsilon = release_epsilon
+        self._sign = 1.0 if spec.search.mode == "max" else -1.0
+        self._has_rungs = bool(spec.rungs)
+        self._source = SearchSource(
+            Suggestions(spec, checked.space, path=None),
+            plan=self._plan,
+            ledger=cast(Any, account),
+            admit=self._admit,
+            refuse=self._refuse,
+            unfinished=[],
+            num_admitted=0,
+            num_trials=num_trials,
+            deadline=None,
+        )
+        self._now = 0.0
+        self._events: list[tuple[float, int, int]] = []
+        self._num_events = 0
+        self._running: dict[int, _Live] = {}
+        self._paused: dict[int, _Live] = {}
+        self._refused: set[int] = set()  # paused trials that did not fit since the last settling
+        self._counts = {"started": 0, "finished": 0, "stopped": 0, "infeasible": 0, "steps": 0}
+        self._winner: tuple[float, float] | None = None
+        self._best_full: float | None = None
+        self._samplings: set[str] = set()
+        self._said = time.monotonic()
+
+    def run(self) -> dict[str, Any]:
+        """Run until no trial is left; return fields of a ``PolicyRun``."""
+        while True:
+            self._fill()
+            if not self._events:
+                break
+            self._now, _, trial = heapq.heappop(self._events)
+            self._report(trial)
+            self._say()
+        self._counts["stopped"] += len(self._paused)
+        best, full = (None, None) if self._winner is None else self._winner
+        return {
+            **self._counts,
+            "hours": self._now / 3600,
+            "best": best,
+            "full_score": full,
+            "best_full": self._best_full,
+            "end_reason": self._source.end_reason,
+            "sampling": ", ".join(sorted(self._samplings)) or "none",
+        }
+
+    def _say(self) -> None:
+        if time.monotonic() - self._said >= _PROGRESS_EVERY_S:
+            self._said = time.monotonic()
+            ended = self._counts["finished"] + self._counts["stopped"]
+            share = max(ended / self._num_trials, self._account.share)
+            self._progress(self._spec.scheduler.type, ended, share)
+
+    def _fill(self) -> None:
+        """Let trials run as long as slots are free: paused ones first, then new ones."""
+        while len(self._running) < self._slots:
+            if self._resume(self._policy.choose_paused):
+                continue
+            if self._source.next_task(num_running=len(self._running)):
+                continue
+            spends_rest = self._account.has_filter and self._source.is_exhausted
+            if not spends_rest or not self._resume(self._policy.choose_last):
+                return
+
+    def _resume(self, choose: Callable[[Collection[int]], int | None]) -> bool:
+        """Let a paused trial go on: the best one whose cost fits, as in a sweep."""
+        waiting = self._paused.keys() - self._refused if self._refused else self._paused.keys()
+        while waiting:
+            trial = choose(waiting)
+            if trial is None:
+                return False
+            if self._account.reserve(trial, Plan(()), epsilon=0.0):
+                self._running[trial] = self._paused.pop(trial)
+                self._schedule(trial)
+                return True
+            self._refused.add(trial)
+            waiting = self._paused.keys() - self._refused
+        return False
+
+    def _plan(self, number: int, values: Mapping[str, Any]) -> TrialTask:
+        planned = self._planner.plan(number, values)
+        self._planned[number] = planned
+        return planned.task
+
+    def _refuse(self, number: int, values: Mapping[str, Any], error: Exception) -> None:
+        self._counts["infeasible"] += 1
+
+    def _admit(self, task: TrialTask) -> None:
+        planned = self._planned[task.trial]
+        every = np.arange(len(planned.positions))
+        reports = every if self._has_rungs else np.flatnonzero(planned.on_grid)
+        self._running[task.trial] = _Live(planned, reports)
+        self._counts["started"] += 1
+        self._samplings.add(planned.sampling)
+        self._best_full = self._better(self._best_full, float(planned.exact[-1]))
+        self._schedule(task.trial)
+
+    def _better(self, known: float | None, score: float) -> float:
+        return score if known is None or self._sign * score > self._sign * known else known
+
+    def _schedule(self, trial: int) -> None:
+        live = self._running[trial]
+        planned = live.planned
+        before = planned.positions[live.reports[live.next - 1]] if live.next else 0
+        steps = int(planned.positions[live.reports[live.next]] - before)
+        self._num_events += 1
+        due = self._now + steps * planned.step_s
+        heapq.heappush(self._events, (due, self._num_events, trial))
+
+    def _report(self, trial: int) -> None:
+        live = self._running[trial]
+        planned, index = live.planned, int(live.reports[live.next])
+        before = int(live.reports[live.next - 1]) if live.next else None
+        last_position = 0 if before is None else int(planned.positions[before])
+        self._counts["steps"] += int(planned.positions[index]) - last_position
+        self._account.charge(planned, index, before)
+        live.next += 1
+        score = float(planned.seen[index])
+        if live.best is None or self._sign * score > self._sign * live.best:
+            live.best, live.best_step = score, int(planned.positions[index])
+        report = self._report_of(trial, live, index)
+        self._source.on_report(report)
+        decision = self._policy.on_report(report).decision
+        if report.done or decision is Decision.STOP:
+            self._refused.clear()
+            self._end(trial, report)
+        elif decision is Decision.PAUSE:
+            self._refused.clear()
+            self._account.settle(trial, planned, index, live.next)
+            self._paused[trial] = self._running.pop(trial)
+        else:
+            self._schedule(trial)
+
+    def _report_of(self, trial: int, live: _Live, index: int) -> TrialReport:
+        planned = live.planned
+        done = live.next == len(live.reports)
+        following = None if done else int(live.reports[live.next])
+        position = int(planned.positions[index])
+
+        def epsilon(at: int, releases: int) -> float:
+            return max(float(planned.epsilons[at]), self._release_epsilon(releases))
+
+        return TrialReport(
+            trial=trial,
+            step=position,
+            metrics={self._spec.search.metric: float(planned.seen[index])},
+            epsilon=epsilon(index, live.next),
+            next_epsilon=None if following is None else epsilon(following, live.next + 1),
+            rung=int(planned.rungs[index]) if self._has_rungs else 0,
+            done=done,
+            reason="plan complete" if done else "",
+            charged=position,
+            value=live.best,
+            best_step=live.best_step,
+        )
+
+    def _end(self, trial: int, report: TrialReport) -> None:
+        live = self._running.pop(trial)
+        planned, index = live.planned, int(live.reports[live.next - 1])
+        self._account.settle(trial, planned, index, live.next)
+        state = TrialState.FINISHED if report.done else TrialState.PRUNED
+        self._counts["finished" if report.done else "stopped"] += 1
+        self._source.on_end(report, state)
+        del self._planned[trial]
+        if report.done and live.best is not None:
+            is_best = self._winner is None or (
+                self._sign * live.best > self._sign * self._winner[0]
+            )
+            if is_best:
+                self._winner = (live.best, float(planned.exact[-1]))
+
+
+def _with_policy(spec: SweepSpec, policy: str) -> SweepSpec:
+    """Return the spec under another scheduler, checked again; settings both know are kept.
+
+    Raises:
+        SpecError: The accounting mode or the accountant does not allow this scheduler.
+    """
+    known = SchedulerSpec.KEYS.get(spec.scheduler.type, ())
+    wanted = SchedulerSpec.KEYS.get(policy, ())
+    scheduler = {key: getattr(spec.scheduler, key) for key in wanted if key in known}
+    return SweepSpec(**{**spec.to_dict(), "scheduler": {"type": policy, **scheduler}})
+
+
+def simulate(
+    checked: Preflight,
+    curves: Curves,
+    *,
+    policies: Sequence[str],
+    num_trials: int | None = None,
+    slots: int = 8,
+    progress: Progress = lambda policy, ended, share: None,
+) -> list[PolicyRun]:
+    """Run a sweep under a simulated clock, once for each policy.
+
+    Guarantees:
+        Nothing private is read. The same arguments give the same results, real seconds aside.
+
+    Args:
+        checked: A checked spec; its seed fixes everything that is drawn.
+        curves: What configurations score.
+        policies: Names of schedulers, each once.
+        num_trials: Most trials to admit; None: as the spec says (under ``select``, as drawn).
+        slots: Trials at once.
+        progress: Told now and then: policy, trials ended, share done.
+    Raises:
+        BadInputError: A policy is unknown, or the spec does not allow it.
+        SweepError: No configuration is feasible.
+    """
+    specs = {policy: _with_policy(checked.spec, policy) for policy in policies}
+    if not specs:
+        raise BadInputError("no policy to simulate", fix=f"choose from {', '.join(POLICIES)}")
+    if num_trials is None:
+        num_trials = _num_trials(checked)
+    # All policies share the reports of the one that has rungs, and the filter chosen for it.
+    widest = max(specs.values(), key=lambda spec: len(spec.rungs))
+    reference = dataclasses.replace(checked, spec=widest)
+    filter = reference.choose_filter()
+    if checked.spec.privacy.accounting == "public":
+        reference = reference.for_public_search()
+    orders = _INDICATIVE_ORDERS if filter is None else np.array([filter.order])
+    planner = Planner(reference, curves, orders)
+    release, release_epsilon = _releases(reference, orders)
+    runs = []
+    for policy, spec in specs.items():
+        started = time.perf_counter()
+        planned: dict[int, Planned] = {}
+        account = _Account(filter, planned, num_rungs=len(spec.rungs), release=release)
+        scorer: TrialPolicy = POLICIES[policy].from_spec(
+            spec.scheduler, metric=spec.search.metric, maximize=spec.search.mode == "max"
+        )
+        fields = _Simulation(
+            dataclasses.replace(reference, spec=spec),
+            planner,
+            scorer,
+            account,
+            planned,
+            num_trials=num_trials,
+            slots=slots,
+            release_epsilon=release_epsilon,
+            progress=progress,
+        ).run()
+        epsilon = account.epsilon(orders, spec.privacy.delta)
+        seconds = time.perf_counter() - started
+        runs.append(
+            PolicyRun(
+                policy=policy, composed_epsilon=epsilon, regret=None, seconds=seconds, **fields
+            )
+        )
+    return _with_regret(runs, maximize=checked.spec.search.mode == "max")
+
+
+def _num_trials(checked: Preflight) -> int:
+    spec = checked.spec
+    if spec.privacy.accounting != "select":
+        return checked.num_trials
+    selection = Selection(spec.privacy.selection.mean, spec.privacy.selection.shape)
+    seed = public_seed(spec.seed, 0, "number of simulated trials")
+    return max(1, selection.draw(np.random.default_rng(seed)))
+
+
+def _releases(checked: Preflight, orders: Array) -> tuple[Array, Callable[[int], float]]:
+    """Return the Renyi cost of a noisy score at each order, and the epsilon of so many of them."""
+    noise, delta = checked.validation_noise, checked.spec.privacy.delta
+    if noise is None:
+        return np.zeros(len(orders)), lambda count: 0.0
+    event = Gaussian(noise)
+
+    @cache
+    def epsilon(count: int) -> float:
+        return epsilon_of(Plan((EventRun(event, count),)), delta=delta)
+
+    return event_costs([event], orders)[0], epsilon
+
+
+def _with_regret(runs: Sequence[PolicyRun], *, maximize: bool) -> list[PolicyRun]:
+    """Compare each policy's winner with the best configuration that any policy drew."""
+    drawn = [run.best_full for run in runs if run.best_full is not None]
+    if not drawn:
+        return list(runs)
+    best = max(drawn) if maximize else min(drawn)
+    return [
+        run
+        if run.full_score is None
+        else dataclasses.replace(run, regret=abs(best - run.full_score))
+        for run in runs
+    ]

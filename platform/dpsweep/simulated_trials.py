@@ -1,0 +1,160 @@
+"""The trials of a simulation: planned as in a sweep, scored by a curve, timed by a formula."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpsweep.curves import Curves
+from dpsweep.errors import BadInputError
+from dpsweep.preflight import Preflight
+from dpsweep.privacy import rdp
+from dpsweep.privacy.accountants import event_curves, orders_at
+from dpsweep.privacy.clock import EpsilonClock
+from dpsweep.privacy.events import Plan, PoissonGaussian, PrivacyEvent
+from dpsweep.privacy.randomness import public_seed
+from dpsweep.study import TrialTask
+from dpsweep.trial import report_interval
+
+Array = NDArray[np.float64]
+
+# Seconds of a step: a fixed part and one for each record of the batch, times a factor per trial.
+_STEP_S, _RECORD_S, _SPREAD = 2e-3, 2e-5, 0.25
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A configuration as the simulator keeps it: what happens at each of its reports.
+
+    Attributes:
+        task: The admitted task, without its plan (which may be long).
+        positions: Plan position of each report: a grid point, a rung or the end.
+        on_grid: Whether a policy without rungs has this report too.
+        rungs: Rungs reached by then.
+        epsilons: Epsilon of training by then; 0 on public records, infinite without a guarantee.
+        costs: Renyi cost of training by then, shape (reports, orders).
+        seen: Score that the report shows.
+        exact: Score without observation noise.
+        step_s: Seconds of one step.
+        sampling: How records enter the steps.
+    """
+
+    task: TrialTask
+    positions: NDArray[np.int64]
+    on_grid: NDArray[np.bool_]
+    rungs: NDArray[np.int8]
+    epsilons: Array
+    costs: Array
+    seen: Array
+    exact: Array
+    step_s: float
+    sampling: str
+
+
+class Planner:
+    """Plans configurations; those of the random sampler once for all policies.
+
+    Args:
+        checked: Spec with the rungs at which reports are planned.
+        curves: What configurations score.
+        orders: Renyi orders at which costs are kept.
+    """
+
+    def __init__(self, checked: Preflight, curves: Curves, orders: Array) -> None:
+        self._checked, self._curves, self._orders = checked, curves, orders
+        self._is_shared = checked.spec.search.sampler in ("random", "grid")
+        self._kept: dict[int, Planned | BadInputError] = {}
+
+    def plan(self, number: int, values: Mapping[str, Any]) -> Planned:
+        """Return a configuration's reports.
+
+        Raises:
+            BadInputError: It has no plan within the budget.
+        """
+        if not self._is_shared:
+            return self._plan(number, values)
+        if number not in self._kept:
+            try:
+                self._kept[number] = self._plan(number, values)
+            except BadInputError as error:
+                self._kept[number] = error.with_traceback(None)
+        known = self._kept[number]
+        if isinstance(known, BadInputError):
+            raise known
+        return known
+
+    def _plan(self, number: int, values: Mapping[str, Any]) -> Planned:
+        checked = self._checked
+        spec = checked.spec
+        task = checked.admit(number, values)
+        every = report_interval(len(task.plan), spec.report.every_steps, spec.report.points)
+        grid = {*range(every, len(task.plan), every), len(task.plan)}
+        at_rungs: list[int] = []
+        clock = None
+        if task.is_private:
+            accountant = spec.privacy.accountant
+            clock = EpsilonClock(task.plan, delta=spec.privacy.delta, accountant=accountant)
+            for rung in spec.rungs:
+                position = clock.position_at(rung)
+                if clock.epsilon_after(position) < rung:
+                    break  # the plan ends before it, and before all larger ones
+                at_rungs.append(max(position, 1))
+        positions = np.array(sorted(grid.union(at_rungs)), dtype=np.int64)
+        if task.records == "public":
+            epsilons = np.zeros(len(positions))
+        elif clock is None:
+            epsilons = np.full(len(positions), np.inf)
+        else:
+            epsilons = np.array([clock.epsilon_after(int(p)) for p in positions])
+        fractions = positions / len(task.plan)
+        seen, exact = self._curves.scores(number, values, fractions=fractions, epsilons=epsilons)
+        return Planned(
+            task=dataclasses.replace(task, hparams={}, plan=Plan(()), validation_plan=Plan(())),
+            positions=positions,
+            on_grid=np.isin(positions, list(grid)),
+            rungs=np.searchsorted(at_rungs, positions, side="right").astype(np.int8),
+            epsilons=epsilons,
+            costs=_costs(task, positions, self._orders),
+            seen=seen,
+            exact=exact,
+            step_s=self._step_s(task),
+            sampling=task.plan.sampling,
+        )
+
+    def _step_s(self, task: TrialTask) -> float:
+        """Return made-up seconds: longer for larger batches, different for each trial."""
+        rate = getattr(task.plan.runs[0].event, "sample_rate", 1.0)
+        rng = np.random.default_rng(public_seed(self._checked.spec.seed, task.trial, "step time"))
+        seconds = _STEP_S + _RECORD_S * rate * self._checked.info.num_private
+        return seconds * float(np.exp(_SPREAD * rng.standard_normal()))
+
+
+def _costs(task: TrialTask, positions: NDArray[np.int64], orders: Array) -> Array:
+    """Return the Renyi cost of training up to each position, at each order."""
+    if task.records == "public" or not task.is_private:
+        cost = 0.0 if task.records == "public" else np.inf
+        return np.full((len(positions), len(orders)), cost)
+    runs = task.plan.runs
+    counts = np.array([run.count for run in runs])
+    begins = np.cumsum(counts) - counts
+    done = np.clip(positions[:, None] - begins, 0, counts)
+    return np.asarray(done @ event_costs([run.event for run in runs], orders))
+
+
+def event_costs(events: Sequence[PrivacyEvent], orders: Array) -> Array:
+    """Return the Renyi cost of each event at each order, shape (len(events), len(orders))."""
+    if len(orders) == 1 and all(isinstance(event, PoissonGaussian) for event in events):
+        costs = np.empty((len(events), 1))
+        rates = np.array([cast(PoissonGaussian, event).sample_rate for event in events])
+        noises = np.array([cast(PoissonGaussian, event).noise_multiplier for event in events])
+        for rate in np.unique(rates):
+            chosen = rates == rate
+            costs[chosen] = rdp.poisson_gaussian_rdp(noises[chosen], float(rate), orders)
+        return costs
+    level = next(n for n in range(len(rdp.HIGH_ORDERS) + 1) if orders[-1] in orders_at(n))
+    return event_curves(list(events), level)[:, np.searchsorted(orders_at(level), orders)]

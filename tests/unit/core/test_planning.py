@@ -1,0 +1,335 @@
+"""What ``dpsweep plan`` says: four prices of a search side by side, time and disk."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dpsweep import estimate as forecasting
+from dpsweep.estimate import estimate, expected_batch, local_slots
+from dpsweep.planning import draw_sample, summarize_plan
+from dpsweep.preflight import preflight, read_spec
+from dpsweep.privacy.accountants import epsilon_of
+from dpsweep.privacy.events import Plan
+from dpsweep.privacy.selection import Selection, envelope, selection_epsilon
+
+SPEC = """\
+name: planned
+data: {{dataset: digits, validation: {validation}}}
+privacy: {{trial_epsilon: {trial_epsilon}, accounting: {privacy}}}
+search:
+  sampler: {sampler}
+  {num_trials}
+  space:
+    method: {method}
+    model.name: linear
+    optim.lr: {{loguniform: [0.1, 4], num: 3}}
+    train.max_steps: {{choice: [20, 40, 80]}}
+resources: {{cpu: 1}}
+tracking: {{uri: null}}
+"""
+
+
+def checked(
+    privacy="unaccounted",
+    *,
+    sampler="random",
+    trial_epsilon=2.0,
+    method="dp_sgd",
+    num_trials="num_trials: 6",
+    validation="{visibility: public}",
+    sets=(),
+):
+    text = SPEC.format(
+        privacy=privacy,
+        sampler=sampler,
+        trial_epsilon=trial_epsilon,
+        method=method,
+        num_trials="" if privacy.startswith("select") else num_trials,
+        validation=validation,
+    )
+    return preflight(read_spec(text, overrides=list(sets)))
+
+
+def test_the_figures_of_a_trial_are_those_of_the_space():
+    summary = summarize_plan(checked())
+    assert summary.steps == (20, 80)
+    low, high = summary.epsilon
+    assert 1.99 < low <= high <= 2.0
+    assert summary.noise_multiplier[0] < summary.noise_multiplier[1]
+    assert (summary.infeasible, summary.is_exact, summary.sampling) == (0, False, "poisson")
+
+
+def test_the_composed_indication_is_the_composition_of_all_trials():
+    from dpsweep.planning import _composed_epsilon
+
+    plans = checked()
+    tasks = plans.sample[:4]
+    runs = [run for index in range(6) for run in tasks[index % 4].full_plan.runs]
+    whole = epsilon_of(Plan(tuple(runs)), delta=1e-5, accountant="rdp")
+    assert _composed_epsilon(plans, tasks, 6) == whole
+
+
+def test_infeasible_configurations_are_counted_with_their_reason():
+    summary = summarize_plan(
+        checked(sets=["search.space.noise.noise_multiplier={choice: [0.2, 20]}"])
+    )
+    assert 0.3 < summary.infeasible < 0.7
+    assert "first step already costs" in summary.reasons[0]
+
+
+def test_the_share_of_a_grid_is_exact():
+    sets = ["search.space.noise.noise_multiplier={choice: [0.2, 20, 30]}"]
+    summary = summarize_plan(checked(sampler="grid", sets=sets))
+    assert (summary.num_sampled, summary.is_exact) == (27, True)
+    assert summary.infeasible == pytest.approx(9 / 27)
+
+
+def test_a_large_grid_is_sampled_evenly(monkeypatch):
+    monkeypatch.setattr("dpsweep.planning.MAX_GRID_PLANNED", 5)
+    sample = draw_sample(checked(sampler="grid"))
+    assert (sample.num_drawn, sample.is_exact) == (5, False)
+    assert len({task.hparams["optim.lr"] for task in sample.tasks}) > 1
+
+
+def test_all_modes_stand_side_by_side():
+    plans = checked()
+    summary = summarize_plan(plans)
+    modes = summary.modes
+    assert list(modes) == ["composed", "select", "public", "unaccounted"]
+    assert modes["unaccounted"] is None
+    assert summary.study_epsilon is None
+    curve = envelope([task.full_plan for task in plans.sample])
+    assert modes["select"].epsilon == selection_epsilon(curve, Selection(10, 1.0), delta=1e-5)
+    assert modes["composed"].epsilon == summary.composed_epsilon > modes["select"].epsilon
+    assert modes["public"].epsilon == max(task.planned_epsilon for task in plans.sample) <= 2.0
+
+
+def test_a_composed_study_shows_the_filter_it_will_have():
+    plans = checked("composed, study_epsilon: 6")
+    summary = summarize_plan(plans)
+    chosen = plans.choose_filter()
+    figures = summary.composed
+    assert (figures.order, figures.budget) == (chosen.order, chosen.budget)
+    low, middle, high = figures.fits
+    assert low >= middle >= high >= 1
+    dearest = max(chosen.cost(task.full_plan)["private"] for task in plans.sample)
+    assert high * dearest <= chosen.budget
+    assert summary.study_epsilon == 6
+    assert summary.modes["composed"].epsilon == 6
+    assert summary.composed_epsilon > 6 or summary.num_trials * dearest <= chosen.budget
+
+
+def test_a_selection_shows_its_price_and_the_trial_epsilon_that_fits():
+    dear = summarize_plan(checked("select, study_epsilon: 2")).selection
+    assert dear.fits is False
+    assert summarize_plan(checked("select")).num_trials == 10
+    assert dear.probability_of_one == pytest.approx(0.1)
+    assert dear.base_epsilon == pytest.approx(2.0, rel=0.01)
+    found = dear.trial_epsilon_that_fits
+    assert 0.5 < found < 2
+    cheap = checked("select, study_epsilon: 2", trial_epsilon=found)
+    again = summarize_plan(cheap).selection
+    assert again.fits is True
+    assert again.epsilon > 1.9  # not needlessly small
+    assert cheap.choose_selection().epsilon == again.epsilon == summarize_plan(cheap).study_epsilon
+
+
+def test_a_selection_without_a_cap_fits_nothing_in_particular():
+    figures = summarize_plan(checked("select, selection: {mean: 30, shape: 0}")).selection
+    assert (figures.mean, figures.shape) == (30, 0)
+    assert (figures.cap, figures.fits, figures.trial_epsilon_that_fits) == (None, None, None)
+
+
+def test_noisy_scores_are_part_of_the_price():
+    noisy = "{visibility: noisy, noise_std: 0.003}"
+    with_noise = summarize_plan(checked(validation=noisy, trial_epsilon=20))
+    without = summarize_plan(checked(trial_epsilon=20))
+    assert with_noise.modes["composed"].epsilon >= without.modes["composed"].epsilon
+    dear = summarize_plan(checked(validation="{visibility: noisy, noise_std: 0.0005}"))
+    assert dear.infeasible == 1
+    assert dear.modes["composed"] is None
+
+
+def test_a_space_without_guarantees_has_no_price():
+    summary = summarize_plan(checked(method="{choice: [dp_sgd, non_private]}"))
+    assert set(summary.modes.values()) == {None}
+    assert summary.composed_epsilon is None
+    assert summary.selection is None
+
+
+def test_every_epsilon_of_the_record_has_its_terms():
+    record = summarize_plan(checked("composed, study_epsilon: 6")).to_dict()
+    terms = {
+        "delta",
+        "privacy_unit",
+        "neighboring_relation",
+        "sampling",
+        "accountant",
+        "accounting",
+    }
+    assert terms <= set(record)
+    for mode in ("composed", "select", "public"):
+        entry = record["study_epsilon_by_mode"][mode]
+        assert terms <= set(entry)
+        assert entry["accounting"] == mode
+        assert entry["chosen"] == (mode == "composed")
+    assert record["study_epsilon_by_mode"]["unaccounted"] is None
+    assert terms <= set(record["filter"])
+    assert terms <= set(record["selection"])
+    json.dumps(record, allow_nan=False)
+
+
+def test_planning_is_repeatable():
+    assert summarize_plan(checked()).to_dict() == summarize_plan(checked()).to_dict()
+
+
+def test_planning_loads_neither_torch_nor_ray():
+    code = (
+        "import sys, dpsweep.planning, dpsweep.estimate, dpsweep.cli_plan; "
+        "print([m for m in ('torch', 'ray', 'mlflow', 'optuna') if m in sys.modules])"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+# --- Time and disk --------------------------------------------------------------------------
+
+
+def test_time_and_disk_are_measured_without_opening_the_data(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise AssertionError("the data was opened")
+
+    plans = checked(sets=["cluster.num_cpus=2"])
+    sample = draw_sample(plans)
+    monkeypatch.setattr("dpsweep.trainables.data_sources.open_source", refuse)
+    monkeypatch.setattr("dpsweep.trainables.data.open_source", refuse)
+    found = estimate(plans, sample.tasks, num_trials=6)
+    assert found.reason == ""
+    assert 0 < found.trial_s[0] <= found.trial_s[1] < 60
+    assert found.slots == min(2, len(os.sched_getaffinity(0))) or found.slots == 2
+    assert found.wall_s >= found.trial_s[1]
+    assert found.slot_s <= plans.num_trials * found.trial_s[1] * 1.001
+    assert 1 <= found.measured <= 3
+    assert 64 * 10 * 4 < found.checkpoint_bytes < 50_000  # 8x8 pixels, 10 classes, and momentum
+    assert found.disk_bytes > 2 * plans.num_trials * found.checkpoint_bytes
+
+
+def test_longer_trials_take_longer():
+    plans = checked()
+    tasks = draw_sample(plans).tasks
+    short = [task for task in tasks if len(task.plan) == 20]
+    long = [task for task in tasks if len(task.plan) == 80]
+    measured = estimate(plans, short + long, num_trials=6)
+    assert measured.trial_s[1] > 1.5 * measured.trial_s[0]
+
+
+def test_what_cannot_be_measured_is_said(monkeypatch):
+    plans = checked()
+    tasks = draw_sample(plans).tasks
+    assert estimate(plans, [], num_trials=6).reason == "no feasible configuration to measure"
+    late = estimate(plans, tasks, num_trials=6, limit_s=-1)
+    assert "took over" in late.reason
+    assert late.to_dict()["slot_seconds"] is None
+
+    def fail(*args, **kwargs):
+        raise ValueError("not on made-up records")
+
+    monkeypatch.setattr("dpsweep.trainables.measure.measure", fail)
+    assert "not on made-up records" in estimate(plans, tasks, num_trials=6).reason
+
+
+def test_a_slow_step_is_scaled_up_from_a_small_batch():
+    import time
+
+    from dpsweep.trainables.dp_sgd import DPSGD
+    from dpsweep.trainables.measure import measure
+
+    sizes = []
+
+    class Slow(DPSGD):
+        def _gradient(self, position):
+            rows = super()._gradient(position)
+            sizes.append(self._events[position].sample_rate * len(self._labels))
+            time.sleep(sizes[-1] / 1000)
+            return rows
+
+    plans = checked(sets=["search.space.batch.expected=512", "search.space.train.max_steps=20"])
+    task = plans.sample[0]
+    assert expected_batch(task, plans.info.num_private) == pytest.approx(512)
+    options = {"threads": 1, "device": "cpu"}
+    whole = measure(
+        Slow, task.hparams, task.plan, plans.info, deadline=time.monotonic() + 60, **options
+    )
+    assert max(sizes) == pytest.approx(512)
+    sizes.clear()
+    scaled = measure(
+        Slow, task.hparams, task.plan, plans.info, deadline=time.monotonic() + 0.5, **options
+    )
+    assert max(sizes) < 100
+    assert scaled.step_s == pytest.approx(whole.step_s, rel=0.8)
+    assert whole.step_s > 0.5
+
+
+def test_slots_are_those_of_this_machine(monkeypatch):
+    plans = checked(sets=["cluster.num_cpus=8", "resources.cpu=2"])
+    assert local_slots(plans) == 4
+    spec = plans.spec.model_copy(
+        update={"search": plans.spec.search.model_copy(update={"max_concurrent": 3})}
+    )
+    assert local_slots(dataclasses.replace(plans, spec=spec)) == 3
+    away = plans.spec.model_copy(
+        update={"cluster": plans.spec.cluster.model_copy(update={"target": "ray"})}
+    )
+    assert local_slots(dataclasses.replace(plans, spec=away)) is None
+
+
+def test_one_of_each_kind_of_model_is_measured():
+    plans = checked(sets=["search.space.model.name={choice: [linear, tanh_cnn]}"])
+    tasks = draw_sample(plans).tasks
+    chosen = forecasting._chosen(tasks, plans.info.num_private)
+    assert len(chosen) == forecasting.MEASURED
+    assert {task.hparams["model.name"] for task in chosen} == {"linear", "tanh_cnn"}
+
+
+# --- The command ----------------------------------------------------------------------------
+
+
+def run_plan(tmp_path, text, *options):
+    path = tmp_path / "sweep.yaml"
+    path.write_text(text)
+    return subprocess.run(
+        [sys.executable, "-m", "dpsweep", "plan", str(path), *options],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+
+
+def test_the_command_prints_one_record_or_two_tables(tmp_path):
+    text = SPEC.format(
+        privacy="select, study_epsilon: 3",
+        sampler="random",
+        trial_epsilon=2.0,
+        method="dp_sgd",
+        num_trials="",
+        validation="{visibility: public}",
+    )
+    printed = run_plan(tmp_path, text, "--json")
+    assert printed.returncode == 0, printed.stderr
+    record = json.loads(printed.stdout)
+    assert record["accounting"] == "select"
+    assert record["study_epsilon_by_mode"]["select"]["chosen"] is True
+    assert record["selection"]["fits"] is False
+    assert record["estimate"]["seconds_per_trial"][0] > 0
+    table = run_plan(tmp_path, text)
+    assert table.returncode == 0, table.stderr
+    joined = " ".join(table.stdout.split())
+    assert "does not fit study_epsilon=3" in joined
+    assert "* select" in joined
+    for term in ("1e-05", "example", "add_or_remove_one", "poisson", "rdp", "select"):
+        assert term in joined
+    assert list(tmp_path.iterdir()) == [Path(tmp_path / "sweep.yaml")]  # nothing was started
