@@ -14,7 +14,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-# The main job on embedded data: 12 trials, then the best configuration at epsilon <= 2.
+# The main job on embedded data: a search within epsilon 6, then its best configuration.
 demo: setup
 	$(BIN)/dpsweep run tests/examples/digits.yaml
 	$(BIN)/dpsweep best digits-demo --max-epsilon 2 -f yaml

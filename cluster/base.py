@@ -36,9 +36,18 @@ class ClusterTarget(ABC):
         spec: The spec's ``cluster`` section.
         resources: What one trial asks for.
         study_path: Directory of the study; every node must be able to write there.
+        private_path: Where Ray keeps all that it writes, if nobody else may see it.
     """
 
-    def __init__(self, spec: ClusterSpec, resources: ResourcesSpec, study_path: Path) -> None:
+    def __init__(
+        self,
+        spec: ClusterSpec,
+        resources: ResourcesSpec,
+        study_path: Path,
+        *,
+        private_path: Path | None = None,
+    ) -> None:
+        self.private_path = private_path
         self.spec = spec
         self.resources = resources
         self.study_path = study_path
@@ -78,6 +87,12 @@ class ClusterTarget(ABC):
         os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
         # Ray runs workers at nice 15: on a shared machine trials would starve.
         os.environ.setdefault("RAY_worker_niceness", "0")
+        if self.private_path is not None and ray.is_initialized():
+            raise ResourceError(
+                "accounting select needs a Ray of its own",
+                because="Ray keeps traces of every trial, and one runs in this process already",
+                fix="call ray.shutdown() first, or use `dpsweep run`",
+            )
         if not ray.is_initialized():
             self.connect()
             self._connected_here = True

@@ -32,6 +32,7 @@ class LocalTarget(ClusterTarget):
             num_cpus=self.spec.num_cpus,
             num_gpus=self.spec.num_gpus,
             include_dashboard=False,
+            _temp_dir=None if self.private_path is None else str(self.private_path),
             log_to_driver=False,
             logging_level=logging.ERROR,
             runtime_env={"env_vars": worker_environment(self.resources)},

@@ -17,7 +17,7 @@ ROOMS = {
 DOORS = {
     "mlflow": {"dpsweep.tracking.mlflow"},
     "dp_accounting": {"dpsweep.privacy.*"},
-    "optuna": {"dpsweep.search_spaces.*", "dpsweep.searcher"},
+    "optuna": {"dpsweep.search_spaces.*", "dpsweep.suggestions"},
     "torch": {"dpsweep.trainables.*", "dpsweep.tracking.mlflow"},
     "timm": {"dpsweep.trainables.*"},
     "opacus": {"dpsweep.trainables.*"},
@@ -26,7 +26,7 @@ DOORS = {
         "dpsweep.schedulers.ray_adapter",
         "dpsweep.cluster.*",
         "dpsweep.searcher",
-        "dpsweep.sweep",
+        "dpsweep.stage",
     },
 }
 PARALLEL = ("trainables", "search_spaces", "schedulers", "tracking", "cluster")

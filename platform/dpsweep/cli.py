@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
+import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
+from dpsweep.cli_account import account
+from dpsweep.cli_base import Json, Output, Sets, Spec, load_checked, say
+from dpsweep.cli_plan import plan, simulate
 from dpsweep.errors import BadInputError, SpecError, SweepError
 from dpsweep.output import Format, print_records
 
 if TYPE_CHECKING:
-    from dpsweep.preflight import Preflight
-    from dpsweep.privacy.accountants import AccountantName
+    from dpsweep.results import SweepResult, TrialResult
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -23,36 +28,15 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Hyperparameter sweeps for differentially private training, with an honest ledger.",
 )
-account = typer.Typer(no_args_is_help=True, help="Privacy calculator; nothing is run.")
 app.add_typer(account, name="account")
+app.command()(plan)
+app.command()(simulate)
 
-Spec = Annotated[str, typer.Argument(metavar="SPEC", help="Spec file (YAML), or - for stdin.")]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the spec; repeatable."),
-]
-Output = Annotated[Format, typer.Option("-f", "--format", help="How to print data.")]
-Json = Annotated[bool, typer.Option("--json", help="Same as -f json.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the study.")]
 Root = Annotated[
     Path | None,
     typer.Option("--root", help="Folder of studies; default: $DPSWEEP_STUDIES or studies/."),
 ]
-Accountant = Annotated[str, typer.Option("--accountant", help="rdp | pld")]
-Delta = Annotated[float, typer.Option("--delta")]
-
-
-def say(text: str) -> None:
-    """Write talk to stderr."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def _load(spec: str, sets: list[str] | None) -> Preflight:
-    """Read and check a spec whole: its own mistakes and those that its methods know."""
-    from dpsweep.preflight import preflight, read_spec
-
-    source = sys.stdin.read() if spec == "-" else Path(spec)
-    return preflight(read_spec(source, overrides=sets or []))
 
 
 @app.command()
@@ -133,30 +117,12 @@ def _bounds(parameter: Any) -> str:
 @app.command()
 def validate(spec: Spec, sets: Sets = None) -> None:
     """Check a spec completely; starts nothing, reads no record."""
-    checked = _load(spec, sets)
-    say(f"{spec}: valid; study {checked.spec.name!r}, {checked.num_trials} trials")
-
-
-@app.command()
-def plan(
-    spec: Spec, sets: Sets = None, output: Output = Format.TABLE, as_json: Json = False
-) -> None:
-    """Show what a sweep will do and cost, before anything starts."""
-    from dpsweep.preflight import summarize_plan
-
-    summary = summarize_plan(_load(spec, sets)).to_dict()
-    if not as_json and output is Format.TABLE:
-        summary = {key: _rounded_up(key, value) for key, value in summary.items()}
-    print_records(summary, Format.JSON if as_json else output)
-
-
-def _rounded_up(key: str, value: Any) -> Any:
-    """Show the epsilons of a plan as every epsilon is shown: rounded up."""
-    from dpsweep.privacy.accountants import shown_epsilon
-
-    if not key.startswith(("epsilon", "composed_epsilon")) or value is None:
-        return value
-    return [shown_epsilon(v) for v in value] if isinstance(value, list) else shown_epsilon(value)
+    checked = load_checked(spec, sets)
+    checked.choose_filter()
+    checked.check_dataset_budget(checked.choose_selection())
+    is_random = checked.spec.privacy.accounting == "select"
+    number = "a random number of" if is_random else f"at most {checked.num_trials}"
+    say(f"{spec}: valid; study {checked.spec.name!r}, {number} trials")
 
 
 @app.command()
@@ -164,50 +130,63 @@ def run(spec: Spec, sets: Sets = None, output: Output = Format.TABLE) -> None:
     """Run a sweep, or continue it: the same command resumes."""
     from dpsweep.progress import ProgressDisplay
 
-    checked = _load(spec, sets)
-    from dpsweep.sweep import run_sweep  # loads ray: only once the spec is known to be good
+    checked = load_checked(spec, sets)
+    from dpsweep.sweep import run_checked  # loads ray: only once the spec is known to be good
 
     with ProgressDisplay(checked.spec, checked.num_trials, Console(stderr=True)) as display:
-        result = run_sweep(checked.spec, observer=display)
+        result = run_checked(checked, observer=display)
     if result.state == "interrupted":
-        say(f"interrupted; to continue, run the same command again: dpsweep run {spec}")
+        options = "".join(f" --set {shlex.quote(item)}" for item in sets or [])
+        say(f"interrupted; to continue, run the same command again: dpsweep run {spec}{options}")
         raise typer.Exit(130)
     _print_trials(result, output)
-    if any(result.view.finished()):
-        best = result.best()
-        say(
-            f"best: trial {best.trial_id}, {best.metric}={best.value:.4f}, "
-            f"{best.statement.one_line()}"
-        )
-        root = checked.spec.storage.path
-        say(f"  configuration: dpsweep best {result.name} --root {root} -f json")
-        say(f"  browse:        dpsweep ui {result.name} --root {root}")
+    best = result.best()
+    say(f"best: trial {best.trial_id}, {best.metric}={best.value:.4f}, {best.statement.one_line()}")
+    root = checked.spec.storage.path
+    say(f"  configuration: dpsweep best {result.name} --root {root} -f json")
+    if checked.spec.search.objectives:
+        say(f"  front:         dpsweep pareto {result.name} --root {root}")
+    say(f"  browse:        dpsweep ui {result.name} --root {root}")
 
 
-def _print_trials(result: Any, output: Format) -> None:
+def _print_trials(
+    result: SweepResult, output: Format, trials: Sequence[TrialResult] | None = None
+) -> None:
     rows = []
-    for trial in result.trials:
+    is_public = result.spec.privacy.accounting == "public"
+    for trial in result.trials if trials is None else trials:
+        statement = trial.statement
         rows.append(
             {
                 "trial": trial.trial_id,
                 "state": result.state_of(trial),
+                **({"records": result.view.trials[trial.trial_id].records} if is_public else {}),
                 "method": trial.config.get("method"),
                 trial.metric: trial.value,
-                **_epsilon_cells(result, trial.epsilon, trial.statement.sampling, output),
+                **_epsilon_cells(
+                    result,
+                    trial.epsilon,
+                    statement.sampling,
+                    statement.released,
+                    output,
+                ),
                 "steps": f"{trial.step}/{trial.num_steps}",
                 **{key: trial.config[key] for key in result.varied if key in trial.config},
             }
         )
-    print_records(rows, output, caption=result.caption())
+    print_records(rows, output, caption=result.claims.caption())
 
 
-def _epsilon_cells(result: Any, epsilon: float, sampling: str, output: Format) -> dict[str, Any]:
+def _epsilon_cells(
+    result: SweepResult, epsilon: float, sampling: str, released: str, output: Format
+) -> dict[str, Any]:
     """Return an epsilon for one row: a table has a caption, a record carries its terms itself."""
     from dpsweep.privacy.accountants import shown_epsilon
 
     if output is Format.TABLE:
         return {"epsilon": shown_epsilon(epsilon)}
-    return {"epsilon": epsilon, "sampling": sampling, **result.epsilon_terms()}
+    terms = result.claims.epsilon_terms()
+    return {"epsilon": epsilon, "sampling": sampling, **terms, "released": released}
 
 
 @app.command()
@@ -228,6 +207,7 @@ def logs(
     output: Output = Format.TABLE,
 ) -> None:
     """Show what happened in a study, in order."""
+    from dpsweep.claims import SO_FAR
     from dpsweep.results import load_sweep
 
     result = load_sweep(name, root=root)
@@ -238,9 +218,9 @@ def logs(
     for row in result.history(trial):
         if row["epsilon"] is not None:
             sampling = result.view.trials[row["trial"]].sampling
-            row.update(_epsilon_cells(result, row["epsilon"], sampling, output))
+            row.update(_epsilon_cells(result, row["epsilon"], sampling, SO_FAR, output))
         rows.append(row)
-    print_records(rows, output, caption=result.caption())
+    print_records(rows, output, caption=result.claims.caption())
 
 
 @app.command()
@@ -255,10 +235,38 @@ def best(
     """Show the best configuration within a budget; exit 3 if there is none."""
     from dpsweep.results import load_sweep
 
+    if max_epsilon is not None and not max_epsilon >= 0:
+        raise BadInputError(f"--max-epsilon must be >= 0, got {max_epsilon:g}")
     result = load_sweep(name, root=root)
     found = result.best(max_epsilon=max_epsilon)
     print_records(found.to_dict(), output)
     say(found.statement.one_line())
+
+
+@app.command()
+def pareto(name: Name, root: Root = None, output: Output = Format.TABLE) -> None:
+    """Show the trials that no other one beats in score at the same or less epsilon."""
+    from dpsweep.results import load_sweep
+
+    result = load_sweep(name, root=root)
+    _print_trials(result, output, result.pareto())
+
+
+@app.command()
+def decisions(name: Name, root: Root = None, output: Output = Format.TABLE) -> None:
+    """Show why the scheduler stopped, paused or continued each trial."""
+    from dpsweep.claims import SO_FAR
+    from dpsweep.results import load_sweep
+
+    result = load_sweep(name, root=root)
+    rows = []
+    if not result.decisions():
+        say(f"no trial was judged so far; the scheduler is {result.spec.scheduler.type}")
+    for row in result.decisions():
+        epsilon = math.inf if row["epsilon"] is None else row["epsilon"]
+        sampling = result.view.trials[row["trial"]].sampling
+        rows.append({**row, **_epsilon_cells(result, epsilon, sampling, SO_FAR, output)})
+    print_records(rows, output, caption=result.claims.caption())
 
 
 @app.command()
@@ -277,6 +285,8 @@ def ui(
     uri = load_sweep(name, root=root).spec.tracking.uri if name else TrackingSpec().uri
     if uri is None:
         raise BadInputError(f"study {name!r} has no tracking store", fix="set tracking.uri")
+    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
+        raise BadInputError(f"there is no database at {uri}", fix="name a study: dpsweep ui NAME")
     if uri.startswith(("http://", "https://")):
         print(uri)
         return
@@ -294,74 +304,6 @@ def doctor(output: Output = Format.TABLE) -> None:
     print_records(rows, output)
     if any(row["status"] == "broken" for row in rows):
         raise typer.Exit(1)
-
-
-@account.command("epsilon")
-def account_epsilon(
-    events: Annotated[str, typer.Option("--events", help="JSON list of segments, or - for stdin.")],
-    delta: Delta,
-    accountant: Accountant = "rdp",
-    output: Output = Format.TABLE,
-    as_json: Json = False,
-) -> None:
-    """Print the epsilon of a list of privacy events."""
-    from dpsweep.account import account_epsilon as compute
-    from dpsweep.output import read_json
-
-    result = compute(read_json(events), delta=delta, accountant=cast("AccountantName", accountant))
-    print_records(result, Format.JSON if as_json else output)
-
-
-@account.command("steps")
-def account_steps(
-    sample_rate: Annotated[float, typer.Option("--sample-rate")],
-    noise_multiplier: Annotated[float, typer.Option("--noise-multiplier")],
-    epsilon: Annotated[float, typer.Option("--epsilon")],
-    delta: Delta,
-    accountant: Accountant = "rdp",
-    output: Output = Format.TABLE,
-    as_json: Json = False,
-) -> None:
-    """Print the last step that a budget allows."""
-    from dpsweep.account import account_steps as compute
-
-    result = compute(
-        sample_rate=sample_rate,
-        noise_multiplier=noise_multiplier,
-        epsilon=epsilon,
-        delta=delta,
-        accountant=cast("AccountantName", accountant),
-    )
-    print_records(result, Format.JSON if as_json else output)
-
-
-@account.command("noise")
-def account_noise(
-    sample_rate: Annotated[float, typer.Option("--sample-rate")],
-    steps: Annotated[int, typer.Option("--steps")],
-    epsilon: Annotated[float, typer.Option("--epsilon")],
-    delta: Delta,
-    shape: Annotated[
-        str, typer.Option("--shape", help="constant | linear | cosine | exponential | step")
-    ] = "constant",
-    end_ratio: Annotated[float, typer.Option("--end-ratio", help="Last value / start.")] = 1.0,
-    accountant: Accountant = "rdp",
-    output: Output = Format.TABLE,
-    as_json: Json = False,
-) -> None:
-    """Print the smallest start of a noise schedule that keeps a budget."""
-    from dpsweep.account import account_noise as compute
-
-    result = compute(
-        sample_rate=sample_rate,
-        steps=steps,
-        epsilon=epsilon,
-        delta=delta,
-        shape=shape,
-        end_ratio=end_ratio,
-        accountant=cast("AccountantName", accountant),
-    )
-    print_records(result, Format.JSON if as_json else output)
 
 
 def _lines(error: SweepError) -> list[str]:

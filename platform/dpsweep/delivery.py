@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from dpsweep.errors import CheckpointError
+from dpsweep.errors import CheckpointError, NothingWithinBudgetError
 from dpsweep.preflight import Preflight
 from dpsweep.results import SweepResult
 from dpsweep.study import Observer, Study
@@ -19,9 +19,12 @@ def log_best_model(
     checked: Preflight, study: Study, spool: Spool, data: SweepData, observer: Observer
 ) -> None:
     """Log the best trial's model to the tracking store, once; later launches try again."""
-    if not any(study.view.finished()) or not spool.is_enabled:
+    if not spool.is_enabled:
         return
-    best = SweepResult(study.files).best().trial_id
+    try:
+        best = SweepResult(study.files).best().trial_id
+    except NothingWithinBudgetError:
+        return
     if best in study.view.model_uris or not deliver(spool, observer):
         return
     task = study.files.task(best)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
+import io
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from dpsweep import __version__
+from dpsweep.claims import SO_FAR
+from dpsweep.durable import write_atomically
+from dpsweep.errors import NothingWithinBudgetError
+from dpsweep.privacy.dataset_ledger import read_dataset_ledger
 from dpsweep.privacy.ledger import STUDY_FILE, trial_file
 from dpsweep.results import SweepResult
 from dpsweep.search_spaces.base import SearchSpace
@@ -15,7 +23,7 @@ from dpsweep.spec import SweepSpec
 from dpsweep.study import StudyFiles, TrialTask
 from dpsweep.tracking.card import privacy_card
 from dpsweep.trainables.data import describe_dataset
-from dpsweep.trial import TrialState
+from dpsweep.trial import TrialReport, TrialState, Verdict
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -42,9 +50,18 @@ def study_started(spec: SweepSpec, files: StudyFiles) -> dict[str, Any]:
         "name": spec.name,
         "spec_yaml": without_password(spec).to_yaml(),
         "params": params,
-        "tags": {**privacy_tags(spec), "dpsweep.version": __version__},
+        "tags": {**privacy_tags(spec), **claim_tags(files), "dpsweep.version": __version__},
         "card": card(files),
     }
+
+
+def terms(spec: SweepSpec) -> str:
+    """Return what must stand beside an epsilon that is named before anything has run."""
+    privacy = spec.privacy
+    return (
+        f"delta {privacy.delta:g}, {spec.data.privacy_unit}, {privacy.neighboring_relation}, "
+        f"Poisson sampling, {privacy.accountant}, {privacy.accounting}, one trial alone"
+    )
 
 
 def without_password(spec: SweepSpec) -> SweepSpec:
@@ -78,6 +95,30 @@ def privacy_tags(spec: SweepSpec) -> dict[str, Any]:
     }
 
 
+def claim_tags(files: StudyFiles) -> dict[str, Any]:
+    """Return the tags of what a study as a whole may claim now."""
+    claims = SweepResult(files).claims
+    tags: dict[str, Any] = {"dp.accounting": claims.accounting}
+    if claims.downgraded:
+        tags["dp.downgraded"] = claims.downgraded
+    if claims.account.filter is not None:
+        tags["dp.filter_order"] = claims.account.filter.order
+    composed, study = claims.composed(), claims.study_statement()
+    statement = study or composed
+    if statement is not None:
+        tags |= {"dp.sampling": statement.sampling, "dp.released": statement.released}
+    if study is not None:
+        tags["dp.study_epsilon"] = study.epsilon
+    if composed is not None and claims.accounting == "unaccounted":
+        tags["dp.composed_accountant"] = composed.accountant
+    return tags
+
+
+def study_downgraded(files: StudyFiles, reason: str) -> dict[str, Any]:
+    """Return the entry of a claim that was given up."""
+    return {"reason": reason, "card": card(files)}
+
+
 def trial_started(spec: SweepSpec, task: TrialTask) -> dict[str, Any]:
     """Return the entry of a trial's launch or continuation."""
     sigmas = [
@@ -88,6 +129,7 @@ def trial_started(spec: SweepSpec, task: TrialTask) -> dict[str, Any]:
     rates = [run.event.sample_rate for run in task.plan.runs if hasattr(run.event, "sample_rate")]
     # None: there is no finite one.
     epsilon = task.planned_epsilon if task.is_private else None
+    sampling = task.full_plan.sampling
     plan: dict[str, Any] = {"steps": len(task.plan), "epsilon": epsilon}
     if sigmas:
         plan |= {"noise_multiplier": sigmas[0], "noise_multiplier_end": sigmas[-1]}
@@ -98,7 +140,36 @@ def trial_started(spec: SweepSpec, task: TrialTask) -> dict[str, Any]:
         "trial": task.trial,
         "hparams": {"method": task.method, **hparams},
         "plan": plan,
-        "tags": {"dp.sampling": task.plan.sampling, "dpsweep.method": task.method},
+        "tags": {
+            "dp.sampling": sampling,
+            "dp.records": task.records,
+            "dp.released": _released(spec, task),
+            "dpsweep.method": task.method,
+        },
+    }
+
+
+def _released(spec: SweepSpec, task: TrialTask) -> str:
+    """Say what the epsilon of a trial's run is about."""
+    if task.records == "public":
+        return "a model that no private record was used for"
+    return {
+        "select": "the winner only: its configuration, score and model",
+        "public": "the final run; its configuration was chosen on public records",
+    }.get(spec.privacy.accounting, "this trial alone; for the study see its own run")
+
+
+def verdict(report: TrialReport, said: Verdict) -> dict[str, Any]:
+    """Return the entry of a policy's verdict on a report; a line of the decision log."""
+    return {
+        "trial": report.trial,
+        "step": report.step,
+        "epsilon": report.epsilon if math.isfinite(report.epsilon) else None,
+        "rung": said.rung,
+        "value": said.value,
+        "cutoff": said.cutoff,
+        "verdict": said.decision.value,
+        "reason": said.reason,
     }
 
 
@@ -108,43 +179,95 @@ def artifacts(files: StudyFiles, trial: int) -> list[str]:
     return [str(path) for path in paths if path.exists()]
 
 
-def study_ended(files: StudyFiles, state: str) -> dict[str, Any]:
-    """Return the entry of a study's end, with its final card."""
-    composed = SweepResult(files).composed()
-    metrics = {"dp/composed_epsilon": composed.epsilon} if math.isfinite(composed.epsilon) else {}
+def study_ended(files: StudyFiles, state: str, reason: str) -> dict[str, Any]:
+    """Return the entry of a study's end, with its final card and decision log."""
+    result = SweepResult(files)
+    artifacts = [str(files.ledger / STUDY_FILE)]
+    metrics = {}
+    composed = result.claims.composed()
+    is_indication = composed is not None and result.claims.accounting == "unaccounted"
+    if composed is not None and is_indication and math.isfinite(composed.epsilon):
+        metrics["dp/composed_epsilon"] = composed.epsilon
+    decisions = result.decisions()
+    if decisions:
+        path = files.path / "decisions.csv"
+        write_atomically(path, csv_text([_with_terms(result, r) for r in decisions]))
+        artifacts.append(str(path))
     return {
         "state": state,
+        "end_reason": reason,
         "card": card(files),
         "metrics": metrics,
-        "tags": {"dp.sampling": composed.sampling, "dp.composed_accountant": composed.accountant},
-        "artifacts": [str(files.ledger / STUDY_FILE)],
+        "tags": claim_tags(files),
+        "artifacts": artifacts,
     }
+
+
+def _with_terms(result: SweepResult, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a line of the decision log with all that its epsilon depends on."""
+    sampling = result.view.trials[row["trial"]].sampling
+    terms = result.claims.epsilon_terms()
+    return {**row, "sampling": sampling, **terms, "released": SO_FAR}
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return records as CSV with a header, every record with the keys of the first."""
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return buffer.getvalue().encode()
 
 
 def card(files: StudyFiles) -> str:
     """Return the study's privacy card as it stands, in Markdown."""
     result = SweepResult(files)
-    spec, privacy = result.spec, result.spec.privacy
+    spec, privacy, account = result.spec, result.spec.privacy, result.claims.account
     info = describe_dataset(spec.data)
-    has_best = any(result.view.finished())
-    composed = result.composed()
-    return privacy_card(
-        {
-            "name": result.name,
-            "methods": SearchSpace.from_spec(spec.search.space).values()["method"],
-            "dataset": info.name,
-            "num_records": info.num_private,
-            "privacy_unit": spec.data.privacy_unit,
-            "neighboring_relation": privacy.neighboring_relation,
-            "accountant": privacy.accountant,
-            "accounting": privacy.accounting,
-            "delta": privacy.delta,
-            "trial_epsilon": privacy.trial_epsilon,
-            "validation_visibility": spec.data.validation.visibility,
-            "test_visibility": spec.data.test.visibility,
-            "trials": {state.value: result.view.count(state) for state in TrialState},
-            "best": result.best().to_dict() if has_best else None,
-            "composed": {**composed.to_json(), "epsilon": composed.epsilon},
-            "version": __version__,
+    facts: dict[str, Any] = {
+        "name": result.name,
+        "methods": SearchSpace.from_spec(spec.search.space).values()["method"],
+        "dataset": info.name,
+        "num_records": info.num_private,
+        "privacy_unit": spec.data.privacy_unit,
+        "neighboring_relation": privacy.neighboring_relation,
+        "accountant": privacy.accountant,
+        "accounting": result.claims.accounting,
+        "delta": privacy.delta,
+        "trial_epsilon": privacy.trial_epsilon,
+        "validation_visibility": spec.data.validation.visibility,
+        "test_visibility": spec.data.test.visibility,
+        "trials": {state.value: result.view.count(state) for state in TrialState},
+        "version": __version__,
+    }
+    if result.claims.downgraded:
+        facts |= {"downgrade": result.claims.downgraded, "accounting_asked": privacy.accounting}
+    with contextlib.suppress(NothingWithinBudgetError):
+        facts["best"] = result.best().to_dict()
+    study, composed = result.study_statement(), result.claims.composed()
+    if study is not None:
+        facts["study"] = study.to_json()
+    if composed is not None:
+        facts["composed"] = {**composed.to_json(), "epsilon": composed.epsilon}
+    if account.filter is not None:
+        committed = max(account.committed.values())
+        facts["filter"] = {
+            "order": account.filter.order,
+            "budget": account.filter.budget,
+            "spent_epsilon": account.filter.epsilon(committed),
         }
-    )
+    if privacy.accounting == "select":
+        facts["selection"] = {"mean": privacy.selection.mean, "shape": privacy.selection.shape}
+        del facts["trials"]
+    if privacy.dataset_ledger is not None:
+        dataset = read_dataset_ledger(Path(privacy.dataset_ledger))
+        facts["dataset_ledger"] = {
+            "path": privacy.dataset_ledger,
+            "epsilon": dataset.epsilon,
+            "delta": dataset.delta,
+            "cap_epsilon": dataset.cap_epsilon,
+            "cap_delta": dataset.cap_delta,
+            "studies": len(dataset.studies),
+            "broken": dataset.broken,
+        }
+    return privacy_card(facts)

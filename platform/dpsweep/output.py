@@ -70,17 +70,22 @@ def _csv_cell(value: Any) -> Any:
     return json.dumps(_finite(value)) if isinstance(value, (dict, list)) else value
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, key: str = "") -> str:
+    """Return a value as text: an epsilon rounded up, other numbers to nearest."""
     if value is None:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, float) and "epsilon" in key:
+        from dpsweep.privacy.accountants import shown_epsilon
+
+        return shown_epsilon(value)
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 1e-3 or abs(value) >= 1e4 else f"{value:.4f}"
     if isinstance(value, Mapping):
-        return "\n".join(f"{key}: {_cell(entry)}" for key, entry in value.items())
+        return "\n".join(f"{key}: {_cell(entry, key)}" for key, entry in value.items())
     if isinstance(value, (list, tuple)):
-        return ", ".join(_cell(entry) for entry in value)
+        return ", ".join(_cell(entry, key) for entry in value)
     return str(value)
 
 
@@ -97,7 +102,7 @@ def _print_table(data: Record | Sequence[Record], caption: str | None) -> None:
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
         for key, value in data.items():
-            table.add_row(Text(key), Text(_cell(value)))
+            table.add_row(Text(key), Text(_cell(value, key)))
     else:
         columns = _columns(data)
         for column in columns:
@@ -105,7 +110,7 @@ def _print_table(data: Record | Sequence[Record], caption: str | None) -> None:
             header = column.replace(".", ".\n").replace("/", "/\n")
             table.add_column(header, justify="right" if numeric else "left", overflow="fold")
         for row in data:
-            table.add_row(*(Text(_cell(row.get(column))) for column in columns))
+            table.add_row(*(Text(_cell(row.get(column), column)) for column in columns))
     console.print(table)
 
 

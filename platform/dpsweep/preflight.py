@@ -5,23 +5,47 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpsweep.errors import BadInputError, DataError, InfeasibleBudgetError, Mistake, SpecError
 from dpsweep.hyperparameters import Hyperparameter, resolve
-from dpsweep.privacy.accountants import epsilon_of
+from dpsweep.privacy.accountants import epsilon_of, shown_epsilon
 from dpsweep.privacy.budget import PrivacyBudget
-from dpsweep.privacy.events import Plan
+from dpsweep.privacy.dataset_ledger import check_dataset_budget
+from dpsweep.privacy.events import EventRun, Gaussian, Plan
+from dpsweep.privacy.filter import RenyiFilter
+from dpsweep.privacy.selection import Selection, envelope, selection_epsilon
 from dpsweep.search_spaces.base import Parameter, SearchSpace
 from dpsweep.spec import SweepSpec
 from dpsweep.study import TrialTask
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data import DatasetInfo, describe_dataset
 from dpsweep.trainables.method import Method, PlanContext
+from dpsweep.trial import report_interval
+
+#: Configurations that a study's filter or selection is chosen from.
+NUM_SAMPLED = 32
+
+
+@dataclass(frozen=True)
+class SelectionCharge:
+    """What the best of a random number of trials costs.
+
+    Attributes:
+        selection: Distribution of the number of trials.
+        curve: Renyi curve that no trial passes at any order, on ``rdp.ORDERS``.
+        epsilon: Of the released winner, at the study's delta.
+    """
+
+    selection: Selection
+    curve: NDArray[np.float64]
+    epsilon: float
 
 
 @dataclass(frozen=True)
@@ -34,6 +58,7 @@ class Preflight:
         info: Shapes and declared sizes of its data; no record was read.
         methods: The methods the space can choose.
         budget: Cap of one trial.
+        records: Which records its trials train on (``for_public_search``).
     """
 
     spec: SweepSpec
@@ -41,6 +66,7 @@ class Preflight:
     info: DatasetInfo
     methods: Mapping[str, type[Method]]
     budget: PrivacyBudget
+    records: Literal["private", "public"] = "private"
 
     @property
     def num_trials(self) -> int:
@@ -65,15 +91,166 @@ class Preflight:
                 raise InfeasibleBudgetError(f"{parameter.name} {problem}")
         context = PlanContext(self.budget, self.spec.privacy.accountant, self.info.num_private)
         plan = method.plan(hparams, context).merged()
-        epsilon = math.inf
-        if method.is_private:
-            epsilon = self.epsilon(plan)
-            if not epsilon <= self.budget.target_epsilon:
-                raise InfeasibleBudgetError(
-                    f"the plan costs epsilon={epsilon:.4f} at delta={self.budget.delta:g}, over "
-                    f"trial_epsilon={self.budget.target_epsilon:g}"
-                )
-        return TrialTask(trial, name, hparams, plan, epsilon, method.is_private)
+        task = TrialTask(
+            trial,
+            name,
+            hparams,
+            plan,
+            planned_epsilon=math.inf,
+            is_private=method.is_private,
+            validation_plan=self._releases(len(plan)),
+        )
+        if not method.is_private:
+            return task
+        epsilon = self.epsilon(task.full_plan)
+        scores = self.epsilon(task.validation_plan)
+        if not scores <= self.budget.target_epsilon:
+            raise InfeasibleBudgetError(
+                f"{len(task.validation_plan)} noisy scores alone cost epsilon="
+                f"{shown_epsilon(scores)} at delta={self.budget.delta:g}, over trial_epsilon="
+                f"{self.budget.target_epsilon:g}",
+                fix="a larger data.validation.noise_std, or fewer report.points",
+            )
+        if not epsilon <= self.budget.target_epsilon:
+            raise InfeasibleBudgetError(
+                f"the plan costs epsilon={shown_epsilon(epsilon)} at delta={self.budget.delta:g}, "
+                f"over trial_epsilon={self.budget.target_epsilon:g}"
+            )
+        if self.records == "public":
+            epsilon = 0.0  # planned as if the records were private, and free
+        return replace(task, planned_epsilon=epsilon, records=self.records)
+
+    def _releases(self, num_steps: int) -> Plan:
+        """Return the noisy scores of one trial: one a report, rungs included."""
+        if self.validation_noise is None:
+            return Plan(())
+        every = report_interval(num_steps, self.spec.report.every_steps, self.spec.report.points)
+        count = math.ceil(num_steps / every) + len(self.spec.rungs)
+        event = Gaussian(self.validation_noise)
+        return Plan((EventRun(event, count, phase="validation", part="validation"),))
+
+    @property
+    def validation_noise(self) -> float | None:
+        """Noise multiplier of a released number of correct validation records, or None.
+
+        A released accuracy is that count, whose sensitivity is 1, over the declared number.
+        """
+        noise_std = self.spec.data.validation.noise_std
+        return None if noise_std is None else noise_std * self.info.num_validation
+
+    @property
+    def released_metrics(self) -> frozenset[str]:
+        """Names of the metrics that an actor may report."""
+        shown = {"public": ("accuracy", "loss"), "exact": ("accuracy", "loss")}
+        names = shown.get(self.spec.data.validation.visibility, ("accuracy",))
+        tested = ("accuracy", "loss") if self.spec.data.test.visibility == "public" else ()
+        return frozenset([f"validation/{n}" for n in names] + [f"test/{n}" for n in tested])
+
+    def for_public_search(self) -> Preflight:
+        """Return the same spec for trials that train on the declared public records only."""
+        info = replace(self.info, num_private=self.info.num_public, num_public=0)
+        return replace(self, info=info, records="public")
+
+    @cached_property
+    def sample(self) -> list[TrialTask]:
+        """Tasks of configurations drawn from the space at random, the same ones each time.
+
+        Raises:
+            InfeasibleBudgetError: None of them has a plan within the budget.
+        """
+        rng = np.random.default_rng(self.spec.seed)
+        tasks, reasons = [], []
+        for number in range(NUM_SAMPLED):
+            try:
+                tasks.append(self.admit(number, self.space.sample(rng)))
+            except BadInputError as error:
+                reasons.append(error.message)
+        if not tasks:
+            raise InfeasibleBudgetError(
+                f"none of {NUM_SAMPLED} configurations drawn from the space has a plan",
+                because=reasons[0],
+                fix="change what the reason names, or raise privacy.trial_epsilon",
+            )
+        return tasks
+
+    def choose_filter(self) -> RenyiFilter | None:
+        """Return the filter of a composed study, chosen from its space; None in other modes.
+
+        Raises:
+            SpecError: The study's budget admits no trial.
+        """
+        privacy = self.spec.privacy
+        if privacy.accounting != "composed" or privacy.study_epsilon is None:
+            return None
+        plans = [task.full_plan for task in self.sample]
+        chosen = RenyiFilter.choose(
+            plans, target_epsilon=privacy.study_epsilon, delta=privacy.delta
+        )
+        cheapest = min(max(chosen.cost(plan).values()) for plan in plans)
+        if not cheapest <= chosen.budget:
+            what = (
+                f"{privacy.study_epsilon:g} admits no trial: the cheapest of {len(plans)} sampled "
+                f"costs {cheapest / chosen.budget:.2f} times the study's budget at Renyi order "
+                f"{chosen.order:g}"
+            )
+            fix = "raise it, or lower privacy.trial_epsilon"
+            raise SpecError([Mistake(self.spec.where("privacy.study_epsilon"), what, fix)])
+        return chosen
+
+    def choose_selection(self) -> SelectionCharge | None:
+        """Return what a study with accounting select costs; None in other modes.
+
+        Raises:
+            SpecError: It costs more than ``privacy.study_epsilon``.
+        """
+        privacy = self.spec.privacy
+        if privacy.accounting != "select":
+            return None
+        selection = Selection(privacy.selection.mean, privacy.selection.shape)
+        curve = envelope([task.full_plan for task in self.sample])
+        epsilon = selection_epsilon(curve, selection, delta=privacy.delta)
+        cap = privacy.study_epsilon
+        if cap is not None and not epsilon <= cap:
+            what = (
+                f"{cap:g} is below epsilon={shown_epsilon(epsilon)}, which the best of about "
+                f"{selection.mean:g} trials costs at delta={privacy.delta:g}"
+            )
+            fix = "lower privacy.trial_epsilon or privacy.selection.mean; `dpsweep plan` shows both"
+            raise SpecError([Mistake(self.spec.where("privacy.study_epsilon"), what, fix)])
+        return SelectionCharge(selection, curve, epsilon)
+
+    def declared_epsilon(self, selection: SelectionCharge | None) -> float:
+        """Return the epsilon that the whole study is declared to cost, by its accounting mode."""
+        privacy = self.spec.privacy
+        if selection is not None:
+            return selection.epsilon
+        if privacy.accounting == "composed" and privacy.study_epsilon is not None:
+            return privacy.study_epsilon
+        return privacy.trial_epsilon if privacy.accounting == "public" else math.inf
+
+    @property
+    def dataset_name(self) -> str:
+        """The declared dataset in a dataset ledger: its kind, and its path if it has one."""
+        data = self.spec.data
+        return data.dataset if data.path is None else f"{data.dataset}:{Path(data.path).resolve()}"
+
+    def check_dataset_budget(self, selection: SelectionCharge | None) -> None:
+        """Refuse a new study that the dataset's budget does not allow, before it is created.
+
+        Raises:
+            DatasetBudgetError: It does not.
+        """
+        privacy = self.spec.privacy
+        is_new = not (Path(self.spec.storage.path) / self.spec.name).exists()
+        if privacy.dataset_ledger is not None and is_new:
+            check_dataset_budget(
+                Path(privacy.dataset_ledger),
+                dataset=self.dataset_name,
+                epsilon=self.declared_epsilon(selection),
+                delta=privacy.delta,
+                cap_epsilon=privacy.dataset_epsilon,
+                cap_delta=privacy.dataset_delta,
+            )
 
     def epsilon(self, plan: Plan) -> float:
         """Return a plan's epsilon at the study's delta, by the study's accountant."""
@@ -126,15 +303,36 @@ def preflight(spec: SweepSpec) -> Preflight:
     if info is not None and info.num_validation == 0:
         what = f"{spec.search.metric} needs validation records, and there are none"
         mistakes.append(Mistake(where("search.metric"), what, "set data.validation.fraction"))
+    if info is not None and spec.privacy.accounting == "public" and info.num_public == 0:
+        what = "accounting public searches on public records, and none are declared"
+        mistakes.append(Mistake(where("data.public"), what, "set data.public.fraction"))
+    is_noisy = spec.data.validation.visibility == "noisy"
+    if info is not None and info.has_own_validation and is_noisy:
+        what = f"the size of {info.name}'s own validation part is counted, not declared"
+        fix = "noisy scores need a declared one: leave the part out and use validation.fraction"
+        mistakes.append(Mistake(where("data.validation.visibility"), what, fix))
     if not _is_writable(Path(spec.storage.path)):
         what = f"{spec.storage.path!r} cannot be written to"
         mistakes.append(Mistake(where("storage.path"), what, "name a directory of yours"))
     if mistakes or info is None:
         raise SpecError(mistakes)
     methods: dict[str, type[Method]] = {name: TRAINABLES[name] for name in space.values()["method"]}
-    for method in methods.values():
-        for name, what, fix in method.preflight(space.values(), info):
-            mistakes.append(Mistake(where(f"search.space.{name}"), what, fix))
+    for name, method in methods.items():
+        if not method.is_private and spec.privacy.accounting != "unaccounted":
+            what = f"{name} has no finite epsilon, which accounting {spec.privacy.accounting} needs"
+            fix = "remove it, or use accounting unaccounted"
+            mistakes.append(Mistake(where("search.space.method"), what, fix))
+    infos = [info]
+    if spec.privacy.accounting == "public":
+        infos.append(replace(info, num_private=info.num_public))  # what the search trains on
+    found = [
+        problem
+        for method in methods.values()
+        for each in infos
+        for problem in method.preflight(space.values(), each)
+    ]
+    for name, what, fix in dict.fromkeys(found):
+        mistakes.append(Mistake(where(f"search.space.{name}"), what, fix))
     if mistakes:
         raise SpecError(mistakes)
     budget = PrivacyBudget(
@@ -143,102 +341,3 @@ def preflight(spec: SweepSpec) -> Preflight:
         neighboring_relation=spec.privacy.neighboring_relation,
     )
     return Preflight(spec, space, info, methods, budget)
-
-
-@dataclass(frozen=True)
-class PlanSummary:
-    """What a sweep will do, from a sample of its space; nothing was run.
-
-    Attributes:
-        num_trials: Trials that will run.
-        num_sampled: Configurations drawn for the figures below.
-        infeasible: Share of them that have no plan within the budget.
-        reasons: Why, most frequent first.
-        steps: Smallest and largest number of steps.
-        noise_multiplier: Smallest and largest noise multiplier of any step, or None.
-        epsilon: Smallest and largest epsilon of a whole trial, or None.
-        composed_epsilon: Epsilon if every trial of the sample's mean cost ran, or None.
-    """
-
-    num_trials: int
-    num_sampled: int
-    infeasible: float
-    reasons: list[str]
-    steps: tuple[int, int] | None
-    noise_multiplier: tuple[float, float] | None
-    epsilon: tuple[float, float] | None
-    composed_epsilon: float | None
-    delta: float
-    accountant: str
-    accounting: str
-    privacy_unit: str
-    neighboring_relation: str
-    sampling: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the record that ``dpsweep plan --json`` prints (a stable interface)."""
-        return {
-            "trials": self.num_trials,
-            "configurations_sampled": self.num_sampled,
-            "infeasible_share": self.infeasible,
-            "infeasible_because": self.reasons,
-            "steps_per_trial": list(self.steps) if self.steps else None,
-            "noise_multiplier": list(self.noise_multiplier) if self.noise_multiplier else None,
-            "epsilon_per_trial": list(self.epsilon) if self.epsilon else None,
-            "delta": self.delta,
-            "privacy_unit": self.privacy_unit,
-            "neighboring_relation": self.neighboring_relation,
-            "sampling": self.sampling,
-            "accountant": self.accountant,
-            "accounting": self.accounting,
-            "study_epsilon": None,
-            "composed_epsilon_indication": self.composed_epsilon,
-            "composed_accountant": "rdp",
-        }
-
-
-def summarize_plan(checked: Preflight, *, num_samples: int = 32) -> PlanSummary:
-    """Draw configurations from the space and plan them, without data, Ray or tracking."""
-    spec = checked.spec
-    rng = np.random.default_rng(spec.seed)
-    tasks: list[TrialTask] = []
-    reasons: dict[str, int] = {}
-    grid = checked.space.grid() if spec.search.sampler == "grid" else None
-    draws = grid[:num_samples] if grid else [checked.space.sample(rng) for _ in range(num_samples)]
-    for number, values in enumerate(draws):
-        try:
-            tasks.append(checked.admit(number, values))
-        except BadInputError as error:
-            reasons[error.message] = reasons.get(error.message, 0) + 1
-    sigmas = [
-        run.event.noise_multiplier
-        for task in tasks
-        for run in task.plan.runs
-        if hasattr(run.event, "noise_multiplier")
-    ]
-    private = [task for task in tasks if task.is_private]
-    composed = None
-    if private and len(private) == len(tasks):
-        copies = [private[i % len(private)].plan for i in range(checked.num_trials)]
-        total = Plan(tuple(run for plan in copies for run in plan.runs))
-        composed = epsilon_of(total, delta=spec.privacy.delta, accountant="rdp")
-    return PlanSummary(
-        num_trials=checked.num_trials,
-        num_sampled=len(draws),
-        infeasible=1 - len(tasks) / len(draws),
-        reasons=sorted(reasons, key=lambda reason: -reasons[reason])[:3],
-        steps=_range([len(task.plan) for task in tasks]),
-        noise_multiplier=_range(sigmas),
-        epsilon=_range([task.planned_epsilon for task in private]),
-        composed_epsilon=composed,
-        delta=spec.privacy.delta,
-        accountant=spec.privacy.accountant,
-        accounting=spec.privacy.accounting,
-        privacy_unit=spec.data.privacy_unit,
-        neighboring_relation=spec.privacy.neighboring_relation,
-        sampling=", ".join(sorted({task.plan.sampling for task in tasks})) or "none",
-    )
-
-
-def _range(values: list[Any]) -> tuple[Any, Any] | None:
-    return (min(values), max(values)) if values else None

@@ -9,9 +9,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from dpsweep.journal import StudyView
 from dpsweep.privacy.accountants import shown_epsilon
 from dpsweep.spec import SweepSpec
-from dpsweep.study import Observer, StudyView
+from dpsweep.study import Observer
 from dpsweep.trial import TrialState
 
 LINE_EVERY_S = 5.0
@@ -32,6 +33,7 @@ class ProgressDisplay(Observer):
         self._started = time.monotonic()
         self._done_at_start: float | None = None
         self._last_line = 0.0
+        self._accounting: str = spec.privacy.accounting
 
     def __enter__(self) -> ProgressDisplay:
         if self._console.is_terminal:
@@ -47,7 +49,11 @@ class ProgressDisplay(Observer):
         self._console.print(Text(text))
 
     def on_view(self, view: StudyView) -> None:
-        """Show where the study stands."""
+        """Show where the study stands; of a selection nothing is shown before its winner."""
+        if view.downgraded:
+            self._accounting = "unaccounted"
+        if self._spec.privacy.accounting == "select":
+            return
         if self._console.is_terminal:
             self._live.update(self._table(view))
         elif time.monotonic() - self._last_line >= LINE_EVERY_S:
@@ -56,10 +62,14 @@ class ProgressDisplay(Observer):
 
     def summary(self, view: StudyView) -> str:
         """Return one line: trials done, best so far, ETA."""
-        ended = sum(trial.state is not TrialState.RUNNING for trial in view.trials.values())
+        moving = (TrialState.RUNNING, TrialState.PAUSED)
+        ended = sum(trial.state not in moving for trial in view.trials.values())
         parts = [f"{ended}/{self._num_trials} trials"]
-        failed = view.count(TrialState.FAILED)
-        parts += [f"{failed} failed"] if failed else []
+        for state in (TrialState.PRUNED, TrialState.PAUSED, TrialState.FAILED):
+            number = view.count(state)
+            parts += [f"{number} {state.value}"] if number else []
+        if view.spent_share:
+            parts.append(f"{view.spent_share:.0%} of the study's budget")
         scores = [(t.value, t) for t in view.trials.values() if t.value is not None]
         if scores:
             choose = max if self._spec.search.mode == "max" else min
@@ -77,21 +87,23 @@ class ProgressDisplay(Observer):
         return (
             f"delta {privacy.delta:g}, {self._spec.data.privacy_unit}, "
             f"{privacy.neighboring_relation}, {sampling}, {privacy.accountant}, "
-            f"{privacy.accounting}"
+            f"{self._accounting}, one trial alone"
         )
 
     def _eta(self, view: StudyView) -> str:
-        """Extrapolate from the share of the steps done in this launch."""
+        """Extrapolate from what was done in this launch: of the trials, or of the budget."""
         done = sum(
-            1.0 if t.state is not TrialState.RUNNING else t.step / max(t.num_steps, 1)
+            t.step / max(t.num_steps, 1) if t.state is TrialState.RUNNING else 1.0
             for t in view.trials.values()
+            if t.state is not TrialState.PAUSED
         )
+        done = max(done / self._num_trials, view.spent_share)
         if self._done_at_start is None:
             self._done_at_start = done
         gained = done - self._done_at_start
         if gained <= 0:
             return "..."
-        left = (self._num_trials - done) * (time.monotonic() - self._started) / gained
+        left = max(1 - done, 0.0) * (time.monotonic() - self._started) / gained
         return f"{int(left // 60)}:{int(left % 60):02d}"
 
     def _table(self, view: StudyView) -> Table:

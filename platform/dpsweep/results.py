@@ -10,13 +10,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from dpsweep.claims import Claims
 from dpsweep.durable import is_locked, read_log
 from dpsweep.errors import NothingWithinBudgetError
-from dpsweep.privacy.accountants import AccountantName, PrivacyStatement, epsilon_of, shown_epsilon
-from dpsweep.privacy.events import Plan
-from dpsweep.privacy.ledger import study_spent, trial_spent
+from dpsweep.journal import StudyView, TrialView
+from dpsweep.privacy.accountants import PrivacyStatement
 from dpsweep.spec import SweepSpec
-from dpsweep.study import StudyFiles, StudyView, TrialView
+from dpsweep.study import StudyFiles
 from dpsweep.tracking.state import read_run_ids
 from dpsweep.trial import TrialState
 
@@ -40,6 +40,7 @@ class TrialResult:
         run_id: Run of the tracking store, or None without tracking.
         model_uri: Model in the tracking store if it was logged, else the best checkpoint's file.
         curve: Reports so far: step, epsilon, metrics.
+        study_statement: What the study as a whole may claim, or None (accounting unaccounted).
     """
 
     trial_id: int
@@ -56,10 +57,11 @@ class TrialResult:
     run_id: str | None
     model_uri: str | None
     curve: Sequence[dict[str, Any]]
+    study_statement: PrivacyStatement | None
 
     @property
     def epsilon(self) -> float:
-        """Epsilon of this trial alone; read it with ``statement``."""
+        """Epsilon that ``statement`` is about: this trial alone, or a selection's winner."""
         return self.statement.epsilon
 
     def to_dict(self) -> dict[str, Any]:
@@ -75,6 +77,7 @@ class TrialResult:
             "run_id": self.run_id,
             "trial_id": self.trial_id,
             "model_uri": self.model_uri,
+            "study": self.study_statement.to_json() if self.study_statement else None,
         }
 
 
@@ -90,6 +93,7 @@ class SweepResult:
         self.name = files.name
         self.spec = SweepSpec.from_yaml(files.spec)
         self.view: StudyView = files.view()
+        self.claims = Claims(files, self.spec, self.view)
         self._run_ids = read_run_ids(files.tracking)
 
     @property
@@ -100,13 +104,18 @@ class SweepResult:
         return self.view.state
 
     @property
+    def is_maximized(self) -> bool:
+        """True when a high score is good."""
+        return self.spec.search.mode == "max"
+
+    @property
     def trials(self) -> list[TrialResult]:
         """All trials, by number."""
         return [self._result(view) for _, view in sorted(self.view.trials.items())]
 
     def state_of(self, trial: TrialResult) -> str:
         """Return a trial's state; one that no process executes any more is ``interrupted``."""
-        if trial.state is TrialState.RUNNING and self.state != "running":
+        if trial.state in (TrialState.RUNNING, TrialState.PAUSED) and self.state != "running":
             return "interrupted"
         return trial.state.value
 
@@ -116,30 +125,9 @@ class SweepResult:
         space = self.spec.search.space
         return [name for name, c in space.items() if isinstance(c, Mapping) and name != "method"]
 
-    def epsilon_terms(self) -> dict[str, Any]:
-        """Return what must stand beside every epsilon of this study, as columns of a record."""
-        privacy = self.spec.privacy
-        return {
-            "delta": privacy.delta,
-            "privacy_unit": self.spec.data.privacy_unit,
-            "neighboring_relation": privacy.neighboring_relation,
-            "accountant": privacy.accountant,
-            "accounting": privacy.accounting,
-        }
-
-    def caption(self) -> str:
-        """Return what a table of trials must say about its epsilon column."""
-        privacy = self.spec.privacy
-        spent = self.composed()
-        return (
-            f"epsilon: one trial alone, delta={privacy.delta:g}, "
-            f"unit={self.spec.data.privacy_unit}, {privacy.neighboring_relation}, "
-            f"sampling={spent.sampling}, {privacy.accountant}; "
-            f"accounting={privacy.accounting}; it covers "
-            f"{self._released('one trial; the cost of the search is NOT included')}.\n"
-            f"For indication, all trials composed: epsilon={shown_epsilon(spent.epsilon)} at "
-            f"delta={spent.delta:g} ({spent.accountant}); no guarantee, no filter was enforced."
-        )
+    def study_statement(self) -> PrivacyStatement | None:
+        """Return what may be said of the study as a whole, or None (``Claims.study_statement``)."""
+        return self.claims.study_statement()
 
     def status_line(self) -> str:
         """Return one line: state, trials by state, seconds from first to last event."""
@@ -147,11 +135,14 @@ class SweepResult:
         if self.state != "running":
             counts["interrupted"] = counts.pop("running")
         told = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
+        if self.spec.privacy.accounting == "select":
+            told = "the winner is released" if self.view.trials else "nothing is released yet"
+        elif self.spec.privacy.accounting != "public":
+            told = f"{told or 'no trials yet'} of at most {self.spec.search.num_trials}"
         seconds = (self.view.last_ms - self.view.first_ms) / 1000
-        return (
-            f"study {self.name!r}: {self.state}; {told or 'no trials yet'} "
-            f"of {self.spec.search.num_trials}; {seconds:.0f} s from first to last event"
-        )
+        why = f" ({self.view.end_reason})" if self.view.end_reason else ""
+        took = "" if self.spec.privacy.accounting == "select" else f"; {seconds:.0f} s"
+        return f"study {self.name!r}: {self.state}{why}; {told}{took}"
 
     def history(self, trial: int | None = None) -> list[dict[str, Any]]:
         """Return what happened, oldest first: time, event, trial, step, epsilon, detail."""
@@ -161,6 +152,8 @@ class SweepResult:
                 continue
             moment = datetime.fromtimestamp(record["time_ms"] / 1000, tz=timezone.utc)
             detail = record.get("reason") or record.get("uri") or ""
+            if record["event"] == "study_spent":
+                continue
             if record["event"] == "trial_report":
                 detail = ", ".join(f"{k}={v:.4f}" for k, v in record["metrics"].items())
             rows.append(
@@ -175,33 +168,15 @@ class SweepResult:
             )
         return rows
 
-    def _statement(
-        self, spent: Plan, *, accountant: AccountantName, released: str
-    ) -> PrivacyStatement:
-        privacy = self.spec.privacy
-        return PrivacyStatement(
-            epsilon=epsilon_of(spent, delta=privacy.delta, accountant=accountant),
-            delta=privacy.delta,
-            accountant=accountant,
-            neighboring_relation=privacy.neighboring_relation,
-            sampling=spent.sampling,
-            privacy_unit=self.spec.data.privacy_unit,
-            accounting=privacy.accounting,
-            released=self._released(released),
-        )
-
-    def _released(self, what: str) -> str:
-        """Say what an epsilon covers; exact scores on private records it never does."""
-        if self.spec.data.validation.visibility != "exact":
-            return what
-        return f"{what}; exact private validation scores and choices by them are not covered"
-
     def _result(self, view: TrialView) -> TrialResult:
-        spent = trial_spent(self.files.ledger, view.trial, at_least=view.charged)
         checkpoint = self.files.trial(view.trial) / "best.json"
         uri = self.view.model_uris.get(view.trial)
         if uri is None and checkpoint.exists():
             uri = checkpoint.as_uri()
+        claims = self.claims
+        statement = claims.trial_statement(view)
+        # The claim of a public search is its final run's own, not that of its other trials.
+        is_shared = claims.accounting != "public" or claims.is_final(view)
         return TrialResult(
             trial_id=view.trial,
             state=view.state,
@@ -213,27 +188,31 @@ class SweepResult:
             num_steps=view.num_steps,
             reason=view.reason,
             metrics=view.metrics,
-            statement=self._statement(
-                spent,
-                accountant=self.spec.privacy.accountant,
-                released="this trial alone; the cost of the search is not included",
-            ),
+            statement=statement,
             run_id=self._run_ids.get(view.trial),
             model_uri=uri,
             curve=view.reports,
+            study_statement=claims.study_statement() if is_shared else None,
         )
 
     def best(self, *, max_epsilon: float | None = None) -> TrialResult:
         """Return the finished trial with the best score whose epsilon is at most ``max_epsilon``.
 
+        Of a public search that is the final private run, the only one that was chosen.
+
         Raises:
             NothingWithinBudgetError: There is none.
         """
-        sign = 1.0 if self.spec.search.mode == "max" else -1.0
-        results = [self._result(view) for view in self.view.finished()]
+        is_public = self.spec.privacy.accounting == "public"
+        results = [
+            self._result(view)
+            for view in self.view.finished()
+            if not is_public or self.claims.is_final(view)
+        ]
         within = [r for r in results if max_epsilon is None or r.epsilon <= max_epsilon]
         if not within:
-            because = f"{len(results)} trials have finished"
+            what = "final run has" if is_public else "trials have"
+            because = f"{len(results) or 'no'} {what} finished"
             if results:
                 cheapest = min(results, key=lambda result: result.epsilon)
                 because += f"; the cheapest: {cheapest.statement.one_line()}"
@@ -242,21 +221,37 @@ class SweepResult:
                 f"study {self.name!r} has no finished trial{bound}",
                 because=because,
                 fix=("raise --max-epsilon, or " if max_epsilon is not None else "")
-                + "let the study go on: `dpsweep run SPEC`",
+                + (
+                    "raise search.num_trials or privacy.study_epsilon, in a new study"
+                    if self.state == "finished"
+                    else "let the study go on: `dpsweep run SPEC`"
+                ),
             )
+        sign = 1.0 if self.is_maximized else -1.0
         return max(within, key=lambda r: (sign * (r.value or 0.0), -r.epsilon, -r.trial_id))
 
-    def composed(self) -> PrivacyStatement:
-        """Return the sum over everything any trial ever ran, by RDP at the study's delta.
+    def pareto(self) -> list[TrialResult]:
+        """Return the finished trials that no other one beats in score at the same or less epsilon.
 
-        Guarantees:
-            Under ``unaccounted`` this is an indication, not a guarantee: no filter was enforced.
+        Cheapest first. Trials that were stopped are left out: what one has spent when its own score
+        stops it is no bound on its epsilon.
         """
-        return self._statement(
-            study_spent(self.files.ledger, self.view.charged()),
-            accountant="rdp",
-            released="every trial ever run (indication, not a guarantee)",
+        sign = 1.0 if self.is_maximized else -1.0
+        results = sorted(
+            (self._result(view) for view in self.view.finished()),
+            key=lambda r: (r.epsilon, -sign * (r.value or 0.0), r.trial_id),
         )
+        front: list[TrialResult] = []
+        for result in results:
+            if not front or sign * (result.value or 0.0) > sign * (front[-1].value or 0.0):
+                front.append(result)
+        return front
+
+    def decisions(self) -> list[dict[str, Any]]:
+        """Return why the scheduler stopped, paused or continued each trial, oldest first."""
+        keys = ("trial", "step", "epsilon", "rung", "value", "cutoff", "verdict", "reason")
+        records = read_log(self.files.journal)
+        return [{k: r[k] for k in keys} for r in records if r["event"] == "trial_verdict"]
 
 
 def default_root() -> Path:

@@ -5,21 +5,27 @@ studies/<name>/
   journal.jsonl         what happened, one event a line; also the spool of the tracker
   ledger/               the write-ahead privacy ledger (``dpsweep.privacy.ledger``)
   trials/0007/          trial.json (method, hyperparameters, plan) and checkpoints
+  sealed/               accounting select only, while it runs: a study whose losers nobody sees
   optuna.db             the Optuna storage, for Optuna's own tools
   tracking.json         which journal events the tracker has, and its run ids
+  decisions.csv         why the scheduler stopped, paused or continued each trial
 """
 
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import yaml
 
 from dpsweep.durable import DurableLog, FileLock, read_log, write_atomically
 from dpsweep.errors import StudyError
+from dpsweep.journal import StudyView, fold, fold_one, replay, report_payload
 from dpsweep.privacy.events import Plan
 from dpsweep.registry import did_you_mean
 from dpsweep.spec import SweepSpec
@@ -37,6 +43,9 @@ class TrialTask:
         plan: The privacy events, frozen at admission.
         planned_epsilon: Epsilon of the whole plan at the study's delta (inf if not private).
         is_private: False for a method that makes no privacy claim.
+        validation_plan: Noisy releases of the score, at most one a report.
+        records: ``public`` for a trial that trains on public records only, which costs nothing.
+        seed: Seed of its public randomness where it is not the study's (and then kept secret).
     """
 
     trial: int
@@ -45,6 +54,14 @@ class TrialTask:
     plan: Plan
     planned_epsilon: float
     is_private: bool
+    validation_plan: Plan = field(default_factory=Plan)
+    records: Literal["private", "public"] = "private"
+    seed: int | None = None
+
+    @property
+    def full_plan(self) -> Plan:
+        """Everything the trial may charge: its steps and the releases of its score."""
+        return self.plan.labelled(self.records) + self.validation_plan
 
     def to_json(self) -> str:
         """Return the task as one JSON document."""
@@ -56,6 +73,9 @@ class TrialTask:
                 "plan": self.plan.merged().to_json(),
                 "planned_epsilon": self.planned_epsilon if self.is_private else None,
                 "is_private": self.is_private,
+                "validation_plan": self.validation_plan.merged().to_json(),
+                "records": self.records,
+                "seed": self.seed,
             }
         )
 
@@ -64,98 +84,8 @@ class TrialTask:
         """Rebuild a task that ``to_json`` wrote."""
         raw = json.loads(text)
         epsilon = float("inf") if raw["planned_epsilon"] is None else raw["planned_epsilon"]
-        return cls(**{**raw, "plan": Plan.from_json(raw["plan"]), "planned_epsilon": epsilon})
-
-
-@dataclass
-class TrialView:
-    """What the journal says of one trial."""
-
-    trial: int
-    hparams: dict[str, Any] = field(default_factory=dict)
-    state: TrialState = TrialState.RUNNING
-    reason: str = ""
-    step: int = 0
-    num_steps: int = 0
-    epsilon: float | None = 0.0
-    charged: int = 0
-    sampling: str = "none"
-    value: float | None = None
-    best_step: int = 0
-    metrics: dict[str, float] = field(default_factory=dict)
-    reports: list[dict[str, Any]] = field(default_factory=list)
-
-
-@dataclass
-class StudyView:
-    """What the journal says of a study; ``model_uris`` holds the models logged to the tracker."""
-
-    trials: dict[int, TrialView] = field(default_factory=dict)
-    state: str = "new"
-    first_ms: int = 0
-    last_ms: int = 0
-    num_infeasible: int = 0
-    model_uris: dict[int, str] = field(default_factory=dict)
-
-    def count(self, state: TrialState) -> int:
-        """Return how many trials are in ``state``."""
-        if state is TrialState.INFEASIBLE:
-            return self.num_infeasible
-        return sum(trial.state is state for trial in self.trials.values())
-
-    def charged(self) -> dict[int, int]:
-        """Return the number of events each trial is known to have charged."""
-        return {number: trial.charged for number, trial in self.trials.items()}
-
-    def finished(self) -> Iterator[TrialView]:
-        """Yield the trials that ran to their end and have a score."""
-        for trial in self.trials.values():
-            if trial.state is TrialState.FINISHED and trial.value is not None:
-                yield trial
-
-
-def fold(records: list[dict[str, Any]]) -> StudyView:
-    """Return the state of a study from its journal; a repeated report changes nothing."""
-    view = StudyView()
-    for record in records:
-        _fold(view, record)
-    return view
-
-
-def _fold(view: StudyView, record: Mapping[str, Any]) -> None:
-    view.first_ms = view.first_ms or record["time_ms"]
-    view.last_ms = record["time_ms"]
-    event = record["event"]
-    if event == "study_started":
-        view.state = "running"
-    elif event == "study_ended":
-        view.state = record["state"]
-    elif event == "model_logged":
-        view.model_uris[record["trial"]] = record["uri"]
-    elif event == "trial_infeasible":
-        view.num_infeasible += 1
-    else:
-        _fold_trial(view, record)
-
-
-def _fold_trial(view: StudyView, record: Mapping[str, Any]) -> None:
-    trial = view.trials.setdefault(record["trial"], TrialView(record["trial"]))
-    if record["event"] == "trial_started":
-        trial.hparams = record["hparams"]
-        trial.num_steps = record["plan"]["steps"]
-        trial.sampling = record["tags"]["dp.sampling"]
-        trial.state = TrialState.RUNNING
-        return
-    trial.step, trial.epsilon = record["step"], record["epsilon"]
-    trial.value, trial.best_step = record["value"], record["best_step"]
-    trial.charged = max(trial.charged, record["charged"])
-    if record["metrics"]:
-        trial.metrics = record["metrics"]
-        if not trial.reports or trial.reports[-1]["step"] < trial.step:
-            point = {"step": trial.step, "epsilon": trial.epsilon, "metrics": trial.metrics}
-            trial.reports.append(point)
-    if record["event"] == "trial_ended":
-        trial.state, trial.reason = TrialState(record["state"]), record["reason"]
+        plans = {key: Plan.from_json(raw[key]) for key in ("plan", "validation_plan")}
+        return cls(**{**raw, **plans, "planned_epsilon": epsilon})
 
 
 class Observer:
@@ -185,8 +115,20 @@ class StudyFiles:
         return self.path / "trials" / f"{trial:04d}"
 
     def task(self, trial: int) -> TrialTask:
-        """Return an admitted trial."""
-        return TrialTask.from_json((self.trial(trial) / "trial.json").read_text())
+        """Return an admitted trial.
+
+        Raises:
+            StudyError: Its directory was deleted or damaged.
+        """
+        path = self.trial(trial) / "trial.json"
+        try:
+            return TrialTask.from_json(path.read_text())
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StudyError(
+                f"trial {trial} cannot be continued: {path} is missing or damaged",
+                because="what it has spent is on the ledger, but its plan and model are lost",
+                fix="restore it, or start a new study under another name",
+            ) from error
 
     def view(self) -> StudyView:
         """Return what the journal says now."""
@@ -200,7 +142,8 @@ class StudyFiles:
             StudyError: There is none of that name under ``root``.
         """
         files = cls(root, name)
-        if not files.spec.exists():
+        # A sealed study has another name than its directory, and is nobody's to open.
+        if not files.spec.exists() or _name_in(files.spec) != name:
             known = sorted(path.parent.name for path in root.glob("*/spec.yaml"))
             hint = did_you_mean(name, known)
             raise StudyError(
@@ -211,9 +154,25 @@ class StudyFiles:
         return files
 
 
+def _name_in(path: Path) -> Any:
+    """Return the name that a spec file gives, whatever version of this package wrote it."""
+    return (yaml.safe_load(path.read_text()) or {}).get("name")
+
+
+_DAY_MS = 86_400_000
 # What may differ between two launches of one study: nothing that changes what a trial is.
 _FREE = {"resources", "tracking", "cluster", "storage"}
-_FREE_SEARCH = {"num_trials", "max_concurrent"}
+_FREE_SEARCH = {"num_trials", "max_concurrent", "max_time"}
+
+
+def _anchored(spec: SweepSpec) -> SweepSpec:
+    """Return the spec with its tracking database by a path that holds in every directory."""
+    start, uri = "sqlite:///", spec.tracking.uri
+    if uri is None or not uri.startswith(start):
+        return spec
+    path = Path(uri.removeprefix(start)).resolve()
+    tracking = spec.tracking.model_copy(update={"uri": f"{start}{path}"})
+    return spec.model_copy(update={"tracking": tracking})
 
 
 def _differences(old: SweepSpec, new: SweepSpec) -> list[str]:
@@ -240,13 +199,14 @@ class Study:
 
     Args:
         spec: The spec to launch or continue.
+        files: Where, if not where the spec says.
     Raises:
         StudyError: The study runs in another process, or was launched from another spec.
     """
 
-    def __init__(self, spec: SweepSpec) -> None:
+    def __init__(self, spec: SweepSpec, *, files: StudyFiles | None = None) -> None:
         self.spec = spec
-        self.files = StudyFiles(Path(spec.storage.path).resolve(), spec.name)
+        self.files = files or StudyFiles(Path(spec.storage.path), spec.name)
         try:
             self._lock = FileLock(self.files.path / "lock", holder=f"study {spec.name!r}")
         except OSError as error:
@@ -271,7 +231,7 @@ class Study:
                     because="the spec that its charges belong to is lost",
                     fix="restore it, or give the new study another `name:`",
                 )
-            write_atomically(self.files.spec, self.spec.to_yaml().encode())
+            write_atomically(self.files.spec, _anchored(self.spec).to_yaml().encode())
             return
         changed = _differences(SweepSpec.from_yaml(self.files.spec), self.spec)
         if changed:
@@ -279,9 +239,9 @@ class Study:
                 f"study {self.spec.name!r} was launched from another spec",
                 because=f"changed since then: {', '.join(changed)}",
                 fix="give the new study another `name:`, or undo the change to continue this one "
-                "(num_trials, max_concurrent, resources, tracking and cluster may change)",
+                "(num_trials, max_concurrent, max_time, resources, tracking, cluster may change)",
             )
-        write_atomically(self.files.spec, self.spec.to_yaml().encode())
+        write_atomically(self.files.spec, _anchored(self.spec).to_yaml().encode())
 
     def check_data(self, content_hash: str) -> None:
         """Refuse other records than those of the first launch.
@@ -303,8 +263,11 @@ class Study:
 
     def write(self, event: str, **payload: Any) -> None:
         """Append one event to the journal, durably, and bring the view up to date."""
-        entry = {"time_ms": time.time_ns() // 1_000_000, "event": event, **payload}
-        _fold(self.view, self._journal.append(entry))
+        now = time.time_ns() // 1_000_000
+        if self.spec.privacy.accounting == "select":
+            now -= now % _DAY_MS  # the run time would tell the number of trials
+        entry = {"time_ms": now, "event": event, **payload}
+        fold_one(self.view, self._journal.append(entry))
 
     def write_task(self, task: TrialTask) -> None:
         """Store an admitted trial where its actor finds it."""
@@ -314,7 +277,7 @@ class Study:
 
     def write_report(self, report: TrialReport) -> None:
         """Append a trial's report."""
-        self.write("trial_report", **_report_payload(report))
+        self.write("trial_report", **report_payload(report))
 
     def write_end(
         self, report: TrialReport, state: TrialState, reason: str, artifacts: list[str]
@@ -322,28 +285,32 @@ class Study:
         """Append a trial's end, with its last report."""
         self.write(
             "trial_ended",
-            **_report_payload(report),
+            **report_payload(report),
             state=state.value,
             reason=reason,
             tags={},
             artifacts=artifacts,
         )
 
+    def last_report(self, trial: int) -> TrialReport:
+        """Return where a trial stood when it last reported."""
+        view = self.view.trials[trial]
+        return TrialReport(
+            trial=trial,
+            step=view.step,
+            metrics=view.metrics,
+            epsilon=math.inf if view.epsilon is None else view.epsilon,
+            rung=view.rung,
+            charged=view.charged,
+            value=view.value,
+            best_step=view.best_step,
+        )
+
+    def reports(self) -> Iterator[TrialReport]:
+        """Yield the reports so far, in their order."""
+        return replay(self._journal.records)
+
     def close(self) -> None:
         """Release journal and lock."""
         self._journal.close()
         self._lock.release()
-
-
-def _report_payload(report: TrialReport) -> dict[str, Any]:
-    finite = report.epsilon != float("inf")
-    return {
-        "trial": report.trial,
-        "step": report.step,
-        "epsilon": report.epsilon if finite else None,
-        "metrics": dict(report.metrics),
-        "value": report.value,
-        "best_step": report.best_step,
-        "charged": report.charged,
-        "wall_s": round(report.wall_s, 3),
-    }

@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from dpsweep.durable import read_log
+from dpsweep.privacy.accountants import epsilon_of
+from dpsweep.privacy.clock import EpsilonClock
+from dpsweep.privacy.ledger import study_spent, trial_file, trial_spent
 from dpsweep.results import load_sweep
 from dpsweep.spec import SweepSpec
 from dpsweep.trainables.data import load_dataset
 from dpsweep.trainables.data_sources import FASHION_MNIST_PATH
+from dpsweep.trial import TrialState
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "fashion_mnist.yaml"
 pytestmark = [
@@ -79,3 +84,56 @@ def test_best_of_eight_is_within_half_a_point_of_plain_opacus(tmp_path, ray_clus
     )
     print(f"dpsweep {best.metrics['test/accuracy']:.4f}, plain Opacus {expected:.4f}")
     assert abs(best.metrics["test/accuracy"] - expected) <= 0.005
+
+
+def test_eight_different_trials_at_once_are_judged_at_equal_epsilon(tmp_path, ray_cluster):
+    """Different noise, batches and schedules, eight processes at a time, on one budget."""
+    from dpsweep.sweep import run_sweep
+
+    rungs = (0.6, 0.8)
+    spec = SweepSpec(
+        name="eight",
+        data={
+            "dataset": "fashion_mnist",
+            "validation": {"fraction": 0.1, "visibility": "public"},
+        },
+        privacy={"trial_epsilon": 1.0, "accounting": "composed", "study_epsilon": 5.0},
+        search={
+            "sampler": "random",
+            "num_trials": 30,
+            "space": {
+                "method": "dp_sgd",
+                "optim.lr": {"loguniform": [0.003, 10]},
+                "batch.expected": {"choice": [256, 512, 1024]},
+                "noise.shape": {"choice": ["constant", "linear", "cosine", "exponential"]},
+                "noise.end_ratio": {"uniform": [0.5, 1.5]},
+                "train.max_steps": {"int": [300, 800]},
+            },
+        },
+        scheduler={"type": "epsilon_halving", "rungs": rungs, "reduction_factor": 3},
+        resources={"cpu": 0.25},
+        tracking={"uri": None},
+        storage={"path": str(tmp_path / "studies")},
+    )
+    result = run_sweep(spec)
+    assert result.state == "finished"
+    files, account = result.files, result.claims.account
+    first = [read_log(trial_file(files.ledger, number)) for number in range(8)]
+    assert len({r["pid"] for records in first for r in records if r["kind"] == "open"}) == 8
+    assert len(result.trials) > 8
+    for trial in result.trials:
+        spent = trial_spent(files.ledger, trial.trial_id)
+        assert epsilon_of(spent, delta=1e-5) == trial.epsilon <= 1.0
+    whole = study_spent(files.ledger, result.view.charged())
+    assert max(account.filter.cost(whole).values()) <= account.filter.budget
+    assert epsilon_of(whole, delta=1e-5) <= 5.0
+
+    decisions = result.decisions()
+    for row in decisions:
+        clock = EpsilonClock(files.task(row["trial"]).plan, delta=1e-5)
+        rung = rungs[row["rung"] - 1]
+        assert clock.epsilon_after(row["step"] - 1) < rung <= clock.epsilon_after(row["step"])
+        assert row["reason"]
+    pruned = {t.trial_id for t in result.trials if t.state is TrialState.PRUNED}
+    assert pruned == {row["trial"] for row in decisions if row["verdict"] == "stop"}
+    print(f"{len(result.trials)} trials, {len(pruned)} stopped, best {result.best().value:.4f}")

@@ -1,0 +1,203 @@
+"""What may be said of a study's privacy: its own epsilon, its trials', and what they cover."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from dpsweep.journal import StudyView, TrialView
+from dpsweep.privacy.accountants import AccountantName, PrivacyStatement, epsilon_of, shown_epsilon
+from dpsweep.privacy.events import Plan
+from dpsweep.privacy.ledger import study_spent, trial_spent
+from dpsweep.privacy.study_ledger import read_study_account
+from dpsweep.spec import SweepSpec
+from dpsweep.study import StudyFiles
+from dpsweep.trial import TrialState
+
+#: What the epsilon of a trial that did not run its whole plan is about.
+SO_FAR = "what this trial has spent so far, for information: its end may depend on its score"
+
+
+class Claims:
+    """The privacy statements of a study, by its accounting mode and its ledgers.
+
+    Args:
+        files: The study's files.
+        spec: Its frozen spec.
+        view: What its journal says.
+    """
+
+    def __init__(self, files: StudyFiles, spec: SweepSpec, view: StudyView) -> None:
+        self.files, self.spec, self.view = files, spec, view
+        self.account = read_study_account(files.ledger)
+
+    @property
+    def accounting(self) -> str:
+        """The accounting mode whose claim holds: the spec's, or unaccounted once it was broken."""
+        return "unaccounted" if self.downgraded else self.spec.privacy.accounting
+
+    @property
+    def downgraded(self) -> str | None:
+        """Why the claim was given up, by ledger or journal; None while it holds."""
+        return self.account.downgraded or self.view.downgraded or None
+
+    def epsilon_terms(self) -> dict[str, Any]:
+        """Return what must stand beside every epsilon of this study, as columns of a record."""
+        privacy = self.spec.privacy
+        return {
+            "delta": privacy.delta,
+            "privacy_unit": self.spec.data.privacy_unit,
+            "neighboring_relation": privacy.neighboring_relation,
+            "accountant": privacy.accountant,
+            "accounting": self.accounting,
+        }
+
+    def caption(self) -> str:
+        """Return what a table of trials must say about its epsilon column."""
+        lines = []
+        study, composed = self.study_statement(), self.composed()
+        if self.downgraded:
+            lines.append(
+                f"Downgraded from accounting={self.spec.privacy.accounting} to unaccounted, for "
+                f"good: {self.downgraded}"
+            )
+        if self.accounting != "select":
+            lines.append(
+                f"epsilon: one trial alone, {self._terms(composed)}; it covers "
+                f"{self._released(self._alone())}. Of a trial that did not finish: what it has "
+                "spent, for information."
+            )
+        is_open = self.accounting != "select" or bool(self.view.trials)
+        if study is not None and is_open:
+            lines.append(f"The study: {study.one_line()}.")
+        elif composed is not None:
+            lines.append(
+                f"For indication, all trials composed: epsilon={shown_epsilon(composed.epsilon)} "
+                f"({self._terms(composed)}); no guarantee, no filter was enforced."
+            )
+        return "\n".join(lines)
+
+    def _alone(self) -> str:
+        """Say what the epsilon of one trial covers."""
+        if self.accounting == "public":
+            return "one trial; those on public records cost nothing, the final run all of it"
+        if self.accounting == "composed":
+            return "one trial, as if it were the only one; the study's own epsilon is below"
+        return "one trial; the cost of the search is NOT included"
+
+    def _terms(self, spent: PrivacyStatement | None) -> str:
+        """Return all that stands beside an epsilon of a trial."""
+        privacy = self.spec.privacy
+        return (
+            f"delta={privacy.delta:g}, unit={self.spec.data.privacy_unit}, "
+            f"{privacy.neighboring_relation}, sampling={spent.sampling if spent else 'none'}, "
+            f"{privacy.accountant}; accounting={self.accounting}"
+        )
+
+    def _statement(
+        self,
+        epsilon: float,
+        *,
+        sampling: str,
+        released: str,
+        accountant: AccountantName | None = None,
+    ) -> PrivacyStatement:
+        privacy = self.spec.privacy
+        return PrivacyStatement(
+            epsilon=epsilon,
+            delta=privacy.delta,
+            accountant=accountant or privacy.accountant,
+            neighboring_relation=privacy.neighboring_relation,
+            sampling=sampling,
+            privacy_unit=self.spec.data.privacy_unit,
+            accounting=self.accounting,
+            released=self._released(released),
+        )
+
+    def _released(self, what: str) -> str:
+        """Say what an epsilon covers; exact scores on private records it never does."""
+        if self.spec.data.validation.visibility != "exact":
+            return what
+        return f"{what}; exact private validation scores and choices by them are not covered"
+
+    def study_statement(self) -> PrivacyStatement | None:
+        """Return what may be said of the study as a whole, or None where nothing may.
+
+        Guarantees:
+            ``composed``: the declared ``privacy.study_epsilon``, whatever was spent of it; it
+            covers all that the study releases. ``select``: the winner's configuration, score and
+            model, and nothing else. ``public``: the one final run, once it has begun. A study whose
+            preconditions were broken says nothing any more.
+        """
+        mode, privacy = self.accounting, self.spec.privacy
+        if mode == "composed" and privacy.study_epsilon is not None:
+            return self._statement(
+                privacy.study_epsilon,
+                sampling=self._spent.sampling,
+                released="the whole sweep: all models, reported scores and the choice of trials",
+            )
+        if mode == "select" and self.account.selection_epsilon is not None:
+            sampling = next((trial.sampling for trial in self.view.trials.values()), "none")
+            return self._statement(
+                self.account.selection_epsilon,
+                sampling=sampling,
+                released="the winner only: its configuration, score and model",
+            )
+        if mode == "public":
+            for view in self.view.trials.values():
+                if self.is_final(view):
+                    return self.trial_statement(view)
+        return None
+
+    def is_final(self, trial: TrialView) -> bool:
+        """Say whether a trial is the private run at the end of a public search."""
+        return self.spec.privacy.accounting == "public" and trial.records == "private"
+
+    @cached_property
+    def _spent(self) -> Plan:
+        return study_spent(self.files.ledger, self.view.charged())
+
+    def trial_statement(self, view: TrialView) -> PrivacyStatement:
+        """Return what may be said of one trial: alone, or as the winner of a selection."""
+        mode, privacy = self.accounting, self.spec.privacy
+        if mode == "select":
+            statement = self.study_statement()
+            assert statement is not None
+            return statement
+        spent = trial_spent(self.files.ledger, view.trial, at_least=view.charged)
+        released = "this trial alone; the cost of the search is not included"
+        if view.records == "private" and view.state is not TrialState.FINISHED:
+            released = SO_FAR
+        elif mode == "composed":
+            released = (
+                "this trial alone, as if it were the only one; the study as a whole: "
+                f"epsilon={shown_epsilon(privacy.study_epsilon)} at the same terms"
+            )
+        elif mode == "public":
+            released = "a model that no private record was used for"
+            if view.records == "private":
+                released = "the final run; its configuration was chosen on public records"
+        return self._statement(
+            epsilon_of(spent, delta=privacy.delta, accountant=privacy.accountant),
+            sampling=spent.sampling,
+            released=released,
+        )
+
+    def composed(self) -> PrivacyStatement | None:
+        """Return the sum over everything any trial ever ran, by RDP at the study's delta.
+
+        None under ``select``: it would tell how many trials there were.
+
+        Guarantees:
+            This is an indication, not a guarantee: the best order is chosen after the run. What
+            holds is ``study_statement``.
+        """
+        if self.spec.privacy.accounting == "select":
+            return None
+        spent = self._spent
+        return self._statement(
+            epsilon_of(spent, delta=self.spec.privacy.delta, accountant="rdp"),
+            accountant="rdp",
+            sampling=spent.sampling,
+            released="every trial ever run (indication, not a guarantee)",
+        )

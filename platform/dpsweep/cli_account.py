@@ -1,0 +1,86 @@
+"""The verbs of the privacy calculator: ``dpsweep account ...``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from dpsweep.cli_base import Json, Output
+from dpsweep.output import Format, print_records
+
+if TYPE_CHECKING:
+    from dpsweep.privacy.accountants import AccountantName
+
+account = typer.Typer(no_args_is_help=True, help="Privacy calculator; nothing is run.")
+
+Accountant = Annotated[str, typer.Option("--accountant", help="rdp | pld")]
+Delta = Annotated[float, typer.Option("--delta")]
+
+
+@account.command("epsilon")
+def account_epsilon(
+    events: Annotated[str, typer.Option("--events", help="JSON list of segments, or - for stdin.")],
+    delta: Delta,
+    accountant: Accountant = "rdp",
+    output: Output = Format.TABLE,
+    as_json: Json = False,
+) -> None:
+    """Print the epsilon of a list of privacy events."""
+    from dpsweep.account import account_epsilon as compute
+    from dpsweep.output import read_json
+
+    result = compute(read_json(events), delta=delta, accountant=cast("AccountantName", accountant))
+    print_records(result, Format.JSON if as_json else output)
+
+
+@account.command("steps")
+def account_steps(
+    sample_rate: Annotated[float, typer.Option("--sample-rate")],
+    noise_multiplier: Annotated[float, typer.Option("--noise-multiplier")],
+    epsilon: Annotated[float, typer.Option("--epsilon")],
+    delta: Delta,
+    accountant: Accountant = "rdp",
+    output: Output = Format.TABLE,
+    as_json: Json = False,
+) -> None:
+    """Print the last step that a budget allows."""
+    from dpsweep.account import account_steps as compute
+
+    result = compute(
+        sample_rate=sample_rate,
+        noise_multiplier=noise_multiplier,
+        epsilon=epsilon,
+        delta=delta,
+        accountant=cast("AccountantName", accountant),
+    )
+    print_records(result, Format.JSON if as_json else output)
+
+
+@account.command("noise")
+def account_noise(
+    sample_rate: Annotated[float, typer.Option("--sample-rate")],
+    steps: Annotated[int, typer.Option("--steps")],
+    epsilon: Annotated[float, typer.Option("--epsilon")],
+    delta: Delta,
+    shape: Annotated[
+        str, typer.Option("--shape", help="constant | linear | cosine | exponential | step")
+    ] = "constant",
+    end_ratio: Annotated[float, typer.Option("--end-ratio", help="Last value / start.")] = 1.0,
+    accountant: Accountant = "rdp",
+    output: Output = Format.TABLE,
+    as_json: Json = False,
+) -> None:
+    """Print the smallest start of a noise schedule that keeps a budget."""
+    from dpsweep.account import account_noise as compute
+
+    result = compute(
+        sample_rate=sample_rate,
+        steps=steps,
+        epsilon=epsilon,
+        delta=delta,
+        shape=shape,
+        end_ratio=end_ratio,
+        accountant=cast("AccountantName", accountant),
+    )
+    print_records(result, Format.JSON if as_json else output)

@@ -1,0 +1,173 @@
+"""How a study runs under each accounting mode; what each may claim is in README and the card.
+
+- ``composed`` and ``unaccounted``: one search on the private records. Composed bounds all of it by
+  a Renyi filter; unaccounted bounds each trial only, and says so.
+- ``public``: the search trains and scores on public records; then the winner's configuration is
+  frozen and run once on the private ones.
+- ``select``: a random number of independent trials, of which the best is released
+  (``dpsweep.sealed``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dpsweep.cluster.base import ClusterTarget
+from dpsweep.errors import StudyError
+from dpsweep.preflight import Preflight, SelectionCharge
+from dpsweep.privacy.filter import RenyiFilter
+from dpsweep.privacy.study_ledger import StudyLedger
+from dpsweep.schedulers import POLICIES
+from dpsweep.schedulers.base import TrialPolicy
+from dpsweep.sources import SearchSource, TaskList
+from dpsweep.stage import Stage
+from dpsweep.study import Observer, Study, StudyFiles, TrialTask
+from dpsweep.suggestions import Suggestions
+from dpsweep.trainables.data import SweepData
+from dpsweep.trial import TrialState
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Everything a mode works with.
+
+    Attributes:
+        checked: The checked spec.
+        study: Open for writing.
+        ledger: The study's ledger.
+        filter: Of a composed study.
+        selection: Of a study with accounting select; its charge is on the ledger.
+        num_draws: Number of trials drawn for this launch of a selection; the first launch's holds.
+        data: The records.
+        observer: Who watches.
+        target: Where trials run, connected.
+    """
+
+    checked: Preflight
+    study: Study
+    ledger: StudyLedger
+    filter: RenyiFilter | None
+    selection: SelectionCharge | None
+    num_draws: int
+    data: SweepData
+    observer: Observer
+    target: ClusterTarget
+
+    def policy(self) -> TrialPolicy:
+        """Return a fresh policy of the spec's scheduler."""
+        spec = self.checked.spec
+        scheduler = spec.scheduler.model_copy(update={"rungs": spec.rungs})
+        policy: TrialPolicy = POLICIES[spec.scheduler.type].from_spec(
+            scheduler, metric=spec.search.metric, maximize=spec.search.mode == "max"
+        )
+        return policy
+
+    def stage(self, checked: Preflight, data: SweepData, policy: TrialPolicy) -> Stage:
+        """Return a stage of this study."""
+        return Stage(
+            checked,
+            self.study,
+            self.ledger,
+            filter=self.filter,
+            data=data,
+            observer=self.observer,
+            policy=policy,
+        )
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a mode's run ended: ``finished`` or ``interrupted``, and why nothing more was started."""
+
+    state: str
+    reason: str = ""
+
+
+def run_search(launch: Launch) -> Ending:
+    """Search on the private records."""
+    return _search(launch, launch.checked, launch.data)
+
+
+def _search(launch: Launch, checked: Preflight, data: SweepData) -> Ending:
+    """Run the sampler's suggestions under the scheduler, on the given records."""
+    study, files, spec = launch.study, launch.study.files, checked.spec
+    if study.view.trials and not files.optuna.exists():
+        raise lost_optuna(files)
+    stage = launch.stage(checked, data, launch.policy())
+    stage.replay()
+    moving = (TrialState.RUNNING, TrialState.PAUSED)
+    kept = {number for number, trial in study.view.trials.items() if trial.state in moving}
+    suggestions = Suggestions(spec, checked.space, path=files.optuna)
+    suggestions.fail_orphans(kept)
+    running = [n for n in sorted(kept) if study.view.trials[n].state is TrialState.RUNNING]
+    unfinished = [files.task(number) for number in running]
+    for task in list(unfinished):
+        if launch.ledger.reserve(task.trial, task.full_plan, epsilon=task.planned_epsilon):
+            launch.observer.on_message(f"trial {task.trial}: continuing")
+            stage.admit(task)
+        else:  # a crash hit between the end of its reservation and that of the trial
+            stage.end_unreserved(task.trial)
+            unfinished.remove(task)
+
+    def plan(trial: int, values: Mapping[str, Any]) -> TrialTask:
+        if trial in study.view.trials:
+            raise lost_optuna(files)
+        return checked.admit(trial, values)
+
+    max_time = spec.search.max_time
+    source = SearchSource(
+        suggestions,
+        plan=plan,
+        ledger=launch.ledger,
+        admit=stage.admit,
+        refuse=stage.refuse,
+        unfinished=unfinished,
+        num_admitted=len(study.view.trials),
+        num_trials=checked.num_trials,
+        deadline=None if max_time is None else study.view.first_ms / 1000 + max_time,
+    )
+    return Ending(stage.execute(source, launch.target), source.end_reason)
+
+
+def run_public(launch: Launch) -> Ending:
+    """Search on the public records, then run the frozen winner once on the private ones."""
+    study, observer = launch.study, launch.observer
+    final = next((t for t in study.view.trials.values() if t.records == "private"), None)
+    if final is None:
+        with_test = launch.checked.spec.data.test.visibility == "public"
+        data = launch.data.for_public_search(with_test=with_test)
+        ending = _search(launch, launch.checked.for_public_search(), data)
+        if ending.state != "finished":
+            return ending
+        winner = study.view.best(maximize=launch.checked.spec.search.mode == "max")
+        if winner is None:
+            return Ending("finished", "no trial of the public search has finished")
+        number = max(study.view.trials) + 1
+        task = launch.checked.admit(number, winner.hparams)
+        observer.on_message(
+            f"the configuration of trial {winner.trial} is frozen; trial {number} runs it once on "
+            "the private records"
+        )
+        launch.ledger.reserve(number, task.full_plan, epsilon=task.planned_epsilon)
+    elif final.state is TrialState.RUNNING:
+        observer.on_message(f"trial {final.trial}: continuing the final run")
+        task = study.files.task(final.trial)
+    else:
+        return Ending("finished", "the final run has ended; it is never repeated")
+    fifo: TrialPolicy = POLICIES["fifo"].from_spec(
+        launch.checked.spec.scheduler, metric="", maximize=True
+    )
+    stage = launch.stage(launch.checked, launch.data, fifo)
+    stage.admit(task)
+    return Ending(stage.execute(TaskList([task]), launch.target), "the final run has ended")
+
+
+def lost_optuna(files: StudyFiles) -> StudyError:
+    """Describe a study whose trial numbers would be given out a second time."""
+    return StudyError(
+        f"{files.optuna} does not know all trials of the journal",
+        because="it was deleted, or replaced by an older copy",
+        fix="restore it, or start a new study under another name",
+    )

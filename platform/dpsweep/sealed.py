@@ -1,0 +1,216 @@
+"""Accounting mode select: a random number of sealed trials, of which only the best is released.
+
+Papernot and Steinke 2022, https://arxiv.org/abs/2110.03620. The trials run in a study of their own,
+``sealed/``, with its own journal, ledgers and resume, which is erased once the winner is out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dpsweep import entries
+from dpsweep.durable import DurableLog, read_log, write_atomically
+from dpsweep.errors import BadInputError, SweepError
+from dpsweep.modes import Ending, Launch
+from dpsweep.privacy.ledger import trial_file
+from dpsweep.privacy.randomness import secret_numpy_generator, secret_seed
+from dpsweep.privacy.selection import is_under
+from dpsweep.privacy.study_ledger import StudyLedger
+from dpsweep.sources import MAX_INFEASIBLE_IN_A_ROW
+from dpsweep.stage import Stage, give_up_claim
+from dpsweep.study import Observer, Study, StudyFiles, TrialTask
+from dpsweep.trial import TrialReport, TrialState
+
+SEALED = "sealed"
+_RAY_PREFIX, _RAY_NOTE = "dpsweep-", "ray-directory"
+
+
+@contextmanager
+def private_ray_directory(study: Study) -> Iterator[Path]:
+    """Give a directory that only this user can read, for all that Ray writes, and remove it.
+
+    Tune stages the state of all trials in Ray's session directory, which is open to everybody and
+    outlives the study. What a killed launch left there is removed as well.
+    """
+    note = _sealed_directory(study) / _RAY_NOTE
+    if note.exists():
+        _remove_ray_directory(Path(note.read_text()))
+    root = Path("/tmp")  # short: the length of a socket's path is limited
+    path = Path(tempfile.mkdtemp(prefix=_RAY_PREFIX, dir=root if root.is_dir() else None))
+    write_atomically(note, str(path).encode())
+    try:
+        yield path
+    finally:
+        _remove_ray_directory(path)
+
+
+def _remove_ray_directory(path: Path) -> None:
+    if path.name.startswith(_RAY_PREFIX):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _sealed_directory(study: Study) -> Path:
+    path = study.files.path / SEALED
+    path.mkdir(mode=0o700, exist_ok=True)
+    return path
+
+
+def run_selection(launch: Launch) -> Ending:
+    """Run a random number of independent trials in a sealed study and release the best.
+
+    Guarantees:
+        The number of trials is drawn before the data is opened and never depends on them; every
+        trial draws its configuration from the same prior (the space, given that a plan exists and
+        lies below the charged curve at every order) and all its randomness anew and in secret, its
+        initial weights included; no trial sees another. The journal, the tracking store, the
+        observer and ``SweepResult`` learn of the winner only, as trial 0; the sealed study is
+        erased once it is released.
+
+        Not covered: whoever can read this user's files or watch the processes while they run; the
+        run time, which grows with the number of trials (the journal keeps only the day, but files
+        have dates); and deaths of processes that depend on the data, after which a trial begins
+        anew up to ``resources.max_failures`` times.
+    """
+    study, spec = launch.study, launch.checked.spec
+    released = study.view.trials.get(0)
+    if released is not None and released.state is TrialState.FINISHED:
+        return Ending("finished", "the winner is released")
+    assert launch.selection is not None
+    _sealed_directory(study)
+    launch.observer.on_message(
+        "accounting select: the number of trials, their scores and their progress stay sealed; "
+        f"about {launch.selection.selection.mean:g} trials are to be expected"
+    )
+    apart = {"dataset_ledger": None, "dataset_epsilon": None, "dataset_delta": None}
+    privacy = spec.privacy.model_copy(update=apart)  # the study itself is on that ledger
+    sealed = Study(
+        spec.model_copy(update={"privacy": privacy}), files=StudyFiles(study.files.path, SEALED)
+    )
+    ledger = StudyLedger(sealed.files.ledger)
+    try:
+        if launch.ledger.has_begun_selection and not ledger.has_num_trials:
+            reason = f"{SEALED}/ was removed while the selection ran; trials would be drawn anew"
+            give_up_claim(study, launch.ledger, reason)
+            raise SweepError(reason, fix="start a new study under another name")
+        num_trials = ledger.num_trials(lambda: launch.num_draws)
+        launch.ledger.begin_selection()
+        stage = Stage(
+            launch.checked,
+            sealed,
+            ledger,
+            filter=None,
+            data=launch.data,
+            observer=Observer(),
+            policy=launch.policy(),
+            fresh_attempts=True,
+        )
+        running = [t.trial for t in sealed.view.trials.values() if t.state is TrialState.RUNNING]
+        source = _Draws(launch, stage, num_trials, [sealed.files.task(n) for n in running])
+        try:
+            state = stage.execute(source, launch.target)
+        except SweepError:
+            if not stage.violation:
+                raise
+            give_up_claim(study, launch.ledger, "a sealed trial violated its ledger")
+            raise SweepError(  # without the sealed trial's own words
+                "a sealed trial violated its ledger; nothing is released",
+                fix="do not trust this study before the cause is known",
+            ) from None
+        if state != "finished":
+            return Ending(state)
+        if sealed.view.downgraded or sealed.view.count(TrialState.PRUNED):
+            give_up_claim(study, launch.ledger, "a trial of the selection was not run as planned")
+        winner = sealed.view.best(maximize=spec.search.mode == "max")
+        if winner is not None:
+            _release(launch, sealed, winner.trial)
+    finally:
+        ledger.close()
+        sealed.close()
+    return Ending("finished", "the winner is released" if winner else "there is no winner")
+
+
+class _Draws:
+    """The independent trials of a selection: a given number of draws from the prior."""
+
+    def __init__(
+        self, launch: Launch, stage: Stage, num_trials: int, unfinished: list[TrialTask]
+    ) -> None:
+        self._launch, self._stage, self._num_trials = launch, stage, num_trials
+        self._waiting = unfinished
+        self._num_started = len(stage.study.view.trials)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """True when the drawn number of trials was started."""
+        return not self._waiting and self._num_started >= self._num_trials
+
+    def next_task(self, *, num_running: int) -> TrialTask | None:
+        """Return a trial that was interrupted, or a new draw."""
+        if self._waiting:
+            return self._waiting.pop(0)
+        if self.is_exhausted:
+            return None
+        task = self._draw()
+        self._stage.ledger.reserve(task.trial, task.full_plan, epsilon=task.planned_epsilon)
+        self._stage.admit(task)
+        self._num_started += 1
+        return task
+
+    def _draw(self) -> TrialTask:
+        """Draw a configuration in secret: which of them were drawn says how many there were."""
+        checked, charge = self._launch.checked, self._launch.selection
+        assert charge is not None
+        rng = secret_numpy_generator()
+        for _ in range(MAX_INFEASIBLE_IN_A_ROW):
+            try:
+                task = checked.admit(self._num_started, checked.space.sample(rng))
+            except BadInputError:
+                continue
+            if is_under(task.full_plan, charge.curve):
+                return dataclasses.replace(task, seed=secret_seed())
+        raise SweepError(
+            f"{MAX_INFEASIBLE_IN_A_ROW} draws in a row were infeasible",
+            fix="`dpsweep plan` shows the infeasible share of the space; narrow it",
+        )
+
+    def on_report(self, report: TrialReport) -> None:
+        """Nothing to learn: trials are independent."""
+
+    def on_end(self, report: TrialReport, state: TrialState) -> None:
+        """Nothing to learn: trials are independent."""
+
+
+def _release(launch: Launch, sealed: Study, winner: int) -> None:
+    """Copy the winner out of the sealed study as trial 0, then write it down."""
+    study, charge = launch.study, launch.selection
+    assert charge is not None
+    task = dataclasses.replace(sealed.files.task(winner), trial=0, seed=None)
+    source, target = sealed.files.trial(winner), study.files.trial(0)
+    target.mkdir(parents=True, exist_ok=True)
+    for path in sorted(source.glob("best*")):
+        write_atomically(target / path.name, path.read_bytes())
+    study.write_task(task)
+    task = dataclasses.replace(task, planned_epsilon=charge.epsilon)
+    study.write("trial_started", **entries.trial_started(launch.checked.spec, task))
+    copy = trial_file(study.files.ledger, 0)
+    copy.unlink(missing_ok=True)
+    with DurableLog(copy) as log:  # charges only: attempts and processes are nobody's business
+        for record in read_log(trial_file(sealed.files.ledger, winner)):
+            if record["kind"] == "charge":
+                log.append({key: value for key, value in record.items() if key != "seq"})
+    report = dataclasses.replace(
+        sealed.last_report(winner), trial=0, epsilon=charge.epsilon, done=True
+    )
+    state, reason = TrialState.FINISHED, "the best of the selection"
+    study.write_end(report, state, reason, entries.artifacts(study.files, 0))
+    launch.observer.on_view(study.view)
+
+
+def erase(study: Study) -> None:
+    """Remove the sealed study; what it has cost is on the study's own ledger."""
+    shutil.rmtree(study.files.path / SEALED, ignore_errors=True)

@@ -1,0 +1,174 @@
+"""Where a stage's trials come from: a search that admits what fits, or a fixed list of tasks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from dpsweep.errors import BadInputError, StudyError, SweepError
+from dpsweep.privacy.study_ledger import StudyLedger
+from dpsweep.study import TrialTask
+from dpsweep.suggestions import Outcome, Suggestions
+from dpsweep.trial import TrialReport, TrialState
+
+MAX_INFEASIBLE_IN_A_ROW = 200
+MAX_UNAFFORDABLE_IN_A_ROW = 20
+
+_OUTCOMES: Mapping[TrialState, Outcome] = {
+    TrialState.FINISHED: "finished",
+    TrialState.PRUNED: "pruned",
+    TrialState.FAILED: "failed",
+}
+
+
+class TaskSource(Protocol):
+    """Hands out admitted tasks, one at a time, and is told how their trials do."""
+
+    @property
+    def is_exhausted(self) -> bool:
+        """True when there will be no further task."""
+
+    def next_task(self, *, num_running: int) -> TrialTask | None:
+        """Return a task whose cost is reserved and whose files are written, or None to wait."""
+
+    def on_report(self, report: TrialReport) -> None:
+        """A trial has reported."""
+
+    def on_end(self, report: TrialReport, state: TrialState) -> None:
+        """A trial has ended."""
+
+
+class TaskList:
+    """Tasks that were admitted before, in order: a final run, or trials to repeat."""
+
+    def __init__(self, tasks: Sequence[TrialTask]) -> None:
+        self._tasks = list(tasks)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """True when all were handed out."""
+        return not self._tasks
+
+    def next_task(self, *, num_running: int) -> TrialTask | None:
+        """Return the next task."""
+        return self._tasks.pop(0) if self._tasks else None
+
+    def on_report(self, report: TrialReport) -> None:
+        """Nothing to learn."""
+
+    def on_end(self, report: TrialReport, state: TrialState) -> None:
+        """Nothing to learn."""
+
+
+class SearchSource:
+    """A search: what an earlier process left, then what the sampler suggests, while it fits.
+
+    A suggestion becomes a plan, and the study's ledger reserves the plan's cost before the trial
+    can start. One that does not fit waits for the trials in flight, whose pruning gives budget
+    back; when none is left it is given up for a cheaper one, and when several in a row do not fit
+    the study's budget is used up.
+
+    Args:
+        suggestions: The Optuna study.
+        plan: Makes a task of a configuration; raises BadInputError if it cannot run.
+        ledger: The study's ledger.
+        admit: Called with a task whose cost is reserved: writes its files and its journal entry.
+        refuse: Called with number, values and error of an infeasible configuration.
+        unfinished: Tasks to continue.
+        num_admitted: Trials admitted so far.
+        num_trials: Trials that will be admitted in all.
+        deadline: Time (``time.time()``) after which none is started, or None.
+    """
+
+    def __init__(
+        self,
+        suggestions: Suggestions,
+        *,
+        plan: Callable[[int, Mapping[str, Any]], TrialTask],
+        ledger: StudyLedger,
+        admit: Callable[[TrialTask], None],
+        refuse: Callable[[int, Mapping[str, Any], SweepError], None],
+        unfinished: Sequence[TrialTask],
+        num_admitted: int,
+        num_trials: int,
+        deadline: float | None,
+    ) -> None:
+        self._suggestions, self._plan, self._ledger = suggestions, plan, ledger
+        self._admit, self._refuse = admit, refuse
+        self._waiting = list(unfinished)
+        self._num_admitted, self._num_trials = num_admitted, num_trials
+        self._deadline = deadline
+        self._pending: TrialTask | None = None
+        self._num_unaffordable = 0
+        self.end_reason = ""
+
+    @property
+    def is_exhausted(self) -> bool:
+        """True when no further trial will be started."""
+        return bool(self.end_reason)
+
+    def next_task(self, *, num_running: int) -> TrialTask | None:
+        """Return the next task that fits, or None to wait for the running trials or for good."""
+        if self._waiting:
+            return self._waiting.pop(0)
+        while not self.is_exhausted:
+            task = self._pending or self._suggest()
+            self._pending = None
+            if task is None:
+                break
+            if self._ledger.reserve(task.trial, task.full_plan, epsilon=task.planned_epsilon):
+                self._num_admitted += 1
+                self._num_unaffordable = 0
+                self._admit(task)
+                return task
+            if num_running:
+                self._pending = task
+                return None
+            self._suggestions.refuse(task.trial, "its plan does not fit into the study's budget")
+            self._num_unaffordable += 1
+            if self._num_unaffordable == MAX_UNAFFORDABLE_IN_A_ROW:
+                self.end_reason = "the study's budget is used up: no further trial fits into it"
+        return None
+
+    def _suggest(self) -> TrialTask | None:
+        """Return the next feasible suggestion; None, and the search is over, if there is none."""
+        for _ in range(MAX_INFEASIBLE_IN_A_ROW):
+            if self._num_admitted >= self._num_trials:
+                self.end_reason = "all trials were started"
+                return None
+            if self._deadline is not None and time.time() >= self._deadline:
+                self.end_reason = "search.max_time has passed"
+                return None
+            suggestion = self._suggestions.ask()
+            if suggestion is None:
+                self.end_reason = "every point of the grid was tried"
+                return None
+            number, values = suggestion
+            try:
+                return self._plan(number, values)
+            except StudyError:
+                self._suggestions.tell(number, "failed")
+                raise
+            except BadInputError as error:
+                self._suggestions.refuse(number, error.message)
+                self._refuse(number, values, error)
+        raise SweepError(
+            f"{MAX_INFEASIBLE_IN_A_ROW} suggestions in a row were infeasible",
+            fix="`dpsweep plan` shows the infeasible share of the space; narrow it, or raise "
+            "privacy.trial_epsilon",
+        )
+
+    def on_report(self, report: TrialReport) -> None:
+        """Store the score of a report."""
+        value = report.metrics.get(self._suggestions.objectives[0])
+        if value is not None:
+            self._suggestions.report(report.trial, report.step, value)
+
+    def on_end(self, report: TrialReport, state: TrialState) -> None:
+        """Tell Optuna: complete with its objectives, pruned, or failed."""
+        known = {"dp/epsilon": report.epsilon}
+        values = [known.get(name, report.value) for name in self._suggestions.objectives]
+        scores = [value for value in values if value is not None]
+        whole = scores if len(scores) == len(values) else None
+        self._suggestions.tell(report.trial, _OUTCOMES[state], whole)

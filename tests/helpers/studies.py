@@ -1,0 +1,87 @@
+"""Specs, commands and look-ups that the tests of whole studies share."""
+
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dpsweep.durable import read_log
+
+DELTA = 1e-5
+
+
+def make_spec(root: Path, name="digits", **changes):
+    spec = {
+        "name": name,
+        "data": {
+            "dataset": "digits",
+            "validation": {"fraction": 0.2, "visibility": "public"},
+            "test": {"fraction": 0.2, "visibility": "public"},
+        },
+        "privacy": {"delta": DELTA, "trial_epsilon": 2.0, "accounting": "unaccounted"},
+        "search": {
+            "sampler": "random",
+            "num_trials": 3,
+            "space": {
+                "method": "dp_sgd",
+                "optim.lr": {"loguniform": [0.1, 4]},
+                "noise.shape": {"choice": ["constant", "cosine"]},
+                "noise.end_ratio": {"uniform": [0.5, 1.5], "when": {"noise.shape": "cosine"}},
+                "train.epochs": 5,
+            },
+        },
+        "report": {"points": 5},
+        "tracking": {"uri": f"sqlite:///{root}/mlflow.db"},
+        "storage": {"path": str(root / "studies")},
+    }
+    for key, value in changes.items():
+        section, _, leaf = key.partition("__")
+        if leaf:
+            spec[section] = {**spec[section], leaf: value}
+        else:
+            spec[section] = value
+    return spec
+
+
+def cli(*arguments, **kwargs):
+    command = [sys.executable, "-m", "dpsweep", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, **kwargs)
+
+
+def mlflow_rows(root, query):
+    with sqlite3.connect(root / "mlflow.db") as db:
+        return db.execute(query).fetchall()
+
+
+def children(root):
+    return mlflow_rows(
+        root,
+        "select r.status, p.value from runs r join tags t on t.run_uuid = r.run_uuid "
+        "and t.key = 'mlflow.parentRunId' join tags p on p.run_uuid = r.run_uuid "
+        "and p.key = 'dpsweep.trial' order by cast(p.value as int)",
+    )
+
+
+def start(path):
+    return subprocess.Popen(
+        [sys.executable, "-m", "dpsweep", "run", str(path)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for_steps(journal, steps, process, trial=0):
+    deadline = time.monotonic() + 180
+    while time.monotonic() < deadline:
+        assert process.poll() is None, process.stderr.read()
+        records = read_log(journal)
+        if any(r["event"] == "trial_report" and r["trial"] == trial and r["step"] >= steps
+               for r in records):  # fmt: skip
+            return
+        time.sleep(0.1)
+    pytest.fail(f"no report at step {steps}")

@@ -1,0 +1,29 @@
+"""The figures of the README come out of the commands that stand beside them."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PRICED = re.findall(
+    r"^\$ (.*dpsweep account .*?)   # epsilon ([\d.]+)$", (ROOT / "README.md").read_text(), re.M
+)
+
+
+def test_the_worked_example_is_there():
+    assert len(PRICED) == 4
+
+
+@pytest.mark.parametrize(("command", "epsilon"), PRICED)
+def test_the_worked_example(command, epsilon):
+    folder = str(Path(sys.executable).parent)
+    environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        command, shell=True, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(rf"epsilon +{re.escape(epsilon)}\b", done.stdout), done.stdout
