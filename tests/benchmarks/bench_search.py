@@ -20,8 +20,8 @@ from dpsweep.trial import TrialState
 SPEC = Path(__file__).with_name("search_fashion_mnist.yaml")
 HALVING = [
     "scheduler.type=epsilon_halving",
-    "scheduler.rungs=[0.6, 0.8]",
-    "scheduler.reduction_factor=4",
+    "scheduler.rungs=[0.42, 0.55]",
+    "scheduler.reduction_factor=3",
 ]
 SCHEDULERS = {
     "fifo": ["scheduler.type=fifo"],

@@ -189,7 +189,7 @@ def test_exact_private_scores_are_named_wherever_epsilon_is(tmp_path, ray_cluste
     spec["data"]["validation"] = {"fraction": 0.2, "visibility": "exact"}
     result = run_sweep(SweepSpec(**spec))
     assert "exact private validation scores" in result.best().to_dict()["released"]
-    assert "exact private validation scores" in result.caption()
+    assert "exact private validation scores" in result.claims.caption()
 
 
 def test_grid_with_conditions_runs_each_point_once(tmp_path, ray_cluster):
