@@ -21,7 +21,7 @@ def main() -> None:
     device = parser.parse_args().device
     commands = [["bench_linear_head.py", "--device", device]]
     if device == "cpu":
-        commands.append(["bench_accounting.py"])
+        commands += [["bench_accounting.py"], ["bench_search.py"]]
     for script, *arguments in commands:
         print(f"== {script}", flush=True)
         subprocess.run([sys.executable, HERE / script, *arguments], check=True)
