@@ -265,7 +265,7 @@ def test_promote(tmp_path):
     # Paused trials occupy nothing: the others ran in the same two slots, on reused actors.
     assert study.most_at_once == SLOTS
     pids = [pid for number in reached for pid in study.state(number)["pids"]]
-    assert SLOTS <= len(set(pids)) < len(pids) / 2
+    assert len(set(pids)) < len(pids) / 2
 
 
 def test_promotions_come_before_new_trials(tmp_path):
