@@ -65,6 +65,18 @@ def children(root):
     )
 
 
+def most_in_flight(files):
+    """Return how many trials of a study held a reservation at once."""
+    in_flight, most = set(), 0
+    for record in read_log(files.ledger / "study.jsonl"):
+        if record["kind"] == "reserve":
+            in_flight.add(record["trial"])
+        elif record["kind"] == "settle":
+            in_flight.discard(record["trial"])
+        most = max(most, len(in_flight))
+    return most
+
+
 def start(path):
     return subprocess.Popen(
         [sys.executable, "-m", "dpsweep", "run", str(path)],

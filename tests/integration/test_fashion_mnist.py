@@ -5,6 +5,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+from studies import most_in_flight
 
 from dpsweep.durable import read_log
 from dpsweep.privacy.accountants import epsilon_of
@@ -118,8 +119,10 @@ def test_eight_different_trials_at_once_are_judged_at_equal_epsilon(tmp_path, ra
     result = run_sweep(spec)
     assert result.state == "finished"
     files, account = result.files, result.claims.account
-    first = [read_log(trial_file(files.ledger, number)) for number in range(8)]
-    assert len({r["pid"] for records in first for r in records if r["kind"] == "open"}) == 8
+    assert most_in_flight(files) == 8
+    opened = [r for t in result.trials for r in read_log(trial_file(files.ledger, t.trial_id))]
+    # A trial that is stopped early hands its process on, maybe before the eighth one is up.
+    assert len({record["pid"] for record in opened if record["kind"] == "open"}) >= 6
     assert len(result.trials) > 8
     for trial in result.trials:
         spent = trial_spent(files.ledger, trial.trial_id)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from studies import DELTA, cli, make_spec, mlflow_rows, start, wait_for_steps
+from studies import DELTA, cli, make_spec, mlflow_rows, most_in_flight, start, wait_for_steps
 
 from dpsweep.durable import read_log
 from dpsweep.privacy.accountants import epsilon_of
@@ -116,14 +116,7 @@ def test_eight_trials_held_a_reservation_at_once(composed):
     _, result, observer = composed
     running = [sum(s is TrialState.RUNNING for s in states.values()) for states in observer.views]
     assert max(running) == 8
-    in_flight, most = set(), 0
-    for record in read_log(result.files.ledger / "study.jsonl"):
-        if record["kind"] == "reserve":
-            in_flight.add(record["trial"])
-        elif record["kind"] == "settle":
-            in_flight.discard(record["trial"])
-        most = max(most, len(in_flight))
-    assert most == 8
+    assert most_in_flight(result.files) == 8
 
 
 def test_pruning_buys_more_trials(composed):
