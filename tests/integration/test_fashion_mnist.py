@@ -5,7 +5,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from studies import most_in_flight
+from whole_studies import most_in_flight
 
 from dpsweep.durable import read_log
 from dpsweep.privacy.accountants import epsilon_of

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from studies import DELTA, cli, make_spec, mlflow_rows, most_in_flight, start, wait_for_steps
+from whole_studies import DELTA, cli, make_spec, mlflow_rows, most_in_flight, start, wait_for_steps
 
 from dpsweep.durable import read_log
 from dpsweep.privacy.accountants import epsilon_of

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from studies import DELTA, children, cli, make_spec, mlflow_rows, start, wait_for_steps
+from whole_studies import DELTA, children, cli, make_spec, mlflow_rows, start, wait_for_steps
 
 from dpsweep.durable import read_log
 from dpsweep.privacy.accountants import epsilon_of

@@ -1,7 +1,7 @@
 """What the driver writes down and carries out, without Ray's actors: reports, verdicts, claims."""
 
 import pytest
-from studies import make_spec
+from whole_studies import make_spec
 
 from dpsweep.errors import SweepError
 from dpsweep.preflight import preflight
