@@ -17,6 +17,11 @@ from dpsweep.trial import TrialState
 #: What the epsilon of a trial that did not run its whole plan is about.
 SO_FAR = "what this trial has spent so far, for information: its end may depend on its score"
 
+#: What an epsilon is about, where claims and runs of the tracking store say the same.
+WINNER = "the winner only: its configuration, score and model"
+FINAL_RUN = "the final run; its configuration was chosen on public records"
+PUBLIC_MODEL = "a model that no private record was used for"
+
 
 class Claims:
     """The privacy statements of a study, by its accounting mode and its ledgers.
@@ -141,7 +146,7 @@ class Claims:
             return self._statement(
                 self.account.selection_epsilon,
                 sampling=sampling,
-                released="the winner only: its configuration, score and model",
+                released=WINNER,
             )
         if mode == "public":
             for view in self.view.trials.values():
@@ -174,9 +179,9 @@ class Claims:
                 f"epsilon={shown_epsilon(privacy.study_epsilon)} at the same terms"
             )
         elif mode == "public":
-            released = "a model that no private record was used for"
+            released = PUBLIC_MODEL
             if view.records == "private":
-                released = "the final run; its configuration was chosen on public records"
+                released = FINAL_RUN
         return self._statement(
             epsilon_of(spent, delta=privacy.delta, accountant=privacy.accountant),
             sampling=spent.sampling,

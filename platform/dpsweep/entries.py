@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsweep import __version__
-from dpsweep.claims import SO_FAR
+from dpsweep.claims import FINAL_RUN, PUBLIC_MODEL, SO_FAR, WINNER
 from dpsweep.durable import write_atomically
 from dpsweep.errors import NothingWithinBudgetError
 from dpsweep.privacy.dataset_ledger import read_dataset_ledger
@@ -152,11 +152,9 @@ def trial_started(spec: SweepSpec, task: TrialTask) -> dict[str, Any]:
 def _released(spec: SweepSpec, task: TrialTask) -> str:
     """Say what the epsilon of a trial's run is about."""
     if task.records == "public":
-        return "a model that no private record was used for"
-    return {
-        "select": "the winner only: its configuration, score and model",
-        "public": "the final run; its configuration was chosen on public records",
-    }.get(spec.privacy.accounting, "this trial alone; for the study see its own run")
+        return PUBLIC_MODEL
+    alone = "this trial alone; for the study see its own run"
+    return {"select": WINNER, "public": FINAL_RUN}.get(spec.privacy.accounting, alone)
 
 
 def verdict(report: TrialReport, said: Verdict) -> dict[str, Any]:

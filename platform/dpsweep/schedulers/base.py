@@ -111,6 +111,15 @@ class RungPolicy(ABC):
     def _judge(self, rung: int, entry: tuple[float, int]) -> Verdict:
         """Say what happens to a trial that stands in the ranking of ``rung`` by now."""
 
+    def _against(self, rung: int, loss: float, cutoff: float, described: str) -> Verdict:
+        """Stop a trial whose loss at ``rung`` is above the cut-off, and say why or why not."""
+        where = f"{self._text(loss)} at {self._name(rung)}"
+        if loss > cutoff:
+            decision, reason = Decision.STOP, f"{where} is {self._worse} {described}"
+        else:
+            decision, reason = Decision.CONTINUE, f"{where} reaches {described}"
+        return Verdict(decision, rung, self._score(loss), self._score(cutoff), reason)
+
     def choose_paused(self, paused: Collection[int]) -> int | None:
         """Choose none: this policy does not pause."""
         return None

@@ -100,16 +100,11 @@ class EpsilonHalving(RungPolicy):
         ranking, loss = self._ranking[rung], entry[0]
         number = max(1, self._num_best(rung))
         cutoff = ranking[number - 1][0]
-        where = f"{self._text(loss)} at {self._name(rung)}"
         if len(ranking) == 1:
-            reason = f"{where} is the first there"
+            reason = f"{self._text(loss)} at {self._name(rung)} is the first there"
             return Verdict(Decision.CONTINUE, rung, self._score(loss), reason=reason)
         described = f"the cut-off {self._text(cutoff)} (best {number} of {len(ranking)})"
-        if loss > cutoff:
-            decision, reason = Decision.STOP, f"{where} is {self._worse} {described}"
-        else:
-            decision, reason = Decision.CONTINUE, f"{where} reaches {described}"
-        return Verdict(decision, rung, self._score(loss), self._score(cutoff), reason)
+        return self._against(rung, loss, cutoff, described)
 
     def _pause(self, rung: int, entry: tuple[float, int]) -> Verdict:
         ranking = self._ranking[rung]

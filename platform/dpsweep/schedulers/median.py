@@ -45,18 +45,15 @@ class MedianPolicy(RungPolicy):
         )
 
     def _judge(self, rung: int, entry: tuple[float, int]) -> Verdict:
-        loss, where = entry[0], f"{self._text(entry[0])} at {self._name(rung)}"
+        loss = entry[0]
         num_others = len(self._ranking[rung]) - 1
         if num_others < max(1, self.min_trials):
+            where = f"{self._text(loss)} at {self._name(rung)}"
             reason = f"{where} is not judged among {num_others} others: {self.min_trials} needed"
             return Verdict(Decision.CONTINUE, rung, self._score(loss), reason=reason)
         median = self._median_without(rung, entry)
         described = f"{self._text(median)}, the median of {num_others} others"
-        if loss > median:
-            decision, reason = Decision.STOP, f"{where} is {self._worse} {described}"
-        else:
-            decision, reason = Decision.CONTINUE, f"{where} reaches {described}"
-        return Verdict(decision, rung, self._score(loss), self._score(median), reason)
+        return self._against(rung, loss, median, described)
 
     def _median_without(self, rung: int, entry: tuple[float, int]) -> float:
         """Return the median loss at a rung of all but one; of two middle ones their mean."""
