@@ -119,23 +119,53 @@ TRAIN_HYPERPARAMETERS = (
         optional=True,
         changes_privacy=True,
     ),
+    Hyperparameter(
+        "train.num_private",
+        "int",
+        None,
+        "Train on this many of the declared private records, chosen without looking at them.",
+        low=1,
+        optional=True,
+        changes_privacy=True,
+    ),
+    Hyperparameter(
+        "train.repeat",
+        "int",
+        0,
+        "Number of a repetition: trials that differ in it alone are one configuration, run again.",
+        low=0,
+    ),
 )
+
+
+def num_private_of(hparams: Mapping[str, Any], declared: int) -> int:
+    """Return the public number of private records that a configuration trains on.
+
+    >>> num_private_of({"train.num_private": 500}, 2000)
+    500
+    >>> num_private_of({"train.num_private": None}, 2000)
+    2000
+    """
+    wanted = hparams["train.num_private"]
+    return declared if wanted is None else min(wanted, declared)
 
 
 def sample_rate_of(hparams: Mapping[str, Any], num_private: int) -> float:
     """Return the probability with which one record enters a batch.
 
     Args:
-        hparams: ``batch.sample_rate`` and ``batch.expected``.
+        hparams: ``batch.sample_rate``, ``batch.expected`` and ``train.num_private``.
         num_private: Declared (public) number of private records.
     Returns:
         A number in (0, 1].
     Raises:
         InfeasibleBudgetError: The expected batch is larger than the declared number of records.
 
-    >>> sample_rate_of({"batch.sample_rate": None, "batch.expected": 64}, 256)
+    >>> hparams = {"batch.sample_rate": None, "batch.expected": 64, "train.num_private": None}
+    >>> sample_rate_of(hparams, 256)
     0.25
     """
+    num_private = num_private_of(hparams, num_private)
     if num_private < 1:
         raise InfeasibleBudgetError(
             f"there is no private record to train on (declared: {num_private})",
@@ -236,7 +266,7 @@ class ClassifierMethod(Method):
 
         The private records are only referenced here: nothing is computed from them.
         """
-        from dpsweep.trainables.data import training_tensors
+        from dpsweep.trainables.data import first_rows, training_tensors
         from dpsweep.trainables.models import build_model
         from dpsweep.trainables.optim import build_optimizer, learning_rates
 
@@ -247,7 +277,7 @@ class ClassifierMethod(Method):
         self._position = 0
         self._sample_rate = sample_rate_of(hparams, data.info.num_private)
         # The normaliser comes from declared numbers: the true batch size is private.
-        self._expected_batch = self._sample_rate * data.info.num_private
+        self._expected_batch = self._sample_rate * num_private_of(hparams, data.info.num_private)
         self._model = build_model(
             hparams["model.name"],
             data.info,
@@ -259,6 +289,9 @@ class ClassifierMethod(Method):
         self._optimizer = build_optimizer(self._parameters, hparams)
         self._learning_rates = learning_rates(hparams, self._num_steps)
         self._inputs, self._labels = training_tensors(data, "private", context.device)
+        self._rows = first_rows(
+            data.info.num_private, hparams["train.num_private"], len(self._labels)
+        )
 
     def run(self, start: int, stop: int) -> None:
         """Execute positions ``start`` to ``stop - 1``, one optimizer step each.
@@ -300,10 +333,9 @@ class ClassifierMethod(Method):
 
     def _draw_batch(self, generator: np.random.Generator, sample_rate: float) -> np.ndarray:
         """Return the sorted rows of one Poisson batch, int64, possibly empty."""
-        num_records = len(self._labels)
         if sample_rate >= 1.0:
-            return np.arange(num_records)
-        return np.flatnonzero(generator.random(num_records) < sample_rate)
+            return self._rows
+        return self._rows[generator.random(len(self._rows)) < sample_rate]
 
     def evaluate(self, part: str) -> dict[str, float]:
         """Return accuracy (share in [0, 1]) and mean cross-entropy (nats) on a part of the data.
@@ -311,25 +343,8 @@ class ClassifierMethod(Method):
         Raises:
             DataError: The part has no record.
         """
-        import torch
-
-        from dpsweep.trainables.data import part_tensors
-
-        inputs, labels = part_tensors(self._data, part)
-        if len(labels) == 0:
-            raise DataError(f"the data has no {part} part", fix=f"give data.{part}.fraction")
-        self._model.eval()
         block = max(int(self._hparams["batch.physical"]), 256)
-        correct = 0
-        loss = 0.0
-        with torch.no_grad():
-            for begin in range(0, len(labels), block):
-                x = inputs[begin : begin + block].to(self._context.device)
-                y = labels[begin : begin + block].to(self._context.device)
-                logits = self._model(x)
-                correct += int((logits.argmax(dim=1) == y).sum())
-                loss += float(torch.nn.functional.cross_entropy(logits, y, reduction="sum"))
-        return {"accuracy": correct / len(labels), "loss": loss / len(labels)}
+        return score(self._model, self._data, part, block=block, device=self._context.device)
 
     def state_dict(self) -> dict[str, Any]:
         """Return model, optimizer and position (tensors on the CPU).
@@ -359,6 +374,40 @@ class ClassifierMethod(Method):
         for parameter in model.parameters():
             parameter.requires_grad_(False)
         return model.eval()
+
+
+def score(
+    model: torch.nn.Module, data: SweepData, part: str, *, block: int, device: str
+) -> dict[str, float]:
+    """Return a classifier's accuracy (share in [0, 1]) and mean cross-entropy (nats) on a part.
+
+    Args:
+        model: (records, *input_shape) float32 -> (records, classes) logits; left in eval mode.
+        data: The records; features stored in half precision are widened block by block.
+        part: ``validation`` or ``test``.
+        block: Records that are scored at once.
+        device: Where the model is.
+    Raises:
+        DataError: The part has no record.
+    """
+    import torch
+
+    from dpsweep.trainables.data import part_tensors
+
+    inputs, labels = part_tensors(data, part)
+    if len(labels) == 0:
+        raise DataError(f"the data has no {part} part", fix=f"give data.{part}.fraction")
+    model.eval()
+    correct = 0
+    loss = 0.0
+    with torch.no_grad():
+        for begin in range(0, len(labels), block):
+            x = inputs[begin : begin + block].to(device, torch.float32)
+            y = labels[begin : begin + block].to(device)
+            logits = model(x)
+            correct += int((logits.argmax(dim=1) == y).sum())
+            loss += float(torch.nn.functional.cross_entropy(logits, y, reduction="sum"))
+    return {"accuracy": correct / len(labels), "loss": loss / len(labels)}
 
 
 def _copy_to_cpu(value: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -44,6 +45,7 @@ class DatasetInfo:
         class_names: One name per class.
         has_own_validation: True if the dataset comes with a validation part, whose size is then
             counted in its files and not declared.
+        features: Key of the ``FeatureSpec`` that the records are features of; empty for raw ones.
     """
 
     name: str
@@ -55,6 +57,7 @@ class DatasetInfo:
     num_public: int
     class_names: tuple[str, ...]
     has_own_validation: bool = False
+    features: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,12 +73,14 @@ class SweepData:
             depends on private records without noise: it stays beside the data.
         records: Whose records a method trains on, which it finds in ``private``: private ones,
             or public ones that stand in for them (``for_public_search``).
+        feature_root: Directory of the feature store, or None to compute features in memory.
     """
 
     info: DatasetInfo
     parts: dict[str, Arrays]
     content_hash: str
     records: Records = "private"
+    feature_root: Path | None = None
 
     def for_public_search(self, *, with_test: bool) -> SweepData:
         """Return the same data with the public records in the place of the private ones.
@@ -101,7 +106,7 @@ class SweepData:
         if not with_test:
             parts["test"] = none
         info = replace(self.info, num_private=self.info.num_public, num_public=0)
-        return SweepData(info, parts, _content_hash(parts), "public")
+        return SweepData(info, parts, _content_hash(parts), "public", self.feature_root)
 
 
 def describe_dataset(spec: DataSpec) -> DatasetInfo:
@@ -206,6 +211,23 @@ def _content_hash(parts: dict[str, Arrays]) -> str:
             digest.update(f"{part} {array.dtype.str} {array.shape}\n".encode())
             digest.update(array.data)
     return digest.hexdigest()
+
+
+def first_rows(declared: int, wanted: int | None, actual: int) -> np.ndarray:
+    """Return the sorted rows, int64, of the ``wanted`` private records that a trial trains on.
+
+    Guarantees:
+        Which rows they are is a function of the two declared numbers alone; a row that is not
+        there is left out, and without ``wanted`` all ``actual`` rows are taken.
+
+    >>> first_rows(declared=10, wanted=4, actual=10).tolist()
+    [2, 4, 6, 8]
+    """
+    if wanted is None or wanted >= declared:
+        return np.arange(actual)
+    chosen = np.random.default_rng(SPLIT_SEED + 1).permutation(declared)[:wanted]
+    chosen.sort()
+    return chosen[chosen < actual]
 
 
 def part_tensors(data: SweepData, part: str) -> tuple[torch.Tensor, torch.Tensor]:

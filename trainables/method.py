@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.accountants import AccountantName
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from dpsweep.trainables.data import DatasetInfo, SweepData
+    from dpsweep.trainables.features import FeatureSpec
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,14 @@ class PlanContext:
         budget: Cap of one trial (trial_epsilon, delta, neighboring relation).
         accountant: Accountant that calibrates and bounds the plan.
         num_private: Declared (public) number of private training records; not ``len(data)``.
+        validation: Whose the validation records are: public ones, private ones with noisy scores,
+            or private ones with exact scores (no guarantee).
     """
 
     budget: PrivacyBudget
     accountant: AccountantName
     num_private: int
+    validation: Literal["public", "noisy", "exact"] = "public"
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,20 @@ class Method(ABC):
         """
         return []
 
+    @classmethod
+    def extractor(cls, hparams: Mapping[str, Any], info: DatasetInfo) -> FeatureSpec | None:
+        """Return the frozen features that a configuration trains on; None for raw records.
+
+        The platform computes them once for all trials, before the first one starts.
+
+        Args:
+            hparams: Every declared hyperparameter with its value.
+            info: Shapes and declared sizes of the raw data.
+        Raises:
+            BadInputError: The features cannot be had here; says how to get them.
+        """
+        return None
+
     @abstractmethod
     def prepare(
         self, data: SweepData, hparams: Mapping[str, Any], plan: Plan, context: RunContext
@@ -116,6 +134,14 @@ class Method(ABC):
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what ``state_dict`` returned; secret randomness is drawn anew."""
+
+    def private_report(self) -> dict[str, Any] | None:
+        """Return figures about single private records, or None (most methods).
+
+        They are private themselves: the platform writes them, at the end of a trial, to a local
+        file that says so, never under accounting ``select``; they never leave the actor otherwise.
+        """
+        return None
 
     @abstractmethod
     def export(self) -> torch.nn.Module:

@@ -65,6 +65,7 @@ def expected_batch(task: TrialTask, num_private: int) -> float:
     """Return the expected number of records of a step, of the plan's first event."""
     event = task.plan.runs[0].event
     rate = event.sample_rate if isinstance(event, PoissonGaussian) else 1.0
+    num_private = min(task.hparams.get("train.num_private") or num_private, num_private)
     if not task.is_private:  # its plan says nothing about batches; its hyperparameters may
         expected = task.hparams.get("batch.expected", num_private)
         return float(expected)

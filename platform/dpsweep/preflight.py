@@ -89,7 +89,12 @@ class Preflight:
             problem = parameter.problem(hparams[parameter.name])
             if problem:
                 raise InfeasibleBudgetError(f"{parameter.name} {problem}")
-        context = PlanContext(self.budget, self.spec.privacy.accountant, self.info.num_private)
+        context = PlanContext(
+            self.budget,
+            self.spec.privacy.accountant,
+            self.info.num_private,
+            self.spec.data.validation.visibility,
+        )
         plan = method.plan(hparams, context).merged()
         task = TrialTask(
             trial,
