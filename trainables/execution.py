@@ -5,6 +5,7 @@ Nothing here knows Ray; ``dpsweep.trainables.base`` turns it into a Ray Tune tra
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from dpsweep.durable import write_atomically
 from dpsweep.errors import CheckpointError, LedgerError
 from dpsweep.privacy.accountants import AccountantName, epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
@@ -33,6 +35,10 @@ if TYPE_CHECKING:
     import torch
 
     from dpsweep.trainables.data import SweepData
+
+
+#: Folder of a trial's directory for what must not be shown to anybody.
+PRIVATE_FOLDER = "private"
 
 
 @dataclass(frozen=True)
@@ -323,6 +329,8 @@ class TrialExecution:
         if is_better:
             self._store.save("best", snapshot)
         self._store.save("last", snapshot)
+        if self.position == self.end and not self.settings.fresh_attempts:
+            write_private_report(self._store.directory, self.method)
 
     def _report(self) -> TrialReport:
         done = self.position >= self.end
@@ -368,6 +376,22 @@ class TrialExecution:
     def close(self) -> None:
         """Release the ledger, so that another process may continue the trial."""
         self.ledger.close()
+
+
+def write_private_report(directory: Path, method: Method) -> None:
+    """Write a method's figures about single private records, if it has any, for its owner alone.
+
+    Guarantees:
+        The file is readable by the owner of the study only and is not among the artifacts that
+        are sent to the tracking store. It is not covered by any epsilon: whoever shows it gives
+        up the guarantee.
+    """
+    figures = method.private_report()
+    if figures is None:
+        return
+    folder = directory / PRIVATE_FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    write_atomically(folder / "report.json", json.dumps(figures, indent=2).encode())
 
 
 def _named(part: str, values: Mapping[str, float]) -> dict[str, float]:

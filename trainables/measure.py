@@ -17,9 +17,10 @@ from dpsweep.errors import ResourceError
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.data import DatasetInfo, SweepData
-from dpsweep.trainables.method import Method, RunContext
+from dpsweep.trainables.method import Method, RunContext, first_training_run
 
-_MOST_BYTES = 256 * 2**20  # of made-up records
+_MOST_BYTES = 2**30  # of made-up records
+_MOST_PUBLIC = 2048
 _MOST_VALIDATION = 1024
 _REPEATS = 3
 
@@ -51,9 +52,10 @@ def measure(
 ) -> Measurement:
     """Run a few steps and an evaluation on random records of the declared shapes.
 
-    No record of the data is opened. Batches have the expected size of the plan's first event; it
-    is approached from small ones, and where the deadline does not allow the whole size, the time
-    of a smaller batch is scaled up.
+    No record of the data is opened: features are made up as features. Batches have the expected
+    size of the plan's first training step; it is approached from small ones, and where the deadline
+    does not allow the whole size, the time of a smaller batch is scaled up. Events before training
+    run once and are not timed.
 
     Args:
         method: Class of the method.
@@ -71,7 +73,11 @@ def measure(
 
     if device == "cuda" and not torch.cuda.is_available():
         raise ResourceError("this machine has no GPU that torch can use")
-    first = plan.runs[0]
+    extractor = method.extractor(hparams, info)
+    if extractor is not None:
+        info = extractor.describe(info)
+    first = first_training_run(plan)
+    before = plan.runs[: plan.runs.index(first)]
     is_sampled = isinstance(first.event, PoissonGaussian)
     rate = first.event.sample_rate if isinstance(first.event, PoissonGaussian) else 1.0
     batch = max(1, round(rate * info.num_private))
@@ -85,14 +91,15 @@ def measure(
     instance = method()
     with _threads(threads):
         data = _made_up(info, num_records)
-        instance.prepare(data, hparams, Plan(tuple(runs)), RunContext(0, 0, device))
-        step_s, known_size, position = 0.0, 1, 0
+        instance.prepare(data, hparams, Plan((*before, *runs)), RunContext(0, 0, device))
+        step_s, known_size, position = 0.0, 1, sum(run.count for run in before)
+        instance.run(0, position)
         for size, run in zip(sizes, runs):
             if time.monotonic() + run.count * step_s * size / known_size > deadline:
                 break
             step_s, known_size = _fastest_step(instance, position, run.count, device), size
             position += run.count
-        if not position:
+        if not step_s:
             raise ResourceError("no time was left to measure it")
         started = time.perf_counter()
         instance.evaluate("validation")
@@ -137,15 +144,20 @@ def _made_up(info: DatasetInfo, num_records: int) -> SweepData:
     def part(count: int) -> tuple[np.ndarray, np.ndarray]:
         block = rng.standard_normal((min(count, 1024), *info.input_shape), dtype=np.float32)
         inputs = np.resize(block, (count, *info.input_shape))
-        return inputs, rng.integers(0, info.num_classes, size=count)
+        return inputs, np.arange(count) % info.num_classes
 
     num_validation = max(1, min(info.num_validation, _MOST_VALIDATION))
+    num_public = min(info.num_public, _MOST_PUBLIC)
     made_up = dataclasses.replace(
-        info, num_private=num_records, num_validation=num_validation, num_test=0, num_public=0
+        info,
+        num_private=num_records,
+        num_validation=num_validation,
+        num_test=0,
+        num_public=num_public,
     )
     parts = {
         "private": part(num_records),
-        "public": part(0),
+        "public": part(num_public),
         "validation": part(num_validation),
         "test": part(0),
     }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.accountants import AccountantName
 from dpsweep.privacy.budget import PrivacyBudget
-from dpsweep.privacy.events import Plan
+from dpsweep.privacy.events import EventRun, Plan
 
 if TYPE_CHECKING:
     import torch
@@ -53,6 +53,11 @@ class RunContext:
     study_seed: int
     trial: int
     device: str = "cpu"
+
+
+def first_training_run(plan: Plan) -> EventRun:
+    """Return the first events of a plan that are training steps; its first ones if none are."""
+    return next((run for run in plan.runs if run.phase == "train"), plan.runs[0])
 
 
 class Method(ABC):

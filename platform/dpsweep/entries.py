@@ -121,12 +121,9 @@ def study_downgraded(files: StudyFiles, reason: str) -> dict[str, Any]:
 
 def trial_started(spec: SweepSpec, task: TrialTask) -> dict[str, Any]:
     """Return the entry of a trial's launch or continuation."""
-    sigmas = [
-        run.event.noise_multiplier
-        for run in task.plan.runs
-        if hasattr(run.event, "noise_multiplier")
-    ]
-    rates = [run.event.sample_rate for run in task.plan.runs if hasattr(run.event, "sample_rate")]
+    training = [run.event for run in task.plan.runs if run.phase == "train"]
+    sigmas = [event.noise_multiplier for event in training if hasattr(event, "noise_multiplier")]
+    rates = [event.sample_rate for event in training if hasattr(event, "sample_rate")]
     # None: there is no finite one.
     epsilon = task.planned_epsilon if task.is_private else None
     sampling = task.full_plan.sampling

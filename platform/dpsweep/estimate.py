@@ -13,6 +13,7 @@ from typing import Any
 from dpsweep.preflight import Preflight
 from dpsweep.privacy.events import PoissonGaussian
 from dpsweep.study import TrialTask
+from dpsweep.trainables.method import first_training_run
 from dpsweep.trial import report_interval
 
 MEASURED = 3
@@ -62,8 +63,10 @@ class Estimate:
 
 
 def expected_batch(task: TrialTask, num_private: int) -> float:
-    """Return the expected number of records of a step, of the plan's first event."""
-    event = task.plan.runs[0].event
+    """Return the expected number of records of a training step; 0 for an empty plan."""
+    if not len(task.plan):
+        return 0.0
+    event = first_training_run(task.plan).event
     rate = event.sample_rate if isinstance(event, PoissonGaussian) else 1.0
     num_private = min(task.hparams.get("train.num_private") or num_private, num_private)
     if not task.is_private:  # its plan says nothing about batches; its hyperparameters may

@@ -111,7 +111,7 @@ class Planner:
             epsilons = np.full(len(positions), np.inf)
         else:
             epsilons = np.array([clock.epsilon_after(int(p)) for p in positions])
-        fractions = positions / len(task.plan)
+        fractions = positions / max(len(task.plan), 1)
         seen, exact = self._curves.scores(number, values, fractions=fractions, epsilons=epsilons)
         return Planned(
             task=dataclasses.replace(task, hparams={}, plan=Plan(()), validation_plan=Plan(())),
@@ -128,7 +128,8 @@ class Planner:
 
     def _step_s(self, task: TrialTask) -> float:
         """Return made-up seconds: longer for larger batches, different for each trial."""
-        rate = getattr(task.plan.runs[0].event, "sample_rate", 1.0)
+        rates = [getattr(run.event, "sample_rate", 1.0) for run in task.plan.runs[-1:]]
+        rate = rates[0] if rates else 0.0
         rng = np.random.default_rng(public_seed(self._checked.spec.seed, task.trial, "step time"))
         seconds = _STEP_S + _RECORD_S * rate * self._checked.info.num_private
         return seconds * float(np.exp(_SPREAD * rng.standard_normal()))

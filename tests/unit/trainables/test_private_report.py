@@ -1,0 +1,63 @@
+"""Figures about single records stay in a file of the study's owner; plans may be empty."""
+
+import json
+import stat
+
+import pytest
+
+from dpsweep.privacy.events import EventRun, Gaussian, Plan
+from dpsweep.trainables import execution
+from dpsweep.trainables.execution import PRIVATE_FOLDER
+
+PLAN = Plan((EventRun(Gaussian(20.0), 20),))
+
+
+@pytest.fixture
+def figures(lab, monkeypatch):
+    found = {"private": "do not publish", "mu": [0.1, 0.2]}
+    scripted = execution.TRAINABLES["scripted"]
+    monkeypatch.setattr(scripted, "private_report", lambda self: found)
+    return found
+
+
+def private_file(lab):
+    return lab.directory() / PRIVATE_FOLDER / "report.json"
+
+
+def test_written_at_the_end_for_the_owner_alone(lab, figures):
+    settings = lab.settings()
+    trial = lab.open(settings, lab.scripted(PLAN))
+    trial.advance()
+    assert not private_file(lab).exists()
+    report = lab.finish(trial)[-1]
+    assert json.loads(private_file(lab).read_text()) == figures
+    assert stat.S_IMODE(private_file(lab).stat().st_mode) == 0o600
+    assert stat.S_IMODE(private_file(lab).parent.stat().st_mode) == 0o700
+    assert not {"mu", "private"} & set(report.metrics)
+
+
+def test_never_written_in_a_selection(lab, figures):
+    settings = lab.settings(fresh_attempts=True)
+    lab.run(settings, lab.scripted(PLAN))
+    assert not private_file(lab).exists()
+
+
+def test_a_method_without_figures_leaves_no_file(lab):
+    lab.run(lab.settings(), lab.scripted(PLAN))
+    assert not private_file(lab).parent.exists()
+
+
+def test_an_empty_plan_is_one_report_that_costs_nothing(lab):
+    settings = lab.settings(show_test=True, report_every=None)
+    reports = lab.run(settings, lab.scripted(Plan(())))
+    assert [report.done for report in reports] == [True]
+    assert reports[0].epsilon == 0.0
+    assert reports[0].reason == "plan complete"
+    assert reports[0].metrics["test/accuracy"] == 0.0
+
+
+def test_an_empty_plan_that_was_reported_is_reported_again_after_a_crash(lab):
+    settings = lab.settings()
+    lab.run(settings, lab.scripted(Plan(())))
+    again = lab.run(settings, lab.scripted(Plan(())))
+    assert [(report.done, report.epsilon) for report in again] == [(True, 0.0)]
