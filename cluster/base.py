@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
+from ray.exceptions import RayError, RayTaskError
 
-from dpsweep.errors import ResourceError
+from dpsweep.errors import ResourceError, SweepError
 from dpsweep.spec import ClusterSpec, ResourcesSpec
+
+_Job = TypeVar("_Job")
+_Result = TypeVar("_Result")
 
 
 def worker_environment(resources: ResourcesSpec) -> dict[str, str]:
@@ -137,6 +142,63 @@ class ClusterTarget(ABC):
     def put(self, value: Any) -> Any:
         """Store a value once in the object store; trials receive it by reference."""
         return ray.put(value)
+
+    def map(
+        self, function: Callable[[_Job], _Result], jobs: Iterable[_Job], *, num_cpus: float = 1
+    ) -> Iterator[_Result]:
+        """Call a function on every job, on all nodes at once; yield results as they complete.
+
+        Each call has one thread. Jobs are taken from ``jobs`` as there is room for them, so that
+        they may carry data. A call whose process dies is repeated. Leaving the iteration early, by
+        an error or an interruption, cancels the calls that have not ended.
+
+        Args:
+            function: Of a module that workers can import; repeating a call must do no harm.
+            jobs: What to call it on; pickled.
+            num_cpus: What one call occupies.
+        Raises:
+            ResourceError: No node has that many CPUs.
+            SweepError: A call failed. An error of ours is raised as it is; of another one only the
+                kind is told, because its text may quote records.
+        """
+        refuse_impossible(
+            ResourcesSpec(cpu=num_cpus), [n["Resources"] for n in ray.nodes() if n["Alive"]]
+        )
+        options: dict[str, Any] = {"num_cpus": num_cpus}
+        if self.resources.cpu >= 2:  # the cluster's own environment gives a process more threads
+            threads = worker_environment(ResourcesSpec(cpu=1))
+            options["runtime_env"] = {"env_vars": threads}
+        task = ray.remote(**options)(function)
+        # One call more for each that runs, so that no core waits for its next job.
+        room = 2 * max(1, int(self.total().get("CPU", 1) / num_cpus))
+        waiting = iter(jobs)
+        pending: set[Any] = set()
+        try:
+            while True:
+                pending |= {task.remote(job) for job in islice(waiting, room - len(pending))}
+                if not pending:
+                    return
+                (done,), _ = ray.wait(list(pending), num_returns=1)
+                pending.remove(done)
+                yield _result_of(done)
+        finally:
+            for call in pending:
+                ray.cancel(call)
+
+
+def _result_of(call: Any) -> Any:
+    """Return what a call returned, or raise what it raised."""
+    try:
+        return ray.get(call)
+    except RayTaskError as error:
+        if isinstance(error.cause, SweepError):
+            raise error.cause from None
+        raise SweepError(f"a worker failed with {type(error.cause).__name__}") from error
+    except RayError as error:
+        raise SweepError(
+            f"a worker was lost: {type(error).__name__}",
+            fix="run the same command again; with too little memory, lower cluster.num_cpus",
+        ) from error
 
 
 def refuse_impossible(resources: ResourcesSpec, nodes: Sequence[Mapping[str, float]]) -> None:

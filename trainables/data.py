@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -74,6 +75,8 @@ class SweepData:
         records: Whose records a method trains on, which it finds in ``private``: private ones,
             or public ones that stand in for them (``for_public_search``).
         feature_root: Directory of the feature store, or None to compute features in memory.
+        hashes: Part name -> ``part_hash`` of its inputs, where it is known already. They stay
+            beside the data, as ``content_hash`` does.
     """
 
     info: DatasetInfo
@@ -81,6 +84,7 @@ class SweepData:
     content_hash: str
     records: Records = "private"
     feature_root: Path | None = None
+    hashes: Mapping[str, str] = field(default_factory=dict)
 
     def for_public_search(self, *, with_test: bool) -> SweepData:
         """Return the same data with the public records in the place of the private ones.
@@ -103,10 +107,15 @@ class SweepData:
         inputs, labels = self.parts["public"]
         none = (inputs[:0], labels[:0])
         parts = {**self.parts, "private": (inputs, labels), "public": none}
-        if not with_test:
+        now_in = {"private": "public", "validation": "validation"}
+        if with_test:
+            now_in["test"] = "test"
+        else:
             parts["test"] = none
+        hashes = {new: self.hashes[old] for new, old in now_in.items() if old in self.hashes}
         info = replace(self.info, num_private=self.info.num_public, num_public=0)
-        return SweepData(info, parts, _content_hash(parts), "public", self.feature_root)
+        content = _content_hash(parts)
+        return SweepData(info, parts, content, "public", self.feature_root, hashes)
 
 
 def describe_dataset(spec: DataSpec) -> DatasetInfo:
@@ -145,7 +154,8 @@ def load_dataset(spec: DataSpec) -> SweepData:
     for part in ("validation", "test"):
         if part in read:
             parts[part] = read[part]
-    return SweepData(info, parts, _content_hash(parts))
+    hashes = {part: part_hash(arrays[0]) for part, arrays in parts.items()}
+    return SweepData(info, parts, _content_hash(parts), hashes=hashes)
 
 
 def split_slots(
@@ -213,6 +223,13 @@ def _content_hash(parts: dict[str, Arrays]) -> str:
     return digest.hexdigest()
 
 
+def part_hash(inputs: np.ndarray) -> str:
+    """Return the SHA-256 of C-contiguous records, their shape and their type, as hex digits."""
+    digest = hashlib.sha256(f"{inputs.dtype.str} {inputs.shape}\n".encode())
+    digest.update(inputs.data)
+    return digest.hexdigest()
+
+
 def first_rows(declared: int, wanted: int | None, actual: int) -> np.ndarray:
     """Return the sorted rows, int64, of the ``wanted`` private records that a trial trains on.
 
@@ -221,7 +238,7 @@ def first_rows(declared: int, wanted: int | None, actual: int) -> np.ndarray:
         there is left out, and without ``wanted`` all ``actual`` rows are taken.
 
     >>> first_rows(declared=10, wanted=4, actual=10).tolist()
-    [2, 4, 6, 8]
+    [2, 3, 7, 8]
     """
     if wanted is None or wanted >= declared:
         return np.arange(actual)

@@ -27,6 +27,7 @@ EXTRACTORS = Registry(
     "feature extractor",
     {
         "backbone": "dpsweep.trainables.backbones:build_backbone",
+        "identity": "dpsweep.trainables.extractors:build_identity",
         "scatternet": "dpsweep.trainables.scattering:build_scattering",
     },
     group="dpsweep.extractors",
@@ -43,7 +44,9 @@ class FeatureSpec:
 
     Attributes:
         extractor: Name in ``EXTRACTORS``.
-        settings: Everything its result depends on, sorted by name; weights by their SHA-256.
+        settings: Everything its result depends on, sorted by name; weights by their SHA-256. The
+            setting ``norm`` (``none``, ``l2`` or ``group:G``; absent: none) is applied to what
+            the extractor returns.
         dtype: How features are stored; they are computed in float32 and rounded once.
     """
 
@@ -56,7 +59,8 @@ class FeatureSpec:
         cls, extractor: str, *, dtype: Literal["float32", "float16"] = "float32", **settings: Any
     ) -> FeatureSpec:
         """Return the spec of an extractor with these settings."""
-        return cls(extractor, tuple(sorted(settings.items())), dtype)
+        frozen = sorted((name, _frozen(value)) for name, value in settings.items())
+        return cls(extractor, tuple(frozen), dtype)
 
     @property
     def key(self) -> str:
@@ -64,11 +68,42 @@ class FeatureSpec:
         text = json.dumps([self.extractor, self.settings, self.dtype])
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
+    @property
+    def norm(self) -> str:
+        """What normalises the features of a record: ``none``, ``l2`` or ``group:G``."""
+        return str(dict(self.settings).get("norm", "none"))
+
+    @property
+    def label(self) -> str:
+        """What people call it, say ``scatternet (group:27)``: extractor or model, norm, dtype."""
+        name = dict(self.settings).get("model", self.extractor)
+        notes = [note for note in (self.norm, self.dtype) if note not in ("none", "float32")]
+        return name + (f" ({', '.join(notes)})" if notes else "")
+
+    @property
+    def is_raw(self) -> bool:
+        """True if the features are the flattened records themselves, so that none are kept."""
+        return (self.extractor, self.norm, self.dtype) == ("identity", "none", "float32")
+
     def build(self, info: DatasetInfo) -> nn.Module:
-        """Return the extractor as a network on raw records (see ``EXTRACTORS``)."""
+        """Return the extractor and its norm as a network on raw records (see ``EXTRACTORS``).
+
+        Raises:
+            ModelError: They cannot be built for records of this shape.
+        """
+        import torch
+        from torch import nn
+
+        from dpsweep.trainables.extractors import norm_layers
+
         settings: Mapping[str, Any] = dict(self.settings)
-        module: nn.Module = EXTRACTORS[self.extractor](settings, info)
-        return module
+        extractor: nn.Module = EXTRACTORS[self.extractor](settings, info).eval()
+        layers = []
+        if self.norm != "none":
+            with torch.no_grad():
+                shape = tuple(extractor(torch.zeros(1, *info.input_shape)).shape[1:])
+            layers = norm_layers(self.norm, shape)
+        return nn.Sequential(extractor, *layers).eval().requires_grad_(False)
 
     def describe(self, info: DatasetInfo) -> DatasetInfo:
         """Return the facts of the data as features; unchanged if they are these features already.
@@ -81,9 +116,15 @@ class FeatureSpec:
         return replace(info, input_shape=_feature_shape(self, info), features=self.key)
 
 
+def _frozen(value: Any) -> Any:
+    """Return a setting as a value that can be a key; JSON has lists where Python has tuples."""
+    return tuple(map(_frozen, value)) if isinstance(value, (list, tuple)) else value
+
+
 @lru_cache(maxsize=64)
 def _feature_shape(spec: FeatureSpec, info: DatasetInfo) -> tuple[int, ...]:
     import torch
 
+    module = spec.build(info)
     with torch.no_grad():
-        return tuple(spec.build(info)(torch.zeros(1, *info.input_shape)).shape[1:])
+        return tuple(module(torch.zeros(1, *info.input_shape)).shape[1:])

@@ -19,6 +19,10 @@ Sets = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the spec; repeatable."),
 ]
 Output = Annotated[Format, typer.Option("-f", "--format", help="How to print data.")]
+Root = Annotated[
+    Path | None,
+    typer.Option("--root", help="Folder of studies; default: $DPSWEEP_STUDIES or studies/."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Same as -f json.")]
 
 

@@ -9,15 +9,24 @@ from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from dpsweep.spec import FEATURES
+
+if TYPE_CHECKING:
+    from dpsweep.trainables.feature_store import FeatureStore
 
 _PACKAGES = (
     "ray", "torch", "opacus", "timm", "optuna", "mlflow", "dp-accounting", "scikit-learn",
 )  # fmt: skip
 
 
-def diagnose() -> list[dict[str, Any]]:
-    """Return findings: check, status (``ok``, ``note`` or ``broken``), detail and remedy."""
+def diagnose(root: Path) -> list[dict[str, Any]]:
+    """Return findings: check, status (``ok``, ``note`` or ``broken``), detail and remedy.
+
+    Args:
+        root: Folder of studies, which the frozen features are in.
+    """
     rows = [_row("python", "ok", sys.version.split()[0])]
     for package in _PACKAGES:
         try:
@@ -27,7 +36,14 @@ def diagnose() -> list[dict[str, Any]]:
     checks: list[Callable[[], dict[str, Any]]] = [
         _standard_library, _operators, _devices, _cores, _disk, _home, _fashion_mnist,
     ]  # fmt: skip
-    return rows + [check() for check in checks]
+    return [*rows, *(check() for check in checks), _features(root)]
+
+
+def feature_store(root: Path) -> FeatureStore:
+    """Return the store of frozen features in a folder of studies."""
+    from dpsweep.trainables.feature_store import FeatureStore
+
+    return FeatureStore(root / FEATURES)
 
 
 def _row(check: str, status: str, detail: str, remedy: str = "") -> dict[str, Any]:
@@ -79,6 +95,22 @@ def _home() -> dict[str, Any]:
     if os.access(home, os.W_OK):
         return _row("home", "ok", "writable (Ray keeps its token there)")
     return _row("home", "broken", f"{home} is read-only", "set RAY_AUTH_MODE=disabled, or HOME")
+
+
+def _features(root: Path) -> dict[str, Any]:
+    store = feature_store(root)
+    size, entries = shown_bytes(store.num_bytes()), store.num_entries()
+    remedy = f"dpsweep doctor --clean --root {root} removes them" if store.num_bytes() else ""
+    return _row("features", "ok", f"{size} in {root / FEATURES}, {entries} files", remedy)
+
+
+def shown_bytes(size: int) -> str:
+    """Return a size for people.
+
+    >>> shown_bytes(0), shown_bytes(5 * 2**20), shown_bytes(3 * 2**29)
+    ('0.0 MiB', '5.0 MiB', '1.5 GiB')
+    """
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
 
 
 def _fashion_mnist() -> dict[str, Any]:

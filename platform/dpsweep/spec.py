@@ -54,6 +54,10 @@ __all__ = [
 ]
 
 
+#: Folder of the feature store among the studies; no study can have its name.
+FEATURES = ".features"
+
+
 class ReportSpec(Part):
     """When a trial evaluates and reports."""
 
@@ -152,11 +156,24 @@ class ClusterSpec(Part):
 
 
 class StorageSpec(Part):
-    """Where studies are kept."""
+    """Where studies and frozen features are kept."""
 
     path: Text = Field(
         default="studies", description="Directory of studies; each gets its own folder."
     )
+    features: Text | None = Field(
+        default=None,
+        description="Directory of frozen features, shared by studies; null: .features in path.",
+    )
+    features_gb: Positive = Field(
+        default=50, description="Most GiB of frozen features that are kept; old ones make room."
+    )
+
+    @property
+    def features_path(self) -> Path:
+        """Absolute directory of the feature store."""
+        given = Path(self.path, FEATURES) if self.features is None else Path(self.features)
+        return given.resolve()
 
 
 #: Says what else is wrong about the parameters of a space (see ``SweepSpec.from_yaml``).

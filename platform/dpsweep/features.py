@@ -1,0 +1,221 @@
+"""Frozen features before the first trial: which ones a study needs, computed once on all cores."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dpsweep.errors import BadInputError
+from dpsweep.hyperparameters import resolve
+from dpsweep.parameters import Parameter
+from dpsweep.search_spaces.base import SearchSpace
+from dpsweep.study import Observer, TrialTask
+from dpsweep.trainables.data import SweepData
+from dpsweep.trainables.feature_blocks import BLOCK_ROWS
+from dpsweep.trainables.feature_store import FeatureStore
+from dpsweep.trainables.features import FeatureSpec
+
+if TYPE_CHECKING:
+    from dpsweep.cluster.base import ClusterTarget
+    from dpsweep.preflight import Preflight
+
+#: A space that can ask for more kinds of features leaves them to its trials.
+MAX_SPECS = 64
+_MAX_POINTS = 4096
+_CHOOSING = ("features.", "normalize.")
+#: Fewer records than this are done before a second process has loaded torch.
+_FEW = 2 * BLOCK_ROWS
+_EVERY_S = 5.0
+
+
+def prefetch(
+    checked: Preflight,
+    data: SweepData,
+    target: ClusterTarget,
+    observer: Observer,
+    *,
+    tasks: Sequence[TrialTask] | None = None,
+) -> SweepData:
+    """Compute the frozen features that trials will ask for, and say where they are kept.
+
+    All that the space can ask for, whichever of it is then asked for; so what is in the store
+    tells nothing of the trials. Where that cannot be listed (too many kinds, or a range that
+    changes the features), trials compute their own on demand: in the store, or under accounting
+    ``select`` in memory, because the store would tell which trials there were. An interruption
+    drops the part under way; the same call goes on after the parts that are complete.
+
+    Args:
+        checked: The checked spec.
+        data: The raw records that the trials will get.
+        target: Where to compute, connected.
+        observer: Hears of progress.
+        tasks: The very trials that will run, instead of all the space can hold.
+    Returns:
+        The same data with ``feature_root`` set; features are opened by the trials.
+    Raises:
+        BadInputError: No features that can be asked for can be had, or there is no room for them.
+    """
+    storage = checked.spec.storage
+    if tasks is None:
+        specs = specs_of_space(checked, observer)
+    else:
+        values = [{"method": task.method, **task.hparams} for task in tasks]
+        specs = _distinct(_specs_of(checked, values, observer))
+    if specs is None and checked.spec.privacy.accounting == "select":
+        return data
+    data = dataclasses.replace(data, feature_root=storage.features_path)
+    if not specs:
+        return data
+    store = FeatureStore(data.feature_root, int(storage.features_gb * 2**30))
+    held = []  # what is mapped is not evicted for the next one: too little room is told at once
+    for spec in specs:
+        _compute(store, data, spec, target, observer)
+        held.append(store.open(data, spec))
+    return data
+
+
+def specs_of_space(checked: Preflight, observer: Observer) -> list[FeatureSpec] | None:
+    """Return every kind of features that some configuration of the space trains on.
+
+    Returns:
+        Each kind once; None if there are more than ``MAX_SPECS``, or if a range changes them.
+    Raises:
+        BadInputError: There are some, and none of them can be had.
+    """
+    space = checked.space
+    names = {p.name for p in space.parameters if p.name.startswith(_CHOOSING)} | {"method"}
+    for parameter in reversed(space.parameters):  # conditions stand before what they are for
+        if parameter.name in names:
+            names |= set(parameter.when)
+    chosen = [
+        _bounds_of(parameter)
+        for parameter in space.parameters
+        if parameter.name in names or (parameter.kind == "fixed" and set(parameter.when) <= names)
+    ]
+    ranges = {parameter.name for parameter in space.parameters if parameter.is_range}
+    try:
+        points = SearchSpace(chosen).grid()
+    except BadInputError:  # more than any grid may have
+        return None
+    if len(points) > _MAX_POINTS:
+        return None
+    specs = _specs_of(checked, points, observer)
+    kinds: dict[str, FeatureSpec | None] = {}
+    for point, spec in zip(points, specs):
+        rest = repr({name: value for name, value in point.items() if name not in ranges})
+        if kinds.setdefault(rest, spec) != spec:
+            return None
+    distinct = _distinct(specs)
+    return distinct if len(distinct) <= MAX_SPECS else None
+
+
+def _bounds_of(parameter: Parameter) -> Parameter:
+    """Return a range as the choice of its bounds."""
+    if not parameter.is_range:
+        return parameter
+    kind = int if parameter.is_whole else float
+    bounds = (kind(parameter.low), kind(parameter.high))
+    return dataclasses.replace(parameter, kind="choice", choices=bounds, num=None)
+
+
+def _specs_of(
+    checked: Preflight, configurations: Sequence[Mapping[str, Any]], observer: Observer
+) -> list[FeatureSpec | None]:
+    """Return the features of each configuration (``method`` and hyperparameters); None for raw.
+
+    Features that cannot be had are left to the trials, which then fail with the same reason.
+
+    Raises:
+        BadInputError: There is nothing else.
+    """
+    found: list[FeatureSpec | None] = []
+    errors: dict[str, BadInputError] = {}
+    for values in configurations:
+        method = checked.methods[values["method"]]
+        given = {name: value for name, value in values.items() if name != "method"}
+        spec = None
+        try:
+            spec = method.extractor(resolve(method.hyperparameters, given), checked.info)
+            if spec is not None:
+                spec.describe(checked.info)
+        except BadInputError as error:
+            errors.setdefault(error.message, error)
+            spec = None
+        found.append(spec)
+    if errors and not any(found):
+        raise next(iter(errors.values()))
+    for message in errors:
+        observer.on_message(f"features: trials that need them will fail: {message}")
+    return found
+
+
+def _distinct(specs: Iterable[FeatureSpec | None]) -> list[FeatureSpec]:
+    """Return each kind once; the records themselves need nothing computed."""
+    return list(dict.fromkeys(spec for spec in specs if spec is not None and not spec.is_raw))
+
+
+def _compute(
+    store: FeatureStore,
+    data: SweepData,
+    spec: FeatureSpec,
+    target: ClusterTarget,
+    observer: Observer,
+) -> None:
+    """Compute what is missing of one kind of features, part by part."""
+    missing = store.missing(data, spec)
+    if not missing:
+        return
+    progress = _Progress(spec.label, data, missing, observer)
+    is_small = progress.total <= _FEW
+    for part in missing:
+        with store.creating(data, spec, part, progress.on_wait) as creation:
+            if creation is not None:
+                # Closed at once: an interruption must cancel what the cluster still computes.
+                with contextlib.closing(creation.fill(map if is_small else target.map)) as rows:
+                    for done in rows:
+                        progress.show(done)
+        progress.before += len(data.parts[part][0])
+    progress.end()
+
+
+class _Progress:
+    """Says how far the features of some parts are, a line every few seconds.
+
+    Numbers of records are declared ones: the actual ones tell of the data.
+    """
+
+    def __init__(
+        self, label: str, data: SweepData, parts: Sequence[str], observer: Observer
+    ) -> None:
+        self.label, self.observer = label, observer
+        self.declared = sum(getattr(data.info, f"num_{part}") for part in parts)
+        self.total = sum(len(data.parts[part][0]) for part in parts)
+        self.before = 0
+        self._started = self._said = time.monotonic()
+
+    def on_wait(self) -> None:
+        """Say that another process is computing the same features."""
+        self.observer.on_message(f"features: {self.label}: waiting for another process")
+
+    def show(self, done: int) -> None:
+        """Hear how many rows of the current part are done."""
+        now, share = time.monotonic(), (self.before + done) / self.total
+        if now - self._said < _EVERY_S:
+            return
+        self._said = now
+        left = math.ceil((now - self._started) * (1 - share) / share)
+        self.observer.on_message(
+            f"features: {self.label}: {round(share * self.declared):,} of {self.declared:,} "
+            f"records, {left} s left"
+        )
+
+    def end(self) -> None:
+        """Say what was computed."""
+        seconds = time.monotonic() - self._started
+        self.observer.on_message(
+            f"features: {self.label}: {self.declared:,} records computed in {seconds:.0f} s"
+        )

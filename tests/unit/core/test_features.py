@@ -1,0 +1,346 @@
+"""Frozen features before the first trial: which are needed, how they are computed and told."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from dpsweep import features
+from dpsweep.cli import app
+from dpsweep.cluster.base import ClusterTarget
+from dpsweep.cluster.local import LocalTarget
+from dpsweep.errors import DataError, ModelError, ResourceError, SweepError
+from dpsweep.features import prefetch, specs_of_space
+from dpsweep.hyperparameters import Hyperparameter
+from dpsweep.preflight import Preflight
+from dpsweep.privacy.budget import PrivacyBudget
+from dpsweep.privacy.events import Plan
+from dpsweep.search_spaces.base import SearchSpace
+from dpsweep.spec import ClusterSpec, ResourcesSpec, SweepSpec
+from dpsweep.study import Observer, TrialTask
+from dpsweep.trainables import TRAINABLES
+from dpsweep.trainables.data import SweepData
+from dpsweep.trainables.feature_store import FeatureStore
+from dpsweep.trainables.features import FeatureSpec
+
+
+class Frozen(TRAINABLES["non_private"]):
+    """A method on frozen features; only what says which ones."""
+
+    hyperparameters: ClassVar = (
+        Hyperparameter("features.name", "str", "identity", "Features."),
+        Hyperparameter("features.scale", "float", 1.0, "Changes nothing."),
+        Hyperparameter("normalize.kind", "str", "group", "Norm."),
+        Hyperparameter("normalize.groups", "int", 1, "Groups."),
+        Hyperparameter("optim.lr", "float", 0.1, "No matter here."),
+    )
+
+    @classmethod
+    def extractor(cls, hparams: Mapping[str, Any], info: Any) -> FeatureSpec | None:
+        if hparams["features.name"] == "raw":
+            return None
+        is_group = hparams["normalize.kind"] == "group"
+        norm = f"group:{hparams['normalize.groups']}" if is_group else hparams["normalize.kind"]
+        return FeatureSpec.of(hparams["features.name"], norm=norm)
+
+
+class Ear(Observer):
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def on_message(self, text: str) -> None:
+        self.messages.append(text)
+
+
+class Here:
+    """Computes in this process, and counts what it was given."""
+
+    def __init__(self) -> None:
+        self.num_jobs = 0
+
+    def map(self, function: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[Any]:
+        for job in jobs:
+            self.num_jobs += 1
+            yield function(job)
+
+
+@pytest.fixture
+def data(blobs: SweepData) -> SweepData:
+    """1,250 records; more than one process is worth."""
+    return blobs
+
+
+@pytest.fixture
+def check(tmp_path: Path, data: SweepData) -> Callable[..., Preflight]:
+    def make(
+        space: Mapping[str, Any], accounting: str = "unaccounted", **storage: Any
+    ) -> Preflight:
+        privacy = {"accounting": accounting, "trial_epsilon": 2.0}
+        spec = SweepSpec(
+            name="frozen",
+            data={"dataset": "digits", "validation": {"visibility": "public"}},
+            privacy=privacy,
+            search={"space": {"method": "dp_sgd"}},
+            storage={"path": str(tmp_path / "studies"), **storage},
+        )
+        given = SearchSpace.from_spec({"method": "frozen", **space})
+        budget = PrivacyBudget(2.0, 1e-5)
+        methods = {"frozen": Frozen, "dp_sgd": TRAINABLES["dp_sgd"]}
+        return Preflight(spec, given, data.info, methods, budget)
+
+    return make
+
+
+def norms(specs: list[FeatureSpec] | None) -> list[str] | None:
+    return None if specs is None else [spec.norm for spec in specs]
+
+
+GROUPS = {"choice": [1, 2, 3], "when": {"normalize.kind": "group"}}
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [
+        ({}, ["group:1"]),
+        ({"normalize.groups": 2, "optim.lr": {"loguniform": [0.1, 1]}}, ["group:2"]),
+        ({"normalize.kind": "l2", "normalize.groups": {"choice": [1, 2]}}, ["l2"]),
+        (
+            {"normalize.kind": {"choice": ["group", "l2"]}, "normalize.groups": GROUPS},
+            ["group:1", "group:2", "group:3", "l2"],
+        ),
+        ({"features.name": "raw"}, []),
+        ({"method": "dp_sgd", "optim.lr": 1.0}, []),
+        (
+            {
+                "method": {"choice": ["dp_sgd", "frozen"]},
+                "normalize.kind": {"choice": ["l2", "group"], "when": {"method": "frozen"}},
+            },
+            ["l2", "group:1"],
+        ),
+        ({"normalize.kind": "none"}, []),  # the records themselves
+        ({"features.scale": {"uniform": [1, 2]}}, ["group:1"]),
+        ({"normalize.groups": {"int": [1, 3]}}, None),
+        ({"normalize.groups": {"choice": [1, 2]}, "features.scale": {"uniform": [0, 1]}},
+         ["group:1", "group:2"]),
+    ],
+)  # fmt: skip
+def test_the_space_says_which_features_its_trials_can_need(
+    space: dict[str, Any], expected: list[str] | None, check: Callable[..., Preflight]
+) -> None:
+    assert norms(specs_of_space(check(space), Ear())) == expected
+
+
+def test_too_many_kinds_are_left_to_the_trials(
+    check: Callable[..., Preflight], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = {"normalize.groups": {"choice": [1, 2, 3, 4]}}
+    monkeypatch.setattr(features, "MAX_SPECS", 4)
+    assert len(specs_of_space(check(space), Ear()) or []) == 4
+    monkeypatch.setattr(features, "MAX_SPECS", 3)
+    assert specs_of_space(check(space), Ear()) is None
+    monkeypatch.setattr(features, "_MAX_POINTS", 3)
+    monkeypatch.setattr(features, "MAX_SPECS", 64)
+    assert specs_of_space(check(space), Ear()) is None
+
+
+def test_features_that_cannot_be_had_are_told_and_refused_if_there_are_no_others(
+    check: Callable[..., Preflight],
+) -> None:
+    ear = Ear()
+    space = {"normalize.groups": {"choice": [5, 3]}}  # of 12 features
+    assert norms(specs_of_space(check(space), ear)) == ["group:3"]
+    assert ear.messages == [
+        "features: trials that need them will fail: 5 groups do not divide the 12 channels of the "
+        "features"
+    ]
+    with pytest.raises(ModelError, match="5 groups do not divide"):
+        specs_of_space(check({"normalize.groups": 5}), ear)
+
+
+def test_prefetched_features_are_found_by_trials(
+    check: Callable[..., Preflight], data: SweepData, tmp_path: Path
+) -> None:
+    checked, ear, here = check({"normalize.groups": {"choice": [1, 2]}}), Ear(), Here()
+    ready = prefetch(checked, data, here, ear)  # type: ignore[arg-type]
+    assert ready.feature_root == tmp_path / "studies" / ".features"
+    assert ready.parts is data.parts
+    store = FeatureStore(ready.feature_root)
+    assert store.max_bytes == 50 * 2**30
+    for groups in (1, 2):
+        assert store.missing(ready, FeatureSpec.of("identity", norm=f"group:{groups}")) == []
+    assert here.num_jobs == 2 * 4  # blocks of 1000, 200 and 50 records
+    for groups, message in zip((1, 2), ear.messages, strict=True):
+        assert message.startswith(f"features: identity (group:{groups}): 1,250 records computed in")
+    again = prefetch(checked, data, here, ear)  # type: ignore[arg-type]
+    assert again == ready
+    assert (here.num_jobs, len(ear.messages)) == (8, 2)
+
+
+def test_few_records_are_not_worth_another_process(
+    check: Callable[..., Preflight], data: SweepData
+) -> None:
+    small = replace(data, parts={**data.parts, "private": data.parts["validation"]})
+    here = Here()
+    ready = prefetch(check({}), small, here, Ear())  # type: ignore[arg-type]
+    assert here.num_jobs == 0
+    assert (
+        FeatureStore(ready.feature_root).missing(ready, FeatureSpec.of("identity", norm="group:1"))
+        == []
+    )
+
+
+def test_the_trials_that_will_run_can_be_named(
+    check: Callable[..., Preflight], data: SweepData
+) -> None:
+    hparams = {h.name: h.default for h in Frozen.hyperparameters} | {"normalize.groups": 3}
+    task = TrialTask(0, "frozen", hparams, Plan(()), 1.0, is_private=False)
+    checked = check({"normalize.groups": {"choice": [1, 2, 3]}})
+    ready = prefetch(checked, data, Here(), Ear(), tasks=[task])  # type: ignore[arg-type]
+    store = FeatureStore(ready.feature_root)
+    kept = [
+        g
+        for g in (1, 2, 3)
+        if not store.missing(ready, FeatureSpec.of("identity", norm=f"group:{g}"))
+    ]
+    assert kept == [3]
+
+
+def test_without_features_nothing_is_made(check: Callable[..., Preflight], data: SweepData) -> None:
+    ready = prefetch(check({"method": "dp_sgd"}), data, Here(), Ear())  # type: ignore[arg-type]
+    assert replace(ready, feature_root=None) == data
+    assert ready.feature_root is not None
+    assert not ready.feature_root.exists()
+
+
+def test_a_selection_leaves_no_trace_of_what_its_trials_asked_for(
+    check: Callable[..., Preflight], data: SweepData
+) -> None:
+    space = {"normalize.groups": {"int": [1, 3]}}
+    chosen = prefetch(check(space, "select"), data, Here(), Ear())  # type: ignore[arg-type]
+    assert chosen.feature_root is None
+    listed = prefetch(check({}, "select"), data, Here(), Ear())  # type: ignore[arg-type]
+    assert listed.feature_root is not None
+    times = {path: path.stat().st_mtime_ns for path in listed.feature_root.iterdir()}
+    time.sleep(0.01)
+    FeatureStore(listed.feature_root).open(listed, FeatureSpec.of("identity", norm="group:1"))
+    assert times == {path: path.stat().st_mtime_ns for path in listed.feature_root.iterdir()}
+
+
+def test_progress_is_told_every_few_seconds_in_declared_numbers(
+    check: Callable[..., Preflight], data: SweepData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count(0.0, 3.0)  # each block takes 3 s
+    monkeypatch.setattr(features.time, "monotonic", lambda: next(clock))
+    declared = replace(data, info=replace(data.info, num_private=2250))
+    ear = Ear()
+    prefetch(check({}), declared, Here(), ear)  # type: ignore[arg-type]
+    assert ear.messages == [
+        "features: identity (group:1): 2,000 of 2,500 records, 2 s left",
+        "features: identity (group:1): 2,500 of 2,500 records, 0 s left",
+        "features: identity (group:1): 2,500 records computed in 15 s",
+    ]
+
+
+def test_too_little_room_for_all_kinds_is_told_before_the_first_trial(
+    check: Callable[..., Preflight], data: SweepData
+) -> None:
+    size = 1250 * 12 * 4
+    checked = check({"normalize.groups": {"choice": [1, 2]}}, features_gb=1.5 * size / 2**30)
+    with pytest.raises(ResourceError, match="do not fit"):
+        prefetch(checked, data, Here(), Ear())  # type: ignore[arg-type]
+
+
+def test_an_interruption_keeps_whole_parts_and_the_same_call_goes_on(
+    check: Callable[..., Preflight], data: SweepData, tmp_path: Path
+) -> None:
+    class Impatient(Here):
+        def map(self, function: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[Any]:
+            for result in super().map(function, jobs):
+                if self.num_jobs == 3:
+                    raise KeyboardInterrupt
+                yield result
+
+    with pytest.raises(KeyboardInterrupt):
+        prefetch(check({}), data, Impatient(), Ear())  # type: ignore[arg-type]
+    root = tmp_path / "studies" / ".features"
+    assert FeatureStore(root).num_entries() == 1
+    assert not list(root.glob("*.part"))
+    (whole,) = root.glob("*.npy")
+    made = whole.stat().st_mtime_ns
+    prefetch(check({}), data, Here(), Ear())  # type: ignore[arg-type]
+    assert whole.stat().st_mtime_ns == made
+    assert FeatureStore(root).num_entries() == 3
+
+
+def test_the_store_has_a_place_of_its_own() -> None:
+    given = {
+        "name": "a",
+        "data": {"dataset": "digits", "validation": {"visibility": "public"}},
+        "privacy": {"accounting": "unaccounted", "trial_epsilon": 1.0},
+        "search": {"space": {"method": "dp_sgd"}},
+    }
+    spec = SweepSpec(**given)
+    assert spec.storage.features_path == Path("studies/.features").resolve()
+    spec = SweepSpec(**given, storage={"features": "elsewhere", "features_gb": 2})
+    assert spec.storage.features_path == Path("elsewhere").resolve()
+    assert SweepSpec.from_yaml(spec.to_yaml()) == spec
+
+
+def test_doctor_shows_and_cleans_the_store(
+    data: SweepData, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from typer.testing import CliRunner
+
+    spec = FeatureSpec.of("identity", norm="l2")
+    held = FeatureStore(tmp_path / ".features").open(data, spec)
+    size = FeatureStore(tmp_path / ".features").num_bytes()
+    run = CliRunner().invoke
+    shown = run(app, ["doctor", "--root", str(tmp_path), "-f", "json"])
+    assert f"0.1 MiB in {tmp_path}/.features, 3 files" in shown.output
+    assert "0.1 MiB are in use" in run(app, ["doctor", "--clean", "--root", str(tmp_path)]).output
+    del held
+    cleaned = run(app, ["doctor", "--clean", "--root", str(tmp_path)])
+    assert cleaned.exit_code == 0
+    assert cleaned.output == f"removed {size:,} bytes (0.1 MiB) of frozen features\n"
+    assert FeatureStore(tmp_path / ".features").num_entries() == 0
+
+
+def _square(job: tuple[int, np.ndarray]) -> int:
+    number, block = job
+    if number < 0:
+        raise DataError("negative", fix="count up")
+    if number > 100:
+        raise ValueError(f"record {number}")
+    assert os.environ["OMP_NUM_THREADS"] == "1"
+    return int(number**2 + block.sum())
+
+
+@pytest.mark.ray
+def test_a_cluster_maps_jobs_and_stops_at_an_error(ray_cluster: Any, tmp_path: Path) -> None:
+    taken: list[int] = []
+
+    def jobs(*numbers: int) -> Iterator[tuple[int, np.ndarray]]:
+        for number in numbers:
+            taken.append(number)
+            yield number, np.ones(3, np.float32)
+
+    target: ClusterTarget = LocalTarget(ClusterSpec(), ResourcesSpec(cpu=2), tmp_path)
+    with target:
+        assert sorted(target.map(_square, jobs(*range(8)))) == [n * n + 3 for n in range(8)]
+        taken.clear()
+        with pytest.raises(DataError, match="negative") as caught:
+            list(target.map(_square, jobs(-1, *range(100))))
+        assert caught.value.fix == "count up"
+        assert len(taken) < 50  # taken as there is room
+        with pytest.raises(SweepError, match=r"^a worker failed with ValueError$"):
+            list(target.map(_square, jobs(1, 101)))
+        with pytest.raises(ResourceError, match="no node can run"):
+            next(target.map(_square, jobs(1), num_cpus=1000))

@@ -1,0 +1,123 @@
+"""Features of a block of records, computed where there is a core for it, written where they belong.
+
+Loads no torch until a block is computed. A block's features do not depend on who computes it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dpsweep.errors import DataError, ResourceError
+from dpsweep.trainables.data import DatasetInfo
+from dpsweep.trainables.features import FeatureSpec
+
+if TYPE_CHECKING:
+    from torch import nn
+
+#: Records of one block: what a worker computes at a time.
+BLOCK_ROWS = 512
+#: Most input values of one forward pass, 16 MiB: activations of a network are a multiple of it.
+_FORWARD_VALUES = 2**22
+
+
+@dataclass(frozen=True)
+class BlockJob:
+    """The features of some rows, and where they go; a value that any process can work on.
+
+    Attributes:
+        path: File of an array under construction, seen by every worker.
+        offset: Byte in it at which the features of ``inputs`` begin.
+        spec: What to make of the records.
+        info: Facts of the raw records.
+        inputs: float32 (rows, *input_shape).
+    """
+
+    path: Path
+    offset: int
+    spec: FeatureSpec
+    info: DatasetInfo
+    inputs: np.ndarray
+
+
+def compute_block(job: BlockJob) -> int:
+    """Compute a block's features and write them, durably; return the number of rows.
+
+    Raises:
+        DataError: A feature does not fit in float16.
+        ResourceError: The file cannot be written.
+    """
+    features = features_of(job.spec, job.info, job.inputs)
+    try:
+        with job.path.open("r+b") as file:
+            file.seek(job.offset)
+            file.write(features.data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise ResourceError(
+            f"features cannot be written to {job.path}",
+            because=error.strerror,
+            fix="set storage.features to a directory that has room and that all nodes share",
+        ) from error
+    return len(features)
+
+
+def feature_blocks(
+    spec: FeatureSpec, info: DatasetInfo, inputs: np.ndarray
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield the features of records block by block, each with its first row."""
+    for start in range(0, len(inputs), BLOCK_ROWS):
+        yield start, features_of(spec, info, inputs[start : start + BLOCK_ROWS])
+
+
+def features_of(spec: FeatureSpec, info: DatasetInfo, inputs: np.ndarray) -> np.ndarray:
+    """Return the features of records: computed in float32, rounded once to ``spec.dtype``.
+
+    A record that is not finite itself may have features that are not.
+
+    Args:
+        spec: What to make of the records.
+        info: Facts of the raw records.
+        inputs: float32 (rows, *input_shape).
+    Returns:
+        (rows, *feature_shape), C-contiguous.
+    Raises:
+        DataError: A finite feature does not fit in float16.
+    """
+    import torch
+
+    module = _module(spec, info)
+    rows = _forward_rows(spec, info)
+    blocks = []
+    with torch.no_grad():
+        for start in range(0, len(inputs), rows):
+            # A copy: inputs may be mapped read-only, of which torch would warn.
+            exact = module(torch.from_numpy(np.array(inputs[start : start + rows], np.float32)))
+            rounded = exact.to(getattr(torch, spec.dtype))
+            if not bool((rounded.isfinite() | ~exact.isfinite()).all()):
+                raise DataError(
+                    f"features of {spec.label} go beyond the range of {spec.dtype}",
+                    fix="set features.dtype: float32",
+                )
+            blocks.append(rounded.numpy())
+    return np.concatenate(blocks)
+
+
+def _forward_rows(spec: FeatureSpec, info: DatasetInfo) -> int:
+    """Return how many records go through the extractor at once; it may enlarge them first."""
+    values = math.prod(info.input_shape)
+    side = dict(spec.settings).get("image_size") or 0
+    return max(1, min(BLOCK_ROWS, _FORWARD_VALUES // max(values, 3 * side**2, 1)))
+
+
+@lru_cache(maxsize=1)
+def _module(spec: FeatureSpec, info: DatasetInfo) -> nn.Module:
+    return spec.build(info)

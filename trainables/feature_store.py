@@ -1,0 +1,287 @@
+"""Frozen features on disk: computed once, found by their content, shared as mapped memory.
+
+ROOT/                 mode 0700: features tell as much about a record as the record itself
+  ENTRY.npy           features of one part of a dataset, (records, *feature_shape)
+  ENTRY.json          written last: an entry without it is not finished
+  ENTRY.lock          held by whoever computes the entry, and removed with the lock
+  ENTRY.XXXX.part     rows under construction; waste if nobody holds the lock
+  max_bytes, lock     the bound of the whole store; held by whoever makes room in it
+
+ENTRY is a hash of the part's records and of everything else its features depend on. A mapped
+entry is locked against eviction until nobody maps it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import math
+import shutil
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from dpsweep.durable import write_atomically
+from dpsweep.errors import ResourceError
+from dpsweep.trainables.data import PARTS, SweepData, part_hash
+from dpsweep.trainables.feature_blocks import BLOCK_ROWS, BlockJob, compute_block, feature_blocks
+from dpsweep.trainables.feature_files import Entry, locked, make_private, new_array, size_of
+from dpsweep.trainables.features import FeatureSpec
+
+#: Part of every address: a change of how features are computed needs a change of it.
+_FORMAT = 1
+_MAX_HEADER = 4096
+_TRIES = 3
+
+#: Calls a function on every job, in any order, and yields what it returns, like ``map``.
+MapBlocks = Callable[[Callable[[BlockJob], int], Iterable[BlockJob]], Iterable[int]]
+
+
+class FeatureStore:
+    """The feature store of a directory, or features in memory without one.
+
+    Guarantees:
+        An entry is whole or it is not found: it is put in place once every row is on disk, and
+        found only with its sidecar and with the size and the header that this says. Files can be
+        read by their owner alone. A feature is a function of one record, so computing and keeping
+        it costs no privacy; it stays as private as the record.
+
+    Args:
+        root: Directory, made on first use; None computes features at each ``open``.
+        max_bytes: Most bytes the store may occupy, which holds for all who open it after this;
+            None leaves the bound as it is (at first: the disk's).
+    """
+
+    def __init__(self, root: Path | None, max_bytes: int | None = None) -> None:
+        self.root = root
+        if root is not None and max_bytes is not None and max_bytes != self.max_bytes:
+            make_private(root)
+            write_atomically(root / "max_bytes", f"{max_bytes}\n".encode())
+
+    @property
+    def max_bytes(self) -> int | None:
+        """Most bytes the store may occupy; None without a bound."""
+        if self.root is None:
+            return None
+        try:
+            return int((self.root / "max_bytes").read_text())
+        except FileNotFoundError:
+            return None
+
+    def open(self, data: SweepData, spec: FeatureSpec) -> SweepData:
+        """Return the same data with features in the place of raw records.
+
+        What is not in the store is computed first, or waited for if somebody is computing it.
+        Features are read-only, (records, *feature_shape) of ``spec.dtype``; labels and
+        ``content_hash`` stay as they are. Data that are these features come back unchanged.
+
+        Raises:
+            ModelError: The extractor cannot be built for these records.
+            ResourceError: The store or the disk has no room for the features.
+            DataError: A feature does not fit in float16.
+        """
+        if data.info.features == spec.key:
+            return data
+        assert not data.info.features, "the records are features already, of another kind"
+        info = spec.describe(data.info)
+        parts = {
+            name: (self._features(data, spec, name), labels)
+            for name, (_, labels) in data.parts.items()
+        }
+        return dataclasses.replace(data, info=info, parts=parts, hashes={})
+
+    def _features(self, data: SweepData, spec: FeatureSpec, part: str) -> np.ndarray:
+        inputs, shape = data.parts[part][0], _shape(data, spec, part)
+        if spec.is_raw:
+            return inputs.reshape(shape)
+        if self.root is None or len(inputs) == 0:
+            features = np.empty(shape, spec.dtype)
+            for start, block in feature_blocks(spec, data.info, inputs):
+                features[start : start + len(block)] = block
+            features.flags.writeable = False
+            return features
+        entry = self._entry(data, spec, part)
+        for _ in range(_TRIES):  # it may be evicted between its creation and its use
+            found = entry.read(shape, spec.dtype)
+            if found is not None:
+                return found
+            with self.creating(data, spec, part) as creation:
+                if creation is not None:
+                    for _ in creation.fill():
+                        pass
+        raise ResourceError(
+            f"features cannot be kept in {self.root}",
+            because=f"they were computed {_TRIES} times and lost or damaged each time",
+            fix="raise storage.features_gb, or set storage.features to another disk",
+        )
+
+    def missing(
+        self, data: SweepData, spec: FeatureSpec, parts: Sequence[str] = PARTS
+    ) -> list[str]:
+        """Return the parts whose features are not in the store; what is there counts as used."""
+        if self.root is None or spec.is_raw:
+            return []
+        return [
+            part
+            for part in parts
+            if len(data.parts[part][0])
+            and self._entry(data, spec, part).read(_shape(data, spec, part), spec.dtype) is None
+        ]
+
+    @contextlib.contextmanager
+    def creating(
+        self,
+        data: SweepData,
+        spec: FeatureSpec,
+        part: str,
+        on_wait: Callable[[], None] | None = None,
+    ) -> Iterator[Creation | None]:
+        """Hold the right to compute one part's features; None if they have appeared meanwhile.
+
+        Leaving drops what was computed, unless ``Creation.fill`` has come to its end.
+
+        Args:
+            data: Raw records.
+            spec: What to make of them.
+            part: Name of the part, which has records.
+            on_wait: Called if somebody else is computing these features, before waiting.
+        Raises:
+            ResourceError: The store or the disk has no room for the features.
+        """
+        assert self.root is not None
+        entry, shape = self._entry(data, spec, part), _shape(data, spec, part)
+        make_private(self.root)
+        with locked(entry.lock, on_wait=on_wait):
+            if entry.read(shape, spec.dtype) is not None:
+                yield None
+                return
+            entry.remove()  # damaged, or left by a killed process
+            partial = entry.new_partial()
+            try:
+                with locked(self.root / "lock", keep=True):
+                    self._make_room(math.prod(shape) * np.dtype(spec.dtype).itemsize)
+                    begin = new_array(partial, shape, spec.dtype)
+                yield Creation(entry, partial, begin, data, spec, part)
+            finally:
+                partial.unlink(missing_ok=True)
+
+    def _make_room(self, size: int) -> None:
+        """Evict what was used longest ago and nobody holds open, until ``size`` bytes fit."""
+        assert self.root is not None
+        for entry in {Entry(path).path: Entry(path) for path in self.root.glob("*.part")}.values():
+            entry.clear_partials()
+        bound = self.max_bytes
+        for entry in sorted(self._entries(), key=lambda entry: entry.used_at()):
+            if self._fits(size, bound):
+                break
+            entry.evict()
+        if self._fits(size, bound):
+            return
+        total, free = self.num_bytes(), shutil.disk_usage(self.root).free
+        if bound is not None and total + size > bound:
+            raise ResourceError(
+                f"features of {_gib(size)} do not fit in {self.root}",
+                because=f"storage.features_gb allows {_gib(bound)}, of which {_gib(total)} are in "
+                "use now",
+                fix="raise storage.features_gb, or set features.dtype: float16",
+            )
+        raise ResourceError(
+            f"features of {_gib(size)} do not fit on the disk of {self.root}",
+            because=f"{_gib(free)} are free there",
+            fix="free some, set storage.features to a directory on another disk, or "
+            "features.dtype: float16",
+        )
+
+    def _fits(self, size: int, bound: int | None) -> bool:
+        assert self.root is not None
+        is_allowed = bound is None or self.num_bytes() + size <= bound
+        return is_allowed and size + _MAX_HEADER <= shutil.disk_usage(self.root).free
+
+    def num_bytes(self) -> int:
+        """Return the bytes of all features, finished or not."""
+        if self.root is None:
+            return 0
+        found = [*self.root.glob("*.npy"), *self.root.glob("*.part")]
+        return sum(size_of(path) for path in found)
+
+    def num_entries(self) -> int:
+        """Return the number of finished entries, one for each part of a dataset."""
+        return len(self._entries())
+
+    def clean(self) -> int:
+        """Remove what nobody computes or holds open; return the bytes that this gives back."""
+        if self.root is None or not self.root.is_dir():
+            return 0
+        with locked(self.root / "lock", keep=True):
+            before = self.num_bytes()
+            ends = ("npy", "json", "part", "lock")
+            found = [path for end in ends for path in self.root.glob(f"*.{end}")]
+            for entry in {Entry(path).path: Entry(path) for path in found}.values():
+                entry.evict()
+            return before - self.num_bytes()
+
+    def _entries(self) -> list[Entry]:
+        return [] if self.root is None else [Entry(path) for path in self.root.glob("*.npy")]
+
+    def _entry(self, data: SweepData, spec: FeatureSpec, part: str) -> Entry:
+        assert self.root is not None
+        records = data.hashes.get(part) or part_hash(data.parts[part][0])
+        address = hashlib.sha256(f"{_FORMAT} {records} {spec.key}".encode()).hexdigest()[:32]
+        return Entry(self.root / address)
+
+
+class Creation:
+    """The features of one part while they are computed (``FeatureStore.creating``)."""
+
+    def __init__(
+        self, entry: Entry, partial: Path, begin: int, data: SweepData, spec: FeatureSpec, part: str
+    ) -> None:
+        self._entry, self._partial, self._begin = entry, partial, begin
+        self._data, self._spec, self._part = data, spec, part
+        self._shape = _shape(data, spec, part)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of records."""
+        return self._shape[0]
+
+    def jobs(self) -> Iterator[BlockJob]:
+        """Yield the blocks, each with its own records; together they are all rows."""
+        inputs = self._data.parts[self._part][0]
+        row_bytes = math.prod(self._shape[1:]) * np.dtype(self._spec.dtype).itemsize
+        for start in range(0, self.num_rows, BLOCK_ROWS):
+            offset = self._begin + start * row_bytes
+            block = inputs[start : start + BLOCK_ROWS]
+            yield BlockJob(self._partial, offset, self._spec, self._data.info, block)
+
+    def fill(self, map_blocks: MapBlocks = map) -> Generator[int, None, None]:
+        """Compute all blocks; yield the number of rows done, and put the entry in place at the end.
+
+        Args:
+            map_blocks: Who computes them: ``map`` in this process, or ``ClusterTarget.map``.
+        """
+        done = 0
+        for rows in map_blocks(compute_block, self.jobs()):
+            done += rows
+            yield done
+        assert done == self.num_rows, (done, self.num_rows)
+        self._entry.finish(
+            self._partial,
+            {
+                "extractor": self._spec.extractor,
+                "settings": dict(self._spec.settings),
+                "dtype": self._spec.dtype,
+                "shape": list(self._shape),
+                "rows": done,
+            },
+        )
+
+
+def _shape(data: SweepData, spec: FeatureSpec, part: str) -> tuple[int, ...]:
+    return (len(data.parts[part][0]), *spec.describe(data.info).input_shape)
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.3g} GiB"
