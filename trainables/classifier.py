@@ -198,7 +198,8 @@ class ClassifierMethod(Method):
     """A method that updates one classifier once per plan position.
 
     Subclasses say the plan and compute the gradient of one step; everything here is the same for
-    private and non-private training, so that their comparison is fair.
+    private and non-private training, so that their comparison is fair. Positions before the first
+    step (releases of statistics) are a subclass' own: it sets ``_num_before`` ahead of ``prepare``.
     """
 
     hyperparameters: ClassVar[tuple[Hyperparameter, ...]] = (
@@ -208,30 +209,19 @@ class ClassifierMethod(Method):
         + TRAIN_HYPERPARAMETERS
     )
 
+    #: Positions of the plan before the first optimizer step.
+    _num_before = 0
+
     @classmethod
     def preflight(
         cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo
     ) -> list[tuple[str, str, str]]:
         """Return the models, checkpoints and batch sizes of the space that cannot work."""
-        defaults = {parameter.name: parameter.default for parameter in cls.hyperparameters}
-
-        def possible(name: str) -> list[Any]:
-            return list(values.get(name, [defaults[name]]))
-
-        problems: list[tuple[str, str, str]] = []
-        largest = max(possible("batch.expected"))
-        if None in possible("batch.sample_rate") and largest > info.num_private:
-            problems.append(
-                (
-                    "batch.expected",
-                    f"{largest} is larger than the {info.num_private} declared private records",
-                    f"at most {info.num_private}",
-                )
-            )
-        for path in possible("model.checkpoint"):
+        problems = cls._batch_problems(values, info)
+        for path in cls._possible(values, "model.checkpoint"):
             if path is not None and not Path(path).is_file():
                 problems.append(("model.checkpoint", f"no file {path}", "give an existing file"))
-        for name in possible("model.name"):
+        for name in cls._possible(values, "model.name"):
             if name == "linear":
                 continue
             if len(info.input_shape) != 3:
@@ -240,8 +230,27 @@ class ClassifierMethod(Method):
                     ("model.name", f"{name} needs images, the data is {shape}", "use linear")
                 )
             elif name.startswith("timm/"):
-                problems += cls._timm_problems(name, possible("model.norm"), info)
+                norms = cls._possible(values, "model.norm")
+                problems += cls._timm_problems(name, norms, info)
         return problems
+
+    @classmethod
+    def _possible(cls, values: Mapping[str, Sequence[Any]], name: str) -> list[Any]:
+        """Return the values that a space can give to a hyperparameter."""
+        if name in values:
+            return list(values[name])
+        return [p.default for p in cls.hyperparameters if p.name == name]
+
+    @classmethod
+    def _batch_problems(
+        cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo
+    ) -> list[tuple[str, str, str]]:
+        largest = max(cls._possible(values, "batch.expected"))
+        has_rate = None not in cls._possible(values, "batch.sample_rate")
+        if has_rate or largest <= info.num_private:
+            return []
+        what = f"{largest} is larger than the {info.num_private} declared private records"
+        return [("batch.expected", what, f"at most {info.num_private}")]
 
     @staticmethod
     def _timm_problems(
@@ -267,7 +276,6 @@ class ClassifierMethod(Method):
         The private records are only referenced here: nothing is computed from them.
         """
         from dpsweep.trainables.data import first_rows, training_tensors
-        from dpsweep.trainables.models import build_model
         from dpsweep.trainables.optim import build_optimizer, learning_rates
 
         self._hparams = dict(hparams)
@@ -278,23 +286,33 @@ class ClassifierMethod(Method):
         self._sample_rate = sample_rate_of(hparams, data.info.num_private)
         # The normaliser comes from declared numbers: the true batch size is private.
         self._expected_batch = self._sample_rate * num_private_of(hparams, data.info.num_private)
-        self._model = build_model(
-            hparams["model.name"],
-            data.info,
-            norm=hparams["model.norm"],
-            seed=public_seed(context.study_seed, context.trial, "initial weights"),
-            checkpoint=hparams["model.checkpoint"],
-        ).to(context.device)
+        self._model = self._build_model().to(context.device)
         self._parameters = [p for p in self._model.parameters() if p.requires_grad]
         self._optimizer = build_optimizer(self._parameters, hparams)
-        self._learning_rates = learning_rates(hparams, self._num_steps)
+        self._learning_rates = learning_rates(hparams, self._num_steps - self._num_before)
         self._inputs, self._labels = training_tensors(data, "private", context.device)
         self._rows = first_rows(
             data.info.num_private, hparams["train.num_private"], len(self._labels)
         )
 
+    def _build_model(self, *, is_initial: bool = True) -> torch.nn.Module:
+        """Return the network on the CPU, free of hooks; a public checkpoint only if initial."""
+        from dpsweep.trainables.models import build_model
+
+        return build_model(
+            self._hparams["model.name"],
+            self._data.info,
+            norm=self._hparams["model.norm"],
+            seed=self._initial_seed,
+            checkpoint=self._hparams["model.checkpoint"] if is_initial else None,
+        )
+
+    @property
+    def _initial_seed(self) -> int:
+        return public_seed(self._context.study_seed, self._context.trial, "initial weights")
+
     def run(self, start: int, stop: int) -> None:
-        """Execute positions ``start`` to ``stop - 1``, one optimizer step each.
+        """Execute positions ``start`` to ``stop - 1``; past ``_num_before``, one step each.
 
         Raises:
             ValueError: The positions are not the next ones of this method's plan.
@@ -315,20 +333,32 @@ class ClassifierMethod(Method):
                 torch.manual_seed(
                     public_seed(self._context.study_seed, self._context.trial, f"step {position}")
                 )
-                gradients = self._gradient(position)
-                for parameter, gradient in zip(self._parameters, gradients):
-                    parameter.grad = gradient
-                for group in self._optimizer.param_groups:
-                    group["lr"] = float(self._learning_rates[position])
-                self._optimizer.step()
+                if position < self._num_before:
+                    self._before_training(position)
+                else:
+                    self._take_step(position - self._num_before)
                 self._position = position + 1
+
+    def _before_training(self, position: int) -> None:
+        """Execute a position before the first step."""
+        raise NotImplementedError
+
+    def _take_step(self, step: int) -> None:
+        for parameter, gradient in zip(self._parameters, self._gradient(step)):
+            parameter.grad = gradient
+        self._set_learning_rate(float(self._learning_rates[step]))
+        self._optimizer.step()
+
+    def _set_learning_rate(self, rate: float) -> None:
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
 
     @property
     def _on_cuda(self) -> bool:
         return str(self._context.device).startswith("cuda")
 
     @abstractmethod
-    def _gradient(self, position: int) -> list[torch.Tensor]:
+    def _gradient(self, step: int) -> list[torch.Tensor]:
         """Return one step's gradient for every trainable parameter, ready for the optimizer."""
 
     def _draw_batch(self, generator: np.random.Generator, sample_rate: float) -> np.ndarray:
@@ -343,8 +373,15 @@ class ClassifierMethod(Method):
         Raises:
             DataError: The part has no record.
         """
+        return self._score(self._model, part)
+
+    def _score(self, model: torch.nn.Module, part: str) -> dict[str, float]:
         block = max(int(self._hparams["batch.physical"]), 256)
-        return score(self._model, self._data, part, block=block, device=self._context.device)
+        return score(model, self._part(part), part, block=block, device=self._context.device)
+
+    def _part(self, part: str) -> SweepData:
+        """Return data in which a part is what the model reads."""
+        return self._data
 
     def state_dict(self) -> dict[str, Any]:
         """Return model, optimizer and position (tensors on the CPU).
@@ -365,11 +402,7 @@ class ClassifierMethod(Method):
 
     def export(self) -> torch.nn.Module:
         """Return the trained network, rebuilt free of hooks, on the CPU and in eval mode."""
-        from dpsweep.trainables.models import build_model
-
-        model = build_model(
-            self._hparams["model.name"], self._data.info, norm=self._hparams["model.norm"], seed=0
-        )
+        model = self._build_model(is_initial=False)
         model.load_state_dict(_copy_to_cpu(self._model.state_dict()))
         for parameter in model.parameters():
             parameter.requires_grad_(False)

@@ -95,6 +95,9 @@ NOISE_HYPERPARAMETERS = (
 )
 
 
+_NOTHING = Plan(())
+
+
 class DPSGD(ClassifierMethod):
     """Poisson batches, per-example clipping, Gaussian noise, then any optimizer.
 
@@ -118,6 +121,8 @@ class DPSGD(ClassifierMethod):
     )
     #: Called with every noise tensor just before it is added. For tests only: noise is secret.
     noise_observer: Callable[[torch.Tensor], None] | None = None
+    #: L2 sensitivity of what one step releases, divided by the bound on one gradient.
+    _joint_sensitivity = 1.0
 
     @classmethod
     def plan(cls, hparams: Mapping[str, Any], context: PlanContext) -> Plan:
@@ -131,6 +136,11 @@ class DPSGD(ClassifierMethod):
             InfeasibleBudgetError: Not one step fits into the budget, the target is over it, or the
                 expected batch is larger than the declared number of records.
         """
+        return cls._plan_after(_NOTHING, hparams, context)
+
+    @staticmethod
+    def _plan_after(before: Plan, hparams: Mapping[str, Any], context: PlanContext) -> Plan:
+        """Return ``before`` and the steps, which get what it leaves of the budget."""
         sample_rate = sample_rate_of(hparams, context.num_private)
         steps = num_steps_of(hparams, sample_rate)
         shape = hparams["noise.shape"]
@@ -143,17 +153,20 @@ class DPSGD(ClassifierMethod):
                 sample_rate=sample_rate,
                 steps=steps,
                 accountant=context.accountant,
+                before=before,
             )
-            return schedule.plan(start, sample_rate, steps)
-        plan = schedule.plan(start, sample_rate, steps)
+            return before + schedule.plan(start, sample_rate, steps)
+        plan = before + schedule.plan(start, sample_rate, steps)
         clock = EpsilonClock(plan, delta=context.budget.delta, accountant=context.accountant)
         allowed = clock.last_allowed(context.budget.target_epsilon)
-        if allowed == 0:
+        first = len(before) + 1
+        if allowed < first:
             raise InfeasibleBudgetError(
-                f"the first step already costs epsilon={clock.epsilon_after(1):.4g} at "
+                f"the first step already costs epsilon={clock.epsilon_after(first):.4g} at "
                 f"delta={context.budget.delta:g}, over {context.budget.target_epsilon:g}",
                 because=f"noise_multiplier={start:g}, sample_rate={sample_rate:g} "
-                f"({context.accountant}, {context.budget.neighboring_relation})",
+                f"({context.accountant}, {context.budget.neighboring_relation})"
+                + (f", after {len(before)} other events" if len(before) else ""),
                 fix="raise noise.noise_multiplier or leave it out, so that it is calibrated",
             )
         return plan.slice(0, allowed)
@@ -172,23 +185,23 @@ class DPSGD(ClassifierMethod):
         super().prepare(data, hparams, plan, context)
         # The steps follow the plan, not the hyperparameters: what was charged is what is run.
         self._events: list[PoissonGaussian] = []
-        for run in plan.runs:
+        for run in plan.slice(self._num_before, len(plan)).runs:
             if not isinstance(run.event, PoissonGaussian):
-                raise ValueError(f"dp_sgd cannot execute {run.event}")
+                raise ValueError(f"{self.name} cannot execute {run.event}")
             self._events += [run.event] * run.count
         shape = hparams["clip.shape"]
         clip = ClipSchedule(shape, 1.0 if shape == "constant" else hparams["clip.end_ratio"])
-        self._max_grad_norms = clip.values(hparams["clip.max_grad_norm"], len(plan))
+        self._max_grad_norms = clip.values(hparams["clip.max_grad_norm"], len(self._events))
         self._engine = make_engine(self._model, int(hparams["batch.physical"]))
         self._batches = secret_numpy_generator()
         self._noise = SecretNoise(context.device)
 
-    def _gradient(self, position: int) -> list[torch.Tensor]:
-        event = self._events[position]
-        max_grad_norm = float(self._max_grad_norms[position])
+    def _gradient(self, step: int) -> list[torch.Tensor]:
+        event = self._events[step]
+        max_grad_norm = float(self._max_grad_norms[step])
         rows = self._draw_batch(self._batches, event.sample_rate)
         sums = self._engine.clipped_gradient_sum(self._inputs, self._labels, rows, max_grad_norm)
-        scale = event.noise_multiplier * max_grad_norm
+        scale = event.noise_multiplier * self._joint_sensitivity * max_grad_norm
         for total in sums:
             noise = self._noise.like(total, scale)
             if self.noise_observer is not None:

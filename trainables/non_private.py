@@ -33,18 +33,22 @@ class NonPrivate(ClassifierMethod):
         sample_rate = sample_rate_of(hparams, context.num_private)
         return Plan((EventRun(NonPrivateEvent(), count=num_steps_of(hparams, sample_rate)),))
 
-    def _gradient(self, position: int) -> list[torch.Tensor]:
+    def _gradient(self, step: int) -> list[torch.Tensor]:
         import torch
 
-        seed = public_seed(self._context.study_seed, self._context.trial, f"batch {position}")
-        rows = self._draw_batch(np.random.default_rng(seed), self._sample_rate)
+        rows = self._rows_of(step)
         sums = [torch.zeros_like(parameter) for parameter in self._parameters]
         physical = int(self._hparams["batch.physical"])
         for begin in range(0, len(rows), physical):
             chunk = torch.from_numpy(rows[begin : begin + physical]).to(self._inputs.device)
-            x = self._inputs.index_select(0, chunk).to(self._context.device)
+            x = self._inputs.index_select(0, chunk).to(self._context.device, torch.float32)
             y = self._labels.index_select(0, chunk).to(self._context.device)
             loss = torch.nn.functional.cross_entropy(self._model(x), y, reduction="sum")
             for total, gradient in zip(sums, torch.autograd.grad(loss, self._parameters)):
                 total.add_(gradient)
         return [total.div_(self._expected_batch) for total in sums]
+
+    def _rows_of(self, step: int) -> np.ndarray:
+        """Return the Poisson batch of a step, from a public seed."""
+        seed = public_seed(self._context.study_seed, self._context.trial, f"batch {step}")
+        return self._draw_batch(np.random.default_rng(seed), self._sample_rate)

@@ -16,14 +16,16 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from dpsweep.errors import ModelError
+from dpsweep.trainables.linear_head import (
+    LinearHeadEngine,
+    LinearHeads,
+    ManyHeadsEngine,
+    clip_factors,
+)
 from dpsweep.trainables.models import set_training_mode
-
-#: Rows of a block on the CPU: the block stays in the cache between its three uses.
-CPU_BLOCK = 128
-#: Rows of a block on the GPU, where few large products win.
-CUDA_BLOCK = 8192
 
 
 class GradientEngine(Protocol):
@@ -35,7 +37,8 @@ class GradientEngine(Protocol):
         """Return the sum of clipped gradients, one fresh tensor per trainable parameter.
 
         Args:
-            x_source: All records, float32 (records, *input_shape), on the CPU or the device.
+            x_source: All records, (records, *input_shape), on the CPU or the device; float32, or in
+                half precision, which is widened chunk by chunk before anything is computed.
             y_source: Their labels, int64 (records,).
             rows: Rows of the batch, int64 (batch,); may be empty, which gives zeros.
             max_grad_norm: Bound C > 0 on the norm of one example's gradient.
@@ -44,7 +47,7 @@ class GradientEngine(Protocol):
 
 
 def make_engine(model: nn.Module, physical_batch: int) -> GradientEngine:
-    """Return the closed form for a lone linear layer, else Opacus in chunks.
+    """Return the closed form for linear heads, else Opacus in chunks.
 
     Args:
         model: Classifier on the device where the gradients are wanted.
@@ -52,83 +55,20 @@ def make_engine(model: nn.Module, physical_batch: int) -> GradientEngine:
     Raises:
         ModelError: Opacus cannot handle the network.
     """
-    head = _lone_linear(model)
-    if head is not None:
-        return LinearHeadEngine(head)
-    return OpacusEngine(model, physical_batch)
-
-
-def _lone_linear(model: nn.Module) -> nn.Linear | None:
     layers = list(model) if isinstance(model, nn.Sequential) else [model]
+    front = None
+    if isinstance(layers[0], _BatchNorm) and not layers[0].affine:
+        front, *layers = layers
+        assert isinstance(front, _BatchNorm)
     if len(layers) == 2 and type(layers[0]) is nn.Flatten and layers[0].start_dim == 1:
         layers = layers[1:]
-    if len(layers) != 1 or type(layers[0]) is not nn.Linear:
-        return None
-    return layers[0] if all(p.requires_grad for p in layers[0].parameters()) else None
-
-
-class LinearHeadEngine:
-    """Closed form for softmax regression: g_i = r_i [x_i; 1]^T with r_i = softmax - onehot.
-
-    So |g_i|^2 = |r_i|^2 (|x_i|^2 + 1), and no per-example gradient is ever formed. Rows are
-    gathered in blocks into one reused buffer, and both products keep the (classes, ..) layout: with
-    few classes it is twice as fast as (.., classes).
-    """
-
-    def __init__(self, head: nn.Linear) -> None:
-        self._head = head
-        self._block = CUDA_BLOCK if head.weight.is_cuda else CPU_BLOCK
-        self._buffer = torch.empty(0)
-
-    @torch.no_grad()
-    def clipped_gradient_sum(
-        self, x_source: torch.Tensor, y_source: torch.Tensor, rows: np.ndarray, max_grad_norm: float
-    ) -> list[torch.Tensor]:
-        """See ``GradientEngine``."""
-        weight, bias = self._head.weight, self._head.bias
-        device = weight.device
-        features = x_source.flatten(1)
-        if self._buffer.device != features.device or self._buffer.shape[1:] != features.shape[1:]:
-            self._buffer = features.new_empty(self._block, features.shape[1])
-        weight_sum = torch.zeros_like(weight)
-        bias_sum = None if bias is None else torch.zeros_like(bias)
-        index = torch.from_numpy(rows).to(features.device)
-        labels = y_source.index_select(0, index.to(y_source.device)).to(device)
-        for begin in range(0, len(index), self._block):
-            chosen = index[begin : begin + self._block]
-            x = self._buffer[: len(chosen)]
-            torch.index_select(features, 0, chosen, out=x)
-            x = x.to(device)
-            logits = weight @ x.T
-            if bias is not None:
-                logits += bias[:, None]
-            residual = torch.softmax(logits, dim=0)
-            target = labels[None, begin : begin + self._block]
-            residual.scatter_add_(0, target, residual.new_full(target.shape, -1.0))
-            squares = torch.linalg.vector_norm(x, dim=1).square_()
-            if bias is not None:
-                squares += 1.0
-            norms = squares.sqrt_().mul_(torch.linalg.vector_norm(residual, dim=0))
-            residual *= clip_factors(norms, max_grad_norm)
-            broken = ~norms.isfinite()
-            if bool(broken.any()):
-                # A factor of zero does not clear what is not finite; x is the engine's own copy.
-                residual[:, broken] = 0.0
-                x[broken] = 0.0
-            weight_sum.addmm_(residual, x)
-            if bias_sum is not None:
-                bias_sum += residual.sum(dim=1)
-        return [weight_sum] if bias_sum is None else [weight_sum, bias_sum]
-
-
-def clip_factors(norms: torch.Tensor, max_grad_norm: float) -> torch.Tensor:
-    """Return min(1, C / norm) per example; 0 where the norm is not finite.
-
-    >>> clip_factors(torch.tensor([0.0, 1.0, 4.0, float("nan")]), 2.0).tolist()
-    [1.0, 1.0, 0.5, 0.0]
-    """
-    factors = max_grad_norm / norms.clamp(min=max_grad_norm)
-    return torch.where(norms.isfinite(), factors, torch.zeros_like(factors))
+    head = layers[0]
+    if len(layers) == 1 and all(p.requires_grad for p in head.parameters()):
+        if type(head) is nn.Linear:
+            return LinearHeadEngine(head, front)
+        if type(head) is LinearHeads:
+            return ManyHeadsEngine(head.layers, front)
+    return OpacusEngine(model, physical_batch)
 
 
 class _LayerUse(NamedTuple):
@@ -176,7 +116,7 @@ class OpacusEngine:
         index = torch.from_numpy(rows).to(x_source.device)
         for begin in range(0, len(index), self._physical):
             chosen = index[begin : begin + self._physical]
-            x = x_source.index_select(0, chosen).to(self._device)
+            x = x_source.index_select(0, chosen).to(self._device, torch.float32)
             y = y_source.index_select(0, chosen.to(y_source.device)).to(self._device)
             samples = self._per_example_gradients(x, y)
             norms = torch.stack([torch.linalg.vector_norm(s, dim=1) for s in samples], dim=1)
@@ -305,9 +245,38 @@ def _rules(model: nn.Module) -> dict[nn.Module, Rule]:
             rules[module] = ft_compute_per_sample_gradient
             return
         if own:
-            rules[module] = rule
+            rules[module] = _conv2d_rule if _has_many_channels(module) else rule
         for child in module.children():
             visit(child)
 
     visit(model)
     return rules
+
+
+def _has_many_channels(module: nn.Module) -> bool:
+    """Say whether ``_conv2d_rule`` holds for a layer and is not slower than Opacus' rule.
+
+    With few channels and large kernels (an 8 x 8 kernel on a grey image) Opacus' is faster.
+    """
+    return (
+        type(module) is nn.Conv2d
+        and module.groups == 1
+        and module.in_channels >= 16
+        and isinstance(module.padding, tuple)
+        and module.padding_mode == "zeros"
+    )
+
+
+def _conv2d_rule(
+    layer: nn.Module, inputs: list[torch.Tensor], gradient: torch.Tensor
+) -> dict[nn.Parameter, torch.Tensor]:
+    """Opacus' rule with torch's own unfolding; 0.5 to 1 times its time, the same numbers."""
+    assert isinstance(layer, nn.Conv2d)
+    patches = nn.functional.unfold(
+        inputs[0], layer.kernel_size, layer.dilation, layer.padding, layer.stride
+    )
+    flat = gradient.flatten(2)  # (examples, out channels, positions)
+    samples = {layer.weight: torch.bmm(flat, patches.transpose(1, 2))}
+    if layer.bias is not None:
+        samples[layer.bias] = flat.sum(dim=2)
+    return samples

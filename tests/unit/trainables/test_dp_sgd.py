@@ -142,7 +142,13 @@ def test_hyperparameters_are_well_formed(name: str) -> None:
     assert len(set(names)) == len(names)
     assert [p.name for p in declared if p.problem(p.default)] == []
     privacy = {p.name for p in declared if p.changes_privacy}
-    always = {"batch.expected", "batch.sample_rate", "train.epochs", "train.max_steps"}
+    always = {
+        "batch.expected",
+        "batch.sample_rate",
+        "train.epochs",
+        "train.max_steps",
+        "train.num_private",
+    }
     noise = {
         "noise.shape",
         "noise.end_ratio",

@@ -1,0 +1,139 @@
+"""The frozen features a configuration trains on, as hyperparameters; shared by methods on features.
+
+Loads no torch, so that specs can be checked without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from dpsweep.errors import SweepError
+from dpsweep.hyperparameters import Hyperparameter
+from dpsweep.trainables.features import FeatureSpec
+
+if TYPE_CHECKING:
+    from dpsweep.trainables.data import DatasetInfo
+
+#: The scattering network of Oyallon & Mallat 2015 with their defaults, as Tramer & Boneh 2021
+#: (https://arxiv.org/abs/2011.11660, appendix C.1) use it.
+SCATTERING = {"depth": 2, "angles": 8}
+
+FEATURE_HYPERPARAMETERS = (
+    Hyperparameter(
+        "features.name",
+        "str",
+        "scatternet",
+        "Frozen features: scatternet, none (the raw records), efficientnet_lite0, timm/NAME or "
+        "clip/NAME.",
+        choices=("scatternet", "none", "efficientnet_lite0", "timm/", "clip/"),
+    ),
+    Hyperparameter(
+        "features.checkpoint",
+        "str",
+        None,
+        "File with the weights of timm/NAME; it must be public. Other features do not read it.",
+        optional=True,
+    ),
+    Hyperparameter(
+        "features.image_size",
+        "int",
+        None,
+        "Pixels that a pretrained network's images are resized to; where absent, its own size. "
+        "No meaning for scatternet and none.",
+        low=8,
+        optional=True,
+    ),
+    Hyperparameter(
+        "features.dtype",
+        "str",
+        "float32",
+        "How features are stored: float16 takes half the space and rounds each value once.",
+        choices=("float32", "float16"),
+    ),
+)
+
+
+def with_defaults(
+    parameters: Sequence[Hyperparameter], defaults: Mapping[str, Any]
+) -> tuple[Hyperparameter, ...]:
+    """Return the same hyperparameters, some with another default.
+
+    >>> changed = with_defaults(FEATURE_HYPERPARAMETERS, {"features.name": "none"})
+    >>> changed[0].default, changed[3].default
+    ('none', 'float32')
+    """
+    unknown = set(defaults) - {parameter.name for parameter in parameters}
+    assert not unknown, unknown
+    return tuple(
+        replace(parameter, default=defaults[parameter.name])
+        if parameter.name in defaults
+        else parameter
+        for parameter in parameters
+    )
+
+
+def feature_spec(hparams: Mapping[str, Any], info: DatasetInfo, *, norm: str) -> FeatureSpec:
+    """Return the features that a configuration names.
+
+    Args:
+        hparams: Values of ``FEATURE_HYPERPARAMETERS``.
+        info: Facts of the raw data; no feature depends on more than the record itself.
+        norm: ``none``, ``l2`` or ``group:COUNT``, applied to each record alone and stored.
+    Returns:
+        A spec whose settings determine the features; weights are named by their SHA-256.
+    Raises:
+        BadInputError: Weights are missing or not the expected ones; says how to get them.
+
+    >>> hparams = {"features.name": "none", "features.dtype": "float32"}
+    >>> feature_spec(hparams, None, norm="l2")
+    FeatureSpec(extractor='identity', settings=(('norm', 'l2'),), dtype='float32')
+    """
+    name, dtype = hparams["features.name"], hparams["features.dtype"]
+    if name == "none":
+        return FeatureSpec.of("identity", dtype=dtype, norm=norm)
+    if name == "scatternet":
+        return FeatureSpec.of("scatternet", dtype=dtype, norm=norm, **SCATTERING)
+    from dpsweep.trainables.backbones import backbone_settings
+
+    settings = backbone_settings(
+        name,
+        checkpoint=hparams["features.checkpoint"],
+        image_size=hparams["features.image_size"],
+    )
+    return FeatureSpec.of("backbone", dtype=dtype, **{**settings, "norm": norm})
+
+
+def possible_choices(
+    parameters: Sequence[Hyperparameter], values: Mapping[str, Sequence[Any]]
+) -> list[dict[str, Any]]:
+    """Return every combination of the values that a space gives to ``parameters``.
+
+    Args:
+        parameters: Those of interest; one that the space does not name has its default.
+        values: For each hyperparameter of the space, the values it can have.
+    """
+    names = [parameter.name for parameter in parameters]
+    columns = [list(values.get(p.name, [p.default])) for p in parameters]
+    return [dict(zip(names, row)) for row in product(*columns)]
+
+
+def feature_problems(
+    hparams: Mapping[str, Any], info: DatasetInfo, *, norm: str
+) -> tuple[DatasetInfo | None, list[tuple[str, str, str]]]:
+    """Build the extractor once and return the facts of its features, or why there are none.
+
+    Args:
+        hparams: Values of ``FEATURE_HYPERPARAMETERS``.
+        info: Facts of the raw data.
+        norm: As for ``feature_spec``.
+    Returns:
+        (facts or None, problems as ``Method.preflight`` returns them).
+    """
+    try:
+        return feature_spec(hparams, info, norm=norm).describe(info), []
+    except SweepError as error:
+        what = error.message + (f": {error.because}" if error.because else "")
+        return None, [("features.name", what, error.fix or "use other features")]
