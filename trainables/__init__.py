@@ -7,8 +7,12 @@ from dpsweep.registry import Registry
 TRAINABLES = Registry(
     "method",
     {
+        "adamix": "dpsweep.trainables.adamix:AdaMix",
+        "adamix_paragon": "dpsweep.trainables.adamix:AdaMixParagon",
         "dp_sgd": "dpsweep.trainables.dp_sgd:DPSGD",
         "non_private": "dpsweep.trainables.non_private:NonPrivate",
+        "scatternet": "dpsweep.trainables.scatternet:ScatterNet",
+        "scatternet_non_private": "dpsweep.trainables.scatternet_non_private:ScatterNetNonPrivate",
     },
     group="dpsweep.trainables",
 )

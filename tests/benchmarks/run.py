@@ -19,7 +19,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     device = parser.parse_args().device
-    commands = [["bench_linear_head.py", "--device", device]]
+    commands = [
+        ["bench_linear_head.py", "--device", device],
+        ["bench_many_heads.py", "--device", device],
+        ["bench_adamix.py", "--device", device],
+    ]
     if device == "cpu":
         commands += [["bench_accounting.py"], ["bench_search.py"]]
     for script, *arguments in commands:

@@ -23,7 +23,7 @@ from dpsweep.privacy.accountants import (
     plan_curve,
 )
 from dpsweep.privacy.budget import PrivacyBudget
-from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
+from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian
 from dpsweep.privacy.schedules import NoiseSchedule
 
 # The search for a start value never leaves this range: a plan that needs more noise than this
@@ -31,6 +31,7 @@ from dpsweep.privacy.schedules import NoiseSchedule
 _LEAST_NOISE, _MOST_NOISE = 1e-3, 1e6
 _MAX_STEPS = 10**9
 _TOLERANCE: dict[AccountantName, float] = {"rdp": 1e-6, "pld": 4e-4}
+_GAUSSIAN_TOLERANCE = 5e-9  # the curves of full batches are closed forms, not staircases
 _FAR = 50.0  # |log(epsilon / target)| counts as this at most: Brent's method needs finite values
 _NO_PLAN = Plan(())
 
@@ -291,8 +292,89 @@ def max_steps(
     """
     rate = _validate.in_unit_interval("sample_rate", sample_rate, one=True)
     sigma = _validate.positive("noise_multiplier", noise_multiplier)
+    return _most_steps(budget, PoissonGaussian(sigma, rate), accountant, before)
+
+
+def gaussian_steps(
+    budget: PrivacyBudget, *, noise_multiplier: float, accountant: AccountantName = "rdp"
+) -> int:
+    """Return how many Gaussian-noised sums over all records the budget allows.
+
+    Under ``pld`` by the exact curve: T of them are mu-GDP with mu = sqrt(T) / noise_multiplier
+    (Dong, Roth and Su 2022, https://arxiv.org/abs/1905.02383, corollary 2).
+
+    >>> budget = PrivacyBudget(target_epsilon=1.36, delta=1e-5)
+    >>> gaussian_steps(budget, noise_multiplier=40.0, accountant="pld")
+    200
+    >>> gaussian_steps(budget, noise_multiplier=40.0)
+    171
+
+    Guarantees:
+        The epsilon after the returned number of steps is within the target, and after one more
+        it is not. Full batches and add-or-remove-one only.
+
+    Args:
+        budget: Target epsilon and delta.
+        noise_multiplier: Noise standard deviation divided by the L2 sensitivity, > 0.
+        accountant: ``rdp`` or ``pld``.
+    Returns:
+        Number of steps, 0 if not even one is allowed.
+    Raises:
+        BadInputError: More than 1e9 steps would be allowed.
+    """
+    sigma = _validate.positive("noise_multiplier", noise_multiplier)
+    return _most_steps(budget, Gaussian(sigma), accountant, _NO_PLAN)
+
+
+@lru_cache(maxsize=1024)
+def gaussian_noise(
+    budget: PrivacyBudget, *, steps: int, accountant: AccountantName = "rdp"
+) -> float:
+    """Return the smallest noise multiplier of ``steps`` full-batch Gaussians within ``budget``.
+
+    >>> budget = PrivacyBudget(target_epsilon=1.356467, delta=1e-5)
+    >>> round(gaussian_noise(budget, steps=200, accountant="pld"), 4)
+    40.0
+
+    Guarantees:
+        ``epsilon_of(plan) <= target_epsilon``: the result is the private end of the bracket. With
+        ``result * (1 - 1e-8)`` the target is passed. Full batches and add-or-remove-one only.
+
+    Args:
+        budget: Target epsilon and delta.
+        steps: Sums released over the whole trial, at least 1.
+        accountant: ``rdp`` or ``pld`` (exact here).
+    Returns:
+        Noise standard deviation divided by the L2 sensitivity.
+    Raises:
+        InfeasibleBudgetError: No noise multiplier up to 1e6 meets the budget.
+    """
+    count = _validate.whole("steps", steps, low=1)
     _validate.one_of("accountant", accountant, ACCOUNTANTS)
-    event = PoissonGaussian(sigma, rate)
+
+    def epsilon(sigma: float) -> float:
+        plan = Plan((EventRun(Gaussian(sigma), count),))
+        return epsilon_of(plan, delta=budget.delta, accountant=accountant)
+
+    if not epsilon(_MOST_NOISE) <= budget.target_epsilon:
+        raise InfeasibleBudgetError(
+            f"no noise multiplier up to {_MOST_NOISE:g} keeps {count} full-batch steps within "
+            f"epsilon={budget.target_epsilon:g} at delta={budget.delta:g}",
+            because=f"{accountant}, {budget.neighboring_relation}",
+            fix="raise the epsilon",
+        )
+    guess = math.sqrt(count)
+    return _smallest(epsilon, budget.target_epsilon, guess / 2, guess, _GAUSSIAN_TOLERANCE)
+
+
+def _most_steps(
+    budget: PrivacyBudget,
+    event: PoissonGaussian | Gaussian,
+    accountant: AccountantName,
+    before: Plan,
+) -> int:
+    """Return how many times ``event`` fits into the budget after ``before``."""
+    _validate.one_of("accountant", accountant, ACCOUNTANTS)
 
     def allowed(steps: int) -> bool:
         plan = before + Plan((EventRun(event, steps),) if steps else ())
@@ -303,13 +385,13 @@ def max_steps(
         return 0
     low = 0
     if accountant == "pld":
-        low = max_steps(budget, sample_rate=rate, noise_multiplier=sigma, before=before)
+        low = _most_steps(budget, event, "rdp", before)
     high = low + max(1, low // 2)
     while allowed(high):
         if high > _MAX_STEPS:
             raise BadInputError(
                 f"more than {_MAX_STEPS:g} steps stay within epsilon={budget.target_epsilon:g}",
-                because=f"noise_multiplier={sigma:g}, sample_rate={rate:g}",
+                because=f"every step is {event}",
                 fix="lower the noise multiplier",
             )
         low, high = high, 2 * high

@@ -1,0 +1,361 @@
+"""AdaMix: a linear head on frozen features, from private and a few public records.
+
+Golatkar et al. 2022 (https://arxiv.org/abs/2203.11481), with its baselines and ablations. Loads no
+torch until ``prepare``, so that plans can be made and checked without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from dpsweep.errors import BadInputError, InfeasibleBudgetError
+from dpsweep.hyperparameters import Hyperparameter
+from dpsweep.privacy.budget import PrivacyBudget
+from dpsweep.privacy.calibration import gaussian_noise, gaussian_steps
+from dpsweep.privacy.events import EventRun, Gaussian, Plan
+from dpsweep.privacy.events import NonPrivate as NonPrivateEvent
+from dpsweep.privacy.randomness import public_seed
+from dpsweep.trainables.adamix_parts import (
+    ADAMIX_HYPERPARAMETERS,
+    PUBLIC_HYPERPARAMETERS,
+    STEP_HYPERPARAMETERS,
+    Parts,
+    parts_of,
+)
+from dpsweep.trainables.linear_probe import (
+    PROBE_FEATURES,
+    PROBE_TRAIN,
+    SHOT_HYPERPARAMETERS,
+    LinearProbe,
+)
+from dpsweep.trainables.method import PlanContext, RunContext
+
+if TYPE_CHECKING:
+    import torch
+
+    from dpsweep.trainables.data import DatasetInfo, SweepData
+
+
+class AdaMix(LinearProbe):
+    """Noisy-GD whose start, clipping norm, subspace and part of the gradient are public.
+
+    Position t is one step of algorithm 2 of Golatkar et al. (2022), G the sum of the public
+    gradients at w:
+
+        w <- w - lr [P (sum_i clip(g_i, tau) + N(0, (sigma tau)^2 I)) + G + lambda (w - w_ref)]
+
+    Gradients are summed, not averaged, as in the paper: no number of records enters the step, and
+    one learning rate suits private sets of all sizes, since the noise is the same for all.
+
+    Guarantees:
+        Position t releases ``sum_i clip(g_i, tau_t) + N(0, (sigma tau_t)^2)`` over all private
+        records, and nothing else: a Gaussian of noise multiplier sigma under add-or-remove-one.
+        tau_t (a percentile of public gradient norms), P (a projection; applied to the noisy sum,
+        and a contraction besides), G, w_0 and w_ref are functions of public records, public seeds
+        and earlier releases: no cost. Noise comes from a secret seed that is drawn anew in
+        ``prepare`` and never stored. ``fully_private`` adds the
+        public records to the clipped sum; ``only_public`` reads no private record at all. Not
+        covered: the privacy of the public records, and the discreteness of floating point numbers
+        (see ``dpsweep.privacy.randomness``).
+    """
+
+    name: ClassVar[str] = "adamix"
+    hyperparameters: ClassVar[tuple[Hyperparameter, ...]] = (
+        ADAMIX_HYPERPARAMETERS
+        + PROBE_FEATURES
+        + STEP_HYPERPARAMETERS
+        + PUBLIC_HYPERPARAMETERS
+        + PROBE_TRAIN
+    )
+    #: Called with every noise tensor just before it is added. For tests only: noise is secret.
+    noise_observer: Callable[[torch.Tensor], None] | None = None
+
+    @classmethod
+    def plan(cls, hparams: Mapping[str, Any], context: PlanContext) -> Plan:
+        """Return one Gaussian over all private records per step; none for ``only_public``.
+
+        With ``noise.noise_multiplier`` there are as many steps as ``noise.target_epsilon`` (or the
+        whole budget) allows, at most ``train.max_steps``. Without it, the noise is the least that
+        allows ``train.max_steps``.
+
+        Raises:
+            InfeasibleBudgetError: Not one step fits, or neither noise nor steps are given.
+            BadInputError: The variant and the parts that are switched on contradict each other.
+        """
+        parts_of(hparams)
+        if hparams["adamix.variant"] == "only_public":
+            return Plan(())
+        budget = _target(hparams["noise.target_epsilon"], context.budget)
+        sigma, steps = hparams["noise.noise_multiplier"], hparams["train.max_steps"]
+        if sigma is None and steps is None:
+            raise InfeasibleBudgetError(
+                "neither noise.noise_multiplier nor train.max_steps is given",
+                fix="give one of them; the other is solved for",
+            )
+        if sigma is None:
+            sigma = gaussian_noise(budget, steps=steps, accountant=context.accountant)
+        else:
+            allowed = gaussian_steps(budget, noise_multiplier=sigma, accountant=context.accountant)
+            if allowed == 0:
+                least = gaussian_noise(budget, steps=1, accountant=context.accountant)
+                raise InfeasibleBudgetError(
+                    f"noise.noise_multiplier={sigma:g} does not allow one step within epsilon="
+                    f"{budget.target_epsilon:g} at delta={budget.delta:g}",
+                    because=f"full batch ({context.accountant}, {budget.neighboring_relation})",
+                    fix=f"noise.noise_multiplier >= {least:.4g}, for one step",
+                )
+            steps = allowed if steps is None else min(steps, allowed)
+        return Plan((EventRun(Gaussian(sigma), count=steps),))
+
+    @classmethod
+    def preflight(
+        cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo
+    ) -> list[tuple[str, str, str]]:
+        """Return what no trial could run: contradicting parts, text weights without its pair."""
+        problems = super().preflight(values, info)
+        switches = [f"adamix.{name}" for name in Parts._fields]
+        if cls._possible(values, "adamix.variant") == ["fully_private"]:
+            problems += [
+                (name, "fully_private uses no public record as such", "leave it out")
+                for name in switches
+                if True in cls._possible(values, name)
+            ]
+        noises = cls._possible(values, "noise.noise_multiplier")
+        if noises == [None] and cls._possible(values, "train.max_steps") == [None]:
+            problems.append(
+                ("train.max_steps", "needed without noise.noise_multiplier", "give one of them")
+            )
+        has_others = info.num_test or info.num_validation
+        if True in cls._possible(values, "adamix.private_report") and not has_others:
+            problems.append(
+                (
+                    "adamix.private_report",
+                    "there is no test or validation part to compare private records with",
+                    "give data.test.fraction, or leave it out",
+                )
+            )
+        if "text" in cls._possible(values, "init.kind"):
+            problems += [
+                ("init.kind", f"text needs features of an image-text pair, not {name}", "clip/NAME")
+                for name in cls._possible(values, "features.name")
+                if not name.startswith("clip/")
+            ]
+        return problems
+
+    def prepare(
+        self, data: SweepData, hparams: Mapping[str, Any], plan: Plan, context: RunContext
+    ) -> None:
+        """Set the initial weights from public records alone and draw a fresh secret seed.
+
+        Raises:
+            DataError: A class has fewer public records than ``public.shots``.
+            ValueError: The plan holds an event that is not this method's.
+        """
+        import torch
+
+        from dpsweep.trainables.noise import SecretNoise
+        from dpsweep.trainables.noisy_gd import PublicSubspace
+
+        for run in plan.runs:
+            if not isinstance(run.event, Gaussian):
+                raise ValueError(f"adamix cannot execute {run.event}")
+        self._parts = parts_of(hparams)
+        super().prepare(data, hparams, plan, context)
+        if self._parts.public_init:
+            self._reference = self._public_solution()
+            self._weight = self._reference.clone()
+        if self._parts.projection:
+            self._subspace = PublicSubspace(
+                self._weight.shape[1],
+                hparams["projection.fraction"],
+                seed=public_seed(context.study_seed, context.trial, "projection"),
+                device=context.device,
+            )
+        self._noise = SecretNoise(context.device)
+        self._spent: torch.Tensor | None = None
+        if hparams["adamix.private_report"]:
+            self._spent = torch.zeros(len(self._private), dtype=torch.float64)
+        self._num_measured = 0
+
+    def _public_solution(self) -> torch.Tensor:
+        """Return the weights that public records, or the names of the classes, give alone."""
+        from dpsweep.trainables.few_shot import fit_few_shot
+
+        if self._hparams["init.kind"] == "text":
+            return self._text_weights()
+        return fit_few_shot(
+            self._public,
+            self._weight,
+            epochs=self._hparams["public.epochs"],
+            lr=self._hparams["public.lr"],
+        )
+
+    def _text_weights(self) -> torch.Tensor:
+        from dpsweep.trainables.text_init import text_weights
+
+        features = self._hparams["features.name"]
+        if not features.startswith("clip/"):
+            raise BadInputError(
+                f"init.kind=text needs features of an image-text pair, not {features}",
+                fix="features.name: clip/NAME",
+            )
+        found = text_weights(
+            self._raw.info.class_names,
+            model=features.removeprefix("clip/"),
+            prompt=self._hparams["init.prompt"],
+            scale=self._hparams["init.scale"],
+        )
+        if found.shape != self._weight.shape:
+            raise BadInputError(
+                f"text weights have shape {tuple(found.shape)}, features need "
+                f"{tuple(self._weight.shape)}",
+                fix="use the image tower that belongs to the text tower",
+            )
+        return found.to(self._weight)
+
+    def _step(self, position: int) -> None:
+        from dpsweep.trainables.noisy_gd import percentile_clip
+
+        event = self._plan.at(position)
+        assert isinstance(event, Gaussian)
+        hparams, parts = self._hparams, self._parts
+        max_grad_norm = float(hparams["clip.max_grad_norm"])
+        if parts.adaptive_clip or parts.projection or parts.public_gradient:
+            public, public_norms = self._public.gradient_sum(self._weight)
+            if parts.adaptive_clip:
+                percentile, cap = hparams["clip.percentile"], hparams["clip.cap"]
+                max_grad_norm = percentile_clip(public_norms, percentile, cap)
+        total, norms = self._private.gradient_sum(self._weight, max_grad_norm)
+        if hparams["adamix.variant"] == "fully_private":
+            total += self._public.gradient_sum(self._weight, max_grad_norm)[0]
+        noise = self._noise.like(total, event.noise_multiplier * max_grad_norm)
+        if self.noise_observer is not None:
+            self.noise_observer(noise)
+        total += noise
+        self._measure(norms, max_grad_norm, event.noise_multiplier)
+        if parts.projection:
+            total = self._subspace.project(total, public)
+        if parts.public_gradient:
+            total += public
+        self._descend(total, max_grad_norm)
+
+    def _descend(self, total: torch.Tensor, max_grad_norm: float) -> None:
+        """Move along the noisy sum of gradients, and back towards the reference."""
+        hparams = self._hparams
+        rate = hparams["optim.lr"]
+        if hparams["optim.step_over_clip"]:
+            rate /= max_grad_norm
+        # More than the whole way back would be no descent: it would swing ever wider.
+        pull = min(rate * hparams["regularize.weight"], 1.0)
+        self._weight = self._weight + pull * (self._reference - self._weight) - rate * total
+
+    def _measure(self, norms: torch.Tensor, max_grad_norm: float, noise_multiplier: float) -> None:
+        """Add what each private record spends at one step; stays in this process."""
+        if self._spent is None:
+            return
+        shares = norms.clamp(max=max_grad_norm).double().cpu() / max_grad_norm
+        self._spent += (shares / noise_multiplier) ** 2
+        self._num_measured += 1
+
+    def private_report(self) -> dict[str, Any] | None:
+        """Return per-instance privacy and membership inference; None unless it is asked for.
+
+        Members are the private records that were trained on; the others those of the test part,
+        or of the validation part where there is no test part. Only the steps of this process are
+        covered: what records spend is never stored.
+
+        Guarantees:
+            None: the figures are private, and exact. See ``Method.private_report``.
+        """
+        if self._spent is None:
+            return None
+        from dpsweep.trainables.data import part_tensors
+        from dpsweep.trainables.instance_privacy import per_instance_mu, report
+        from dpsweep.trainables.noisy_gd import HeadRecords
+
+        part = "test" if len(self._raw.parts["test"][1]) else "validation"
+        inputs, labels = part_tensors(self._part(part), part)
+        others = HeadRecords(inputs, labels, device=self._context.device)
+        figures = report(
+            per_instance_mu(self._spent.numpy()),
+            self._hparams["adamix.report_delta"],
+            self._private.losses(self._released).cpu().numpy(),
+            others.losses(self._released).cpu().numpy(),
+            steps_covered=self._num_measured,
+        )
+        return {**figures, "others": part}
+
+
+class AdaMixParagon(LinearProbe):
+    """The same head on the same features and records, without clipping and noise: an upper bound.
+
+    Full-batch gradient descent with momentum on private and public records together.
+
+    Guarantees:
+        None. Its plan says so (epsilon is infinite), so a trial of it never looks private.
+    """
+
+    name: ClassVar[str] = "adamix_paragon"
+    is_private: ClassVar[bool] = False
+    hyperparameters: ClassVar[tuple[Hyperparameter, ...]] = (
+        *PROBE_FEATURES,
+        Hyperparameter(
+            "optim.lr",
+            "float",
+            1.0,
+            "Learning rate; gradients are means over private and public records.",
+            low=0,
+            open_low=True,
+        ),
+        Hyperparameter("regularize.weight", "float", 0.0, "L2 penalty on the weights.", low=0),
+        Hyperparameter("optim.momentum", "float", 0.9, "Momentum.", low=0, high=0.9999),
+        Hyperparameter("train.max_steps", "int", 1000, "Full-batch steps.", low=1),
+        *SHOT_HYPERPARAMETERS,
+        *PROBE_TRAIN,
+    )
+
+    @classmethod
+    def plan(cls, hparams: Mapping[str, Any], context: PlanContext) -> Plan:
+        """Return one event without a finite epsilon per step; the budget does not apply."""
+        return Plan((EventRun(NonPrivateEvent(), count=hparams["train.max_steps"]),))
+
+    def prepare(
+        self, data: SweepData, hparams: Mapping[str, Any], plan: Plan, context: RunContext
+    ) -> None:
+        """See ``LinearProbe``; weights start at zero."""
+        import torch
+
+        super().prepare(data, hparams, plan, context)
+        self._velocity = torch.zeros_like(self._weight)
+
+    def _step(self, position: int) -> None:
+        total = self._private.gradient_sum(self._weight)[0]
+        total += self._public.gradient_sum(self._weight)[0]
+        total /= self._num_private + len(self._public)
+        total += self._hparams["regularize.weight"] * self._weight
+        self._velocity = self._hparams["optim.momentum"] * self._velocity + total
+        self._weight = self._weight - self._hparams["optim.lr"] * self._velocity
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return weights, velocity and position."""
+        return {**super().state_dict(), "velocity": self._velocity.to("cpu", copy=True)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``state_dict`` returned."""
+        super().load_state_dict(state)
+        self._velocity = state["velocity"].to(self._weight.device, copy=True)
+
+
+def _target(epsilon: float | None, cap: PrivacyBudget) -> PrivacyBudget:
+    """Return what steps or noise are solved for: the cap, or a smaller epsilon."""
+    if epsilon is None:
+        return cap
+    if epsilon > cap.target_epsilon:
+        raise InfeasibleBudgetError(
+            f"noise.target_epsilon={epsilon:g} is over privacy.trial_epsilon="
+            f"{cap.target_epsilon:g} (delta={cap.delta:g}, {cap.neighboring_relation})",
+            fix=f"noise.target_epsilon <= {cap.target_epsilon:g}, or raise privacy.trial_epsilon",
+        )
+    return replace(cap, target_epsilon=float(epsilon))

@@ -1,0 +1,221 @@
+"""What AdaMix is made of, and its hyperparameters.
+
+Golatkar et al. 2022 (https://arxiv.org/abs/2203.11481). Loads no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from dpsweep.errors import BadInputError
+from dpsweep.hyperparameters import Hyperparameter
+from dpsweep.trainables.linear_probe import SHOT_HYPERPARAMETERS
+
+
+class Parts(NamedTuple):
+    """Which parts of AdaMix (Golatkar et al. 2022, algorithm 2) a configuration uses.
+
+    Attributes:
+        public_init: Weights start at, and are pulled towards, the public solution, not zero.
+        adaptive_clip: The clipping norm is a percentile of the public gradient norms.
+        projection: Noisy gradients are projected on a subspace that holds the public gradient.
+        public_gradient: The public gradient is added, unclipped and without noise.
+    """
+
+    public_init: bool
+    adaptive_clip: bool
+    projection: bool
+    public_gradient: bool
+
+
+VARIANTS: Mapping[str, Parts] = {
+    "adamix": Parts(True, True, True, True),
+    "ngd": Parts(True, False, False, True),
+    "ppgd": Parts(True, False, False, False),
+    "fully_private": Parts(False, False, False, False),
+    "only_public": Parts(True, False, False, False),
+}
+
+
+def _switch(name: str, doc: str) -> Hyperparameter:
+    text = f"{doc} Where absent, as adamix.variant has it."
+    return Hyperparameter(f"adamix.{name}", "bool", None, text, optional=True)
+
+
+ADAMIX_HYPERPARAMETERS = (
+    Hyperparameter(
+        "adamix.variant",
+        "str",
+        "adamix",
+        "adamix; ngd (fixed clip, no projection), ppgd (ngd without public gradients), "
+        "fully_private (public records are trained on as if private) or only_public.",
+        choices=tuple(VARIANTS),
+        changes_privacy=True,
+    ),
+    _switch("public_init", "Start at the public solution and pull towards it, not zero."),
+    _switch("adaptive_clip", "Clip to a percentile of the public gradient norms."),
+    _switch("projection", "Project on a subspace that holds the public gradient."),
+    _switch("public_gradient", "Add the public gradient to each step."),
+    Hyperparameter(
+        "adamix.private_report",
+        "bool",
+        False,
+        "Measure what each private record spends, and membership inference; kept local.",
+    ),
+    Hyperparameter(
+        "adamix.report_delta",
+        "float",
+        1e-5,
+        "Delta at which the private report states epsilons.",
+        low=0,
+        high=0.5,
+        open_low=True,
+    ),
+)
+STEP_HYPERPARAMETERS = (
+    Hyperparameter(
+        "noise.noise_multiplier",
+        "float",
+        20.0,
+        "Noise standard deviation over the clipping norm; the number of steps follows from the "
+        "epsilon. Null: it is calibrated to train.max_steps.",
+        low=0,
+        open_low=True,
+        optional=True,
+        changes_privacy=True,
+    ),
+    Hyperparameter(
+        "noise.target_epsilon",
+        "float",
+        None,
+        "Epsilon that steps or noise are solved for; where absent, privacy.trial_epsilon.",
+        low=0,
+        open_low=True,
+        optional=True,
+        changes_privacy=True,
+    ),
+    Hyperparameter(
+        "train.max_steps",
+        "int",
+        None,
+        "Most full-batch steps; where absent, as many as the epsilon allows.",
+        low=1,
+        optional=True,
+        changes_privacy=True,
+    ),
+    Hyperparameter(
+        "optim.lr",
+        "float",
+        2e-3,
+        "Learning rate; it multiplies the sum of the gradients, not their mean.",
+        low=0,
+        open_low=True,
+    ),
+    Hyperparameter(
+        "optim.step_over_clip",
+        "bool",
+        True,
+        "Divide each step by its clipping norm, so that one rate suits all clipping norms; free.",
+    ),
+    Hyperparameter(
+        "optim.average",
+        "float",
+        0.0,
+        "Share of the last steps whose weights are averaged for scores and export; free.",
+        low=0,
+        high=1,
+    ),
+    Hyperparameter(
+        "regularize.weight",
+        "float",
+        1e-2,
+        "Lambda: weight of the pull towards the public solution, or zero, beside that sum.",
+        low=0,
+    ),
+    Hyperparameter(
+        "clip.max_grad_norm",
+        "float",
+        0.5,
+        "L2 bound on one record's gradient where the clip is not adaptive.",
+        low=0,
+        open_low=True,
+    ),
+    Hyperparameter(
+        "clip.percentile",
+        "float",
+        90.0,
+        "Percentile of the public gradient norms that is the adaptive bound.",
+        low=0,
+        high=100,
+    ),
+    Hyperparameter(
+        "clip.cap",
+        "float",
+        None,
+        "Upper end of the adaptive bound.",
+        low=0,
+        open_low=True,
+        optional=True,
+    ),
+    Hyperparameter(
+        "projection.fraction",
+        "float",
+        0.97,
+        "Share of the feature directions that the projection keeps.",
+        low=0,
+        high=1,
+        open_low=True,
+    ),
+)
+PUBLIC_HYPERPARAMETERS = (
+    *SHOT_HYPERPARAMETERS,
+    Hyperparameter(
+        "public.epochs", "int", 200, "Gradient steps of the public solution, full batch.", low=0
+    ),
+    Hyperparameter(
+        "public.lr",
+        "float",
+        1.0,
+        "Learning rate of the public solution. A large one drives the public gradient norms, and "
+        "with them the adaptive clip, towards 0.",
+        low=0,
+        open_low=True,
+    ),
+    Hyperparameter(
+        "init.kind",
+        "str",
+        "public",
+        "Public solution: trained on the shots, or text (encoded class names; clip/NAME only).",
+        choices=("public", "text"),
+    ),
+    Hyperparameter(
+        "init.prompt", "str", "a photo of a {}", "Text that is encoded, with the class for {}."
+    ),
+    Hyperparameter(
+        "init.scale", "float", 100.0, "Norm of each class's text weights.", low=0, open_low=True
+    ),
+)
+
+
+def parts_of(hparams: Mapping[str, Any]) -> Parts:
+    """Return what a configuration uses: the variant's parts, some switched on or off.
+
+    >>> switched = dict.fromkeys(("adamix.public_init", "adamix.adaptive_clip"))
+    >>> switched |= {"adamix.projection": False, "adamix.public_gradient": None}
+    >>> tuple(parts_of({"adamix.variant": "adamix", **switched}))
+    (True, True, False, True)
+
+    Raises:
+        BadInputError: ``fully_private`` is to use a public record as such.
+    """
+    variant = hparams["adamix.variant"]
+    given = {name: hparams[f"adamix.{name}"] for name in Parts._fields}
+    found = VARIANTS[variant]._replace(**{k: v for k, v in given.items() if v is not None})
+    if variant == "fully_private" and any(found):
+        wrong = ", ".join(f"adamix.{name}" for name, value in given.items() if value)
+        raise BadInputError(
+            f"adamix.variant=fully_private uses no public record as such, but {wrong} is true",
+            fix="leave it out, or choose another variant",
+        )
+    return found

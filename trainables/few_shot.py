@@ -1,0 +1,72 @@
+"""A few labelled public records per class: drawing them, and the linear head they give alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dpsweep.errors import DataError
+from dpsweep.privacy.randomness import public_seed
+
+if TYPE_CHECKING:
+    import torch
+
+    from dpsweep.trainables.noisy_gd import HeadRecords
+
+
+def draw_shots(
+    labels: np.ndarray, class_names: Sequence[str], *, shots: int, draw: int, study_seed: int
+) -> np.ndarray:
+    """Return the sorted rows, int64, of ``shots`` public records of every class.
+
+    A function of the study's seed, the number of the draw and the public labels: every trial and
+    every variant with the same draw gets the same records, and fewer shots are a part of more.
+
+    >>> labels = np.array([0, 1, 0, 1, 0, 1])
+    >>> rows = draw_shots(labels, ("cat", "dog"), shots=2, draw=0, study_seed=0)
+    >>> labels[rows].tolist().count(0), len(rows)
+    (2, 4)
+
+    Args:
+        labels: Classes of the public records, int64 (records,).
+        class_names: One name per class.
+        shots: Records per class, at least 1.
+        draw: Number of the draw.
+        study_seed: Seed of the study.
+    Raises:
+        DataError: A class has fewer public records.
+    """
+    chosen = []
+    for label, name in enumerate(class_names):
+        rows = np.flatnonzero(labels == label)
+        if len(rows) < shots:
+            raise DataError(
+                f"class {name!r} has {len(rows)} public records, fewer than public.shots={shots}",
+                because=f"there are {len(labels)} public records in all",
+                fix="raise data.public.fraction or lower public.shots",
+            )
+        seed = public_seed(study_seed, draw, f"public shots of class {label}")
+        chosen.append(np.random.default_rng(seed).permutation(rows)[:shots])
+    return np.sort(np.concatenate(chosen))
+
+
+def fit_few_shot(
+    records: HeadRecords, start: torch.Tensor, *, epochs: int, lr: float
+) -> torch.Tensor:
+    """Return a linear head trained on public records alone, (classes, features).
+
+    Full-batch gradient descent on the mean cross-entropy, without a penalty (Golatkar et al. 2022,
+    https://arxiv.org/abs/2203.11481, appendix A: 200 epochs, which are as many iterations).
+
+    Args:
+        records: The public records.
+        start: Initial weights, (classes, features); not changed.
+        epochs: Iterations.
+        lr: Learning rate.
+    """
+    weight = start.clone()
+    for _ in range(epochs):
+        weight -= lr * records.gradient_sum(weight)[0] / len(records)
+    return weight
