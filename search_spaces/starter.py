@@ -7,7 +7,15 @@ from typing import Any
 
 from dpsweep.errors import BadInputError
 from dpsweep.registry import did_you_mean
-from dpsweep.search_spaces.dp_sgd import RECOMMENDED, WHY
+from dpsweep.search_spaces import adamix, dp_sgd, scatternet
+from dpsweep.search_spaces.presets import space_text
+
+#: Methods with a starter: their spaces by dataset, and why each parameter is there.
+_METHODS: Mapping[str, tuple[Mapping[str, Mapping[str, Any]], Mapping[str, str]]] = {
+    "dp_sgd": (dp_sgd.RECOMMENDED, dp_sgd.WHY),
+    "scatternet": (scatternet.RECOMMENDED, scatternet.WHY),
+    "adamix": (adamix.RECOMMENDED, adamix.WHY),
+}
 
 _DATA: Mapping[str, str] = {
     "digits": """\
@@ -77,7 +85,7 @@ seed: 0                        # initial weights and suggestions; noise and batc
 
 data:
 {data}\
-  public: {{fraction: 0.0}}      # share of all records that is declared public
+  public: {{fraction: {public}}}  {pad}# share of all records that is declared public
   max_private: null            # use only this many private records (for quick trials)
   privacy_unit: example        # whose data one record is
 
@@ -113,7 +121,7 @@ search:
   max_concurrent: null         # most trials at once; null: as many as the resources allow
   points_to_evaluate: []       # configurations to try first, as in [{{optim.lr: 1.0}}]
   space:                       # uniform, loguniform, int, logint: [low, high]; choice: [..];
-                               # a plain value is fixed. `dpsweep describe dp_sgd` lists all names
+                               # a plain value is fixed; all names: `dpsweep describe {method}`
 {space}
 scheduler:                     # every trial to its end: {{type: fifo}}
   type: epsilon_halving        # compares trials at equal epsilon; or median (with min_trials: 5)
@@ -135,45 +143,42 @@ cluster:
   num_cpus: null               # of this machine; null: all
   num_gpus: null
   address: null                # for target ray: ray://HOST:10001
-storage: {{path: studies}}       # each study gets its own folder there
+storage:
+  path: studies                # each study gets its own folder there
+  features: null               # directory of frozen features; null: .features in path
+  features_gb: 50              # most that is kept of them; old ones make room
 """
 
 
-def starter_spec(dataset: str = "digits") -> str:
+def starter_spec(dataset: str = "digits", method: str = "dp_sgd") -> str:
     """Return a commented YAML spec for a dataset, ready to run (or to edit where it says so).
 
     Raises:
-        BadInputError: There is no such dataset.
+        BadInputError: There is no such dataset, or no recommended space for the method.
     """
-    if dataset not in _DATA:
-        hint = did_you_mean(dataset, list(_DATA))
-        raise BadInputError(
-            f"no starter spec for {dataset!r}",
-            fix=(hint + " " if hint else "") + f"known: {', '.join(_DATA)}",
-        )
+    for what, word, known in (
+        ("dataset", dataset, list(_DATA)),
+        ("method", method, list(_METHODS)),
+    ):
+        if word not in known:
+            hint = did_you_mean(word, known)
+            raise BadInputError(
+                f"no starter spec for {what} {word!r}",
+                fix=(hint + " " if hint else "") + f"known: {', '.join(known)}",
+            )
     epsilon, study, rungs = _BUDGETS.get(dataset, ("2.0", "6.0", "[0.8, 1.3]"))
+    spaces, why = _METHODS[method]
+    public = f"{adamix.PUBLIC[dataset] if method == 'adamix' else 0.0:g}"
+    public = public if "." in public else public + ".0"
+    kind = "" if method == "dp_sgd" else f"-{method}"
     return _SPEC.format(
-        name=f"{dataset.replace('_', '-')}-eps{epsilon[0]}",
+        name=f"{dataset.replace('_', '-')}{kind}-eps{epsilon[0]}",
         data=_DATA[dataset],
+        public=public,
+        pad=" " * (7 - len(public)),
         epsilon=epsilon,
         study=study,
         rungs=rungs,
-        space=_space_text(RECOMMENDED[dataset]),
+        method=method,
+        space=space_text(spaces[dataset], why),
     )
-
-
-def _space_text(space: Mapping[str, Any]) -> str:
-    lines = []
-    for name, domain in space.items():
-        lines.append(f"    # {WHY[name]}")
-        lines.append(f"    {name}: {_flow(domain)}")
-    return "\n".join(lines) + "\n"
-
-
-def _flow(domain: Any) -> str:
-    """Write a domain on one line, as people do."""
-    if isinstance(domain, Mapping):
-        return "{" + ", ".join(f"{key}: {_flow(value)}" for key, value in domain.items()) + "}"
-    if isinstance(domain, list):
-        return "[" + ", ".join(_flow(value) for value in domain) + "]"
-    return str(domain)  # the data hold plain words and numbers only

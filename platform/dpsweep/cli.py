@@ -13,8 +13,10 @@ import typer
 from rich.console import Console
 
 from dpsweep.cli_account import account
-from dpsweep.cli_base import Json, Output, Sets, Spec, load_checked, say
+from dpsweep.cli_base import Json, Output, Root, Sets, Spec, load_checked, say
+from dpsweep.cli_init import init
 from dpsweep.cli_plan import plan, simulate
+from dpsweep.cli_report import report
 from dpsweep.errors import BadInputError, SpecError, SweepError
 from dpsweep.output import Format, print_records
 
@@ -29,41 +31,12 @@ app = typer.Typer(
     help="Hyperparameter sweeps for differentially private training, with an honest ledger.",
 )
 app.add_typer(account, name="account")
+app.command()(init)
 app.command()(plan)
 app.command()(simulate)
+app.command()(report)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the study.")]
-Root = Annotated[
-    Path | None,
-    typer.Option("--root", help="Folder of studies; default: $DPSWEEP_STUDIES or studies/."),
-]
-
-
-@app.command()
-def init(
-    path: Annotated[Path | None, typer.Argument(help="File to write; default: stdout.")] = None,
-    dataset: Annotated[str, typer.Option(help="digits | fashion_mnist | npz | image_folder")] = (
-        "digits"
-    ),
-    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema.")] = False,
-) -> None:
-    """Write a starter spec, every key explained."""
-    import json
-
-    from dpsweep.search_spaces import starter_spec
-    from dpsweep.spec import SweepSpec
-
-    if schema:
-        text = json.dumps(SweepSpec.json_schema(), indent=2) + "\n"
-    else:
-        text = starter_spec(dataset)
-    if path is None:
-        print(text, end="")
-        return
-    if path.exists():
-        raise BadInputError(f"{path} exists already", fix="choose another name, or remove it")
-    path.write_text(text)
-    say(f"wrote {path}; next: dpsweep plan {path}")
 
 
 @app.command()
@@ -296,11 +269,25 @@ def ui(
 
 
 @app.command()
-def doctor(output: Output = Format.TABLE) -> None:
+def doctor(
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Remove frozen features that no study is using.")
+    ] = False,
+    root: Root = None,
+    output: Output = Format.TABLE,
+) -> None:
     """Check this installation and machine; exit 1 if something is broken."""
-    from dpsweep.doctor import diagnose
+    from dpsweep.doctor import diagnose, feature_store, shown_bytes
+    from dpsweep.results import default_root
 
-    rows = diagnose()
+    folder = root or default_root()
+    if clean:
+        store = feature_store(folder)
+        freed = store.clean()
+        kept = f"; {shown_bytes(store.num_bytes())} are in use" if store.num_bytes() else ""
+        say(f"removed {freed:,} bytes ({shown_bytes(freed)}) of frozen features{kept}")
+        return
+    rows = diagnose(folder)
     print_records(rows, output)
     if any(row["status"] == "broken" for row in rows):
         raise typer.Exit(1)

@@ -1,0 +1,66 @@
+"""The verb that writes specs to start from: one of your own, or a paper's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dpsweep.cli_base import Output, say
+from dpsweep.errors import BadInputError
+from dpsweep.output import Format, print_records
+
+
+def init(
+    path: Annotated[Path | None, typer.Argument(help="File to write; default: stdout.")] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(help="digits (default) | fashion_mnist | npz | image_folder"),
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="dp_sgd (default) | scatternet | adamix")
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="A paper's study, as in tramer2021/fashion_mnist.")
+    ] = None,
+    presets: Annotated[bool, typer.Option("--presets", help="List the presets.")] = False,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema.")] = False,
+    output: Output = Format.TABLE,
+) -> None:
+    """Write a starter spec, every key explained; or a preset: a paper's study."""
+    from dpsweep.search_spaces import preset_spec, preset_titles, starter_spec
+    from dpsweep.spec import SweepSpec
+
+    chosen = [
+        name
+        for name, given in (("--preset", preset), ("--presets", presets), ("--schema", schema))
+        if given
+    ]
+    if len(chosen) > 1:
+        raise BadInputError(f"{' and '.join(chosen)} exclude each other", fix="give one of them")
+    if chosen and (dataset is not None or method is not None):
+        raise BadInputError(
+            f"--dataset and --method have no meaning for {chosen[0]}",
+            fix=f"remove them, or {chosen[0]}",
+        )
+    if presets and path is not None:
+        raise BadInputError("--presets writes no file", fix=f"remove {path}, or redirect stdout")
+    if presets:
+        rows = [{"preset": name, "about": title} for name, title in preset_titles().items()]
+        print_records(rows, output)
+        return
+    if schema:
+        text = json.dumps(SweepSpec.json_schema(), indent=2) + "\n"
+    elif preset is not None:
+        text = preset_spec(preset)
+    else:
+        text = starter_spec(dataset or "digits", method or "dp_sgd")
+    if path is None:
+        print(text, end="")
+        return
+    if path.exists():
+        raise BadInputError(f"{path} exists already", fix="choose another name, or remove it")
+    path.write_text(text)
+    say(f"wrote {path}; next: dpsweep plan {path}")

@@ -1,0 +1,70 @@
+"""Recommended search spaces of adamix, one per dataset.
+
+What Golatkar et al. 2022 (https://arxiv.org/abs/2203.11481) vary: the learning rate, and, at equal
+epsilon, more noise with more steps. The step is divided by the adaptive clipping norm, so that one
+range of learning rates suits the whole run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def _space(**changes: Any) -> dict[str, Any]:
+    space: dict[str, Any] = {
+        "method": "adamix",
+        "adamix.variant": "adamix",
+        "features.name": "none",
+        "public.shots": 5,
+        "noise.noise_multiplier": {"choice": [10, 20, 40]},
+        "optim.lr": {"loguniform": [0.0003, 0.03]},
+        "optim.step_over_clip": True,
+        "optim.average": {"choice": [0, 0.5]},
+        "clip.percentile": {"choice": [75, 90]},
+        "regularize.weight": 0.01,
+    }
+    return {**space, **{name.replace("__", "."): domain for name, domain in changes.items()}}
+
+
+#: Dataset name -> ``search.space`` of a spec; all need ``data.public.fraction`` above 0.
+RECOMMENDED: Mapping[str, Mapping[str, Any]] = {
+    "digits": _space(),
+    "fashion_mnist": _space(features__name="efficientnet_lite0", features__image_size=96),
+    "npz": _space(),
+    "image_folder": _space(features__name="efficientnet_lite0"),
+}
+
+#: Share of all records that a starter declares public, so that there are shots to draw.
+PUBLIC: Mapping[str, float] = {
+    "digits": 0.1,
+    "fashion_mnist": 0.01,
+    "npz": 0.05,
+    "image_folder": 0.05,
+}
+
+#: Why each parameter is there, for the comments of starter specs and presets.
+WHY: Mapping[str, str] = {
+    "method": "linear softmax on frozen, L2-normalised features; private and public records",
+    "adamix.variant": "adamix, or a baseline: ngd, ppgd, fully_private, only_public",
+    "adamix.public_init": "false: weights start at zero and are pulled towards zero",
+    "adamix.adaptive_clip": "false: the clipping norm is clip.max_grad_norm throughout",
+    "adamix.projection": "false: noise in all directions",
+    "adamix.public_gradient": "false: public records set the start and the clip, not the steps",
+    "features.name": "none (raw records), efficientnet_lite0, timm/NAME, clip/NAME, scatternet",
+    "features.image_size": "images are resized to this for the network, in pixels",
+    "train.num_private": "private records that are used, chosen without looking at them",
+    "noise.target_epsilon": "epsilon of the trial; the number of steps is solved for it",
+    "noise.noise_multiplier": "sigma; more noise buys more steps at the same epsilon",
+    "public.shots": "public records of each class",
+    "public.draw": "which public records: the repetitions, the same ones for every method",
+    "public.lr": "learning rate of the few-shot solution on the public records",
+    "optim.lr": "learning rate; for adamix it multiplies a sum over records, not a mean",
+    "train.max_steps": "full-batch steps",
+    "optim.step_over_clip": "true: the step is divided by the clipping norm, which is public",
+    "optim.average": "share of the last iterates that is averaged; free",
+    "regularize.weight": "lambda: pull towards the reference weights",
+    "clip.max_grad_norm": "fixed clipping norm",
+    "clip.percentile": "the clipping norm is this percentile of the public gradient norms",
+    "projection.fraction": "share of directions that is kept",
+}

@@ -1,0 +1,199 @@
+"""Paper presets: complete, commented specs of published studies, by name.
+
+A preset is data (``Preset``) that ``preset_spec`` writes as the YAML that a person would write.
+Rows of one table share their space in code, so that they cannot drift apart.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from dpsweep.errors import BadInputError
+from dpsweep.registry import Registry, did_you_mean
+from dpsweep.search_spaces.base import SearchSpace
+
+#: Paper -> its presets: a mapping from name (without the paper) to ``Preset``.
+PAPERS = Registry(
+    "paper",
+    {
+        "golatkar2022": "dpsweep.search_spaces.golatkar2022:PRESETS",
+        "tramer2021": "dpsweep.search_spaces.tramer2021:PRESETS",
+    },
+    group="dpsweep.presets",
+)
+
+#: What a study with exact private validation scores does and does not claim.
+CLAIMS = (
+    "Claimed: the epsilon of each trial alone, for adding or removing one training record. Not "
+    "claimed: anything about the search. Configurations are compared on exact scores of records "
+    "that were taken out of the training source and that no guarantee covers (visibility: exact), "
+    "and choosing among trials is not charged (accounting: unaccounted). The test part is declared "
+    "public: it is scored once, at the end of each trial, and nothing is chosen by it."
+)
+
+_SPEC = """\
+{header}
+name: {name}
+seed: 0                        # initial weights and other public randomness; noise stays secret
+
+data:
+{data}
+privacy:
+  accounting: unaccounted      # no claim about the search; epsilon is that of one trial
+  trial_epsilon: {epsilon:<14g}# what one trial may spend
+  delta: 1e-5
+  accountant: {accountant:<17}# {accountant_why}
+
+search:
+  sampler: grid
+  num_trials: {num_trials:<17}# the whole grid
+  metric: validation/accuracy
+  space:
+{space}
+scheduler: {{type: fifo}}        # every trial runs to its end, as in the paper
+report: {points:<23}# evaluations per trial, evenly spaced
+resources: {{cpu: 1, gpu: 0}}    # of one trial
+tracking: {{uri: "sqlite:///mlflow.db"}}
+storage: {{path: studies}}
+"""
+
+_ACCOUNTANTS = {
+    "rdp": "the paper's kind; pld is tighter, so it needs less noise",
+    "pld": "tight for plans that are fixed beforehand, as these are",
+}
+
+
+@dataclass(frozen=True)
+class Preset:
+    """One published study.
+
+    Attributes:
+        title: First line: what it is, and which table or figure.
+        source: Paper and address.
+        about: Paragraphs: what is varied, what the paper reports, what differs here.
+        data: The ``data`` section, indented by two.
+        space: ``search.space``; varied values as choices, so that the grid is the table's.
+        why: Comment for each parameter of ``space``.
+        epsilon: ``privacy.trial_epsilon``.
+        accountant: ``privacy.accountant``.
+        points: ``report.points``.
+        then: Commands to run afterwards; ``{name}`` stands for the study.
+    """
+
+    title: str
+    source: str
+    about: tuple[str, ...]
+    data: str
+    space: Mapping[str, Any]
+    why: Mapping[str, str]
+    epsilon: float
+    accountant: Literal["rdp", "pld"] = "rdp"
+    points: int = 10
+    then: tuple[str, ...] = field(default=())
+
+
+def preset_titles() -> dict[str, str]:
+    """Return every preset's name and first line, by name."""
+    return {
+        f"{paper}/{name}": preset.title
+        for paper, presets in sorted(PAPERS.items())
+        for name, preset in sorted(presets.items())
+    }
+
+
+def preset_spec(name: str) -> str:
+    """Return a preset as a commented YAML spec, ready to run.
+
+    >>> print(preset_spec("tramer2021/fashion_mnist").splitlines()[0])
+    # Linear classifier on ScatterNet features of Fashion-MNIST: the best row of table 13.
+
+    Args:
+        name: ``PAPER/NAME``, as ``preset_titles`` lists them.
+    Raises:
+        BadInputError: There is no such preset.
+    """
+    known = preset_titles()
+    if name not in known:
+        hint = did_you_mean(name, list(known))
+        raise BadInputError(
+            f"no preset {name!r}",
+            fix=(hint + "; " if hint else "") + "see `dpsweep init --presets`",
+        )
+    paper, _, short = name.partition("/")
+    return render(PAPERS[paper][short], study_name(name))
+
+
+def study_name(preset: str) -> str:
+    """Return the name of the study that a preset describes.
+
+    >>> study_name("tramer2021/fashion_mnist_cnn")
+    'tramer2021-fashion-mnist-cnn'
+    """
+    return preset.replace("/", "-").replace("_", "-")
+
+
+def render(preset: Preset, name: str) -> str:
+    """Return a preset as YAML, every parameter of its space with a comment."""
+    return _SPEC.format(
+        header=_header(preset, name),
+        name=name,
+        data=preset.data,
+        epsilon=preset.epsilon,
+        accountant=preset.accountant,
+        accountant_why=_ACCOUNTANTS[preset.accountant],
+        num_trials=len(SearchSpace.from_spec(preset.space).grid()),
+        space=space_text(preset.space, preset.why),
+        points=f"{{points: {preset.points}}}",
+    )
+
+
+def _header(preset: Preset, name: str) -> str:
+    lines = [f"# {preset.title}", *_comment(preset.source)]
+    for paragraph in (*preset.about, CLAIMS):
+        lines += ["#", *_comment(paragraph)]
+    if preset.then:
+        lines += ["#", "# After `dpsweep run FILE`:"]
+        for command in preset.then:
+            lines += [f"#   {line}" for line in _shell_lines(command.format(name=name))]
+    return "\n".join(lines) + "\n"
+
+
+def _comment(text: str) -> list[str]:
+    lines = textwrap.wrap(text, 97, break_long_words=False, break_on_hyphens=False)
+    return [f"# {line}" for line in lines]
+
+
+def _shell_lines(command: str) -> list[str]:
+    """Break a command before its options, so that lines stay short and it can be pasted."""
+    first, *options = command.split(" --")
+    words = textwrap.wrap(first, 88, break_long_words=False, break_on_hyphens=False)
+    lines = [words[0], *(f"  {word}" for word in words[1:])]
+    for option in options:
+        if len(lines[-1]) + len(option) < 88:
+            lines[-1] += f" --{option}"
+        else:
+            lines.append(f"  --{option}")
+    return [f"{line} \\" for line in lines[:-1]] + [lines[-1]]
+
+
+def space_text(space: Mapping[str, Any], why: Mapping[str, str]) -> str:
+    """Return ``search.space`` as YAML lines, each below the comment that explains it."""
+    lines = []
+    for name, domain in space.items():
+        lines.append(f"    # {why[name]}")
+        lines.append(f"    {name}: {_flow(domain)}")
+    return "\n".join(lines) + "\n"
+
+
+def _flow(domain: Any) -> str:
+    """Write a domain on one line, as people do."""
+    if isinstance(domain, Mapping):
+        return "{" + ", ".join(f"{key}: {_flow(value)}" for key, value in domain.items()) + "}"
+    if isinstance(domain, (list, tuple)):
+        return "[" + ", ".join(_flow(value) for value in domain) + "]"
+    if domain is None or isinstance(domain, bool):
+        return "null" if domain is None else str(domain).lower()
+    return str(domain)  # the data hold plain words and numbers only
