@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 from dpsweep.errors import CheckpointError, NothingWithinBudgetError
@@ -36,7 +37,7 @@ def log_best_model(
             plan=task.plan,
             study_seed=checked.spec.seed,
             trial=best,
-            data=data,
+            data=dataclasses.replace(data, feature_root=checked.spec.storage.features_path),
         )
     except CheckpointError as error:
         observer.on_message(f"the best model is not in the tracking store: {error}")

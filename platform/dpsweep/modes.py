@@ -16,6 +16,7 @@ from typing import Any
 
 from dpsweep.cluster.base import ClusterTarget
 from dpsweep.errors import StudyError
+from dpsweep.features import prefetch
 from dpsweep.preflight import Preflight, SelectionCharge
 from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.privacy.study_ledger import StudyLedger
@@ -95,6 +96,7 @@ def _search(launch: Launch, checked: Preflight, data: SweepData) -> Ending:
     study, files, spec = launch.study, launch.study.files, checked.spec
     if study.view.trials and not files.optuna.exists():
         raise lost_optuna(files)
+    data = prefetch(checked, data, launch.target, launch.observer)
     stage = launch.stage(checked, data, launch.policy())
     stage.replay()
     moving = (TrialState.RUNNING, TrialState.PAUSED)
@@ -159,7 +161,8 @@ def run_public(launch: Launch) -> Ending:
     fifo: TrialPolicy = POLICIES["fifo"].from_spec(
         launch.checked.spec.scheduler, metric="", maximize=True
     )
-    stage = launch.stage(launch.checked, launch.data, fifo)
+    data = prefetch(launch.checked, launch.data, launch.target, observer, tasks=[task])
+    stage = launch.stage(launch.checked, data, fifo)
     stage.admit(task)
     return Ending(stage.execute(TaskList([task]), launch.target), "the final run has ended")
 

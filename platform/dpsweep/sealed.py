@@ -16,6 +16,7 @@ from pathlib import Path
 from dpsweep import entries
 from dpsweep.durable import DurableLog, read_log, write_atomically
 from dpsweep.errors import BadInputError, SweepError
+from dpsweep.features import prefetch
 from dpsweep.modes import Ending, Launch
 from dpsweep.privacy.ledger import trial_file
 from dpsweep.privacy.randomness import secret_numpy_generator, secret_seed
@@ -104,7 +105,7 @@ def run_selection(launch: Launch) -> Ending:
             sealed,
             ledger,
             filter=None,
-            data=launch.data,
+            data=prefetch(launch.checked, launch.data, launch.target, launch.observer),
             observer=Observer(),
             policy=launch.policy(),
             fresh_attempts=True,

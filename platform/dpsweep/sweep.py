@@ -4,6 +4,7 @@
          -> StudyLedger          what the study may spend, written down before data is opened
          -> ClusterTarget        a Ray cluster, joined or started
          -> mode                 composed, select, public or unaccounted (``dpsweep.modes``):
+            -> prefetch          frozen features that trials need, once (``dpsweep.features``)
             -> TaskSource        suggests hyperparameters; each becomes a plan or is infeasible
             -> StudyLedger       reserves the plan's cost, durably, before launch
             -> DPTrainable       charges, runs, saves, evaluates, reports, segment by segment
