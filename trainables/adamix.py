@@ -7,12 +7,10 @@ torch until ``prepare``, so that plans can be made and checked without it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpsweep.errors import BadInputError, InfeasibleBudgetError
 from dpsweep.hyperparameters import Hyperparameter
-from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.calibration import gaussian_noise, gaussian_steps
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.privacy.events import NonPrivate as NonPrivateEvent
@@ -30,7 +28,7 @@ from dpsweep.trainables.linear_probe import (
     SHOT_HYPERPARAMETERS,
     LinearProbe,
 )
-from dpsweep.trainables.method import PlanContext, RunContext
+from dpsweep.trainables.method import PlanContext, RunContext, target_budget
 
 if TYPE_CHECKING:
     import torch
@@ -87,7 +85,7 @@ class AdaMix(LinearProbe):
         parts_of(hparams)
         if hparams["adamix.variant"] == "only_public":
             return Plan(())
-        budget = _target(hparams["noise.target_epsilon"], context.budget)
+        budget = target_budget(hparams["noise.target_epsilon"], context.budget)
         sigma, steps = hparams["noise.noise_multiplier"], hparams["train.max_steps"]
         if sigma is None and steps is None:
             raise InfeasibleBudgetError(
@@ -202,7 +200,7 @@ class AdaMix(LinearProbe):
                 fix="features.name: clip/NAME",
             )
         found = text_weights(
-            self._raw.info.class_names,
+            self._features.raw.info.class_names,
             model=features.removeprefix("clip/"),
             prompt=self._hparams["init.prompt"],
             scale=self._hparams["init.scale"],
@@ -275,7 +273,7 @@ class AdaMix(LinearProbe):
         from dpsweep.trainables.instance_privacy import per_instance_mu, report
         from dpsweep.trainables.noisy_gd import HeadRecords
 
-        part = "test" if len(self._raw.parts["test"][1]) else "validation"
+        part = "test" if len(self._features.raw.parts["test"][1]) else "validation"
         inputs, labels = part_tensors(self._part(part), part)
         others = HeadRecords(inputs, labels, device=self._context.device)
         figures = report(
@@ -346,16 +344,3 @@ class AdaMixParagon(LinearProbe):
         """Restore what ``state_dict`` returned."""
         super().load_state_dict(state)
         self._velocity = state["velocity"].to(self._weight.device, copy=True)
-
-
-def _target(epsilon: float | None, cap: PrivacyBudget) -> PrivacyBudget:
-    """Return what steps or noise are solved for: the cap, or a smaller epsilon."""
-    if epsilon is None:
-        return cap
-    if epsilon > cap.target_epsilon:
-        raise InfeasibleBudgetError(
-            f"noise.target_epsilon={epsilon:g} is over privacy.trial_epsilon="
-            f"{cap.target_epsilon:g} (delta={cap.delta:g}, {cap.neighboring_relation})",
-            fix=f"noise.target_epsilon <= {cap.target_epsilon:g}, or raise privacy.trial_epsilon",
-        )
-    return replace(cap, target_epsilon=float(epsilon))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpsweep.errors import InfeasibleBudgetError
 from dpsweep.hyperparameters import Hyperparameter
-from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.calibration import calibrate_noise_schedule
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import Plan, PoissonGaussian
@@ -23,7 +21,7 @@ from dpsweep.trainables.classifier import (
     num_steps_of,
     sample_rate_of,
 )
-from dpsweep.trainables.method import PlanContext, RunContext
+from dpsweep.trainables.method import PlanContext, RunContext, target_budget
 
 if TYPE_CHECKING:
     import torch
@@ -148,7 +146,7 @@ class DPSGD(ClassifierMethod):
         start = hparams["noise.noise_multiplier"]
         if start is None:
             start = calibrate_noise_schedule(
-                _target(hparams["noise.target_epsilon"], context.budget),
+                target_budget(hparams["noise.target_epsilon"], context.budget),
                 schedule=schedule,
                 sample_rate=sample_rate,
                 steps=steps,
@@ -208,16 +206,3 @@ class DPSGD(ClassifierMethod):
                 self.noise_observer(noise)
             total.add_(noise).div_(self._expected_batch)
         return sums
-
-
-def _target(epsilon: float | None, cap: PrivacyBudget) -> PrivacyBudget:
-    """Return what the noise is calibrated to: the cap, or a smaller epsilon."""
-    if epsilon is None:
-        return cap
-    if epsilon > cap.target_epsilon:
-        raise InfeasibleBudgetError(
-            f"noise.target_epsilon={epsilon:g} is over privacy.trial_epsilon="
-            f"{cap.target_epsilon:g} (delta={cap.delta:g}, {cap.neighboring_relation})",
-            fix=f"noise.target_epsilon <= {cap.target_epsilon:g}, or raise privacy.trial_epsilon",
-        )
-    return replace(cap, target_epsilon=float(epsilon))

@@ -39,6 +39,36 @@ _TRIES = 3
 MapBlocks = Callable[[Callable[[BlockJob], int], Iterable[BlockJob]], Iterable[int]]
 
 
+class FeatureParts:
+    """The parts of a dataset as features, each opened when it is first asked for.
+
+    So a trial that computes its own features computes those it reads, and no others.
+
+    Args:
+        raw: Raw records.
+        spec: What to make of them.
+    """
+
+    def __init__(self, raw: SweepData, spec: FeatureSpec) -> None:
+        self.raw, self.spec = raw, spec
+        self._opened: dict[str, tuple[np.ndarray, SweepData]] = {}
+
+    def __getitem__(self, part: str) -> SweepData:
+        """Return the data with this part alone, as features.
+
+        Raises:
+            Whatever ``FeatureStore.open`` raises.
+        """
+        source = self.raw.parts[part]
+        known = self._opened.get(part)
+        if known is not None and known[0] is source[0]:
+            return known[1]
+        alone = dataclasses.replace(self.raw, parts={part: source})
+        opened = FeatureStore(self.raw.feature_root).open(alone, self.spec)
+        self._opened[part] = (source[0], opened)
+        return opened
+
+
 class FeatureStore:
     """The feature store of a directory, or features in memory without one.
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -104,16 +103,15 @@ class LinearProbe(Method):
         import torch
 
         from dpsweep.trainables.data import first_rows, training_tensors
+        from dpsweep.trainables.feature_store import FeatureParts
         from dpsweep.trainables.few_shot import draw_shots
         from dpsweep.trainables.noisy_gd import HeadRecords
 
         self._hparams = dict(hparams)
         self._context = context
-        self._raw = data
         self._plan = plan
         self._position = 0
-        self._opened: dict[str, tuple[np.ndarray, SweepData]] = {}
-        self._spec = feature_spec(hparams, data.info, norm=NORM)
+        self._features = FeatureParts(data, feature_spec(hparams, data.info, norm=NORM))
         stands_in = data.records == "public"
         shots = draw_shots(
             data.parts["private" if stands_in else "public"][1],
@@ -153,17 +151,7 @@ class LinearProbe(Method):
         self._num_averaged = 0
 
     def _part(self, part: str) -> SweepData:
-        """Return one part as features; parts that are not asked for are not computed."""
-        from dpsweep.trainables.feature_store import FeatureStore
-
-        source = self._raw.parts[part]
-        known = self._opened.get(part)
-        if known is not None and known[0] is source[0]:
-            return known[1]
-        alone = replace(self._raw, parts={part: source})
-        opened = FeatureStore(self._raw.feature_root).open(alone, self._spec)
-        self._opened[part] = (source[0], opened)
-        return opened
+        return self._features[part]
 
     def run(self, start: int, stop: int) -> None:
         """Execute positions ``start`` to ``stop - 1``, one full-batch update each.
@@ -234,4 +222,5 @@ class LinearProbe(Method):
         """Return extractor and head as one network on raw records, on the CPU, in eval mode."""
         from torch import nn
 
-        return nn.Sequential(self._spec.build(self._raw.info), *self._head().cpu()).eval()
+        extractor = self._features.spec.build(self._features.raw.info)
+        return nn.Sequential(extractor, *self._head().cpu()).eval()

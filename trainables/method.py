@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from dpsweep.errors import InfeasibleBudgetError
 from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.accountants import AccountantName
 from dpsweep.privacy.budget import PrivacyBudget
@@ -53,6 +54,23 @@ class RunContext:
     study_seed: int
     trial: int
     device: str = "cpu"
+
+
+def target_budget(epsilon: float | None, cap: PrivacyBudget) -> PrivacyBudget:
+    """Return what noise or steps are solved for: the cap, or ``noise.target_epsilon`` below it.
+
+    Raises:
+        InfeasibleBudgetError: The target is over the cap.
+    """
+    if epsilon is None:
+        return cap
+    if epsilon > cap.target_epsilon:
+        raise InfeasibleBudgetError(
+            f"noise.target_epsilon={epsilon:g} is over privacy.trial_epsilon="
+            f"{cap.target_epsilon:g} (delta={cap.delta:g}, {cap.neighboring_relation})",
+            fix=f"noise.target_epsilon <= {cap.target_epsilon:g}, or raise privacy.trial_epsilon",
+        )
+    return replace(cap, target_epsilon=float(epsilon))
 
 
 def first_training_run(plan: Plan) -> EventRun:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.errors import ModelError
@@ -40,7 +39,6 @@ from dpsweep.trainables.normalize import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
 
     from dpsweep.trainables.data import DatasetInfo, SweepData
@@ -126,10 +124,10 @@ class OnFeatures(ClassifierMethod):
             ModelError: The features cannot be computed, or the model does not fit them.
             ValueError: The plan holds an event that is not this method's.
         """
+        from dpsweep.trainables.feature_store import FeatureParts
+
         hparams = dict(hparams)
-        self._raw = data
-        self._spec = self.extractor(hparams, data.info)
-        self._opened: dict[str, tuple[np.ndarray, SweepData]] = {}
+        self._features = FeatureParts(data, self.extractor(hparams, data.info))
         self._plan = plan
         self._num_before = 2 if normalization_of(hparams) == "private_data" else 0
         if any(run.phase != PHASE for run in plan.slice(0, self._num_before).runs):
@@ -141,17 +139,7 @@ class OnFeatures(ClassifierMethod):
         super().prepare(self._part("private"), hparams, plan, context)
 
     def _part(self, part: str) -> SweepData:
-        """Return one part as features: those that are not asked for are not computed."""
-        from dpsweep.trainables.feature_store import FeatureStore
-
-        source = self._raw.parts[part]
-        known = self._opened.get(part)
-        if known is not None and known[0] is source[0]:
-            return known[1]
-        alone = replace(self._raw, parts={part: source})
-        opened = FeatureStore(self._raw.feature_root).open(alone, self._spec)
-        self._opened[part] = (source[0], opened)
-        return opened
+        return self._features[part]
 
     def _build_model(self, *, is_initial: bool = True) -> torch.nn.Module:
         return self._with_front(list(self._build_head(self._initial_seed)))
@@ -198,8 +186,9 @@ class OnFeatures(ClassifierMethod):
         """Return extractor, normalisation and trained model as one network on raw records."""
         from torch import nn
 
-        assert not self._raw.info.features, "an exported model takes raw records"
-        return nn.Sequential(self._spec.build(self._raw.info), super().export()).eval()
+        raw = self._features.raw.info
+        assert not raw.features, "an exported model takes raw records"
+        return nn.Sequential(self._features.spec.build(raw), super().export()).eval()
 
 
 def _group_error(groups: int, shape: tuple[int, ...]) -> tuple[str, str, str] | None:
