@@ -33,13 +33,15 @@ def trainable():
             return Path(self.config["directory"]) / "state.json"
 
         def step(self):
-            while (
-                self.config["trial"] == 0
-                and not Path(self.config["directory"], "../1/state.json").exists()
-            ):
-                time.sleep(
-                    0.05
-                )  # until there are two actors: one alone would be fast enough for all
+            # Until there are two actors: one alone would be fast enough for all. Not for ever: on
+            # a busy machine Ray may lose the CPU of a placement group that is removed while it
+            # is created (ray-project/ray#64693).
+            deadline = time.monotonic() + 30
+            second = Path(self.config["directory"], "../1/state.json")
+            while self.config["trial"] == 0 and not second.exists():
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.05)
             if self.state is None:  # as DPTrainable: a trial is opened by its first step
                 old = json.loads(self.path.read_text()) if self.path.exists() else {}
                 self.state = {
