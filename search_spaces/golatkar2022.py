@@ -103,7 +103,7 @@ _ADAMIX = _row(
 )
 _ONLY_PUBLIC = replace(
     _row(
-        "Few public shots alone: no private record is read (table 1, Only-Public).",
+        "Few public shots alone: no private record is trained on (table 1, Only-Public).",
         "The few-shot solution that AdaMix starts from, with its learning rate tuned. It costs "
         "no epsilon, and neither the number of private records nor a budget matters to it.",
         _space(
@@ -136,6 +136,7 @@ _PARAGON = replace(
         ),
     ),
     then=("dpsweep report {name} --by train.num_private,public.shots --over public.draw",),
+    is_private=False,
 )
 _BOOST = (
     "The performance boost is (err_public - err_mixed) / (err_public - err_nonprivate): 0 is no "

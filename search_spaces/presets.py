@@ -33,6 +33,11 @@ CLAIMS = (
     "and choosing among trials is not charged (accounting: unaccounted). The test part is declared "
     "public: it is scored once, at the end of each trial, and nothing is chosen by it."
 )
+#: What is said in its place where no trial is private.
+NO_CLAIMS = (
+    "Claimed: nothing. Epsilon is infinite: trials train without noise, on records that no "
+    "guarantee covers, and configurations are compared on exact scores."
+)
 
 _SPEC = """\
 {header}
@@ -42,8 +47,8 @@ seed: 0                        # initial weights and other public randomness; no
 data:
 {data}
 privacy:
-  accounting: unaccounted      # no claim about the search; epsilon is that of one trial
-  trial_epsilon: {epsilon:<14g}# what one trial may spend
+  accounting: unaccounted      # {accounting_why}
+  trial_epsilon: {epsilon:<14g}# {epsilon_why}
   delta: 1e-5
   accountant: {accountant:<17}# {accountant_why}
 
@@ -64,6 +69,11 @@ _ACCOUNTANTS = {
     "rdp": "the paper's kind; pld is tighter, so it needs less noise",
     "pld": "tight for plans that are fixed beforehand, as these are",
 }
+#: Comments on the accounting mode and on trial_epsilon, by ``Preset.is_private``.
+_PRIVACY_WHY = {
+    True: ("no claim about the search; epsilon is that of one trial", "what one trial may spend"),
+    False: ("the only mode for what is not private", "binds no trial: none is private"),
+}
 
 
 @dataclass(frozen=True)
@@ -81,6 +91,7 @@ class Preset:
         accountant: ``privacy.accountant``.
         points: ``report.points``.
         then: Commands to run afterwards; ``{name}`` stands for the study.
+        is_private: False where no trial has a finite epsilon.
     """
 
     title: str
@@ -93,6 +104,7 @@ class Preset:
     accountant: Literal["rdp", "pld"] = "rdp"
     points: int = 10
     then: tuple[str, ...] = field(default=())
+    is_private: bool = True
 
 
 def preset_titles() -> dict[str, str]:
@@ -137,11 +149,14 @@ def study_name(preset: str) -> str:
 
 def render(preset: Preset, name: str) -> str:
     """Return a preset as YAML, every parameter of its space with a comment."""
+    accounting_why, epsilon_why = _PRIVACY_WHY[preset.is_private]
     return _SPEC.format(
         header=_header(preset, name),
         name=name,
         data=preset.data,
+        accounting_why=accounting_why,
         epsilon=preset.epsilon,
+        epsilon_why=epsilon_why,
         accountant=preset.accountant,
         accountant_why=_ACCOUNTANTS[preset.accountant],
         num_trials=len(SearchSpace.from_spec(preset.space).grid()),
@@ -152,7 +167,7 @@ def render(preset: Preset, name: str) -> str:
 
 def _header(preset: Preset, name: str) -> str:
     lines = [f"# {preset.title}", *_comment(preset.source)]
-    for paragraph in (*preset.about, CLAIMS):
+    for paragraph in (*preset.about, CLAIMS if preset.is_private else NO_CLAIMS):
         lines += ["#", *_comment(paragraph)]
     if preset.then:
         lines += ["#", "# After `dpsweep run FILE`:"]

@@ -53,8 +53,8 @@ class AdaMix(LinearProbe):
         tau_t (a percentile of public gradient norms), P (a projection; applied to the noisy sum,
         and a contraction besides), G, w_0 and w_ref are functions of public records, public seeds
         and earlier releases: no cost. Noise comes from a secret seed that is drawn anew in
-        ``prepare`` and never stored. ``fully_private`` adds the
-        public records to the clipped sum; ``only_public`` reads no private record at all. Not
+        ``prepare`` and never stored. ``fully_private`` adds the public records to the clipped sum;
+        with ``only_public`` no private record enters the weights, and the plan is empty. Not
         covered: the privacy of the public records, and the discreteness of floating point numbers
         (see ``dpsweep.privacy.randomness``).
     """
