@@ -68,7 +68,8 @@ def report(
     if output is not Format.TABLE:
         print_records(rows, output)
         return
-    table = [{key: value for key, value in row.items() if key not in TERMS} for row in rows]
+    dropped = set(TERMS) - set(differing_terms(rows))
+    table = [{key: value for key, value in row.items() if key not in dropped} for row in rows]
     print_records(table, output, caption=caption(rows))
 
 
@@ -83,17 +84,33 @@ def _split(names: str) -> list[str]:
     return [name.strip() for name in names.split(",") if name.strip()]
 
 
+def differing_terms(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the terms in which rows of one study differ: they need columns of their own."""
+    values: dict[str, dict[str, set[Any]]] = {}
+    for row in rows:
+        for term in TERMS:
+            values.setdefault(term, {}).setdefault(row["study"], set()).add(row[term])
+    return [term for term in TERMS if any(len(found) > 1 for found in values[term].values())]
+
+
 def caption(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return what the epsilons of a table mean nothing without, once for equal terms."""
+    columns = differing_terms(rows)
     studies: dict[str, dict[str, None]] = {}
     for row in rows:
+        said = {term: f"see {term}" if term in columns else f"{row[term]}" for term in TERMS}
+        if "delta" not in columns:
+            said["delta"] = f"{row['delta']:g}"
         terms = (
-            f"delta={row['delta']:g}, unit={row['privacy_unit']}, {row['neighboring_relation']}, "
-            f"sampling={row['sampling']}, {row['accountant']}; accounting={row['accounting']}; "
-            f"it covers {row['released']}"
+            f"delta={said['delta']}, unit={said['privacy_unit']}, {said['neighboring_relation']}, "
+            f"sampling={said['sampling']}, {said['accountant']}; accounting={said['accounting']}; "
+            f"it covers {said['released']}"
         )
         studies.setdefault(terms, {})[row["study"]] = None
-    return "\n".join(
+    lines = [
         f"epsilon of {', '.join(names)}: that of the costliest repetition, {terms}."
         for terms, names in studies.items()
-    )
+    ]
+    if any(name.startswith(("boost", "difference")) for row in rows for name in row):
+        lines.append("boost and difference use other studies too, which no row's epsilon covers.")
+    return "\n".join(lines)

@@ -10,7 +10,7 @@ from whole_studies import make_spec
 
 from dpsweep import entries
 from dpsweep.cli import app
-from dpsweep.cli_report import TERMS, caption
+from dpsweep.cli_report import TERMS, caption, differing_terms
 from dpsweep.errors import BadInputError, NothingWithinBudgetError
 from dpsweep.preflight import preflight
 from dpsweep.privacy.accountants import PrivacyStatement
@@ -149,6 +149,22 @@ def test_a_caption_says_different_terms_of_different_studies():
     assert [line[:12] for line in caption([*private, *other]).split("\n")] == [
         "epsilon of a", "epsilon of b",
     ]  # fmt: skip
+
+
+def test_terms_that_differ_within_a_study_have_columns():
+    rows = build_report([study("a", FULL)], by=BY, over=OVER)
+    rows[0]["sampling"] = "poisson"
+    assert differing_terms(rows) == ["sampling"]
+    text = caption(rows)
+    assert text.count("\n") == 0
+    assert "sampling=see sampling" in text
+    other = build_report([study("b", FULL)], by=BY, over=OVER)
+    assert differing_terms([rows[0], *other]) == []
+
+
+def test_a_caption_says_what_differences_and_boosts_rest_on():
+    two = build_report([study("a", FULL), study("b", FULL)], by=BY, over=OVER, is_paired=True)
+    assert caption(two).splitlines()[-1].endswith("which no row's epsilon covers.")
 
 
 def test_without_by_and_over_each_trial_is_a_configuration():
