@@ -22,6 +22,7 @@ from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec import SweepSpec
 from dpsweep.study import StudyFiles, TrialTask
 from dpsweep.tracking.card import privacy_card
+from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data import describe_dataset
 from dpsweep.trial import TrialReport, TrialState, Verdict
 
@@ -219,9 +220,11 @@ def card(files: StudyFiles) -> str:
     result = SweepResult(files)
     spec, privacy, account = result.spec, result.spec.privacy, result.claims.account
     info = describe_dataset(spec.data)
+    methods = SearchSpace.from_spec(spec.search.space).values()["method"]
     facts: dict[str, Any] = {
         "name": result.name,
-        "methods": SearchSpace.from_spec(spec.search.space).values()["method"],
+        "methods": methods,
+        "unbounded_methods": [name for name in methods if not TRAINABLES[name].is_private],
         "dataset": info.name,
         "num_records": info.num_private,
         "privacy_unit": spec.data.privacy_unit,

@@ -194,6 +194,8 @@ def _headline(facts: Mapping[str, Any]) -> str:
     sampling = _sampling(facts)
     if mode == "public" and study is None:
         lines += ["", "The final run has not been started; no private record was used so far."]
+    elif set(facts["methods"]) == set(facts["unbounded_methods"]):
+        lines += ["", "No trial is private: **epsilon is infinite**."]
     elif mode != "public" and sampling is not None:  # in public the study is one private trial
         each = "One trial of the search" if mode == "select" else "Each private trial"
         cap = _epsilon("<=", facts["trial_epsilon"], facts, {"sampling": sampling})
@@ -215,8 +217,10 @@ def _protected(facts: Mapping[str, Any]) -> str:
         ("Validation scores", _VALIDATION.get(validation, validation)),
         ("Test scores", _TEST.get(test, test)),
     ]
-    if "non_private" in facts["methods"]:
-        rows.append(("Trials of `non_private`", "epsilon infinite: no privacy claim at all"))
+    rows += [
+        (f"Trials of `{method}`", "epsilon infinite: no privacy claim at all")
+        for method in facts["unbounded_methods"]
+    ]
     return _points("What is protected", rows)
 
 

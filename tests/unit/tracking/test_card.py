@@ -51,6 +51,7 @@ def facts(mode: str = "unaccounted", **changes: Any) -> dict[str, Any]:
     return {
         "name": "digits-eps2",
         "methods": ["dp_sgd"],
+        "unbounded_methods": [],
         "dataset": "digits",
         "num_records": 1797,
         "privacy_unit": "example",
@@ -271,10 +272,21 @@ def test_exact_private_scores_have_no_epsilon() -> None:
 @pytest.mark.parametrize("epsilon", [math.inf, None, "inf"])
 def test_a_study_with_trials_that_are_not_private(epsilon: object) -> None:
     composed, best = {**STATEMENT, "epsilon": epsilon}, {**BEST, "epsilon": epsilon}
-    card = privacy_card(facts(methods=["dp_sgd", "non_private"], composed=composed, best=best))
+    methods = {"methods": ["dp_sgd", "adamix_paragon"], "unbounded_methods": ["adamix_paragon"]}
+    card = privacy_card(facts(**methods, composed=composed, best=best))
     assert "epsilon infinite: some trials are not private" in card
-    assert "no privacy claim at all" in card
+    assert "Trials of `adamix_paragon`: epsilon infinite: no privacy claim at all" in card
+    assert "Trials of `dp_sgd`" not in card
+    assert "Each private trial alone" in card
     assert "Best trial: trial 3: validation/accuracy = 0.95, not private" in card
+
+
+def test_a_study_without_a_private_trial_shows_no_cap() -> None:
+    unbounded, infinite = ["non_private", "adamix_paragon"], {**STATEMENT, "epsilon": "inf"}
+    given = facts(methods=unbounded, unbounded_methods=unbounded, composed=infinite)
+    card = privacy_card({**given, "best": {**BEST, "epsilon": "inf"}})
+    assert "No trial is private: **epsilon is infinite**." in card
+    assert "Each private trial" not in card
 
 
 def test_a_downgrade_says_why_and_from_what() -> None:
