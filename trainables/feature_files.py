@@ -27,20 +27,28 @@ _DAY_S = 86_400
 
 
 def make_private(directory: Path) -> None:
-    """Make a directory that only its owner may enter; one that exists stays as it is.
+    """Make a directory that only its owner may enter.
 
     Raises:
-        ResourceError: It cannot be made.
+        ResourceError: It cannot be made, or it is there and open to others, who could then read
+            the number of records off the sizes of files.
     """
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         directory.mkdir(mode=0o700, exist_ok=True)
+        is_open = directory.stat().st_mode & 0o077
     except OSError as error:
         raise ResourceError(
             f"features cannot be kept in {directory}",
             because=error.strerror,
             fix="set storage.features to a directory that can be written to",
         ) from error
+    if is_open:
+        raise ResourceError(
+            f"features cannot be kept in {directory}",
+            because="others may list it, and features are as private as records",
+            fix=f"chmod 700 {directory}, or set storage.features to a directory that is not there",
+        )
 
 
 @contextlib.contextmanager
@@ -143,7 +151,7 @@ def new_array(path: Path, shape: tuple[int, ...], dtype: str) -> int:
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
                 raise ResourceError(
-                    f"{path.parent} has no room for features of {size} bytes",
+                    f"{path.parent} has no room for more features",
                     because=error.strerror,
                     fix="free some, or set storage.features to a directory on another disk",
                 ) from error
@@ -175,10 +183,11 @@ class Entry:
         """Return the files of rows under construction."""
         return sorted(self.path.parent.glob(f"{self.path.name}.*.part"))
 
-    def read(self, shape: tuple[int, ...], dtype: str) -> np.ndarray | None:
+    def read(self, shape: tuple[int, ...], dtype: str, *, is_use: bool = True) -> np.ndarray | None:
         """Return the features as read-only mapped memory; None if they are not there whole.
 
-        As long as the mapping lives, the data file stays locked against eviction.
+        As long as the mapping lives, the data file stays locked against eviction. ``is_use``
+        notes the day, for what to evict: not where a trial reads, which would tell of the trial.
 
         Raises:
             ResourceError: They are another user's.
@@ -203,7 +212,7 @@ class Entry:
                 fix="set storage.features to a directory of your own",
             ) from error
         with contextlib.suppress(OSError):
-            if time.time() - self.used_at() > _DAY_S:
+            if is_use and time.time() - self.used_at() > _DAY_S:
                 os.utime(self.sidecar)
         return features.view(np.ndarray)
 

@@ -104,13 +104,13 @@ class FeatureStore:
         """Return the same data with features in the place of raw records.
 
         What is not in the store is computed first, or waited for if somebody is computing it.
-        Features are read-only, (records, *feature_shape) of ``spec.dtype``; labels and
+        Features are read-only, (records, *feature_shape) of ``spec.dtype``, infinite where float16
+        cannot hold them; labels and
         ``content_hash`` stay as they are. Data that are these features come back unchanged.
 
         Raises:
             ModelError: The extractor cannot be built for these records.
             ResourceError: The store or the disk has no room for the features.
-            DataError: A feature does not fit in float16.
         """
         if data.info.features == spec.key:
             return data
@@ -134,7 +134,7 @@ class FeatureStore:
             return features
         entry = self._entry(data, spec, part)
         for _ in range(_TRIES):  # it may be evicted between its creation and its use
-            found = entry.read(shape, spec.dtype)
+            found = entry.read(shape, spec.dtype, is_use=False)
             if found is not None:
                 return found
             with self.creating(data, spec, part) as creation:
@@ -314,4 +314,5 @@ def _shape(data: SweepData, spec: FeatureSpec, part: str) -> tuple[int, ...]:
 
 
 def _gib(size: int) -> str:
-    return f"{size / 2**30:.3g} GiB"
+    """Return a size in tenths of a GiB, rounded up: to the byte, it tells how many records."""
+    return f"{math.ceil(size / 2**30 * 10) / 10:g} GiB"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 
-from dpsweep.errors import CheckpointError, NothingWithinBudgetError
+from dpsweep.errors import NothingWithinBudgetError, SweepError
 from dpsweep.preflight import Preflight
 from dpsweep.results import SweepResult
 from dpsweep.study import Observer, Study
@@ -39,7 +39,7 @@ def log_best_model(
             trial=best,
             data=dataclasses.replace(data, feature_root=checked.spec.storage.features_path),
         )
-    except CheckpointError as error:
+    except SweepError as error:  # a checkpoint, or features that can no longer be had
         observer.on_message(f"the best model is not in the tracking store: {error}")
         return
     uri = spool.log_model(best, model, example)

@@ -185,7 +185,7 @@ def _compute(
 class _Progress:
     """Says how far the features of some parts are, a line every few seconds.
 
-    Numbers of records are declared ones: the actual ones tell of the data.
+    In whole percent of declared numbers: the actual number of records is private.
     """
 
     def __init__(
@@ -209,8 +209,7 @@ class _Progress:
         self._said = now
         left = math.ceil((now - self._started) * (1 - share) / share)
         self.observer.on_message(
-            f"features: {self.label}: {round(share * self.declared):,} of {self.declared:,} "
-            f"records, {left} s left"
+            f"features: {self.label}: {share:.0%} of {self.declared:,} records, {left} s left"
         )
 
     def end(self) -> None:

@@ -129,6 +129,7 @@ class Preflight:
         """Return the noisy scores of one trial: one a report, rungs included."""
         if self.validation_noise is None:
             return Plan(())
+        num_steps = max(num_steps, 1)  # an empty plan makes one report too
         every = report_interval(num_steps, self.spec.report.every_steps, self.spec.report.points)
         count = math.ceil(num_steps / every) + len(self.spec.rungs)
         event = Gaussian(self.validation_noise)

@@ -106,12 +106,15 @@ def run_checked(checked: Preflight, *, observer: Observer | None = None) -> Swee
             ending = MODES[spec.privacy.accounting](launch)
             if ending.state == "finished":
                 log_best_model(checked, study, spool, data, observer)
+        except KeyboardInterrupt:  # while features are computed; later, Tune hears it
+            ending = Ending("interrupted")
+            raise
         finally:
             entry = entries.study_ended(study.files, ending.state, ending.reason)
             study.write("study_ended", **entry)
+            if selection is not None and ending.state == "finished":
+                erase(study)  # whatever became of the winner's model
             deliver(spool, observer)
-        if selection is not None and ending.state == "finished":
-            erase(study)
         if ending.state == "finished" and ending.reason:
             observer.on_message(f"study {spec.name!r} has finished: {ending.reason}")
     return SweepResult(study.files)

@@ -243,8 +243,8 @@ def test_progress_is_told_every_few_seconds_in_declared_numbers(
     ear = Ear()
     prefetch(check({}), declared, Here(), ear)  # type: ignore[arg-type]
     assert ear.messages == [
-        "features: identity (group:1): 2,000 of 2,500 records, 2 s left",
-        "features: identity (group:1): 2,500 of 2,500 records, 0 s left",
+        "features: identity (group:1): 80% of 2,500 records, 2 s left",
+        "features: identity (group:1): 100% of 2,500 records, 0 s left",
         "features: identity (group:1): 2,500 records computed in 15 s",
     ]
 
