@@ -34,7 +34,7 @@ FEATURE_HYPERPARAMETERS = (
         "features.checkpoint",
         "str",
         None,
-        "File with the weights of timm/NAME; it must be public. Other features do not read it.",
+        "File with the weights of timm/NAME; it must be public. Other networks have their own.",
         optional=True,
     ),
     Hyperparameter(

@@ -14,7 +14,9 @@ from dpsweep.output import Format, print_records
 
 
 def init(
-    path: Annotated[Path | None, typer.Argument(help="File to write; default: stdout.")] = None,
+    path: Annotated[
+        Path | None, typer.Argument(help="File to write; default, or -: stdout.")
+    ] = None,
     dataset: Annotated[
         str | None,
         typer.Option(help="digits (default) | fashion_mnist | npz | image_folder"),
@@ -45,6 +47,8 @@ def init(
             f"--dataset and --method have no meaning for {chosen[0]}",
             fix=f"remove them, or {chosen[0]}",
         )
+    if path == Path("-"):
+        path = None
     if presets and path is not None:
         raise BadInputError("--presets writes no file", fix=f"remove {path}, or redirect stdout")
     if presets:

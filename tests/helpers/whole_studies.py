@@ -46,9 +46,9 @@ def make_spec(root: Path, name="digits", **changes):
     return spec
 
 
-def cli(*arguments, **kwargs):
+def cli(*arguments, timeout=300, **kwargs):
     command = [sys.executable, "-m", "dpsweep", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, **kwargs)
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, **kwargs)
 
 
 def mlflow_rows(root, query):

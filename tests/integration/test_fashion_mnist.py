@@ -1,11 +1,12 @@
 """Real data: a sweep on Fashion-MNIST against the same configuration in a plain Opacus loop."""
 
+import json
 import time
 import warnings
 from pathlib import Path
 
 import pytest
-from whole_studies import most_in_flight
+from whole_studies import cli, most_in_flight
 
 from dpsweep.durable import read_log
 from dpsweep.privacy.accountants import epsilon_of
@@ -140,3 +141,46 @@ def test_eight_different_trials_at_once_are_judged_at_equal_epsilon(tmp_path, ra
     pruned = {t.trial_id for t in result.trials if t.state is TrialState.PRUNED}
     assert pruned == {row["trial"] for row in decisions if row["verdict"] == "stop"}
     print(f"{len(result.trials)} trials, {len(pruned)} stopped, best {result.best().value:.4f}")
+
+
+def preset_report(tmp_path, preset, over, *overrides, name="paper"):
+    """Run a preset at the command line; return the one row of its report."""
+    spec = tmp_path / f"{name}.yaml"
+    assert cli("init", spec, "--preset", preset).returncode == 0
+    root = tmp_path / "studies"
+    settings = [f"name={name}", f"storage.path={root}", f"tracking.uri=sqlite:///{tmp_path}/m.db"]
+    words = [word for setting in (*settings, *overrides) for word in ("--set", setting)]
+    done = cli("run", spec, *words, timeout=1700)
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(cli("report", name, "--over", over, "--root", root, "-f", "json").stdout)
+    assert row["repetitions"] == 3
+    return row
+
+
+def test_the_best_row_of_the_paper_on_scatternet_features(tmp_path):
+    """Tramer & Boneh 2021, table 1: 89.7 % at epsilon 3 (mean of five runs)."""
+    row = preset_report(tmp_path, "tramer2021/fashion_mnist", "train.repeat")
+    assert 2.9 < row["epsilon"] <= 3
+    assert row["test/accuracy"] == pytest.approx(0.897, abs=0.003)
+
+
+def test_few_public_records_help_where_private_ones_are_few(tmp_path):
+    """Golatkar et al. 2022, table 1, with ScatterNet features, which are faster than a backbone."""
+    space = {
+        "features.name": "scatternet",
+        "features.image_size": "null",
+        "train.num_private": 500,
+        "noise.target_epsilon": 1,
+        "public.shots": 5,
+        "optim.lr": 0.004,
+    }
+    cell = [f"search.space.{name}={value}" for name, value in space.items()]
+    scores = {}
+    for row in ("adamix", "fully_private"):
+        preset, name = f"golatkar2022/{row}_fashion_mnist", row.replace("_", "-")
+        found = preset_report(
+            tmp_path, preset, "public.draw", *cell, "search.num_trials=3", name=name
+        )
+        assert 0.9 < found["epsilon"] <= 1
+        scores[row] = found["test/accuracy"]
+    assert scores["adamix"] > scores["fully_private"] + 0.02

@@ -316,6 +316,12 @@ def test_init_writes_presets_and_lists_them(call, tmp_path):
     assert "properties" in call("--schema").stdout
 
 
+def test_init_writes_a_dash_to_stdout(call, tmp_path):
+    done = call("-", "--preset", "tramer2021/fashion_mnist")
+    assert done.stdout == preset_spec("tramer2021/fashion_mnist")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
