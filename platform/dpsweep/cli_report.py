@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +25,12 @@ TERMS = (
     "accounting",
     "released",
 )
+#: Words of a record -> headers of a table.
+_HEADERS = {
+    "configurations": "tried",
+    "repetitions": "runs",
+    "boost": "boost",
+}
 
 
 def report(
@@ -62,15 +68,39 @@ def report(
         raise NothingWithinBudgetError(
             f"no finished trial in {', '.join(names)}", fix="`dpsweep status NAME` shows them"
         )
-    short = sum("missing" in row for row in rows)
-    if short:
-        say(f"{short} of {len(rows)} rows lack repetitions; `dpsweep run SPEC` continues a study")
+    lacking = sum("missing" in row for row in rows)
+    if lacking:
+        say(f"{lacking} of {len(rows)} rows lack repetitions; `dpsweep run SPEC` continues a study")
     if output is not Format.TABLE:
         print_records(rows, output)
         return
+    print_records(table(rows), output, caption=caption(rows))
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows as people read them: few columns, spread beside its mean, short names."""
     dropped = set(TERMS) - set(differing_terms(rows))
-    table = [{key: value for key, value in row.items() if key not in dropped} for row in rows]
-    print_records(table, output, caption=caption(rows))
+    names = short_names([row["study"] for row in rows])
+    if len(names) == 1:
+        dropped.add("study")  # the caption has it
+    return [_table_row({**row, "study": names[row["study"]]}, dropped) for row in rows]
+
+
+def _table_row(row: Mapping[str, Any], dropped: Collection[str]) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+    for name, value in row.items():
+        if name in dropped or name.endswith(" std"):
+            continue
+        if f"{name} std" in row:
+            spread = row[f"{name} std"]
+            shown[name] = f"{value:.4f}" + ("" if spread is None else f" ±{spread:.4f}")
+        elif isinstance(value, float) and "epsilon" not in name and " " not in name:
+            shown[name] = f"{value:g}"
+        elif name.startswith("difference"):
+            shown["difference"] = None if value is None else f"{value:+.4f}"
+        else:
+            shown[_HEADERS.get(name.split(" ")[0], name)] = value
+    return shown
 
 
 def _load(name: str, root: Path | None) -> ReportedStudy:
@@ -82,6 +112,30 @@ def _load(name: str, root: Path | None) -> ReportedStudy:
 
 def _split(names: str) -> list[str]:
     return [name.strip() for name in names.split(",") if name.strip()]
+
+
+def short_names(names: Sequence[str]) -> dict[str, str]:
+    """Return names without the words that they all begin or end with.
+
+    >>> short_names(["paper-ngd-digits", "paper-adamix-digits"])
+    {'paper-ngd-digits': '..ngd..', 'paper-adamix-digits': '..adamix..'}
+    >>> short_names(["a-b", "a"])
+    {'a-b': 'a-b', 'a': 'a'}
+    """
+    words = {name: name.split("-") for name in names}
+    if len(words) == 1:
+        return {name: name for name in words}
+    least = min(map(len, words.values()))
+    first = 0
+    while first < least - 1 and len({tuple(w[: first + 1]) for w in words.values()}) == 1:
+        first += 1
+    last = 0
+    while last < least - first - 1 and len({tuple(w[-last - 1 :]) for w in words.values()}) == 1:
+        last += 1
+    return {
+        name: (".." if first else "") + "-".join(w[first : len(w) - last]) + (".." if last else "")
+        for name, w in words.items()
+    }
 
 
 def differing_terms(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -111,6 +165,8 @@ def caption(rows: Sequence[Mapping[str, Any]]) -> str:
         f"epsilon of {', '.join(names)}: that of the costliest repetition, {terms}."
         for terms, names in studies.items()
     ]
-    if any(name.startswith(("boost", "difference")) for row in rows for name in row):
-        lines.append("boost and difference use other studies too, which no row's epsilon covers.")
+    compared = {name for row in rows for name in row if name.startswith(("boost", "difference"))}
+    if compared:
+        what = " and ".join(sorted(compared))
+        lines.append(f"{what} use other studies too, which no row's epsilon covers.")
     return "\n".join(lines)

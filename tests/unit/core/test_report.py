@@ -10,7 +10,7 @@ from whole_studies import make_spec
 
 from dpsweep import entries
 from dpsweep.cli import app
-from dpsweep.cli_report import TERMS, caption, differing_terms
+from dpsweep.cli_report import TERMS, caption, differing_terms, short_names, table
 from dpsweep.errors import BadInputError, NothingWithinBudgetError
 from dpsweep.preflight import preflight
 from dpsweep.privacy.accountants import PrivacyStatement
@@ -149,6 +149,23 @@ def test_a_caption_says_different_terms_of_different_studies():
     assert [line[:12] for line in caption([*private, *other]).split("\n")] == [
         "epsilon of a", "epsilon of b",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("names", "short"),
+    [
+        (["one"], ["one"]),
+        (["p-a-x", "p-b-x", "p-a-x"], ["..a..", "..b.."]),
+        (["p-a", "p-b"], ["..a", "..b"]),
+        (["a-x", "b-c-x"], ["a..", "b-c.."]),
+        (["p", "p-p", "p-p-p"], ["p", "p-p", "p-p-p"]),
+        (["p-x", "p-y-x"], ["..x", "..y-x"]),
+    ],
+)
+def test_names_are_shown_without_the_words_they_share(names, short):
+    found = short_names(names)
+    assert list(found) == list(dict.fromkeys(names))
+    assert list(found.values()) == short
 
 
 def test_terms_that_differ_within_a_study_have_columns():
@@ -351,6 +368,19 @@ def test_the_table_says_its_terms_once(written, tmp_path):
     assert "accounting=unaccounted" in out
     assert "delta=1e-05" in out
     assert "add_or_remove_one" not in out.split("epsilon of first")[0]
+
+
+def test_a_table_has_the_spread_beside_the_mean():
+    rows = build_report([study("a", FULL), study("b", FULL)], by=BY, over=OVER, is_paired=True)
+    shown = table(rows)
+    assert [row["study"] for row in shown] == ["a", "a", "b", "b"]
+    first = rows[0]
+    expected = f"{first['test/accuracy']:.4f} ±{first['test/accuracy std']:.4f}"
+    assert shown[0]["test/accuracy"] == expected
+    assert (shown[0]["tried"], shown[0]["runs"], shown[0]["epsilon"]) == (2, 2, first["epsilon"])
+    assert shown[2]["difference"] == "+0.0000"
+    assert "study" not in table(rows[:2])[0]
+    assert not [name for row in shown for name in row if name.endswith("std") or name in TERMS]
 
 
 def test_the_command_says_what_is_missing(written, tmp_path):
