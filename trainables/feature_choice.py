@@ -136,4 +136,7 @@ def feature_problems(
         return feature_spec(hparams, info, norm=norm).describe(info), []
     except SweepError as error:
         what = error.message + (f": {error.because}" if error.because else "")
-        return None, [("features.name", what, error.fix or "use other features")]
+        checkpoint = hparams["features.checkpoint"]
+        is_of_file = checkpoint is not None and ("checkpoint" in what or str(checkpoint) in what)
+        key = "features.checkpoint" if is_of_file else "features.name"
+        return None, [(key, what, error.fix or "use other features")]

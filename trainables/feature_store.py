@@ -105,8 +105,8 @@ class FeatureStore:
 
         What is not in the store is computed first, or waited for if somebody is computing it.
         Features are read-only, (records, *feature_shape) of ``spec.dtype``, infinite where float16
-        cannot hold them; labels and
-        ``content_hash`` stay as they are. Data that are these features come back unchanged.
+        cannot hold them; labels and ``content_hash`` stay as they are. Data that are these features
+        come back unchanged.
 
         Raises:
             ModelError: The extractor cannot be built for these records.
@@ -213,8 +213,8 @@ class FeatureStore:
         if bound is not None and total + size > bound:
             raise ResourceError(
                 f"features of {_gib(size)} do not fit in {self.root}",
-                because=f"storage.features_gb allows {_gib(bound)}, of which {_gib(total)} are in "
-                "use now",
+                because=f"storage.features_gb allows {bound / 2**30:g} GiB, of which "
+                f"{_gib(total)} are in use now",
                 fix="raise storage.features_gb, or set features.dtype: float16",
             )
         raise ResourceError(

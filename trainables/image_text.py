@@ -102,6 +102,7 @@ def _find_pair(name: str) -> Path:
     if place.is_dir():
         return place
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
+        _transformers()  # before a download that nothing could read
         return download_pair(name)
     raise BadInputError(
         f"no image-text pair {name}",

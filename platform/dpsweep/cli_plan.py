@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -70,7 +71,7 @@ def _filter_text(summary: PlanSummary) -> str:
     figures = summary.composed
     if figures is None:
         return ""
-    low, middle, high = figures.fits
+    low, middle, high = (n if math.isfinite(n) else "any number of" for n in figures.fits)
     return (
         f"accounting composed: Renyi order {figures.order:g}, budget {figures.budget:.4f}; "
         f"study_epsilon={figures.target_epsilon:g} admits {middle} full-length trials of the "

@@ -27,7 +27,7 @@ TERMS = (
 )
 #: Words of a record -> headers of a table.
 _HEADERS = {
-    "configurations": "tried",
+    "configurations": "finished",
     "repetitions": "runs",
     "boost": "boost",
 }
@@ -168,5 +168,5 @@ def caption(rows: Sequence[Mapping[str, Any]]) -> str:
     compared = {name for row in rows for name in row if name.startswith(("boost", "difference"))}
     if compared:
         what = " and ".join(sorted(compared))
-        lines.append(f"{what} use other studies too, which no row's epsilon covers.")
+        lines.append(f"Not covered by a row's epsilon: other studies, which {what} rest on.")
     return "\n".join(lines)

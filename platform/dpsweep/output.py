@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dpsweep.errors import BadInputError
 
@@ -105,10 +105,12 @@ def _print_table(data: Record | Sequence[Record], caption: str | None) -> None:
             table.add_row(Text(key), Text(_cell(value, key)))
     else:
         columns = _columns(data)
-        for column in columns:
+        for number, column in enumerate(columns):
             numeric = all(isinstance(row.get(column), (int, float, type(None))) for row in data)
             header = column.replace(".", ".\n").replace("/", "/\n")
-            table.add_column(header, justify="right" if numeric else "left", overflow="fold")
+            justify: Literal["left", "right"] = "right" if numeric else "left"
+            # What a row is named by stays whole, so that it can be copied.
+            table.add_column(header, justify=justify, overflow="fold", no_wrap=number == 0)
         for row in data:
             table.add_row(*(Text(_cell(row.get(column), column)) for column in columns))
     console.print(table)

@@ -56,13 +56,13 @@ class FilterFigures:
         budget: Its budget at that order.
         target_epsilon: The study's epsilon that the budget stands for.
         fits: Trials that fit if each runs to its end and costs as much as the cheapest, the median
-            and the dearest one of the sample.
+            and the dearest one of the sample; infinitely many if that costs nothing.
     """
 
     order: float
     budget: float
     target_epsilon: float
-    fits: tuple[int, int, int]
+    fits: tuple[float, float, float]
 
 
 @dataclass(frozen=True)
@@ -341,7 +341,8 @@ def _filter_figures(checked: Preflight, private: Sequence[TrialTask]) -> FilterF
     )
     costs = [max(chosen.cost(task.full_plan).values()) for task in private]
     low, middle, high = (
-        int(chosen.budget / cost) for cost in (min(costs), median(costs), max(costs))
+        int(chosen.budget / cost) if cost > 0 else math.inf
+        for cost in (min(costs), median(costs), max(costs))
     )
     return FilterFigures(chosen.order, chosen.budget, chosen.target_epsilon, (low, middle, high))
 

@@ -165,17 +165,18 @@ class Preflight:
             InfeasibleBudgetError: None of them has a plan within the budget.
         """
         rng = np.random.default_rng(self.spec.seed)
-        tasks, reasons = [], []
+        tasks: list[TrialTask] = []
+        errors: list[BadInputError] = []
         for number in range(NUM_SAMPLED):
             try:
                 tasks.append(self.admit(number, self.space.sample(rng)))
             except BadInputError as error:
-                reasons.append(error.message)
+                errors.append(error)
         if not tasks:
             raise InfeasibleBudgetError(
                 f"none of {NUM_SAMPLED} configurations drawn from the space has a plan",
-                because=reasons[0],
-                fix="change what the reason names, or raise privacy.trial_epsilon",
+                because=errors[0].message,
+                fix=errors[0].fix or "change what the reason names, or raise privacy.trial_epsilon",
             )
         return tasks
 
@@ -289,6 +290,38 @@ def _is_writable(path: Path) -> bool:
     return path.is_dir() and os.access(path, os.W_OK)
 
 
+def _space_problems(spec: SweepSpec, info: DatasetInfo | None) -> list[tuple[str, str, str]]:
+    """Return what is wrong whatever the method: (key of the spec, what, how to fix it)."""
+    problems = []
+    values = SearchSpace.from_spec(spec.search.space).values()
+    wanted = [n for n in values.get("train.num_private", []) if isinstance(n, int)]
+    if info is not None and wanted and max(wanted) > info.num_private:
+        what = f"{max(wanted)} is more than the {info.num_private} declared private records"
+        key = "search.space.train.num_private"
+        problems.append((key, what, f"at most {info.num_private}, or leave it out for all"))
+    reports = [n for n, given in values.items() if n.endswith(".private_report") and True in given]
+    if spec.privacy.accounting == "select":
+        what = "accounting select keeps no figure of a trial, and so no private report"
+        problems += [(f"search.space.{name}", what, "leave it out") for name in reports]
+    methods = [TRAINABLES[name] for name in values["method"] if name in TRAINABLES]
+    if any(method.extractor.__func__ is not Method.extractor.__func__ for method in methods):  # type: ignore[attr-defined]
+        found = _folder_problems(spec.storage.features_path)
+        problems += [("storage.features", what, fix) for what, fix in found]
+    return problems
+
+
+def _folder_problems(folder: Path) -> list[tuple[str, str]]:
+    """Return why features cannot be kept in a folder: (what, how to fix it)."""
+    if folder.exists() and not folder.is_dir():
+        return [(f"{folder} is a file", "name a directory, or one that is not there yet")]
+    if not _is_writable(folder):
+        return [(f"{folder} cannot be written to", "name a directory of yours")]
+    if folder.exists() and folder.stat().st_mode & 0o077:
+        what = f"others may list {folder}, and features are as private as records"
+        return [(what, f"chmod 700 {folder}, or name a directory that is not there yet")]
+    return []
+
+
 def preflight(spec: SweepSpec) -> Preflight:
     """Check what needs more than the spec alone: methods, space, models, data declaration.
 
@@ -320,6 +353,7 @@ def preflight(spec: SweepSpec) -> Preflight:
     if not _is_writable(Path(spec.storage.path)):
         what = f"{spec.storage.path!r} cannot be written to"
         mistakes.append(Mistake(where("storage.path"), what, "name a directory of yours"))
+    mistakes += [Mistake(where(key), what, fix) for key, what, fix in _space_problems(spec, info)]
     if mistakes or info is None:
         raise SpecError(mistakes)
     methods: dict[str, type[Method]] = {name: TRAINABLES[name] for name in space.values()["method"]}

@@ -154,6 +154,10 @@ def build_report(
             "--paired compares studies, and there is one", fix="name a second study"
         )
     others = [study for study in (lower, upper) if study is not None]
+    names = [study.name for study in studies]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise BadInputError(f"{', '.join(twice)} is named twice", fix="name each study once")
     _check_names([*studies, *others], by, over)
     cells = [cell for study in studies for cell in _cells(study, by, over)]
     bounds = [_cells(study, by, over) for study in others]
@@ -288,9 +292,9 @@ def _matching(cell: Cell, candidates: Sequence[Cell]) -> Cell | None:
 
 
 def _boost(cell: Cell, lower: Sequence[Cell], upper: Sequence[Cell], score: str) -> float | None:
-    """Return the performance boost of a cell; None without its bounds, or where they agree."""
+    """Return the performance boost of a cell; None without its bounds, or in the wrong order."""
     public, best = _matching(cell, lower), _matching(cell, upper)
-    if public is None or best is None or best.mean(score) == public.mean(score):
+    if public is None or best is None or _error(best, score) >= _error(public, score):
         return None
     gained = _error(cell, score) - _error(public, score)
     return gained / (_error(best, score) - _error(public, score))

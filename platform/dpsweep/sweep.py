@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping
 from dpsweep import entries
 from dpsweep.cluster import TARGETS
 from dpsweep.delivery import deliver, log_best_model
+from dpsweep.errors import BadInputError
 from dpsweep.modes import Ending, Launch, run_public, run_search
 from dpsweep.preflight import Preflight, SelectionCharge, preflight
 from dpsweep.privacy.dataset_ledger import DatasetLedger
@@ -108,6 +109,11 @@ def run_checked(checked: Preflight, *, observer: Observer | None = None) -> Swee
                 log_best_model(checked, study, spool, data, observer)
         except KeyboardInterrupt:  # while features are computed; later, Tune hears it
             ending = Ending("interrupted")
+            observer.on_message("interrupted; the same command goes on from here")
+            raise
+        except BadInputError as error:
+            # Of a selection, why it failed may tell which trials there were.
+            ending = Ending("failed", "" if selection is not None else error.message)
             raise
         finally:
             entry = entries.study_ended(study.files, ending.state, ending.reason)

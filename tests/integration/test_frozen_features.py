@@ -7,8 +7,10 @@ import pytest
 import yaml
 from whole_studies import cli, make_spec
 
+from dpsweep.errors import ResourceError
 from dpsweep.privacy.events import Gaussian, PoissonGaussian
 from dpsweep.privacy.ledger import trial_spent
+from dpsweep.results import load_sweep
 from dpsweep.spec import SweepSpec
 from dpsweep.sweep import run_sweep
 from dpsweep.trial import TrialState
@@ -108,6 +110,19 @@ def test_a_public_search_opens_private_features_for_the_final_run_alone(finished
     assert private[0] == "private"
     assert private[1] > 800
     assert private[2]
+
+
+def test_a_study_says_why_it_failed_and_goes_on_when_that_is_mended(finished):
+    root, _ = finished
+    space = {"method": "scatternet", "batch.expected": 64, "train.max_steps": 2}
+    spec = study(root, "no-room", "unaccounted", space, num_trials=1)
+    storage = {"features": str(root / "small"), "features_gb": 1e-6}
+    small = spec.model_copy(update={"storage": spec.storage.model_copy(update=storage)})
+    with pytest.raises(ResourceError, match="do not fit"):
+        run_sweep(small)
+    told = load_sweep("no-room", root=root / "studies").status_line()
+    assert "failed (features of 0.1 GiB do not fit in" in told
+    assert run_sweep(spec).state == "finished"
 
 
 def test_the_best_model_is_one_network_on_raw_records(finished):

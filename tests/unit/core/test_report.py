@@ -181,7 +181,7 @@ def test_terms_that_differ_within_a_study_have_columns():
 
 def test_a_caption_says_what_differences_and_boosts_rest_on():
     two = build_report([study("a", FULL), study("b", FULL)], by=BY, over=OVER, is_paired=True)
-    assert caption(two).splitlines()[-1].endswith("which no row's epsilon covers.")
+    assert caption(two).splitlines()[-1].startswith("Not covered by a row's epsilon")
 
 
 def test_without_by_and_over_each_trial_is_a_configuration():
@@ -245,10 +245,17 @@ def test_a_bound_for_another_size_is_no_bound():
     assert rows[1]["boost (test/accuracy)"] == pytest.approx(0.21 / 0.4)
 
 
-def test_no_gap_has_no_boost():
-    upper = study("upper", dict.fromkeys(FULL, (0.5, 0.5)))
+@pytest.mark.parametrize("best", [0.5, 0.4])  # an upper bound below the lower one is none
+def test_no_gap_has_no_boost(best):
+    upper = study("upper", dict.fromkeys(FULL, (0.5, best)))
     rows = build_report([study("a", FULL)], by=BY, over=OVER, lower=only_public(0.5), upper=upper)
     assert [row["boost (test/accuracy)"] for row in rows] == [None, None]
+
+
+def test_a_study_is_named_once():
+    one = study("a", FULL)
+    with pytest.raises(BadInputError, match="a is named twice"):
+        build_report([one, study("b", FULL), one], by=BY, over=OVER)
 
 
 def test_without_a_test_score_the_metric_is_compared():
@@ -377,7 +384,7 @@ def test_a_table_has_the_spread_beside_the_mean():
     first = rows[0]
     expected = f"{first['test/accuracy']:.4f} ±{first['test/accuracy std']:.4f}"
     assert shown[0]["test/accuracy"] == expected
-    assert (shown[0]["tried"], shown[0]["runs"], shown[0]["epsilon"]) == (2, 2, first["epsilon"])
+    assert (shown[0]["finished"], shown[0]["runs"], shown[0]["epsilon"]) == (2, 2, first["epsilon"])
     assert shown[2]["difference"] == "+0.0000"
     assert "study" not in table(rows[:2])[0]
     assert not [name for row in shown for name in row if name.endswith("std") or name in TERMS]
