@@ -133,6 +133,18 @@ class Method(ABC):
         """
         return None
 
+    @classmethod
+    def trains(cls, name: str, parameter: torch.nn.Parameter) -> bool:
+        """Say whether the method trains a parameter of its network; most train all of them.
+
+        A parameter that its network freezes (``requires_grad`` is False) is not asked about.
+
+        Args:
+            name: Dotted name of the parameter in the network, as in ``blocks.0.attn.qkv.bias``.
+            parameter: The parameter; it may have no data (``dpsweep describe`` looks at shapes).
+        """
+        return True
+
     @abstractmethod
     def prepare(
         self, data: SweepData, hparams: Mapping[str, Any], plan: Plan, context: RunContext

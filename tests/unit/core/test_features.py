@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,10 +19,20 @@ from dpsweep import features
 from dpsweep.cli import app
 from dpsweep.cluster.base import ClusterTarget
 from dpsweep.cluster.local import LocalTarget
-from dpsweep.errors import DataError, ModelError, ResourceError, SweepError
+from dpsweep.doctor import feature_stores
+from dpsweep.errors import (
+    BadInputError,
+    DataError,
+    InfeasibleBudgetError,
+    ModelError,
+    ResourceError,
+    SpecError,
+    SweepError,
+)
 from dpsweep.features import prefetch, specs_of_space
 from dpsweep.hyperparameters import Hyperparameter
-from dpsweep.preflight import Preflight
+from dpsweep.planning import summarize_plan
+from dpsweep.preflight import Preflight, preflight
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import Plan
 from dpsweep.search_spaces.base import SearchSpace
@@ -309,8 +321,95 @@ def test_doctor_shows_and_cleans_the_store(
     del held
     cleaned = run(app, ["doctor", "--clean", "--root", str(tmp_path)])
     assert cleaned.exit_code == 0
-    assert cleaned.output == f"removed {size:,} bytes (0.1 MiB) of frozen features\n"
+    assert f"{size}" in cleaned.output
+    assert "in use" not in cleaned.output
     assert FeatureStore(tmp_path / ".features").num_entries() == 0
+
+
+def test_doctor_knows_the_stores_that_studies_name(data: SweepData, tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    elsewhere, root = tmp_path / "elsewhere", tmp_path / "studies"
+    (root / "a").mkdir(parents=True)
+    (root / "a" / "spec.yaml").write_text(f"storage: {{features: {elsewhere}}}\n")
+    FeatureStore(elsewhere).open(data, FeatureSpec.of("identity", norm="l2"))
+    assert [store.root for store in feature_stores(root)] == [root / ".features", elsewhere]
+    cleaned = CliRunner().invoke(app, ["doctor", "--clean", "--root", str(root), "-f", "json"])
+    assert [row["removed_bytes"] > 0 for row in json.loads(cleaned.output)] == [False, True]
+    assert FeatureStore(elsewhere).num_entries() == 0
+    missing = CliRunner().invoke(app, ["doctor", "--clean", "--root", str(tmp_path / "none")])
+    assert isinstance(missing.exception, BadInputError)
+
+
+SCATTERNET: dict[str, Any] = {
+    "method": "scatternet",
+    "features.name": "none",
+    "batch.expected": 64,
+}
+SELECT: dict[str, Any] = {"accounting": "select", "selection": {"mean": 5, "shape": 1}}
+
+
+def read(
+    space: Mapping[str, Any], privacy: Mapping[str, Any] | None = None, **storage: Any
+) -> SweepSpec:
+    return SweepSpec(
+        name="a",
+        data={
+            "dataset": "digits",
+            "validation": {"visibility": "public"},
+            "public": {"fraction": 0.1},
+        },
+        privacy={"trial_epsilon": 2.0, **(privacy or {"accounting": "unaccounted"})},
+        search={"sampler": "random", "space": space},
+        storage=storage,
+    )
+
+
+def test_a_folder_that_cannot_hold_features_is_refused_before_anything_starts(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "open").mkdir(mode=0o755)
+    for name, told in (("file", "is a file"), ("open", "others may list")):
+        with pytest.raises(SpecError) as error:
+            preflight(read(SCATTERNET, features=str(tmp_path / name)))
+        (mistake,) = error.value.mistakes
+        assert told in mistake.what
+        assert "storage.features" in mistake.where
+        preflight(read({"method": "dp_sgd"}, features=str(tmp_path / name)))  # it needs none
+    preflight(read(SCATTERNET, features=str(tmp_path / "new" / "folder")))
+    assert not (tmp_path / "new").exists()
+
+
+def test_more_private_records_than_there_are_is_a_mistake() -> None:
+    with pytest.raises(SpecError, match="5000 is more than the 1258 declared private records"):
+        preflight(read({**SCATTERNET, "train.num_private": {"choice": [100, 5000]}}))
+    preflight(read({**SCATTERNET, "train.num_private": 1258}))
+
+
+def test_a_selection_keeps_no_private_report() -> None:
+    space = {"method": "adamix", "features.name": "none", "adamix.private_report": True}
+    with pytest.raises(SpecError, match="keeps no figure of a trial"):
+        preflight(read(space, SELECT))
+    preflight(read(space))
+
+
+def test_a_method_that_spends_nothing_has_a_plan() -> None:
+    space = {"method": "adamix", "features.name": "none", "adamix.variant": "only_public"}
+    privacy = {"accounting": "composed", "study_epsilon": 6.0}
+    figures = summarize_plan(preflight(read(space, privacy))).composed
+    assert figures is not None
+    assert figures.fits == (math.inf,) * 3
+
+
+def test_the_reason_of_a_missing_plan_comes_with_its_own_remedy() -> None:
+    text = read({**SCATTERNET, "heads.count": 4}).to_yaml()
+    noisy = ["data.validation.visibility=noisy", "data.validation.noise_std=0.02"]
+    checked = preflight(SweepSpec.from_yaml(text, overrides=noisy))
+    with pytest.raises(InfeasibleBudgetError) as error:
+        _ = checked.sample
+    assert "heads.count=4" in str(error.value.because)
+    assert error.value.fix == "set heads.count: 1, or use public validation records"
 
 
 def _square(job: tuple[int, np.ndarray]) -> int:
