@@ -30,11 +30,15 @@ CUDA_BLOCK = 8192
 def clip_factors(norms: torch.Tensor, max_grad_norm: float) -> torch.Tensor:
     """Return min(1, C / norm) per example; 0 where the norm is not finite.
 
+    0 as well where the quotient is subnormal: it may have been rounded up by more than a little,
+    and the example would add more than C.
+
     >>> clip_factors(torch.tensor([0.0, 1.0, 4.0, float("nan")]), 2.0).tolist()
     [1.0, 1.0, 0.5, 0.0]
     """
     factors = max_grad_norm / norms.clamp(min=max_grad_norm)
-    return torch.where(norms.isfinite(), factors, torch.zeros_like(factors))
+    is_exact = norms.isfinite() & (factors >= torch.finfo(factors.dtype).tiny)
+    return torch.where(is_exact, factors, torch.zeros_like(factors))
 
 
 class LinearHeads(nn.Module):

@@ -15,6 +15,7 @@ from dpsweep.trainables.linear_head import (
     LinearHeadEngine,
     LinearHeads,
     ManyHeadsEngine,
+    clip_factors,
 )
 from dpsweep.trainables.models import build_model
 from dpsweep.trainables.normalize import build_front, set_statistic
@@ -149,6 +150,16 @@ def test_no_rows_give_zeros() -> None:
     sums = engine.clipped_gradient_sum(x, y, ROWS[:0], 1.0)
     assert len(sums) == 4
     assert not any(bool(total.any()) for total in sums)
+
+
+@pytest.mark.parametrize("bound", [1e-6, 1e-3, 0.1, 1.0, 40.0])
+def test_no_norm_however_large_passes_the_bound(bound):
+    norms = torch.logspace(-30, 38.5, 5000, dtype=torch.float64).to(torch.float32)
+    factors = clip_factors(norms, bound)
+    assert bool((factors.double() * norms.double() <= bound * (1 + 1e-6)).all())
+    expected = (bound / norms.double()).clamp(max=1)
+    usual = expected > 1e-37
+    assert torch.allclose(factors[usual].double(), expected[usual])
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e38])
