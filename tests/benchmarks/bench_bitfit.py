@@ -1,0 +1,284 @@
+"""One step of bias training: the bias engine against plain autograd and Opacus.
+
+A step is: gather a batch, gradient (clipped and noised, except without privacy), SGD with momentum.
+Biases and the classifier train; Opacus in full trains all layers. The variants run round-robin in
+one process on one thread; a figure is the median process CPU time of a step, which a busy machine
+disturbs less than wall time (on CUDA: wall time). Memory is the peak above model and data: on the
+CPU that of the resident set, each variant alone in a fresh process (Linux).
+
+Opacus' hooks refuse in-place sums and timm's norm classes cost it time: its models are rebuilt
+with torch's norms and sums out of place. The others run on timm's model as it is.
+
+    python tests/benchmarks/bench_bitfit.py [--case resnet18-32] [--rounds 7] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+import types
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import timm
+import torch
+from torch import nn
+
+from dpsweep.trainables.bias_engine import BiasEngine
+from dpsweep.trainables.noise import SecretNoise
+
+NOISE_MULTIPLIER = 1.0
+MAX_GRAD_NORM = 0.1
+RECORDS, CLASSES = 128, 10
+#: Name -> (timm model, its options, image size, batch).
+CASES = {
+    "resnet18-32": ("resnet18", {"norm_layer": "groupnorm"}, 32, 32),
+    "vit-tiny-96": ("vit_tiny_patch16_224", {"img_size": 96}, 96, 32),
+}
+PLAIN, ENGINE = "non-private biases", "bias engine"
+OPACUS, OPACUS_FULL = "Opacus biases", "Opacus full"
+VARIANTS = (PLAIN, ENGINE, OPACUS, OPACUS_FULL)
+#: Case -> variant -> largest ratio of the engine's time to the variant's.
+TIME_GOALS = {
+    "resnet18-32": {PLAIN: 1.02, OPACUS: 0.95, OPACUS_FULL: 1 / 25},
+    "vit-tiny-96": {PLAIN: 1.02, OPACUS: 0.95, OPACUS_FULL: 1 / 2.5},
+}
+#: The same for memory.
+MEMORY_GOALS = {
+    "resnet18-32": {PLAIN: 1.05, OPACUS: None, OPACUS_FULL: 0.04},
+    "vit-tiny-96": {PLAIN: 1.05, OPACUS: 0.8, OPACUS_FULL: 0.2},
+}
+
+
+def _seconds(device: str) -> float:
+    if device == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def _basic_block(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """timm's BasicBlock, as ResNet-18 uses it, without in-place operations."""
+    shortcut = x if self.downsample is None else self.downsample(x)
+    x = self.act1(self.bn1(self.conv1(x)))
+    return self.act2(self.bn2(self.conv2(x)) + shortcut)
+
+
+def _suit_opacus(model: nn.Module) -> None:
+    for module in list(model.modules()):
+        if getattr(module, "inplace", False):
+            module.inplace = False
+        if isinstance(module, timm.models.resnet.BasicBlock):
+            module.forward = types.MethodType(_basic_block, module)
+        for name, child in list(module.named_children()):
+            if isinstance(child, nn.GroupNorm):
+                new = nn.GroupNorm(child.num_groups, child.num_channels, eps=child.eps)
+            elif isinstance(child, nn.LayerNorm):
+                new = nn.LayerNorm(child.normalized_shape, eps=child.eps)
+            else:
+                continue
+            for parameter, old in zip(new.parameters(), child.parameters()):
+                parameter.data = old.data
+                parameter.requires_grad_(old.requires_grad)
+            setattr(module, name, new)
+
+
+class Bench:
+    """The data, and one step function per variant."""
+
+    def __init__(self, case: str, device: str) -> None:
+        self.name, self.options, size, self.batch = CASES[case]
+        generator = torch.Generator().manual_seed(0)
+        self.x = torch.randn(RECORDS, 3, size, size, generator=generator).to(device)
+        self.y = torch.randint(0, CLASSES, (RECORDS,), generator=generator).to(device)
+        self.device = device
+        self.rng = np.random.default_rng(0)
+
+    def rows(self) -> np.ndarray:
+        return self.rng.choice(RECORDS, self.batch, replace=False)
+
+    def step_of(self, variant: str) -> Callable[[], None]:
+        torch.manual_seed(0)
+        model = timm.create_model(self.name, num_classes=CLASSES, **self.options)
+        for name, parameter in model.named_parameters():
+            biased = name.endswith("bias") or name == "head.weight" or name == "fc.weight"
+            in_layer = "." in name  # Opacus has no rule for parameters of the model itself
+            parameter.requires_grad_(in_layer if variant == OPACUS_FULL else biased)
+        model.to(self.device).train()
+        if variant == PLAIN:
+            return self._plain(model)
+        if variant == ENGINE:
+            return self._engine(model)
+        return self._opacus(model)
+
+    def _optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        trainable = [p for p in model.parameters() if p.requires_grad]
+        return torch.optim.SGD(trainable, lr=0.001, momentum=0.9)
+
+    def _gather(self) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = torch.from_numpy(self.rows()).to(self.device)
+        return self.x[rows], self.y[rows]
+
+    def _plain(self, model: nn.Module) -> Callable[[], None]:
+        optimizer = self._optimizer(model)
+
+        def step() -> None:
+            x, y = self._gather()
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+        return step
+
+    def _engine(self, model: nn.Module) -> Callable[[], None]:
+        optimizer = self._optimizer(model)
+        engine = BiasEngine(model, self.batch)
+        # The check against autograd, once before the first batch, is no part of a step.
+        engine.clipped_gradient_sum(self.x, self.y, self.rows()[:0], MAX_GRAD_NORM)
+        noise = SecretNoise(self.device)
+        trainable = [p for p in model.parameters() if p.requires_grad]
+
+        def step() -> None:
+            sums = engine.clipped_gradient_sum(self.x, self.y, self.rows(), MAX_GRAD_NORM)
+            for parameter, total in zip(trainable, sums):
+                drawn = noise.like(total, NOISE_MULTIPLIER * MAX_GRAD_NORM)
+                parameter.grad = total.add_(drawn).div_(self.batch)
+            optimizer.step()
+
+        return step
+
+    def _opacus(self, model: nn.Module) -> Callable[[], None]:
+        from opacus import GradSampleModule
+        from opacus.optimizers import DPOptimizer
+
+        _suit_opacus(model)
+        wrapped = GradSampleModule(model)
+        optimizer = DPOptimizer(
+            self._optimizer(model),
+            noise_multiplier=NOISE_MULTIPLIER,
+            max_grad_norm=MAX_GRAD_NORM,
+            expected_batch_size=self.batch,
+        )
+
+        def step() -> None:
+            x, y = self._gather()
+            optimizer.zero_grad()
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="Full backward hook is firing when")
+                nn.functional.cross_entropy(wrapped(x), y).backward()
+            optimizer.step()
+
+        return step
+
+
+def measure_times(case: str, *, rounds: int, steps: int, device: str) -> dict[str, float]:
+    """Return the median milliseconds of a step for every variant."""
+    bench = Bench(case, device)
+    variants = {name: bench.step_of(name) for name in VARIANTS}
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    for step in variants.values():
+        step()
+    for _ in range(rounds):
+        for name, step in variants.items():
+            count = 1 if name == OPACUS_FULL else steps
+            begin = _seconds(device)
+            for _ in range(count):
+                step()
+            times[name].append((_seconds(device) - begin) / count * 1000)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def _resident(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field)) * 1024
+
+
+def peak_bytes(case: str, variant: str, device: str) -> int:
+    """Return the peak memory of three steps above what was there before; run in a new process."""
+    bench = Bench(case, device)
+    bench.step_of(PLAIN)()  # what torch loads and keeps at its first step is not the variant's
+    step = bench.step_of(variant)
+    if device == "cuda":
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        Path("/proc/self/clear_refs").write_text("5")
+        before = _resident("VmRSS")
+    for _ in range(3):
+        step()
+    return (torch.cuda.max_memory_allocated() if device == "cuda" else _resident("VmHWM")) - before
+
+
+def measure_memory(case: str, device: str, repeats: int) -> dict[str, float]:
+    """Return the median of the peaks in MiB for every variant; empty where it is not measurable."""
+    if device == "cpu" and not Path("/proc/self/clear_refs").exists():
+        return {}
+    found = {}
+    for variant in VARIANTS:
+        command = [sys.executable, __file__, "--case", case, "--device", device]
+        # Large tensors in pages of their own, which go back when they are freed.
+        environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
+        run = functools.partial(
+            subprocess.run, check=True, capture_output=True, text=True, env=environment
+        )
+        outputs = [run([*command, "--peak-of", variant]).stdout for _ in range(repeats)]
+        found[variant] = statistics.median(int(out.split()[-1]) for out in outputs) / 2**20
+    return found
+
+
+def main() -> None:
+    """Measure and print a table per case, or JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--case", choices=tuple(CASES), help="one case alone")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--memory-repeats", type=int, default=1, help="0: no memory")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--peak-of", choices=VARIANTS, help=argparse.SUPPRESS)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.peak_of:
+        print(peak_bytes(options.case, options.peak_of, options.device))
+        return
+    results = {}
+    for case in [options.case] if options.case else CASES:
+        times = measure_times(
+            case, rounds=options.rounds, steps=options.steps, device=options.device
+        )
+        memory = {}
+        if options.memory_repeats:
+            memory = measure_memory(case, options.device, options.memory_repeats)
+        results[case] = {"ms": times, "MiB": memory}
+        if not options.json:
+            _print(case, times, memory)
+    if options.json:
+        print(json.dumps(results))
+
+
+def _print(case: str, times: dict[str, float], memory: dict[str, float]) -> None:
+    print(f"{case}, batch {CASES[case][3]}, 1 thread")
+    print(f"{'variant':<20}{'ms/step':>10}{'engine is':>11}  {'goal':<17}", end="")
+    print(f"{'extra MiB':>10}{'engine is':>11}  goal")
+    for name in times:
+        print(f"{name:<20}", end="")
+        print(_cells(times, name, TIME_GOALS[case]), end="")
+        print(_cells(memory, name, MEMORY_GOALS[case]) if memory else "")
+
+
+def _cells(values: dict[str, float], name: str, goals: dict[str, float | None]) -> str:
+    ratio, goal = values[ENGINE] / values[name], goals.get(name)
+    text = "" if goal is None else f"<= {goal:.2f}" + ("" if ratio <= goal else " MISSED")
+    return f"{values[name]:>10.1f}{ratio:>10.3f}x  {text:<17}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,499 @@
+"""Sums of clipped per-example gradients of biases, without storing activations (DP-BiTFiT).
+
+A bias is added to the output of its layer at every position, so its gradient for example i is the
+gradient of the output summed over the positions of example i: no input of the layer is needed
+(Bu et al. 2024, https://arxiv.org/abs/2210.00036, section 3). The engine takes these sums while
+autograd runs backward and keeps one row of all bias gradients per example; autograd stores and
+computes what training the biases without privacy stores and computes.
+
+The weight of a Linear layer may train along (a new classification head): its gradient is the sum
+of g_t a_t^T over positions t, with g the gradient of the output and a the input. With one position
+the norm is |g||a| and the clipped sum one product; else the sum is formed for each example, so
+that norm and sum see the same rounding even where positions cancel.
+
+Guarantees:
+    Those of ``dpsweep.trainables.per_example``, whatever ``factors`` is: an example's factor is at
+    most C / norm, the norm being that of all trainable entries together. Before the first batch of
+    a shape the gradients are compared with autograd, parameter by parameter, on random inputs.
+
+    Not covered: a network that computes otherwise on other values or batch sizes than compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
+
+from dpsweep.errors import BadInputError, ModelError
+from dpsweep.trainables.linear_head import clip_factors
+from dpsweep.trainables.models import set_training_mode
+
+#: Layers that add their bias per channel, in dimension 1 of the output.
+_CHANNELS_FIRST = (_ConvNd, nn.GroupNorm, _BatchNorm)
+
+cross_entropy_sum = partial(nn.functional.cross_entropy, reduction="sum")
+
+
+def automatic_factors(
+    norms: torch.Tensor, max_grad_norm: float, gamma: float = 0.01
+) -> torch.Tensor:
+    """Return C / (norm + gamma) per example, automatic clipping; 0 where the norm is not finite.
+
+    Every example is normalised, so that the learning rate alone sets the size of a step (Bu et
+    al. 2023, https://arxiv.org/abs/2206.07136, AUTO-S).
+
+    >>> automatic_factors(torch.tensor([0.0, 0.99, float("inf")]), 2.0).tolist()
+    [200.0, 2.0, 0.0]
+
+    Guarantees:
+        factor * norm < C for every norm, up to float32 rounding.
+
+    Args:
+        norms: Norms of the examples' gradients, float32 (examples,).
+        max_grad_norm: Bound C > 0.
+        gamma: Stability constant > 0 that keeps differences between small gradients.
+    Raises:
+        BadInputError: gamma is not positive, so that a gradient of zero would have no factor.
+    """
+    if not gamma > 0:
+        raise BadInputError(f"gamma of automatic clipping is {gamma}", fix="use gamma > 0")
+    factors = max_grad_norm / (norms + gamma)
+    return torch.where(norms.isfinite(), factors, torch.zeros_like(factors))
+
+
+def can_bias_engine(model: nn.Module) -> bool:
+    """Say whether ``BiasEngine`` has a rule for every trainable parameter.
+
+    >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4, 2))
+    >>> can_bias_engine(model), can_bias_engine(model.requires_grad_(False))
+    (False, False)
+    >>> model[0].bias.requires_grad_(True) is None, can_bias_engine(model)
+    (False, True)
+    """
+    return _problem(model) is None
+
+
+class _Place(NamedTuple):
+    """A layer that gradients are taken from.
+
+    Attributes:
+        name: Path of the layer in the model.
+        inner: Submodule whose input is the biased output, for norms that also activate; or None.
+        bias: Index of its trainable bias among the parameters, or None.
+        trailing: Last dimensions of the output that the bias has; 0: channels in dimension 1.
+        weight: The same for its weight.
+    """
+
+    name: str
+    inner: nn.Module | None
+    bias: int | None
+    trailing: int
+    weight: int | None
+
+
+class _Gradients:
+    """Per-example gradients of one chunk, as far as they are formed.
+
+    Attributes:
+        parts: Per bias that was used: float32 (examples, *shape).
+        biases: The same of all biases side by side, (examples, entries), made in the end.
+        factored: Per weight of one position: gradients (examples, out) and inputs (examples, in).
+        formed: Per weight of several positions: float32 (examples, out, in).
+        starts: Edges of the first biased outputs; nothing before them is differentiated.
+        latest: Edge of the output noted last, until its layer is known to be a start or not.
+    """
+
+    def __init__(self, count: int, bias_sizes: dict[int, int]) -> None:
+        self.count = count
+        self._sizes = bias_sizes
+        self.parts: dict[int, torch.Tensor] = {}
+        self.biases = torch.empty(0)
+        self.factored: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.formed: dict[int, torch.Tensor] = {}
+        self.starts: list[torch.autograd.graph.GradientEdge] = []
+        self.latest: torch.autograd.graph.GradientEdge | None = None
+
+    def take(self, place: _Place, held: list[Any], gradient: torch.Tensor) -> None:
+        """Take what is wanted from the gradient of a layer's output; let go of its input."""
+        if place.bias is not None:
+            first, end = (1, gradient.dim() - place.trailing) if place.trailing else (2, None)
+            positions = tuple(range(gradient.dim())[first:end])
+            summed = gradient.sum(dim=positions) if positions else gradient
+            known = self.parts.get(place.bias)
+            self.parts[place.bias] = summed if known is None else known + summed
+        if place.weight is not None:
+            given, version = held.pop()
+            if given._version != version:
+                raise ModelError(
+                    f"the input of layer {place.name} is overwritten after its use",
+                    fix=f"freeze its weight: {place.name}.weight.requires_grad_(False)",
+                )
+            self._add_weight(place.weight, gradient, given)
+
+    def _add_weight(self, index: int, gradient: torch.Tensor, given: torch.Tensor) -> None:
+        if gradient.dim() == 2 and index not in self.factored and index not in self.formed:
+            self.factored[index] = (gradient, given)
+            return
+        new = _outer(gradient, given)
+        if index in self.factored:  # the layer is used twice
+            new += _outer(*self.factored.pop(index))
+        known = self.formed.get(index)
+        self.formed[index] = new if known is None else known.add_(new)
+
+    def join(self, like: torch.Tensor) -> None:
+        """Put the biases' gradients side by side; zeros where a layer was not called."""
+        parts = [like.new_zeros(self.count, 0)]
+        for index, size in self._sizes.items():
+            part = self.parts.pop(index, None)
+            parts.append(like.new_zeros(self.count, size) if part is None else part.flatten(1))
+        self.biases = torch.cat(parts, dim=1)
+
+    def norms(self) -> torch.Tensor:
+        """Return the norm of each example's gradient, float32 (examples,)."""
+        norm = torch.linalg.vector_norm
+        parts = [norm(self.biases, dim=1)]
+        parts += [norm(g, dim=1) * norm(a, dim=1) for g, a in self.factored.values()]
+        parts += [norm(sample, dim=(1, 2)) for sample in self.formed.values()]
+        return norm(torch.stack(parts, dim=1), dim=1)
+
+    def clear(self, broken: torch.Tensor) -> None:
+        """Set the examples marked in ``broken`` to zero; a factor of 0 leaves NaN as it is."""
+        self.biases[broken] = 0.0
+        for key, pair in self.factored.items():
+            # Not in place: a gradient may be a buffer that autograd lent.
+            g, a = (part.masked_fill(broken[:, None], 0.0) for part in pair)
+            self.factored[key] = g, a
+        for sample in self.formed.values():
+            sample[broken] = 0.0
+
+    def add_to(self, sums: list[torch.Tensor], factors: torch.Tensor) -> None:
+        """Add the examples times their factors to the sums, one per parameter."""
+        parts = (factors @ self.biases).split(list(self._sizes.values()))
+        for index, part in zip(self._sizes, parts):
+            sums[index] += part.view_as(sums[index])
+        for index, (g, a) in self.factored.items():
+            sums[index].addmm_((g * factors[:, None]).T, a)
+        for index, sample in self.formed.items():
+            sums[index].view(-1).addmv_(sample.flatten(1).T, factors)
+
+
+class BiasEngine:
+    """Clipped gradient sums of biases and Linear weights; see ``GradientEngine``.
+
+    Trainable are the parameters that require a gradient when the engine is made. The model is used
+    as it is: in-place activations and sums may stay, except on a view of a layer's result.
+
+    Args:
+        model: Network on the device where the gradients are wanted, one row per example in every
+            trainable layer. BatchNorm is put in eval mode: its statistics stay as they are.
+        physical_batch: Examples per chunk.
+        loss: (outputs of the model, labels) -> sum of the examples' losses.
+        factors: (norms, C) -> factor per example, ``clip_factors`` or ``automatic_factors``.
+    Raises:
+        ModelError: A trainable parameter has no rule.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        physical_batch: int,
+        *,
+        loss: Callable[[Any, torch.Tensor], torch.Tensor] = cross_entropy_sum,
+        factors: Callable[[torch.Tensor, float], torch.Tensor] = clip_factors,
+    ) -> None:
+        problem = _problem(model)
+        if problem is not None:
+            raise problem
+        named = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        self._model, self._physical = model, physical_batch
+        self._loss, self._factors = loss, factors
+        self._names, self._parameters = list(named), list(named.values())
+        self._device = self._parameters[0].device
+        self._gradients: _Gradients | None = None
+        self._checked: set[tuple[object, ...]] = set()
+        self._bias_sizes = {
+            index: parameter.numel()
+            for index, (name, parameter) in enumerate(named.items())
+            if name.rpartition(".")[2] == "bias"
+        }
+        set_training_mode(model)
+        for name, layer in model.named_modules():
+            if any(p.requires_grad for p in layer.parameters(recurse=False)):
+                self._watch(name, layer)
+
+    def clipped_gradient_sum(
+        self, x_source: torch.Tensor, y_source: torch.Tensor, rows: np.ndarray, max_grad_norm: float
+    ) -> list[torch.Tensor]:
+        """See ``GradientEngine``; integer records, such as token ids, stay integers.
+
+        Raises:
+            ModelError: The gradients cannot be told apart by example for this network.
+        """
+        self._check(x_source, y_source)
+        sums = self._zeros()
+        index = torch.from_numpy(rows).to(x_source.device)
+        for begin in range(0, len(index), self._physical):
+            chosen = index[begin : begin + self._physical]
+            x = x_source.index_select(0, chosen).to(self._device)
+            if x.is_floating_point():
+                x = x.to(torch.float32)
+            y = y_source.index_select(0, chosen.to(y_source.device)).to(self._device)
+            gradients, _ = self._per_example_gradients(x, y)
+            norms = gradients.norms()
+            broken = ~norms.isfinite()
+            if bool(broken.any()):
+                gradients.clear(broken)
+                norms = norms.masked_fill(broken, 0.0)
+            factors = self._factors(norms, max_grad_norm).minimum(max_grad_norm / norms)
+            # Subnormal factors may be rounded up by more than a little.
+            factors = factors.masked_fill(factors < torch.finfo(factors.dtype).tiny, 0.0)
+            gradients.add_to(sums, factors)
+        return sums
+
+    def _zeros(self) -> list[torch.Tensor]:
+        return [torch.zeros_like(p, requires_grad=False) for p in self._parameters]
+
+    def _watch(self, name: str, layer: nn.Module) -> None:
+        order = {parameter: index for index, parameter in enumerate(self._parameters)}
+        own = {e: order.get(p) for e, p in layer.named_parameters(recurse=False)}
+        first = isinstance(layer, _CHANNELS_FIRST) or _is_channels_first_norm(layer)
+        place = _Place(
+            name,
+            inner=_inner(layer),
+            bias=own.get("bias"),
+            trailing=0 if first or "bias" not in own else layer.bias.dim(),
+            weight=own.get("weight"),
+        )
+        if place.inner is not None:
+            place.inner.register_forward_pre_hook(lambda _, args: self._note(place, args[0], []))
+        layer.register_forward_hook(partial(self._after_layer, place), with_kwargs=True)
+
+    def _after_layer(
+        self,
+        place: _Place,
+        layer: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        output: torch.Tensor,
+    ) -> None:
+        gradients = self._gradients
+        if gradients is None:
+            return
+        if isinstance(layer, _BatchNorm) and layer.training:
+            raise ModelError(
+                f"layer {place.name} ({type(layer).__name__}) is in training mode",
+                fix="keep it in eval mode: in training mode it mixes the examples of a batch",
+            )
+        given = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
+        if place.inner is None:
+            self._note(place, output, given[:1] if place.weight is not None else [])
+        # Where no input needs a gradient, no layer before has trainable parameters.
+        if gradients.latest is not None and not any(tensor.requires_grad for tensor in given):
+            gradients.starts.append(gradients.latest)
+        gradients.latest = None
+
+    def _note(self, place: _Place, output: torch.Tensor, given: list[torch.Tensor]) -> None:
+        """Ask for an output's gradient. Without trainable weight, nothing of a layer is kept."""
+        gradients = self._gradients
+        if gradients is None or not output.requires_grad:
+            return
+        if output.dim() < 2 or len(output) != gradients.count:
+            raise ModelError(
+                f"layer {place.name} has no gradient per example",
+                because=f"its output has {len(output)} rows for {gradients.count} examples",
+                fix="use another model; windowed attention cannot be trained this way",
+            )
+        # Hook and edge stay with this layer's result, also if the model writes to it later.
+        held = [(tensor.detach(), tensor._version) for tensor in given]
+        output.register_hook(partial(gradients.take, place, held))
+        gradients.latest = torch.autograd.graph.get_gradient_edge(output)
+
+    def _per_example_gradients(
+        self, x: torch.Tensor, y: torch.Tensor
+    ) -> tuple[_Gradients, torch.Tensor]:
+        """Return the gradients of a chunk, and the sum of its losses."""
+        gradients = _Gradients(len(x), self._bias_sizes)
+        self._gradients = gradients
+        try:
+            loss = self._loss(self._model(x), y)
+            self._gradients = None
+            if gradients.starts:
+                # Asking for the first outputs alone, autograd forms no gradient of a parameter.
+                torch.autograd.grad(loss, gradients.starts, allow_unused=True)
+        finally:
+            self._gradients = None
+            gradients.starts.clear()  # their hooks hold ``gradients``: a ring that may stay
+        # Only now, when the activations are gone, so that the peak of memory stays where it was.
+        gradients.join(loss.detach())
+        return gradients, loss.detach()
+
+    def _check(self, x_source: torch.Tensor, y_source: torch.Tensor) -> None:
+        """Compare with autograd on random examples, once for every kind of input."""
+        kind = (x_source.shape[1:], x_source.is_floating_point(), y_source.shape[1:])
+        if kind in self._checked:
+            return
+        count, shape = 3, x_source.shape[1:]
+        generator = torch.Generator().manual_seed(0)
+        if x_source.is_floating_point():
+            x = torch.randn(count, *shape, generator=generator)
+        else:
+            limit = _smallest_vocabulary(self._model)
+            x = torch.randint(0, limit, (count, *shape), generator=generator).to(x_source.dtype)
+        x = x.to(self._device)
+        y = torch.zeros(count, *y_source.shape[1:], dtype=y_source.dtype, device=self._device)
+        try:
+            with _zeros_filled(self._model, generator):
+                self._model.eval()
+                self._check_alone(x, y)
+                set_training_mode(self._model)
+                # In training mode their sum, with the same draws of dropout on both sides.
+                devices = [self._device] if self._device.type == "cuda" else []
+                with torch.random.fork_rng(devices=devices):
+                    gradients, _ = self._per_example_gradients(x, y)
+                sums = self._zeros()
+                gradients.add_to(sums, torch.ones(count, device=self._device))
+                with torch.random.fork_rng(devices=devices):
+                    self._compare(sums, x, y)
+        except (RuntimeError, IndexError, ValueError) as error:
+            raise ModelError(
+                f"the gradients of this model's biases cannot be computed: {error}",
+                fix="use another model or another choice of trainable parameters",
+            ) from error
+        finally:
+            set_training_mode(self._model)
+        self._checked.add(kind)
+
+    def _check_alone(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        """Compare each example of a batch with the example alone, in eval mode.
+
+        Alone is a batch of its copies: another batch size rounds otherwise, and rounding at the
+        kinks of a deep ReLU network can change its gradients by per cents. In training mode the
+        mask of a dropout would depend on how many examples there are.
+        """
+        gradients, loss = self._per_example_gradients(x, y)
+        norms, sizes, losses = gradients.norms().tolist(), [], 0.0
+        for row, factors in enumerate(torch.eye(len(x), device=self._device)):
+            sums = self._zeros()
+            gradients.add_to(sums, factors)
+            copies = x[row].expand_as(x).contiguous(), y[row].expand_as(y).contiguous()
+            sizes.append(self._compare(sums, *copies, count=len(x)))
+            with torch.no_grad():
+                losses += float(self._loss(self._model(x[row : row + 1]), y[row : row + 1]))
+        if not all(abs(norm - size) <= 1e-2 * size for norm, size in zip(norms, sizes)):
+            raise ModelError("norms of the gradients per example disagree with autograd")
+        if not abs(float(loss) - losses) <= 1e-2 * abs(losses):
+            raise ModelError("the loss is not the sum of the losses of the examples alone")
+        if not all(sizes):
+            raise ModelError(
+                "this model's gradients vanish on random inputs, so that they cannot be checked",
+                fix="use other initial weights",
+            )
+
+    def _compare(
+        self, actual: list[torch.Tensor], x: torch.Tensor, y: torch.Tensor, *, count: int = 1
+    ) -> float:
+        """Compare with autograd's gradients divided by ``count``; return the norm of these."""
+        loss = self._loss(self._model(x), y) / count
+        found = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+        expected = [a.new_zeros(()) if e is None else e for a, e in zip(actual, found)]
+        size = float(torch.cat([e.flatten() for e in expected]).norm())
+        for name, a, e in zip(self._names, actual, expected):
+            distance = float((a - e).norm())
+            # Biases before a softmax may have a gradient of zero and rounding; hence the size.
+            if not distance <= 1e-2 * float(e.norm()) + 1e-3 * size:
+                raise ModelError(
+                    f"the gradients per example of parameter {name} disagree with autograd",
+                    because=f"they are off by {distance:.2g} of {float(e.norm()):.2g} on random"
+                    " inputs; a layer may use it in a way of its own, or mix examples",
+                    fix=f"use another model, or freeze it: {name}.requires_grad_(False)",
+                )
+        return size
+
+
+def _outer(gradient: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+    """Return (examples, out, in): the sum over positions of g a^T."""
+    g, a = (v.reshape(len(v), -1, v.shape[-1]) for v in (gradient, given))
+    return torch.bmm(g.transpose(1, 2), a)
+
+
+def _rule(layer: nn.Module, entry: str) -> bool:
+    """Say whether there is a rule for a layer's parameter of this name."""
+    if entry == "weight":
+        return isinstance(layer, nn.Linear)
+    # GPT-2's Conv1D is a linear layer with a transposed weight; no import for its sake.
+    names = {f"{c.__module__}.{c.__name__}" for c in type(layer).__mro__}
+    known = isinstance(layer, (*_CHANNELS_FIRST, nn.Linear, nn.LayerNorm))
+    return entry == "bias" and (known or "transformers.pytorch_utils.Conv1D" in names)
+
+
+def _problem(model: nn.Module) -> ModelError | None:
+    """Return an error if no parameter is trainable, or one has no rule in one of its layers."""
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        return ModelError("the model has nothing to train", fix="let its biases require gradients")
+    for path, layer in model.named_modules():
+        for entry, parameter in layer.named_parameters(recurse=False):
+            if parameter.requires_grad and not _rule(layer, entry):
+                name = f"{path}.{entry}" if path else entry
+                return ModelError(
+                    f"the bias engine has no rule for parameter {name}",
+                    because=f"layer {path or 'at the root'} is a {type(layer).__name__}; it can"
+                    " train biases added per channel, and weights of Linear layers",
+                    fix=f"freeze it ({name}.requires_grad_(False)), or train this model in full",
+                )
+    return None
+
+
+def _inner(layer: nn.Module) -> nn.Module | None:
+    """Return what follows the bias within timm's norms with activation, or None."""
+    if not isinstance(layer, (nn.GroupNorm, nn.LayerNorm, _BatchNorm)):
+        return None
+    drop, act = getattr(layer, "drop", None), getattr(layer, "act", None)
+    return drop if isinstance(drop, nn.Module) and isinstance(act, nn.Module) else None
+
+
+def _is_channels_first_norm(layer: nn.Module) -> bool:
+    """Say whether a subclass of LayerNorm normalises dimension 1, as timm's LayerNorm2d does."""
+    if not isinstance(layer, nn.LayerNorm) or type(layer) is nn.LayerNorm:
+        return False
+    channels = layer.normalized_shape[0]
+    probe = layer.weight.new_zeros(1, channels, 1, 2 if channels == 1 else 1)
+    try:
+        with torch.no_grad():
+            return bool(layer.forward(probe).shape == probe.shape)
+    except (RuntimeError, ValueError):
+        return False
+
+
+def _smallest_vocabulary(model: nn.Module) -> int:
+    """Return a number of ids that every embedding knows, tables of up to two kinds aside."""
+    sizes = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)]
+    return min((size for size in sizes if size > 2), default=2)
+
+
+@contextmanager
+def _zeros_filled(model: nn.Module, generator: torch.Generator) -> Iterator[None]:
+    """Fill parameters of nothing but zeros at random for a while.
+
+    Behind a new head of zeros, or a residual branch that starts at zero, every gradient is zero,
+    and a wrong one would look right.
+    """
+    empty = [p for p in model.parameters() if p.numel() and not bool(p.any())]
+    try:
+        with torch.no_grad():
+            for parameter in empty:
+                values = torch.randn(parameter.shape, generator=generator)
+                fan_in = parameter[0].numel() if parameter.dim() else 1
+                parameter.copy_(0.5 * values / fan_in**0.5)
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter in empty:
+                parameter.zero_()
