@@ -23,6 +23,8 @@ def main() -> None:
         ["bench_linear_head.py", "--device", device],
         ["bench_many_heads.py", "--device", device],
         ["bench_adamix.py", "--device", device],
+        ["bench_bitfit.py", "--device", device],
+        ["bench_sparse.py", "--device", device],
     ]
     if device == "cpu":
         commands += [["bench_accounting.py"], ["bench_search.py"]]

@@ -1,0 +1,406 @@
+"""Clipped per-example gradients of a few convolution weights and of all that is not frozen.
+
+The gradient of example n by a convolution's weight is G_n A_n^T, G_n the gradient by its output and
+A_n its unfolded input. Sparse finetuning (Luo et al. 2021, section 3.2) needs few entries of it:
+mask * (G_n A_n^T), a sampled product of two dense matrices, which is computed without the rest.
+Convolution weights stay frozen for autograd, so that no weight gradient is ever formed.
+
+Guarantees:
+    Those of ``dpsweep.trainables.per_example``, for the entries that train: frozen entries are
+    neither in the sum nor in the norm that is clipped. How products are computed depends on shapes,
+    masks and the device, never on records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+from dpsweep._validate import whole
+from dpsweep.errors import ModelError
+from dpsweep.trainables.linear_head import clip_factors
+from dpsweep.trainables.models import set_training_mode
+from dpsweep.trainables.sparse_mask import MaskedConv, MaskedWeight
+
+Loss = Callable[[Any, torch.Tensor], torch.Tensor]
+Factors = Callable[[torch.Tensor, float], torch.Tensor]
+#: From a layer's inputs and the gradient by its output to gradients per example, by what trains.
+Rule = Callable[[list[torch.Tensor], torch.Tensor], Mapping[object, torch.Tensor]]
+
+
+def summed_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the cross-entropy of (batch, classes) logits, summed over the batch."""
+    return F.cross_entropy(logits, labels, reduction="sum")
+
+
+class _LayerUse(NamedTuple):
+    """One call of a layer in a forward pass."""
+
+    layer: nn.Module
+    inputs: list[torch.Tensor]
+    versions: list[int]
+    output: torch.autograd.graph.GradientEdge
+
+
+class SparseEngine:
+    """Clipped sums over masked convolution weights and every parameter that is not frozen.
+
+    Convolutions with a mask, biases, linear and normalisation layers have rules of their own; the
+    parameters of any other layer are differentiated one example at a time by ``torch.func``. Before
+    the first batch the engine checks its gradients against autograd on random inputs.
+
+    Args:
+        model: Network on the device where the gradients are wanted. Its masked weights are frozen
+            and hooks are added, which do nothing outside of ``clipped_gradient_sum``.
+        masks: Entries of convolution weights that train, of different layers of ``model``.
+        physical_batch: Examples per chunk whose gradients are held in memory, at least 1.
+        loss: From outputs and labels to the sum of the losses of the examples.
+        factors: From norms (chunk,) and C to the factor of each example, at most C / norm.
+    Raises:
+        ModelError: A layer's gradients per example cannot be computed, or nothing trains.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        masks: Sequence[MaskedWeight],
+        physical_batch: int,
+        *,
+        loss: Loss = summed_cross_entropy,
+        factors: Factors = clip_factors,
+    ) -> None:
+        self._model = model
+        self._masks = list(masks)
+        self._physical = whole("physical_batch", physical_batch, low=1)
+        self._loss = loss
+        self._factors = factors
+        for mask in self._masks:
+            mask.layer.weight.requires_grad_(False)
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        if not self._masks and not self._parameters:
+            raise ModelError("this model has nothing to train", fix="use a larger density")
+        self._device = next(model.parameters()).device
+        self._uses: list[_LayerUse] | None = None
+        self._entered: dict[nn.Module, tuple[list[torch.Tensor], list[int]]] = {}
+        self._checked_shape: torch.Size | None = None
+        set_training_mode(model)
+        self._masked = {mask.layer for mask in self._masks}
+        self._rules = _rules(model, self._masks)
+        for layer in self._rules:
+            layer.register_forward_pre_hook(self._before_forward, with_kwargs=True)
+            drop = _inner_drop(layer)
+            if drop is None:
+                layer.register_forward_hook(self._after_forward)
+            else:
+                drop.register_forward_pre_hook(self._at_inner_drop(layer))
+
+    def clipped_gradient_sum(
+        self, x_source: torch.Tensor, y_source: torch.Tensor, rows: np.ndarray, max_grad_norm: float
+    ) -> list[torch.Tensor]:
+        """Return the sums: (nnz,) for each mask, then like each parameter that is not frozen.
+
+        See ``dpsweep.trainables.per_example.GradientEngine``; here ``x_source`` may hold integers,
+        which stay integers, and ``y_source`` whatever the loss takes.
+
+        Raises:
+            ModelError: The gradients cannot be told apart by example for this network.
+        """
+        if self._checked_shape != x_source.shape[1:]:
+            self._check(x_source, y_source)
+            self._checked_shape = x_source.shape[1:]
+        sums = [torch.zeros(mask.nnz, device=self._device) for mask in self._masks]
+        sums += [torch.zeros_like(parameter) for parameter in self._parameters]
+        index = torch.from_numpy(rows).to(x_source.device)
+        for begin in range(0, len(index), self._physical):
+            chosen = index[begin : begin + self._physical]
+            x = x_source.index_select(0, chosen).to(self._device)
+            x = x.float() if x.is_floating_point() else x
+            y = y_source.index_select(0, chosen.to(y_source.device)).to(self._device)
+            self._add_clipped(sums, self._per_example_gradients(x, y), max_grad_norm)
+        return sums
+
+    def _add_clipped(
+        self, sums: list[torch.Tensor], samples: list[torch.Tensor], max_grad_norm: float
+    ) -> None:
+        norms = torch.stack([torch.linalg.vector_norm(s, dim=1) for s in samples], dim=1)
+        norms = torch.linalg.vector_norm(norms, dim=1)
+        broken = ~norms.isfinite()
+        has_broken = bool(broken.any())
+        # A factor of zero does not clear a gradient that is not finite: both are set to zero.
+        factors = self._factors(norms, max_grad_norm).masked_fill(broken, 0.0)
+        for total, sample in zip(sums, samples):
+            if has_broken:
+                sample = sample.masked_fill(broken[:, None], 0.0)
+            total += (factors @ sample).view_as(total)
+
+    def _per_example_gradients(self, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        """Return the gradients of masks, then parameters: (chunk, number of weights) each."""
+        self._uses = []
+        try:
+            with torch.enable_grad():
+                loss = self._loss(self._model(x), y)
+            uses = self._uses
+        finally:
+            self._uses = None
+            self._entered.clear()
+        for use in uses:
+            if [tensor._version for tensor in use.inputs] != use.versions:
+                raise ModelError(
+                    f"a {type(use.layer).__name__} layer's input is overwritten after its use",
+                    fix="use a model without in-place operations on inputs of layers",
+                )
+        if not uses or not loss.requires_grad:
+            raise _no_gradient()
+        # Asking for the gradients of outputs alone, autograd forms none of a weight on its own.
+        gradients = list(torch.autograd.grad(loss, [u.output for u in uses], allow_unused=True))
+        samples: dict[object, torch.Tensor] = {}
+        with torch.no_grad():
+            while uses:
+                use, gradient = uses.pop(), gradients.pop()
+                if gradient is None:
+                    continue
+                for key, sample in self._rules[use.layer](use.inputs, gradient).items():
+                    known = samples.get(key)
+                    samples[key] = sample if known is None else known + sample
+        found = []
+        for key in (*self._masks, *self._parameters):
+            if key not in samples or len(samples[key]) != len(x):
+                raise _no_gradient()
+            found.append(samples.pop(key).flatten(1))
+        return found
+
+    def _before_forward(
+        self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        if self._uses is None:
+            return None
+        if kwargs or not args or not all(isinstance(value, torch.Tensor) for value in args):
+            raise ModelError(
+                f"a {type(layer).__name__} layer is called with more than tensors in order",
+                fix="use another model",
+            )
+        if layer in self._masked and not args[0].requires_grad:
+            # The graph begins here; without this a frozen layer's output would not be in it.
+            args = (args[0].detach().requires_grad_(True), *args[1:])
+        inputs = [value.detach() for value in args]
+        self._entered[layer] = (inputs, [value._version for value in inputs])
+        return args, kwargs
+
+    def _after_forward(self, layer: nn.Module, args: tuple[Any, ...], output: object) -> None:
+        if self._uses is None:
+            return
+        if not isinstance(output, torch.Tensor):
+            raise ModelError(
+                f"a {type(layer).__name__} layer returns {type(output).__name__}, not a tensor",
+                fix="use another model",
+            )
+        if not output.requires_grad:
+            raise _no_gradient()
+        # The edge stays that of this layer, also if the model writes to the output later.
+        edge = torch.autograd.graph.get_gradient_edge(output)
+        self._uses.append(_LayerUse(layer, *self._entered.pop(layer), edge))
+
+    def _at_inner_drop(self, layer: nn.Module) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+        return lambda drop, args: self._after_forward(layer, (), args[0])
+
+    def _check(self, x_source: torch.Tensor, y_source: torch.Tensor) -> None:
+        """Compare with autograd on three random examples, all together and the first alone.
+
+        Nothing is read from the records but shapes and types. In eval mode, because a dropout mask
+        depends on how many examples there are.
+        """
+        generator = torch.Generator().manual_seed(0)
+        shape = (3, *x_source.shape[1:])
+        if x_source.is_floating_point():
+            x = torch.randn(shape, generator=generator).to(self._device)
+        else:
+            x = torch.randint(0, 2, shape, generator=generator).to(self._device, x_source.dtype)
+        y = torch.zeros((3, *y_source.shape[1:]), dtype=y_source.dtype, device=self._device)
+        self._model.eval()
+        try:
+            samples = self._per_example_gradients(x, y)
+        except RuntimeError as error:
+            raise ModelError(
+                f"per-example gradients of this model cannot be computed: {error}",
+                fix="use another model",
+            ) from error
+        alone, together = [s[0] for s in samples], [s.sum(dim=0) for s in samples]
+        # Alone, the forward pass rounds differently, which networks of random weights can amplify.
+        for rows, actual, tolerance in ((1, alone, 1e-1), (3, together, 1e-2)):
+            expected = self._summed_by_autograd(x[:rows], y[:rows])
+            whole_size = torch.cat(expected).norm()
+            for one, other in zip(actual, expected):
+                distance = (one - other).norm()
+                # Each alone, so that no large layer hides a small one.
+                allowed = tolerance * (other.norm() + 0.1 * whole_size) + 1e-6
+                if not bool(distance <= allowed):
+                    raise ModelError(
+                        "the gradients per example of this model disagree with autograd",
+                        because=f"error {float(distance):.2g} of {float(other.norm()):.2g} "
+                        "in one layer, on random inputs",
+                        fix="use another model",
+                    )
+        set_training_mode(self._model)
+
+    def _summed_by_autograd(self, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        """Return the sums over all examples, flat, as torch differentiates the whole weights."""
+        weights: dict[nn.Parameter, torch.Tensor | None] = dict.fromkeys(self._parameters)
+        weights.update({m.layer.weight: m.index.to(self._device) for m in self._masks})
+        found: dict[nn.Parameter, torch.Tensor] = {}
+        kept = {parameter: parameter.grad for parameter in weights}
+
+        def take(parameter: nn.Parameter) -> None:
+            # Within the backward pass, so that whole gradients are there one layer at a time.
+            gradient, index = parameter.grad, weights[parameter]
+            assert gradient is not None
+            found[parameter] = gradient.flatten() if index is None else gradient.take(index)
+            parameter.grad = None
+
+        hooks = []
+        try:
+            for parameter in weights:
+                parameter.grad = None
+                parameter.requires_grad_(True)
+                hooks.append(parameter.register_post_accumulate_grad_hook(take))
+            with torch.enable_grad():
+                self._loss(self._model(x), y).backward(inputs=list(weights))
+        finally:
+            for hook in hooks:
+                hook.remove()
+            for parameter, gradient in kept.items():
+                parameter.grad = gradient
+                parameter.requires_grad_(weights[parameter] is None)
+        order = [*(mask.layer.weight for mask in self._masks), *self._parameters]
+        return [found[parameter] for parameter in order]
+
+
+def _no_gradient() -> ModelError:
+    return ModelError(
+        "a layer of this model has no gradient per example",
+        because="it is unused or cut off from the loss, or its input is not one row per example",
+        fix="use another model; windowed attention cannot be trained this way",
+    )
+
+
+def _rules(model: nn.Module, masks: Sequence[MaskedWeight]) -> dict[nn.Module, Rule]:
+    """Return a rule for every layer that has something of its own to train."""
+    by_layer = {mask.layer: mask for mask in masks}
+    if len(by_layer) != len(masks) or not by_layer.keys() <= set(model.modules()):
+        raise ModelError("masks must belong to different layers of the model")
+    rules: dict[nn.Module, Rule] = {}
+    for name, module in model.named_modules():
+        own = {key: p for key, p in module.named_parameters(recurse=False) if p.requires_grad}
+        if isinstance(module, nn.Conv2d) and module in by_layer:
+            rules[module] = MaskedConv(by_layer[module])
+        elif own:
+            rules[module] = _rule(name, module, own)
+    return rules
+
+
+def _rule(name: str, module: nn.Module, own: dict[str, nn.Parameter]) -> Rule:
+    weight, bias = own.get("weight"), own.get("bias")
+
+    def conv_bias(inputs: list[torch.Tensor], gradient: torch.Tensor) -> dict[object, torch.Tensor]:
+        return {bias: gradient.flatten(2).sum(dim=2)}
+
+    def linear(inputs: list[torch.Tensor], gradient: torch.Tensor) -> dict[object, torch.Tensor]:
+        found: dict[object, torch.Tensor] = {}
+        if weight is not None:
+            found[weight] = torch.einsum("n...i,n...j->nij", gradient, inputs[0])
+        if bias is not None:
+            found[bias] = torch.einsum("n...i->ni", gradient)
+        return found
+
+    def norm(inputs: list[torch.Tensor], gradient: torch.Tensor) -> dict[object, torch.Tensor]:
+        x, dims = inputs[0], _affine_dims(module, gradient)
+        others = [d for d in range(1, gradient.ndim) if d not in dims]
+        found: dict[object, torch.Tensor] = {}
+        if weight is not None:
+            found[weight] = gradient * _normalized(module, x)
+        if bias is not None:
+            found[bias] = gradient
+        return {key: value.sum(others) if others else value for key, value in found.items()}
+
+    if isinstance(module, nn.Conv2d) and own.keys() == {"bias"}:
+        return conv_bias
+    if type(module) is nn.Linear:
+        return linear
+    if isinstance(module, _BatchNorm) and module.running_mean is None:
+        raise ModelError(
+            f"layer {name} ({type(module).__name__}) mixes the examples of a batch",
+            fix="set model.norm to group or frozen",
+        )
+    if isinstance(module, (_BatchNorm, nn.GroupNorm, nn.LayerNorm)):
+        return norm
+    return _by_functorch(name, module, own)
+
+
+def _inner_drop(layer: nn.Module) -> nn.Module | None:
+    """Return what follows the normalisation within those timm layers that also activate."""
+    drop, act = getattr(layer, "drop", None), getattr(layer, "act", None)
+    is_norm = isinstance(layer, (_BatchNorm, nn.GroupNorm, nn.LayerNorm))
+    both = isinstance(drop, nn.Module) and isinstance(act, nn.Module)
+    return drop if is_norm and both else None
+
+
+def _channels_first(module: nn.LayerNorm) -> bool:
+    """Say whether this is one of timm's layer norms over the channels of images."""
+    return "2d" in type(module).__name__
+
+
+def _affine_dims(module: nn.Module, output: torch.Tensor) -> tuple[int, ...]:
+    """Return the dimensions of an output along which a norm layer's weight lies."""
+    if isinstance(module, nn.LayerNorm) and not _channels_first(module):
+        return tuple(range(output.ndim - len(module.normalized_shape), output.ndim))
+    return (1,)
+
+
+def _normalized(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Return what a norm layer multiplies by its weight."""
+    if isinstance(module, nn.GroupNorm):
+        return F.group_norm(x, module.num_groups, eps=module.eps)
+    if isinstance(module, nn.LayerNorm):
+        if _channels_first(module):
+            swapped = F.layer_norm(x.movedim(1, -1), module.normalized_shape, eps=module.eps)
+            return swapped.movedim(-1, 1)
+        return F.layer_norm(x, module.normalized_shape, eps=module.eps)
+    assert isinstance(module, _BatchNorm)
+    return F.batch_norm(x, module.running_mean, module.running_var, eps=module.eps)
+
+
+def _by_functorch(name: str, module: nn.Module, own: dict[str, nn.Parameter]) -> Rule:
+    """Return a rule that runs the layer again, example by example, for its own parameters."""
+    for child in module.modules():
+        rate = getattr(child, "p" if isinstance(child, _DropoutNd) else "drop_prob", None)
+        if isinstance(rate, float) and rate > 0:
+            raise ModelError(
+                f"layer {name or 'of the whole model'} ({type(module).__name__}) has parameters of "
+                "its own and drops out at random within it",
+                because="the gradient of an example would be of another mask than its output",
+                fix="use a model without dropout there",
+            )
+        if hasattr(child, "fused_attn"):
+            child.fused_attn = False  # type: ignore[assignment]  # vmap has no rule for it
+
+    def rule(inputs: list[torch.Tensor], gradient: torch.Tensor) -> dict[object, torch.Tensor]:
+        def inner(
+            values: dict[str, torch.Tensor], example: tuple[torch.Tensor, ...], upstream: Any
+        ) -> torch.Tensor:
+            batch = tuple(value.unsqueeze(0) for value in example)
+            output = torch.func.functional_call(module, values, batch)
+            return (output.squeeze(0) * upstream).sum()
+
+        values = {key: parameter.detach() for key, parameter in own.items()}
+        with torch.enable_grad():
+            each = torch.func.vmap(torch.func.grad(inner), in_dims=(None, 0, 0))
+            found = each(values, tuple(inputs), gradient)
+        return {parameter: found[key].detach() for key, parameter in own.items()}
+
+    return rule

@@ -1,0 +1,437 @@
+"""Which convolution weights train in sparse finetuning: their values, their gradients.
+
+Luo et al. 2021 ("Scalable Differential Privacy with Sparse Network Finetuning", section 3.2,
+procedure 2) train, on private data, the normalisation layers, the classifier and the fraction p of
+convolution weights that are largest in magnitude in the public network. The others stay as they
+are and are no part of any gradient's norm.
+
+Guarantees:
+    A mask is a function of the weights it is made from, the density and the scope. If these
+    weights are public, as they must be, it costs no privacy, and epsilon does not depend on p.
+    Not covered: a mask made from weights that were trained on private records.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from dpsweep._validate import in_unit_interval
+from dpsweep.errors import BadInputError, ModelError
+
+Scope = Literal["global", "layer"]
+SCOPES = ("global", "layer")
+
+#: Bytes of unfolded input, or of a dense product, in one block of examples: it stays in the cache.
+CPU_BLOCK_BYTES = 2**20
+#: The same on the GPU, where few large products win.
+CUDA_BLOCK_BYTES = 2**26
+#: Largest table of positions that is kept for a layer, in elements of four bytes.
+TABLE_SIZE = 2**17
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedWeight:
+    """The entries of one convolution's weight that train.
+
+    Attributes:
+        name: Path of the layer in its model.
+        layer: The layer itself.
+        index: Positions in ``layer.weight.flatten()``, int64 (nnz,), ascending, at least one; on
+            the CPU.
+    """
+
+    name: str
+    layer: nn.Conv2d
+    index: torch.Tensor
+
+    @property
+    def nnz(self) -> int:
+        """Number of entries that train."""
+        return self.index.numel()
+
+
+def magnitude_mask(
+    model: nn.Module, density: float, *, scope: Scope = "global"
+) -> list[MaskedWeight]:
+    """Return the convolution weights of largest magnitude (Luo et al. 2021, section 3.2).
+
+    Exactly ``round(density * total)`` entries, counted over all Conv2d weights together or in each
+    of them; among equal magnitudes the first positions win, in the order of
+    ``model.named_modules()``. Layers without a chosen entry are left out.
+
+    >>> layer = nn.Conv2d(1, 1, 2, bias=False)
+    >>> _ = layer.weight.data.copy_(torch.tensor([[[[1.0, -4.0], [2.0, 3.0]]]]))
+    >>> [mask.index.tolist() for mask in magnitude_mask(nn.Sequential(layer), 0.5)]
+    [[1, 3]]
+
+    Args:
+        model: Network with its public weights, on any device; it is left as it is.
+        density: Fraction p of convolution weights that train, in [0, 1].
+        scope: ``global``: one threshold for all layers, as in the paper. ``layer``: the fraction p
+            of every layer.
+    Raises:
+        BadInputError: ``density`` or ``scope`` is out of range.
+        ModelError: A convolution weight is not finite, so that magnitudes have no order.
+    """
+    share = in_unit_interval("density", density, zero=True, one=True)
+    if scope not in SCOPES:
+        raise BadInputError(f"unknown mask scope {scope!r}", fix=f"one of {', '.join(SCOPES)}")
+    layers = list(_convolutions(model))
+    magnitudes = []
+    for name, layer in layers:
+        magnitude = layer.weight.detach().flatten().to("cpu", torch.float32).abs()
+        if not bool(magnitude.isfinite().all()):
+            raise ModelError(
+                f"layer {name} has weights that are not finite",
+                fix="start from a checkpoint with finite weights",
+            )
+        magnitudes.append(magnitude)
+    if not layers:
+        return []
+    if scope == "global":
+        sizes = [len(magnitude) for magnitude in magnitudes]
+        chosen = _largest(torch.cat(magnitudes), round(share * sum(sizes)))
+        parts = [part.nonzero().flatten() for part in chosen.split(sizes)]
+    else:
+        parts = [_largest(m, round(share * len(m))).nonzero().flatten() for m in magnitudes]
+    return [
+        MaskedWeight(name, layer, index)
+        for (name, layer), index in zip(layers, parts)
+        if len(index)
+    ]
+
+
+def _convolutions(model: nn.Module) -> Iterator[tuple[str, nn.Conv2d]]:
+    """Yield every Conv2d once, by its first path; a weight that two layers share, once."""
+    seen = set()
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Conv2d) and id(module.weight) not in seen:
+            seen.add(id(module.weight))
+            yield name, module
+
+
+def _largest(magnitudes: torch.Tensor, count: int) -> torch.Tensor:
+    """Return a boolean mask of the ``count`` largest values; of equal ones, the first."""
+    if count == 0:
+        return torch.zeros(len(magnitudes), dtype=torch.bool)
+    threshold = magnitudes.kthvalue(len(magnitudes) - count + 1).values
+    chosen = magnitudes > threshold
+    ties = (magnitudes == threshold).nonzero().flatten()
+    chosen[ties[: count - int(chosen.sum())]] = True
+    return chosen
+
+
+class SparseValues:
+    """The chosen entries of frozen weights as parameters of their own.
+
+    An optimizer over ``parameters`` keeps its state (momentum, moments) for the chosen entries
+    alone. The layers see its steps after ``write``; all other entries keep their bits.
+
+    >>> layer = nn.Conv2d(1, 1, 2, bias=False)
+    >>> values = SparseValues(magnitude_mask(nn.Sequential(layer), 0.25))
+    >>> _ = values.parameters[0].data.fill_(9.0)
+    >>> values.write()
+    >>> int((layer.weight == 9.0).sum())
+    1
+
+    Attributes:
+        parameters: One float (nnz,) parameter per mask, on its layer's device.
+    """
+
+    def __init__(self, masks: Sequence[MaskedWeight]) -> None:
+        """Copy the chosen entries and freeze the weights that they come from.
+
+        Args:
+            masks: Masks of different layers, which are already on their device.
+        """
+        self._masks = list(masks)
+        self._indices = [mask.index.to(mask.layer.weight.device) for mask in self._masks]
+        for mask in self._masks:
+            mask.layer.weight.requires_grad_(False)
+        self.parameters = [nn.Parameter(value) for value in self._taken()]
+
+    def _taken(self) -> list[torch.Tensor]:
+        return [
+            torch.take(mask.layer.weight.detach(), index)
+            for mask, index in zip(self._masks, self._indices)
+        ]
+
+    @torch.no_grad()
+    def write(self) -> None:
+        """Copy the parameters into the weights, in place."""
+        for mask, index, value in zip(self._masks, self._indices, self.parameters):
+            mask.layer.weight.put_(index, value)
+
+    @torch.no_grad()
+    def read(self) -> None:
+        """Copy the weights into the parameters, in place: after a state dict was loaded."""
+        for value, taken in zip(self.parameters, self._taken()):
+            value.copy_(taken)
+
+
+def shares(model: nn.Module, masks: Sequence[MaskedWeight]) -> list[tuple[str, int, int]]:
+    """Return (layer name, trainable entries, all entries) of every layer with parameters.
+
+    The trainable share per layer is figure 4 of Luo et al. 2021. A masked weight counts with its
+    chosen entries, any other parameter wholly or not at all; a shared one counts once.
+
+    >>> model = nn.Sequential(nn.Conv2d(1, 1, 2), nn.Flatten(), nn.Linear(1, 2))
+    >>> shares(model, magnitude_mask(model, 0.5))
+    [('0', 3, 5), ('2', 4, 4)]
+    """
+    chosen = {id(mask.layer.weight): mask.nnz for mask in masks}
+    seen = set()
+    found = []
+    for name, module in model.named_modules():
+        trainable = total = 0
+        for parameter in module.parameters(recurse=False):
+            if id(parameter) in seen:
+                continue
+            seen.add(id(parameter))
+            total += parameter.numel()
+            whole = parameter.numel() if parameter.requires_grad else 0
+            trainable += chosen.get(id(parameter), whole)
+        if total:
+            found.append((name, trainable, total))
+    return found
+
+
+class MaskedConv:
+    """Per-example gradients of the chosen entries of one convolution: mask * (G_n A_n^T).
+
+    G_n is the gradient by example n's output, (out channels, positions), and A_n its unfolded
+    input, (columns, positions). For each size of images it is planned once which columns are
+    formed and whether entries are sampled (``torch.sparse.sampled_addmm``) or picked out of the
+    whole product, block of examples by block.
+
+    Raises:
+        ModelError: The layer does more to its weight or input than a convolution does.
+    """
+
+    def __init__(self, mask: MaskedWeight) -> None:
+        layer = mask.layer
+        if type(layer).forward is not nn.Conv2d.forward and not _pads_dynamically(layer):
+            raise ModelError(
+                f"layer {mask.name} ({type(layer).__name__}) is no plain convolution",
+                because="the gradient by its weight is not that of the convolution alone",
+                fix="leave it out of the mask, or use another model",
+            )
+        self._mask = mask
+        self._plans: dict[tuple[int, int], _Plan] = {}
+        _consume_sparse_warnings()
+
+    def __call__(
+        self, inputs: list[torch.Tensor], gradient: torch.Tensor
+    ) -> dict[object, torch.Tensor]:
+        """Return the gradients of the mask, float (batch, nnz), and of the bias if it trains.
+
+        Args:
+            inputs: The layer's input alone, float (batch, channels, height, width).
+            gradient: The loss's gradient by the layer's output.
+        """
+        x = inputs[0]
+        size = (x.shape[2], x.shape[3])
+        if size not in self._plans:
+            self._plans[size] = _Plan(self._mask, size, x.device)
+        found: dict[object, torch.Tensor] = {self._mask: self._plans[size].samples(x, gradient)}
+        bias = self._mask.layer.bias
+        if bias is not None and bias.requires_grad:
+            found[bias] = gradient.flatten(2).sum(dim=2)
+        return found
+
+
+class _Plan:
+    """How the product is computed for one layer, mask, size of images and device."""
+
+    def __init__(self, mask: MaskedWeight, size: tuple[int, int], device: torch.device) -> None:
+        layer = mask.layer
+        self._layer, self._nnz = layer, mask.nnz
+        self._pads = _pads(layer, size)
+        self._kernel = (layer.kernel_size[0], layer.kernel_size[1])
+        width = layer.weight[0].numel()  # columns that one output channel sees
+        taps = self._kernel[0] * self._kernel[1]
+        rows = mask.index // width
+        columns = mask.index % width + rows // (layer.out_channels // layer.groups) * width
+        # On small images, taps that only ever meet padding have gradient zero.
+        ones = self._windows(self._padded(torch.ones(1, 1, *size)))[0, 0]
+        self._out = (ones.shape[2], ones.shape[3])
+        live = ones.flatten(2).any(-1).flatten()[columns % taps]
+        self._where = None if bool(live.all()) else live.nonzero().flatten().to(device)
+        rows, columns = rows[live], columns[live]
+        num_columns = layer.in_channels * taps
+        used = columns.unique()
+        self.some_columns, self.dense = _choose(
+            layer.groups, layer.out_channels, num_columns, len(used), len(rows), self._out, device
+        )
+        if self.some_columns:
+            columns = torch.searchsorted(used, columns)
+            num_columns = width = len(used)
+            self._used = used.to(device)
+            self._table = self._positions(used, size).to(device)
+        else:
+            self._used = None
+        self._shape = (layer.out_channels, num_columns)
+        product = layer.out_channels * num_columns // layer.groups
+        if self.dense:
+            flat = rows * (num_columns // layer.groups) + columns % width
+            self._whole = len(flat) == product
+            self._flat = flat.to(device)
+        else:
+            starts = torch.zeros(layer.out_channels + 1, dtype=torch.int64)
+            starts[1:] = torch.bincount(rows, minlength=layer.out_channels).cumsum(0)
+            self._starts, self._columns = starts.to(device), columns.to(device)
+        bytes_each = 4 * num_columns * self._out[0] * self._out[1]
+        if self.dense and not self._whole:
+            bytes_each = max(bytes_each, 4 * product)
+        budget = CUDA_BLOCK_BYTES if device.type == "cuda" else CPU_BLOCK_BYTES
+        self._block = max(1, budget // max(1, bytes_each))
+        self._none = len(rows) == 0
+
+    def _windows(self, x: torch.Tensor) -> torch.Tensor:
+        """Return a view (batch, channels, kernel height and width, output height and width)."""
+        high, wide = self._kernel
+        (down, right), (tall, broad) = self._layer.stride, self._layer.dilation
+        batch, channels, height, width = x.shape
+        rows = (height - tall * (high - 1) - 1) // down + 1
+        columns = (width - broad * (wide - 1) - 1) // right + 1
+        a, b, c, d = x.stride()
+        shape = (batch, channels, high, wide, rows, columns)
+        return x.as_strided(shape, (a, b, c * tall, d * broad, c * down, d * right))
+
+    def _padded(self, x: torch.Tensor) -> torch.Tensor:
+        if any(self._pads):
+            mode = self._layer.padding_mode
+            x = F.pad(x, self._pads, mode="constant" if mode == "zeros" else mode)
+        return x.contiguous()
+
+    def _positions(self, used: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+        """Return where an example's used columns stand in its padded input; empty if too many."""
+        if len(used) * self._out[0] * self._out[1] > TABLE_SIZE:
+            return torch.empty(0, dtype=torch.int32)
+        pads, channels = self._pads, self._layer.in_channels
+        padded = (1, channels, size[0] + pads[2] + pads[3], size[1] + pads[0] + pads[1])
+        count = padded[1] * padded[2] * padded[3]
+        places = torch.arange(count, dtype=torch.int32).view(padded)
+        return self._windows(places).flatten(4).flatten(0, 3)[used].flatten()
+
+    def _patches(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the wanted columns of the unfolded input, (batch, columns, positions)."""
+        x = self._padded(x)
+        if self._used is None:
+            return self._windows(x).reshape(len(x), self._shape[1], -1)
+        if len(self._table):
+            return x.flatten(1).index_select(1, self._table).view(len(x), self._shape[1], -1)
+        high, wide = self._kernel
+        column = self._used
+        channel, down, right = column // (high * wide), column // wide % high, column % wide
+        return self._windows(x)[:, channel, down, right].flatten(2)
+
+    def samples(self, x: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        """Return the gradients of the chosen entries, float (batch, nnz)."""
+        found = x.new_zeros(len(x), self._nnz)
+        if self._none:
+            return found
+        for begin in range(0, len(x), self._block):
+            part = slice(begin, begin + self._block)
+            into = found[part]
+            if self._where is not None:
+                into = x.new_zeros(len(into), len(self._where))
+            patches, by_output = self._patches(x[part]), gradient[part].flatten(2)
+            (self._pick if self.dense else self._sample)(by_output, patches, into)
+            if self._where is not None:
+                found[part].index_copy_(1, self._where, into)
+        return found
+
+    def _sample(self, by_output: torch.Tensor, patches: torch.Tensor, into: torch.Tensor) -> None:
+        """Write the chosen entries of the product to ``into``, which must hold zeros.
+
+        With beta = 0 torch still multiplies what is there by 0, so that a NaN would stay.
+        """
+        count, positions = len(by_output), by_output.shape[2]
+        if 1 < positions < 8:  # sampled_addmm is ten times slower below one vector of floats
+            by_output, patches = (F.pad(t, (0, 8 - positions)) for t in (by_output, patches))
+        sparse = torch.sparse_csr_tensor(
+            self._starts.expand(count, -1),
+            self._columns.expand(count, -1),
+            into,
+            (count, *self._shape),
+            check_invariants=False,
+        )
+        torch.sparse.sampled_addmm(sparse, by_output, patches.mT, beta=0.0, out=sparse)
+
+    def _pick(self, by_output: torch.Tensor, patches: torch.Tensor, into: torch.Tensor) -> None:
+        count, groups = len(by_output), self._layer.groups
+        rows, columns = self._shape
+        left = by_output.reshape(count * groups, rows // groups, -1)
+        right = patches.reshape(count * groups, columns // groups, -1).mT
+        if self._whole:
+            torch.bmm(left, right, out=into.view(count * groups, rows // groups, -1))
+        else:
+            product = torch.bmm(left, right).view(count, -1)
+            torch.index_select(product, 1, self._flat, out=into)
+
+
+def _choose(
+    groups: int,
+    rows: int,
+    columns: int,
+    used: int,
+    nnz: int,
+    out: tuple[int, int],
+    device: torch.device,
+) -> tuple[bool, bool]:
+    """Return whether to form the used columns alone, and whether to form the whole product.
+
+    Estimates in nanoseconds per example, fitted to one core with AVX-512. On CUDA the whole
+    product of few columns is taken; it needs nothing but large dense products.
+    """
+    positions = out[0] * out[1]
+    if device.type == "cuda":
+        return groups == 1 and 2 * used < columns, True
+    all_columns = columns * positions * (0.1 + 6.0 / out[1])
+    some_columns = used * positions * (1.0 if used * positions <= TABLE_SIZE else 2.3)
+    some = some_columns < all_columns
+    product = rows * (used if some else columns) // groups
+    whole = product * (0.5 + 0.033 * positions) + nnz
+    sampled = nnz * (2.0 + 0.15 * max(8, positions))
+    # The whole product of a grouped convolution needs the columns of all its groups.
+    return some and (groups == 1 or sampled < whole), whole < sampled
+
+
+def _pads_dynamically(layer: nn.Conv2d) -> bool:
+    """Say whether this is timm's convolution that pads as TensorFlow does, by the input's size."""
+    from timm.layers import Conv2dSame
+
+    return type(layer).forward is Conv2dSame.forward
+
+
+def _pads(layer: nn.Conv2d, size: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Return the zeros, or repetitions, to the left, right, top and bottom of an input."""
+    sides = []
+    for axis in (1, 0):
+        reach = layer.dilation[axis] * (layer.kernel_size[axis] - 1)
+        if _pads_dynamically(layer):
+            stride = layer.stride[axis]
+            total = max(0, (-(-size[axis] // stride) - 1) * stride + reach + 1 - size[axis])
+            sides += [total // 2, total - total // 2]
+        elif layer.padding == "same":
+            sides += [reach // 2, reach - reach // 2]
+        elif isinstance(layer.padding, str):
+            sides += [0, 0]
+        else:
+            sides += [layer.padding[axis]] * 2
+    return (sides[0], sides[1], sides[2], sides[3])
+
+
+def _consume_sparse_warnings() -> None:
+    """Let torch say, once per process and unheard, that its sparse tensors are in beta state."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.eye(1).to_sparse_csr()
