@@ -120,6 +120,12 @@ class AdaMix(LinearProbe):
                 for name in switches
                 if True in cls._possible(values, name)
             ]
+        if cls._possible(values, "adamix.variant") == ["only_public"]:
+            problems += [
+                (name, "only_public takes no step that this could change", "leave it out")
+                for name in switches
+                if name != "adamix.public_init" and True in cls._possible(values, name)
+            ]
         noises = cls._possible(values, "noise.noise_multiplier")
         if noises == [None] and cls._possible(values, "train.max_steps") == [None]:
             problems.append(

@@ -59,7 +59,9 @@ def _plan_cells(summary: PlanSummary, forecast: Mapping[str, Any]) -> dict[str, 
     for key, value in record.items():
         if key.startswith(("epsilon", "composed_epsilon", "study_epsilon")) and value is not None:
             shown = [shown_epsilon(v) for v in value] if isinstance(value, list) else [value]
-            value = ", ".join(v if isinstance(v, str) else shown_epsilon(v) for v in shown)
+            value = " to ".join(v if isinstance(v, str) else shown_epsilon(v) for v in shown)
+        elif isinstance(value, list) and len(value) == 2 and not isinstance(value[0], str):
+            value = " to ".join(f"{number:.6g}" for number in value)
         cells[key] = value
     assert set(modes) >= {summary.accounting}
     cells["filter"], cells["selection"] = _filter_text(summary), _selection_text(summary)
@@ -87,9 +89,9 @@ def _selection_text(summary: PlanSummary) -> str:
         return ""
     text = (
         f"accounting select: {figures.mean:g} trials expected (shape {figures.shape}), a single "
-        f"one with probability {figures.probability_of_one:.3g}; a trial of "
-        f"epsilon={shown_epsilon(figures.base_epsilon)} becomes "
-        f"epsilon={shown_epsilon(figures.epsilon)} (rdp)"
+        f"one with probability {figures.probability_of_one:.3g}; a trial "
+        f"becomes epsilon={shown_epsilon(figures.epsilon)} (rdp; alone it is at most "
+        f"{shown_epsilon(figures.base_epsilon)} by the largest of the sampled Renyi curves)"
     )
     if figures.cap is None:
         return text

@@ -78,7 +78,9 @@ class ProgressDisplay(Observer):
                 f"best {self._spec.search.metric} {value:.4f} (trial {trial.trial}, epsilon "
                 f"{shown_epsilon(trial.epsilon)}: {self._terms(trial.sampling)})"
             )
-        parts.append(f"ETA {self._eta(view)}")
+        eta = self._eta(view)
+        if eta is not None:
+            parts.append(f"ETA {eta}")
         return " | ".join(parts)
 
     def _terms(self, sampling: str) -> str:
@@ -90,8 +92,12 @@ class ProgressDisplay(Observer):
             f"{self._accounting}, one trial alone"
         )
 
-    def _eta(self, view: StudyView) -> str:
-        """Extrapolate from what was done in this launch: of the trials, or of the budget."""
+    def _eta(self, view: StudyView) -> str | None:
+        """Extrapolate from what was done in this launch, of the trials or of the budget.
+
+        Returns:
+            Minutes and seconds; None before anything was done.
+        """
         done = sum(
             t.step / max(t.num_steps, 1) if t.state is TrialState.RUNNING else 1.0
             for t in view.trials.values()
@@ -102,7 +108,7 @@ class ProgressDisplay(Observer):
             self._done_at_start = done
         gained = done - self._done_at_start
         if gained <= 0:
-            return "..."
+            return None
         left = max(1 - done, 0.0) * (time.monotonic() - self._started) / gained
         return f"{int(left // 60)}:{int(left % 60):02d}"
 

@@ -297,7 +297,8 @@ def parse_scalar(text: str) -> Any:
 def apply_overrides(raw: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """Return a copy of a raw spec with ``section.key=value`` applied, each value read as YAML.
 
-    Everything after ``search.space.`` is one name: ``search.space.optim.lr=0.5``.
+    Everything after ``search.space.`` is one name, and null leaves it out of the space:
+    ``search.space.optim.lr=0.5``, ``search.space.optim.lr=null``.
 
     Raises:
         SpecError: An override has no ``=``, an empty key, or leads through a value.
@@ -338,7 +339,10 @@ def _apply(raw: dict[str, Any], text: str) -> None:
             above = ".".join(path[: number + 1])
             raise SpecError([Mistake(where, f"{above} is a value, it has no keys below it")])
         here = here[part]
-    here[path[-1]] = value
+    if value is None and path[:2] == ["search", "space"] and len(path) > 2:
+        here.pop(path[-1], None)
+    else:
+        here[path[-1]] = value
 
 
 def _split(key: str) -> list[str]:

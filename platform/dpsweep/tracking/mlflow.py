@@ -269,7 +269,10 @@ class MLflowTracker:
             for param in params:
                 old = before.get(param.key, param.value)
                 if old != param.value:
-                    refused.append(f"{of}: param {param.key!r} stays {old!r}, not {param.value!r}")
+                    refused.append(
+                        f"{of}: MLflow keeps showing {param.key!r} as it was first, {old!r}; it is "
+                        f"{param.value!r} now"
+                    )
             new = [param for param in params if param.key not in before]
             self._client.log_batch(run_id, params=new)
 

@@ -279,6 +279,13 @@ def test_exact_validation_is_possible_under_unaccounted():
     assert spec.data.validation.visibility == "exact"
 
 
+def test_null_leaves_a_name_out_of_the_space():
+    raw = {"search": {"space": {"a.b": 1, "c": {"choice": [1]}}, "mode": "max"}}
+    after = apply_overrides(raw, ["search.space.c=null", "search.space.none=null"])
+    assert after == {"search": {"space": {"a.b": 1}, "mode": "max"}}
+    assert apply_overrides(raw, ["search.mode=null"])["search"]["mode"] is None
+
+
 def test_apply_overrides_leaves_its_input_alone():
     raw = {"privacy": {"delta": 1e-5}}
     assert apply_overrides(raw, ["privacy.delta=1e-6", "search.space.a.b={choice: [1]}"]) == {

@@ -350,6 +350,9 @@ def test_preflight_names_what_cannot_work(data) -> None:
     assert names(adamix__variant=["fully_private"], adamix__projection=[True, False]) == {
         "adamix.projection"
     }
+    only = {"adamix__variant": ["only_public"], "adamix__public_init": [True]}
+    assert names(**only, adamix__adaptive_clip=[True]) == {"adamix.adaptive_clip"}
+    assert names(**only) == set()
     assert names(features__name=["scatternet"]) == {"features.name"}  # these are no images
 
 
