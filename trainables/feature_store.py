@@ -191,14 +191,20 @@ class FeatureStore:
             partial = entry.new_partial()
             try:
                 with locked(self.root / "lock", keep=True):
-                    self._make_room(math.prod(shape) * np.dtype(spec.dtype).itemsize)
+                    row_bytes = math.prod(shape[1:]) * np.dtype(spec.dtype).itemsize
+                    declared = getattr(data.info, f"num_{part}") * row_bytes
+                    self._make_room(shape[0] * row_bytes, declared)
                     begin = new_array(partial, shape, spec.dtype)
                 yield Creation(entry, partial, begin, data, spec, part)
             finally:
                 partial.unlink(missing_ok=True)
 
-    def _make_room(self, size: int) -> None:
-        """Evict what was used longest ago and nobody holds open, until ``size`` bytes fit."""
+    def _make_room(self, size: int, declared: int) -> None:
+        """Evict what was used longest ago and nobody holds open, until ``size`` bytes fit.
+
+        An error tells the size of the declared number of records, ``declared``: the actual one is
+        private.
+        """
         assert self.root is not None
         for entry in {Entry(path).path: Entry(path) for path in self.root.glob("*.part")}.values():
             entry.clear_partials()
@@ -209,17 +215,15 @@ class FeatureStore:
             entry.evict()
         if self._fits(size, bound):
             return
-        total, free = self.num_bytes(), shutil.disk_usage(self.root).free
-        if bound is not None and total + size > bound:
+        if bound is not None and self.num_bytes() + size > bound:
             raise ResourceError(
-                f"features of {_gib(size)} do not fit in {self.root}",
-                because=f"storage.features_gb allows {bound / 2**30:g} GiB, of which "
-                f"{_gib(total)} are in use now",
+                f"features of {_gib(declared)} do not fit in {self.root}",
+                because=f"storage.features_gb allows {bound / 2**30:g} GiB for all that are in use",
                 fix="raise storage.features_gb, or set features.dtype: float16",
             )
         raise ResourceError(
-            f"features of {_gib(size)} do not fit on the disk of {self.root}",
-            because=f"{_gib(free)} are free there",
+            f"features of {_gib(declared)} do not fit on the disk of {self.root}",
+            because=f"{_gib(shutil.disk_usage(self.root).free)} are free there",
             fix="free some, set storage.features to a directory on another disk, or "
             "features.dtype: float16",
         )
@@ -314,5 +318,5 @@ def _shape(data: SweepData, spec: FeatureSpec, part: str) -> tuple[int, ...]:
 
 
 def _gib(size: int) -> str:
-    """Return a size in tenths of a GiB, rounded up: to the byte, it tells how many records."""
+    """Return a size in tenths of a GiB, rounded up."""
     return f"{math.ceil(size / 2**30 * 10) / 10:g} GiB"

@@ -257,18 +257,20 @@ def doctor(
     if root is not None and not root.is_dir():
         raise BadInputError(f"no folder {root}", fix="give the folder that the studies are in")
     if clean:
-        cleaned = [
-            {"features": str(store.root), "removed_bytes": store.clean(), "kept": store.num_bytes()}
-            for store in feature_stores(folder)
+        stores = feature_stores(folder)
+        removed = [store.clean() for store in stores]
+        kept = [store.num_bytes() for store in stores]
+        rows = [
+            {"features": str(store.root), "removed_bytes": gone, "kept_bytes": left}
+            for store, gone, left in zip(stores, removed, kept)
         ]
-        print_records(cleaned, output)
-        kept = sum(row["kept"] for row in cleaned)
-        if kept:
-            say(f"{shown_bytes(kept)} are in use and stay")
+        print_records(rows, output)
+        if any(kept):
+            say(f"{shown_bytes(sum(kept))} are in use and stay")
         return
-    rows = diagnose(folder)
-    print_records(rows, output)
-    if any(row["status"] == "broken" for row in rows):
+    findings = diagnose(folder)
+    print_records(findings, output)
+    if any(finding["status"] == "broken" for finding in findings):
         raise typer.Exit(1)
 
 

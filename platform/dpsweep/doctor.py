@@ -55,7 +55,8 @@ def feature_stores(root: Path) -> list[FeatureStore]:
     folders = {root / FEATURES: None}
     for path in sorted(root.glob("*/spec.yaml")):
         spec = yaml.safe_load(path.read_text())
-        named = spec.get("storage", {}).get("features")
+        storage = spec.get("storage") if isinstance(spec, dict) else None
+        named = storage.get("features") if isinstance(storage, dict) else None
         if named is not None:
             folders[Path(named)] = None
     return [FeatureStore(folder) for folder in folders]

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from dpsweep import entries
 from dpsweep.cluster import TARGETS
 from dpsweep.delivery import deliver, log_best_model
-from dpsweep.errors import BadInputError
+from dpsweep.errors import ModelError, ResourceError
 from dpsweep.modes import Ending, Launch, run_public, run_search
 from dpsweep.preflight import Preflight, SelectionCharge, preflight
 from dpsweep.privacy.dataset_ledger import DatasetLedger
@@ -111,8 +111,8 @@ def run_checked(checked: Preflight, *, observer: Observer | None = None) -> Swee
             ending = Ending("interrupted")
             observer.on_message("interrupted; the same command goes on from here")
             raise
-        except BadInputError as error:
-            # Of a selection, why it failed may tell which trials there were.
+        except (ResourceError, ModelError) as error:
+            # These tell nothing of records; of a selection they may tell which trials there were.
             ending = Ending("failed", "" if selection is not None else error.message)
             raise
         finally:
