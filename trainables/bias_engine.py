@@ -33,13 +33,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from dpsweep.errors import BadInputError, ModelError
-from dpsweep.trainables.linear_head import clip_factors
+from dpsweep.trainables.layer_gradients import Factors, chunks, cross_entropy_sum
+from dpsweep.trainables.linear_head import clip_factors, exact_factors
 from dpsweep.trainables.models import set_training_mode
 
 #: Layers that add their bias per channel, in dimension 1 of the output.
 _CHANNELS_FIRST = (_ConvNd, nn.GroupNorm, _BatchNorm)
-
-cross_entropy_sum = partial(nn.functional.cross_entropy, reduction="sum")
 
 
 def automatic_factors(
@@ -65,8 +64,7 @@ def automatic_factors(
     """
     if not gamma > 0:
         raise BadInputError(f"gamma of automatic clipping is {gamma}", fix="use gamma > 0")
-    factors = max_grad_norm / (norms + gamma)
-    return torch.where(norms.isfinite(), factors, torch.zeros_like(factors))
+    return exact_factors(max_grad_norm / (norms + gamma), norms)
 
 
 def can_bias_engine(model: nn.Module) -> bool:
@@ -207,7 +205,7 @@ class BiasEngine:
         physical_batch: int,
         *,
         loss: Callable[[Any, torch.Tensor], torch.Tensor] = cross_entropy_sum,
-        factors: Callable[[torch.Tensor, float], torch.Tensor] = clip_factors,
+        factors: Factors = clip_factors,
     ) -> None:
         problem = _problem(model)
         if problem is not None:
@@ -239,13 +237,7 @@ class BiasEngine:
         """
         self._check(x_source, y_source)
         sums = self._zeros()
-        index = torch.from_numpy(rows).to(x_source.device)
-        for begin in range(0, len(index), self._physical):
-            chosen = index[begin : begin + self._physical]
-            x = x_source.index_select(0, chosen).to(self._device)
-            if x.is_floating_point():
-                x = x.to(torch.float32)
-            y = y_source.index_select(0, chosen.to(y_source.device)).to(self._device)
+        for x, y in chunks(x_source, y_source, rows, self._physical, self._device):
             gradients, _ = self._per_example_gradients(x, y)
             norms = gradients.norms()
             broken = ~norms.isfinite()
@@ -253,9 +245,7 @@ class BiasEngine:
                 gradients.clear(broken)
                 norms = norms.masked_fill(broken, 0.0)
             factors = self._factors(norms, max_grad_norm).minimum(max_grad_norm / norms)
-            # Subnormal factors may be rounded up by more than a little.
-            factors = factors.masked_fill(factors < torch.finfo(factors.dtype).tiny, 0.0)
-            gradients.add_to(sums, factors)
+            gradients.add_to(sums, exact_factors(factors, norms))
         return sums
 
     def _zeros(self) -> list[torch.Tensor]:

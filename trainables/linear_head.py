@@ -28,15 +28,21 @@ CUDA_BLOCK = 8192
 
 
 def clip_factors(norms: torch.Tensor, max_grad_norm: float) -> torch.Tensor:
-    """Return min(1, C / norm) per example; 0 where the norm is not finite.
-
-    0 as well where the quotient is subnormal: it may have been rounded up by more than a little,
-    and the example would add more than C.
+    """Return min(1, C / norm) per example; 0 where that is not exact (``exact_factors``).
 
     >>> clip_factors(torch.tensor([0.0, 1.0, 4.0, float("nan")]), 2.0).tolist()
     [1.0, 1.0, 0.5, 0.0]
     """
     factors = max_grad_norm / norms.clamp(min=max_grad_norm)
+    return exact_factors(factors, norms)
+
+
+def exact_factors(factors: torch.Tensor, norms: torch.Tensor) -> torch.Tensor:
+    """Return factors, 0 where the norm is not finite or the factor is subnormal.
+
+    A subnormal quotient may have been rounded up by more than a little, and the example would add
+    more than C.
+    """
     is_exact = norms.isfinite() & (factors >= torch.finfo(factors.dtype).tiny)
     return torch.where(is_exact, factors, torch.zeros_like(factors))
 

@@ -11,7 +11,7 @@ Guarantees:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,6 +19,13 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from dpsweep.errors import ModelError
+from dpsweep.trainables.layer_gradients import (
+    LayerUse,
+    add_clipped,
+    chunks,
+    cross_entropy_sum,
+    refuse_overwritten,
+)
 from dpsweep.trainables.linear_head import (
     LinearHeadEngine,
     LinearHeads,
@@ -71,15 +78,6 @@ def make_engine(model: nn.Module, physical_batch: int) -> GradientEngine:
     return OpacusEngine(model, physical_batch)
 
 
-class _LayerUse(NamedTuple):
-    """One call of a layer in a forward pass."""
-
-    layer: nn.Module
-    inputs: list[torch.Tensor]
-    versions: list[int]
-    output: torch.autograd.graph.GradientEdge
-
-
 class OpacusEngine:
     """Per-example gradients by Opacus' rule for each layer, in chunks of a physical batch.
 
@@ -94,7 +92,7 @@ class OpacusEngine:
         self._physical = physical_batch
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._device = self._parameters[0].device
-        self._uses: list[_LayerUse] | None = None
+        self._uses: list[LayerUse] | None = None
         self._checked_shape: torch.Size | None = None
         set_training_mode(model)
         self._rules = _rules(model)
@@ -113,38 +111,20 @@ class OpacusEngine:
             self._check(x_source.shape[1:])
             self._checked_shape = x_source.shape[1:]
         sums = [torch.zeros_like(parameter) for parameter in self._parameters]
-        index = torch.from_numpy(rows).to(x_source.device)
-        for begin in range(0, len(index), self._physical):
-            chosen = index[begin : begin + self._physical]
-            x = x_source.index_select(0, chosen).to(self._device, torch.float32)
-            y = y_source.index_select(0, chosen.to(y_source.device)).to(self._device)
-            samples = self._per_example_gradients(x, y)
-            norms = torch.stack([torch.linalg.vector_norm(s, dim=1) for s in samples], dim=1)
-            norms = torch.linalg.vector_norm(norms, dim=1)
-            factors = clip_factors(norms, max_grad_norm)
-            broken = ~norms.isfinite()
-            has_broken = bool(broken.any())
-            for total, sample in zip(sums, samples):
-                if has_broken:
-                    # A factor of zero does not clear a gradient that is not finite.
-                    sample = sample.masked_fill(broken[:, None], 0.0)
-                total += (factors @ sample).view_as(total)
+        for x, y in chunks(x_source, y_source, rows, self._physical, self._device):
+            samples = self._per_example_gradients(x.to(torch.float32), y)
+            add_clipped(sums, samples, max_grad_norm, clip_factors)
         return sums
 
     def _per_example_gradients(self, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
         """Return each parameter's gradients, (chunk, number of weights)."""
         self._uses = []
         try:
-            loss = torch.nn.functional.cross_entropy(self._model(x), y, reduction="sum")
+            loss = cross_entropy_sum(self._model(x), y)
             uses = self._uses
         finally:
             self._uses = None
-        for use in uses:
-            if [tensor._version for tensor in use.inputs] != use.versions:
-                raise ModelError(
-                    f"a {type(use.layer).__name__} layer's input is overwritten after its use",
-                    fix="use a model without in-place operations on inputs of layers",
-                )
+        refuse_overwritten(uses)
         # Asking for the gradients of outputs alone, autograd forms none of a weight on its own.
         gradients = torch.autograd.grad(loss, [use.output for use in uses], allow_unused=True)
         samples: dict[nn.Parameter, torch.Tensor] = {}
@@ -182,7 +162,7 @@ class OpacusEngine:
         versions = [tensor._version for tensor in tensors]
         # The edge stays that of this layer, also if the model writes to the output later.
         edge = torch.autograd.graph.get_gradient_edge(output)
-        self._uses.append(_LayerUse(layer, [t.detach() for t in tensors], versions, edge))
+        self._uses.append(LayerUse(layer, [t.detach() for t in tensors], versions, edge))
 
     def _check(self, shape: torch.Size) -> None:
         """Compare with autograd on three random examples, all together and the first alone.
@@ -202,7 +182,7 @@ class OpacusEngine:
             ) from error
         for rows, actual in ((1, [s[0] for s in samples]), (3, [s.sum(dim=0) for s in samples])):
             logits = self._model(x[:rows])
-            loss = torch.nn.functional.cross_entropy(logits, y[:rows], reduction="sum")
+            loss = cross_entropy_sum(logits, y[:rows])
             expected = torch.autograd.grad(loss, self._parameters)
             size = torch.cat([g.flatten() for g in expected]).norm()
             distance = torch.cat([a - e.flatten() for a, e in zip(actual, expected)]).norm()

@@ -14,7 +14,7 @@ Guarantees:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,28 +25,21 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from dpsweep._validate import whole
 from dpsweep.errors import ModelError
+from dpsweep.trainables.layer_gradients import (
+    Factors,
+    LayerUse,
+    add_clipped,
+    chunks,
+    cross_entropy_sum,
+    refuse_overwritten,
+)
 from dpsweep.trainables.linear_head import clip_factors
 from dpsweep.trainables.models import set_training_mode
 from dpsweep.trainables.sparse_mask import MaskedConv, MaskedWeight
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
-Factors = Callable[[torch.Tensor, float], torch.Tensor]
 #: From a layer's inputs and the gradient by its output to gradients per example, by what trains.
 Rule = Callable[[list[torch.Tensor], torch.Tensor], Mapping[object, torch.Tensor]]
-
-
-def summed_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the cross-entropy of (batch, classes) logits, summed over the batch."""
-    return F.cross_entropy(logits, labels, reduction="sum")
-
-
-class _LayerUse(NamedTuple):
-    """One call of a layer in a forward pass."""
-
-    layer: nn.Module
-    inputs: list[torch.Tensor]
-    versions: list[int]
-    output: torch.autograd.graph.GradientEdge
 
 
 class SparseEngine:
@@ -73,7 +66,7 @@ class SparseEngine:
         masks: Sequence[MaskedWeight],
         physical_batch: int,
         *,
-        loss: Loss = summed_cross_entropy,
+        loss: Loss = cross_entropy_sum,
         factors: Factors = clip_factors,
     ) -> None:
         self._model = model
@@ -87,7 +80,7 @@ class SparseEngine:
         if not self._masks and not self._parameters:
             raise ModelError("this model has nothing to train", fix="use a larger density")
         self._device = next(model.parameters()).device
-        self._uses: list[_LayerUse] | None = None
+        self._uses: list[LayerUse] | None = None
         self._entered: dict[nn.Module, tuple[list[torch.Tensor], list[int]]] = {}
         self._checked_shape: torch.Size | None = None
         set_training_mode(model)
@@ -117,28 +110,10 @@ class SparseEngine:
             self._checked_shape = x_source.shape[1:]
         sums = [torch.zeros(mask.nnz, device=self._device) for mask in self._masks]
         sums += [torch.zeros_like(parameter) for parameter in self._parameters]
-        index = torch.from_numpy(rows).to(x_source.device)
-        for begin in range(0, len(index), self._physical):
-            chosen = index[begin : begin + self._physical]
-            x = x_source.index_select(0, chosen).to(self._device)
-            x = x.float() if x.is_floating_point() else x
-            y = y_source.index_select(0, chosen.to(y_source.device)).to(self._device)
-            self._add_clipped(sums, self._per_example_gradients(x, y), max_grad_norm)
+        for x, y in chunks(x_source, y_source, rows, self._physical, self._device):
+            samples = self._per_example_gradients(x, y)
+            add_clipped(sums, samples, max_grad_norm, self._factors)
         return sums
-
-    def _add_clipped(
-        self, sums: list[torch.Tensor], samples: list[torch.Tensor], max_grad_norm: float
-    ) -> None:
-        norms = torch.stack([torch.linalg.vector_norm(s, dim=1) for s in samples], dim=1)
-        norms = torch.linalg.vector_norm(norms, dim=1)
-        broken = ~norms.isfinite()
-        has_broken = bool(broken.any())
-        # A factor of zero does not clear a gradient that is not finite: both are set to zero.
-        factors = self._factors(norms, max_grad_norm).masked_fill(broken, 0.0)
-        for total, sample in zip(sums, samples):
-            if has_broken:
-                sample = sample.masked_fill(broken[:, None], 0.0)
-            total += (factors @ sample).view_as(total)
 
     def _per_example_gradients(self, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
         """Return the gradients of masks, then parameters: (chunk, number of weights) each."""
@@ -150,12 +125,7 @@ class SparseEngine:
         finally:
             self._uses = None
             self._entered.clear()
-        for use in uses:
-            if [tensor._version for tensor in use.inputs] != use.versions:
-                raise ModelError(
-                    f"a {type(use.layer).__name__} layer's input is overwritten after its use",
-                    fix="use a model without in-place operations on inputs of layers",
-                )
+        refuse_overwritten(uses)
         if not uses or not loss.requires_grad:
             raise _no_gradient()
         # Asking for the gradients of outputs alone, autograd forms none of a weight on its own.
@@ -205,7 +175,7 @@ class SparseEngine:
             raise _no_gradient()
         # The edge stays that of this layer, also if the model writes to the output later.
         edge = torch.autograd.graph.get_gradient_edge(output)
-        self._uses.append(_LayerUse(layer, *self._entered.pop(layer), edge))
+        self._uses.append(LayerUse(layer, *self._entered.pop(layer), edge))
 
     def _at_inner_drop(self, layer: nn.Module) -> Callable[[nn.Module, tuple[Any, ...]], None]:
         return lambda drop, args: self._after_forward(layer, (), args[0])

@@ -14,9 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dpsweep.errors import ModelError
 from dpsweep.trainables import sparse_mask
 from dpsweep.trainables.data import DatasetInfo
+from dpsweep.trainables.layer_gradients import cross_entropy_sum
 from dpsweep.trainables.models import build_model, set_training_mode
 from dpsweep.trainables.per_example import OpacusEngine
-from dpsweep.trainables.sparse_engine import SparseEngine, summed_cross_entropy
+from dpsweep.trainables.sparse_engine import SparseEngine
 from dpsweep.trainables.sparse_mask import MaskedWeight, SparseValues, magnitude_mask
 
 
@@ -42,7 +43,7 @@ def slow_clipped_sum(
     x: torch.Tensor,
     y: torch.Tensor,
     max_grad_norm: float,
-    loss: Callable[..., torch.Tensor] = summed_cross_entropy,
+    loss: Callable[..., torch.Tensor] = cross_entropy_sum,
 ) -> tuple[list[torch.Tensor], list[float]]:
     """The definition: one example at a time, whole gradients, then the mask."""
     weights = [mask.layer.weight for mask in masks]
@@ -442,7 +443,7 @@ def test_training_leaves_frozen_weights_and_records_alone(small) -> None:
         optimizer.step()
         values.write()
         with torch.no_grad():
-            losses.append(float(summed_cross_entropy(model(x), y)))
+            losses.append(float(cross_entropy_sum(model(x), y)))
     assert losses == sorted(losses, reverse=True)
     assert torch.equal(x, inputs)
     for mask in masks:
