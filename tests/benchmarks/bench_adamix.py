@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from timing import median_ms
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -42,13 +41,6 @@ GOALS = {
 }
 #: Least number of times that the closed form with its projection is faster than Opacus hooks.
 OPACUS_GOAL = 45
-
-
-def _seconds(device: str) -> float:
-    if device == "cpu":
-        return time.process_time()
-    torch.cuda.synchronize()
-    return time.perf_counter()
 
 
 def _data(private: int, public: int, features: int, classes: int) -> SweepData:
@@ -169,19 +161,13 @@ def measure(
     torch.set_num_threads(1)
     bench = Bench(private, public, features, classes, device)
     variants = {**bench.variants(), "Opacus hooks": bench.opacus()}
-    times: dict[str, list[float]] = {name: [] for name in variants}
-    for step in variants.values():
-        step()
-    for number in range(rounds):
-        for name, step in variants.items():
-            if name == "Opacus hooks" and number > 1:
-                continue  # seconds each, and far from the goal's border
-            count = 1 if name == "Opacus hooks" else steps
-            begin = _seconds(device)
-            for _ in range(count):
-                step()
-            times[name].append((_seconds(device) - begin) / count * 1000)
-    return {name: statistics.median(values) for name, values in times.items()}
+    return median_ms(
+        variants,
+        rounds=rounds,
+        repeats=lambda name: 1 if name == "Opacus hooks" else steps,
+        device=device,
+        slow="Opacus hooks",  # seconds each, and far from the goal's border
+    )
 
 
 class _Largest(TorchDispatchMode):

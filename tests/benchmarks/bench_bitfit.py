@@ -21,7 +21,6 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 import types
 import warnings
 from collections.abc import Callable
@@ -30,6 +29,7 @@ from pathlib import Path
 import numpy as np
 import timm
 import torch
+from timing import median_ms, resident_bytes
 from torch import nn
 
 from dpsweep.trainables.bias_engine import BiasEngine
@@ -56,13 +56,6 @@ MEMORY_GOALS = {
     "resnet18-32": {PLAIN: 1.05, OPACUS: None, OPACUS_FULL: 0.04},
     "vit-tiny-96": {PLAIN: 1.05, OPACUS: 0.8, OPACUS_FULL: 0.2},
 }
-
-
-def _seconds(device: str) -> float:
-    if device == "cpu":
-        return time.process_time()
-    torch.cuda.synchronize()
-    return time.perf_counter()
 
 
 def _basic_block(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -183,22 +176,12 @@ def measure_times(case: str, *, rounds: int, steps: int, device: str) -> dict[st
     """Return the median milliseconds of a step for every variant."""
     bench = Bench(case, device)
     variants = {name: bench.step_of(name) for name in VARIANTS}
-    times: dict[str, list[float]] = {name: [] for name in variants}
-    for step in variants.values():
-        step()
-    for _ in range(rounds):
-        for name, step in variants.items():
-            count = 1 if name == OPACUS_FULL else steps
-            begin = _seconds(device)
-            for _ in range(count):
-                step()
-            times[name].append((_seconds(device) - begin) / count * 1000)
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
-def _resident(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(field)) * 1024
+    return median_ms(
+        variants,
+        rounds=rounds,
+        repeats=lambda name: 1 if name == OPACUS_FULL else steps,
+        device=device,
+    )
 
 
 def peak_bytes(case: str, variant: str, device: str) -> int:
@@ -211,10 +194,12 @@ def peak_bytes(case: str, variant: str, device: str) -> int:
         torch.cuda.reset_peak_memory_stats()
     else:
         Path("/proc/self/clear_refs").write_text("5")
-        before = _resident("VmRSS")
+        before = resident_bytes("VmRSS")
     for _ in range(3):
         step()
-    return (torch.cuda.max_memory_allocated() if device == "cuda" else _resident("VmHWM")) - before
+    return (
+        torch.cuda.max_memory_allocated() if device == "cuda" else resident_bytes("VmHWM")
+    ) - before
 
 
 def measure_memory(case: str, device: str, repeats: int) -> dict[str, float]:

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import time
 import warnings
 from collections.abc import Callable
 
 import numpy as np
 import torch
+from timing import median_ms
 from torch import nn
 
 from dpsweep.trainables.noise import SecretNoise
@@ -25,13 +24,6 @@ from dpsweep.trainables.per_example import LinearHeadEngine
 
 NOISE_MULTIPLIER = 1.0
 MAX_GRAD_NORM = 0.1
-
-
-def _seconds(device: str) -> float:
-    if device == "cpu":
-        return time.process_time()
-    torch.cuda.synchronize()
-    return time.perf_counter()
 
 
 class Bench:
@@ -146,17 +138,12 @@ def measure(
         "Opacus ghost": bench.opacus(ghost=True),
         "Opacus hooks": bench.opacus(ghost=False),
     }
-    times: dict[str, list[float]] = {name: [] for name in variants}
-    for step in variants.values():
-        step()
-    for _ in range(rounds):
-        for name, step in variants.items():
-            count = 1 if name == "Opacus hooks" else steps
-            begin = _seconds(device)
-            for _ in range(count):
-                step()
-            times[name].append((_seconds(device) - begin) / count * 1000)
-    return {name: statistics.median(values) for name, values in times.items()}
+    return median_ms(
+        variants,
+        rounds=rounds,
+        repeats=lambda name: 1 if name == "Opacus hooks" else steps,
+        device=device,
+    )
 
 
 def main() -> None:

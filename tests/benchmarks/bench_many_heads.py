@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 from collections.abc import Callable
 
 import torch
-from bench_linear_head import MAX_GRAD_NORM, NOISE_MULTIPLIER, Bench, _seconds
+from bench_linear_head import MAX_GRAD_NORM, NOISE_MULTIPLIER, Bench
+from timing import median_ms
 from torch import nn
 
 from dpsweep.trainables.linear_head import ManyHeadsEngine
@@ -57,17 +57,10 @@ def measure(
     torch.set_num_threads(1)
     bench = Bench(records, features, classes, batch, device)
     variants = {1: bench.closed_form(), **{count: many_heads(bench, count) for count in HEADS}}
-    times: dict[int, list[float]] = {count: [] for count in variants}
-    for step in variants.values():
-        step()
-    for _ in range(rounds):
-        for count, step in variants.items():
-            repeats = 8 if count == 1 else 2
-            begin = _seconds(device)
-            for _ in range(repeats):
-                step()
-            times[count].append((_seconds(device) - begin) / repeats / count * 1000)
-    return {count: statistics.median(values) for count, values in times.items()}
+    times = median_ms(
+        variants, rounds=rounds, repeats=lambda count: 8 if count == 1 else 2, device=device
+    )
+    return {count: value / count for count, value in times.items()}
 
 
 def main() -> None:

@@ -18,16 +18,15 @@ import argparse
 import ctypes
 import gc
 import json
-import statistics
 import subprocess
 import sys
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
+from timing import median_ms, resident_bytes
 from torch import nn
 
 from dpsweep.trainables.data import DatasetInfo
@@ -49,13 +48,6 @@ FULL_GOAL = 1.2
 OPACUS_GOALS = (1 / 11, 1 / 4)
 #: Sparse engine's largest ratio of extra memory to masked Opacus, at up to 32 px.
 MEMORY_GOAL = 1 / 18
-
-
-def _seconds(device: str) -> float:
-    if device == "cpu":
-        return time.process_time()
-    torch.cuda.synchronize()
-    return time.perf_counter()
 
 
 class Bench:
@@ -193,17 +185,12 @@ def _residual(block: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
 def measure(bench: Bench, rounds: int, steps: int) -> dict[str, float]:
     """Return the median milliseconds of a step for every variant."""
     variants = {name: make() for name, make in bench.variants.items()}
-    times: dict[str, list[float]] = {name: [] for name in variants}
-    for step in variants.values():
-        step()
-    for _ in range(rounds):
-        for name, step in variants.items():
-            count = 1 if name == OPACUS else steps
-            begin = _seconds(bench.device)
-            for _ in range(count):
-                step()
-            times[name].append((_seconds(bench.device) - begin) / count * 1000)
-    return {name: statistics.median(values) for name, values in times.items()}
+    return median_ms(
+        variants,
+        rounds=rounds,
+        repeats=lambda name: 1 if name == OPACUS else steps,
+        device=bench.device,
+    )
 
 
 def extra_memory(bench: Bench, variant: str, steps: int = 3) -> tuple[float, float]:
@@ -225,7 +212,7 @@ def _memory(device: str) -> int:
     if device == "cuda":
         return torch.cuda.memory_allocated()
     ctypes.CDLL(None).malloc_trim(0)
-    return _status("VmRSS")
+    return resident_bytes("VmRSS")
 
 
 def _forget_peak(device: str) -> None:
@@ -237,15 +224,7 @@ def _forget_peak(device: str) -> None:
 
 
 def _peak(device: str) -> int:
-    return torch.cuda.max_memory_allocated() if device == "cuda" else _status("VmHWM")
-
-
-def _status(field: str) -> int:
-    """Return a field of this process's status, bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) * 1024
-    raise KeyError(field)
+    return torch.cuda.max_memory_allocated() if device == "cuda" else resident_bytes("VmHWM")
 
 
 def _memory_of_all(names: list[str], arguments: list[str]) -> dict[str, list[float]]:
