@@ -24,13 +24,14 @@ SIZE = (
     "per cent are kept apart for that, and 58,800 are trained on."
 )
 
-FASHION_MNIST = """\
+_FASHION_MNIST = """\
   dataset: fashion_mnist       # 60000 grey 28x28 images and a test part of 10000
   validation:                  # what configurations are compared on
-    fraction: 0.02             # 1200 records; 58800 are left to train on
+    fraction: {fraction:<17}# {kept} records; {left} are left to train on
     visibility: exact          # private, and their scores are exact: no guarantee covers them
-  test: {visibility: public}   # scored once, at the end of a trial
+  test: {{visibility: public}}   # scored once, at the end of a trial
 """
+FASHION_MNIST = _FASHION_MNIST.format(fraction=0.02, kept=1200, left=58_800)
 _NPZ = """\
   dataset: npz                 # float x_train, x_test in [0, 1]; integer y_train, y_test
   path: {path:<23}# EDIT: the file; images of shape {shape}
@@ -196,10 +197,7 @@ PRESETS: Mapping[str, Preset] = {
             "The paper trains on all 60,000 records and compares configurations on the test part; "
             "here 54,000 are trained on.",
         ),
-        data=FASHION_MNIST.replace(
-            "fraction: 0.02             # 1200 records; 58800 are left to train on",
-            "fraction: 0.1              # 6000 records; 54000 are left to train on",
-        ),
+        data=_FASHION_MNIST.format(fraction=0.1, kept=6000, left=54_000),
         space=_space(
             normalize__groups={"choice": [27, 81]},
             optim__lr={"choice": [0.5, 1, 2]},

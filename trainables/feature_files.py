@@ -26,6 +26,11 @@ from dpsweep.errors import ResourceError
 _DAY_S = 86_400
 
 
+def is_open_to_others(directory: Path) -> bool:
+    """Say whether anybody but its owner may enter or list a directory."""
+    return bool(directory.stat().st_mode & 0o077)
+
+
 def make_private(directory: Path) -> None:
     """Make a directory that only its owner may enter.
 
@@ -36,7 +41,7 @@ def make_private(directory: Path) -> None:
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         directory.mkdir(mode=0o700, exist_ok=True)
-        is_open = directory.stat().st_mode & 0o077
+        is_open = is_open_to_others(directory)
     except OSError as error:
         raise ResourceError(
             f"features cannot be kept in {directory}",

@@ -33,17 +33,19 @@ def diagnose(root: Path) -> list[dict[str, Any]]:
     Args:
         root: Folder of studies, which the frozen features are in.
     """
-    rows = [_row("python", "ok", sys.version.split()[0])]
-    for package in _PACKAGES:
-        try:
-            rows.append(_row(package, "ok", version(package)))
-        except PackageNotFoundError:
-            rows.append(_row(package, "broken", "not installed", "pip install dpsweep"))
+    rows = [
+        _row("python", "ok", sys.version.split()[0]),
+        *(_package(name, "broken", "not installed", "pip install dpsweep") for name in _PACKAGES),
+        *(
+            _package(name, "note", "not installed (optional)", f"pip install 'dpsweep[{extra}]'")
+            for name, extra in _EXTRAS
+        ),
+    ]
     checks: list[Callable[[], dict[str, Any]]] = [
         _standard_library, _operators, _devices, _cores, _disk, _home, _fashion_mnist,
     ]  # fmt: skip
     features = [_features(store, root) for store in feature_stores(root)]
-    return [*rows, *map(_extra, _EXTRAS), *(check() for check in checks), *features]
+    return [*rows, *(check() for check in checks), *features]
 
 
 def feature_stores(root: Path) -> list[FeatureStore]:
@@ -119,12 +121,12 @@ def _features(store: FeatureStore, root: Path) -> dict[str, Any]:
     return _row("features", "ok", f"{size} in {store.root}, {entries} files", remedy)
 
 
-def _extra(extra: tuple[str, str]) -> dict[str, Any]:
-    package, name = extra
+def _package(name: str, *absent: str) -> dict[str, Any]:
+    """Return a package's version, or what is said where it is not there."""
     try:
-        return _row(package, "ok", version(package))
+        return _row(name, "ok", version(name))
     except PackageNotFoundError:
-        return _row(package, "note", "not installed (optional)", f"pip install 'dpsweep[{name}]'")
+        return _row(name, *absent)
 
 
 def shown_bytes(size: int) -> str:

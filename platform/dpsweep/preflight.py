@@ -26,6 +26,7 @@ from dpsweep.spec import SweepSpec
 from dpsweep.study import TrialTask
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data import DatasetInfo, describe_dataset
+from dpsweep.trainables.feature_files import is_open_to_others
 from dpsweep.trainables.method import Method, PlanContext
 from dpsweep.trial import report_interval
 
@@ -290,11 +291,12 @@ def _is_writable(path: Path) -> bool:
     return path.is_dir() and os.access(path, os.W_OK)
 
 
-def _space_problems(spec: SweepSpec, info: DatasetInfo | None) -> list[tuple[str, str, str]]:
+def _space_problems(
+    spec: SweepSpec, values: Mapping[str, Sequence[Any]], info: DatasetInfo | None
+) -> list[tuple[str, str, str]]:
     """Return what is wrong whatever the method: (key of the spec, what, how to fix it)."""
     problems = []
-    values = SearchSpace.from_spec(spec.search.space).values()
-    wanted = [n for n in values.get("train.num_private", []) if isinstance(n, int)]
+    wanted = [n for n in values.get("train.num_private", []) if isinstance(n, (int, float))]
     if info is not None and wanted and max(wanted) > info.num_private:
         what = f"{max(wanted)} is more than the {info.num_private} declared private records"
         key = "search.space.train.num_private"
@@ -316,7 +318,7 @@ def _folder_problems(folder: Path) -> list[tuple[str, str]]:
         return [(f"{folder} is a file", "name a directory, or one that is not there yet")]
     if not _is_writable(folder):
         return [(f"{folder} cannot be written to", "name a directory of yours")]
-    if folder.exists() and folder.stat().st_mode & 0o077:
+    if folder.exists() and is_open_to_others(folder):
         what = f"others may list {folder}, and features are as private as records"
         return [(what, f"chmod 700 {folder}, or name a directory that is not there yet")]
     return []
@@ -353,7 +355,10 @@ def preflight(spec: SweepSpec) -> Preflight:
     if not _is_writable(Path(spec.storage.path)):
         what = f"{spec.storage.path!r} cannot be written to"
         mistakes.append(Mistake(where("storage.path"), what, "name a directory of yours"))
-    mistakes += [Mistake(where(key), what, fix) for key, what, fix in _space_problems(spec, info)]
+    mistakes += [
+        Mistake(where(key), what, fix)
+        for key, what, fix in _space_problems(spec, space.values(), info)
+    ]
     if mistakes or info is None:
         raise SpecError(mistakes)
     methods: dict[str, type[Method]] = {name: TRAINABLES[name] for name in space.values()["method"]}

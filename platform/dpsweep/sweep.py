@@ -109,7 +109,7 @@ def run_checked(checked: Preflight, *, observer: Observer | None = None) -> Swee
                 log_best_model(checked, study, spool, data, observer)
         except KeyboardInterrupt:  # while features are computed; later, Tune hears it
             ending = Ending("interrupted")
-            observer.on_message("interrupted; the same command goes on from here")
+            observer.on_message("interrupted; the same command continues the study")
             raise
         except (ResourceError, ModelError) as error:
             # These tell nothing of records; of a selection they may tell which trials there were.
