@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from gradients import relative_error
 from torch import nn
 
 from dpsweep.errors import ModelError
@@ -30,11 +31,6 @@ def slow_clipped_sum(
         for total, gradient in zip(sums, gradients):
             total += gradient * min(1.0, max_grad_norm / max(norm, 1e-30))
     return sums, norms
-
-
-def relative_error(actual: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
-    difference = torch.cat([(a.double() - e).flatten() for a, e in zip(actual, expected)])
-    return float(difference.norm() / torch.cat([e.flatten() for e in expected]).norm())
 
 
 MODELS = [

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from gradients import relative_error
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -65,11 +66,6 @@ def slow_clipped_sum(
         for total, gradient in zip(sums, gradients):
             total += gradient * min(1.0, max_grad_norm / max(norm, 1e-30))
     return sums, norms
-
-
-def relative_error(actual: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
-    difference = torch.cat([(a.double() - e).flatten() for a, e in zip(actual, expected)])
-    return float(difference.norm() / torch.cat([e.flatten() for e in expected]).norm())
 
 
 def assert_agrees(
