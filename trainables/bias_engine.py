@@ -21,7 +21,7 @@ Guarantees:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from dpsweep.errors import BadInputError, ModelError
-from dpsweep.trainables.layer_gradients import Factors, chunks, cross_entropy_sum
+from dpsweep.trainables.layer_gradients import Factors, Loss, chunks, cross_entropy_sum
 from dpsweep.trainables.linear_head import clip_factors, exact_factors
 from dpsweep.trainables.models import set_training_mode
 
@@ -204,7 +204,7 @@ class BiasEngine:
         model: nn.Module,
         physical_batch: int,
         *,
-        loss: Callable[[Any, torch.Tensor], torch.Tensor] = cross_entropy_sum,
+        loss: Loss = cross_entropy_sum,
         factors: Factors = clip_factors,
     ) -> None:
         problem = _problem(model)

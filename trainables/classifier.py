@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from dpsweep.trainables.data import DatasetInfo, SweepData
+    from dpsweep.trainables.layer_gradients import Loss
 
 MODEL_HYPERPARAMETERS = (
     Hyperparameter(
@@ -287,8 +288,8 @@ class ClassifierMethod(Method):
         # The normaliser comes from declared numbers: the true batch size is private.
         self._expected_batch = self._sample_rate * num_private_of(hparams, data.info.num_private)
         self._model = self._build_model().to(context.device)
-        self._parameters = [p for p in self._model.parameters() if p.requires_grad]
-        self._optimizer = build_optimizer(self._parameters, hparams)
+        self._parameters = self._trainable()
+        self._optimizer = build_optimizer(self._groups(), hparams)
         self._learning_rates = learning_rates(hparams, self._num_steps - self._num_before)
         self._inputs, self._labels = training_tensors(data, "private", context.device)
         self._rows = first_rows(
@@ -306,6 +307,24 @@ class ClassifierMethod(Method):
             seed=self._initial_seed,
             checkpoint=self._hparams["model.checkpoint"] if is_initial else None,
         )
+
+    def _trainable(self) -> list[torch.nn.Parameter]:
+        """Choose what trains, in the order in which gradients come; called once, in ``prepare``."""
+        return [p for p in self._model.parameters() if p.requires_grad]
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """Return the same parameters in groups of the optimizer.
+
+        ``lr_factor`` of a group multiplies the learning rate of a step; 1 where it is not given.
+        """
+        return [{"params": self._parameters}]
+
+    @property
+    def _loss(self) -> Loss:
+        """From outputs and labels to the sum of the losses of the examples."""
+        from dpsweep.trainables.layer_gradients import cross_entropy_sum
+
+        return cross_entropy_sum
 
     @property
     def _initial_seed(self) -> int:
@@ -348,10 +367,14 @@ class ClassifierMethod(Method):
             parameter.grad = gradient
         self._set_learning_rate(float(self._learning_rates[step]))
         self._optimizer.step()
+        self._after_step()
+
+    def _after_step(self) -> None:
+        """Do what must follow an update of the parameters; nothing, for most methods."""
 
     def _set_learning_rate(self, rate: float) -> None:
         for group in self._optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group.get("lr_factor", 1.0)
 
     @property
     def _on_cuda(self) -> bool:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import torch
 
     from dpsweep.trainables.data import SweepData
+    from dpsweep.trainables.per_example import GradientEngine
 
 SHAPES = ("constant", "linear", "cosine", "exponential", "step")
 
@@ -178,7 +179,6 @@ class DPSGD(ClassifierMethod):
             ValueError: The plan holds an event that is not this method's.
         """
         from dpsweep.trainables.noise import SecretNoise
-        from dpsweep.trainables.per_example import make_engine
 
         super().prepare(data, hparams, plan, context)
         # The steps follow the plan, not the hyperparameters: what was charged is what is run.
@@ -190,9 +190,15 @@ class DPSGD(ClassifierMethod):
         shape = hparams["clip.shape"]
         clip = ClipSchedule(shape, 1.0 if shape == "constant" else hparams["clip.end_ratio"])
         self._max_grad_norms = clip.values(hparams["clip.max_grad_norm"], len(self._events))
-        self._engine = make_engine(self._model, int(hparams["batch.physical"]))
+        self._engine = self._make_engine()
         self._batches = secret_numpy_generator()
         self._noise = SecretNoise(context.device)
+
+    def _make_engine(self) -> GradientEngine:
+        """Return what computes clipped sums, in the order of ``_parameters``."""
+        from dpsweep.trainables.per_example import make_engine
+
+        return make_engine(self._model, int(self._hparams["batch.physical"]), loss=self._loss)
 
     def _gradient(self, step: int) -> list[torch.Tensor]:
         event = self._events[step]

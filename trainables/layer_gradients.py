@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +13,8 @@ from dpsweep.errors import ModelError
 
 #: From norms (examples,) and C to the factor of each example, at most C / norm.
 Factors = Callable[[torch.Tensor, float], torch.Tensor]
+#: From outputs of a network and labels to the sum of the losses of the examples.
+Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 
 
 class LayerUse(NamedTuple):

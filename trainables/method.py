@@ -134,7 +134,7 @@ class Method(ABC):
         return None
 
     @classmethod
-    def trains(cls, name: str, parameter: torch.nn.Parameter) -> bool:
+    def trains(cls, name: str, parameter: torch.nn.Parameter, *, in_head: bool) -> bool:
         """Say whether the method trains a parameter of its network; most train all of them.
 
         A parameter that its network freezes (``requires_grad`` is False) is not asked about.
@@ -142,6 +142,7 @@ class Method(ABC):
         Args:
             name: Dotted name of the parameter in the network, as in ``blocks.0.attn.qkv.bias``.
             parameter: The parameter; it may have no data (``dpsweep describe`` looks at shapes).
+            in_head: Whether it belongs to the classifier.
         """
         return True
 

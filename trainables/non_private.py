@@ -36,14 +36,14 @@ class NonPrivate(ClassifierMethod):
     def _gradient(self, step: int) -> list[torch.Tensor]:
         import torch
 
+        from dpsweep.trainables.layer_gradients import chunks
+
         rows = self._rows_of(step)
         sums = [torch.zeros_like(parameter) for parameter in self._parameters]
         physical = int(self._hparams["batch.physical"])
-        for begin in range(0, len(rows), physical):
-            chunk = torch.from_numpy(rows[begin : begin + physical]).to(self._inputs.device)
-            x = self._inputs.index_select(0, chunk).to(self._context.device, torch.float32)
-            y = self._labels.index_select(0, chunk).to(self._context.device)
-            loss = torch.nn.functional.cross_entropy(self._model(x), y, reduction="sum")
+        device = torch.device(self._context.device)
+        for x, y in chunks(self._inputs, self._labels, rows, physical, device):
+            loss = self._loss(self._model(x), y)
             for total, gradient in zip(sums, torch.autograd.grad(loss, self._parameters)):
                 total.add_(gradient)
         return [total.div_(self._expected_batch) for total in sums]

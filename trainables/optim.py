@@ -11,9 +11,14 @@ import torch
 
 
 def build_optimizer(
-    parameters: Sequence[torch.nn.Parameter], hparams: Mapping[str, Any]
+    parameters: Sequence[torch.nn.Parameter] | Sequence[dict[str, Any]], hparams: Mapping[str, Any]
 ) -> torch.optim.Optimizer:
-    """Return SGD with momentum, or Adam (Kingma & Ba 2015, https://arxiv.org/abs/1412.6980)."""
+    """Return SGD with momentum, or Adam (Kingma & Ba 2015, https://arxiv.org/abs/1412.6980).
+
+    Args:
+        parameters: What trains, or groups of it as torch's optimizers take them.
+        hparams: The hyperparameters whose names begin with ``optim.``.
+    """
     lr = hparams["optim.lr"]
     weight_decay = hparams["optim.weight_decay"]
     if hparams["optim.name"] == "sgd":

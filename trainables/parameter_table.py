@@ -6,9 +6,9 @@ largest of timm is looked at within seconds and without its memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -17,6 +17,18 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from dpsweep.errors import BadInputError, ModelError
 from dpsweep.registry import did_you_mean
 from dpsweep.trainables.models import BUILT_IN, build_untreated
+
+
+class Trains(Protocol):
+    """Says whether a parameter is trained; see ``Method.trains``."""
+
+    def __call__(self, name: str, parameter: nn.Parameter, *, in_head: bool) -> bool:
+        """Given a parameter's dotted name, the parameter, and whether the classifier has it."""
+        ...
+
+
+def _everything(name: str, parameter: nn.Parameter, *, in_head: bool) -> bool:
+    return True
 
 
 @dataclass(frozen=True)
@@ -120,7 +132,7 @@ def parameter_table(
     name: str,
     num_classes: int = 1000,
     image_size: int | None = None,
-    is_trainable: Callable[[str, nn.Parameter], bool] = lambda name, parameter: True,
+    is_trainable: Trains = _everything,
     *,
     channels: int = 3,
 ) -> ParameterTable:
@@ -138,7 +150,7 @@ def parameter_table(
         num_classes: Outputs of the classifier, at least 1.
         image_size: Height and width of an image, pixels; None: as timm defines the network.
             Built-in networks need it.
-        is_trainable: Given a parameter's name and the parameter, says whether a method trains it.
+        is_trainable: Says whether a method trains a parameter (``Method.trains``); all, by default.
             Not asked about one that its network freezes.
         channels: Channels of an image, at least 1.
     Raises:
@@ -161,13 +173,14 @@ def parameter_table(
     except ModelError as error:
         what = "model" if image_size is None else "image size"
         raise ModelError(error.message, fix=f"use another {what}") from error
+    head = head_layers(model)
     return ParameterTable(
         model_name,
         num_classes,
         channels,
         image_size,
-        layers=tuple(_layers(model, is_trainable)),
-        head=head_layers(model),
+        layers=tuple(_layers(model, is_trainable, head)),
+        head=head,
         batch_norms=tuple(p for p, m in model.named_modules() if isinstance(m, _BatchNorm)),
     )
 
@@ -205,6 +218,10 @@ def head_layers(model: nn.Module) -> frozenset[str]:
         found = get_classifier()
         heads = found if isinstance(found, (tuple, list)) else (found,)
     elif isinstance(model, nn.Sequential):
+        last = str(len(model) - 1)
+        inner = head_layers(model[-1])  # a network behind the resizing of its images
+        if inner:
+            return frozenset(f"{last}.{path}" for path in inner)
         heads = (model[-1],)
     else:
         heads = ()
@@ -212,7 +229,7 @@ def head_layers(model: nn.Module) -> frozenset[str]:
     return frozenset(path for path, module in model.named_modules() if id(module) in modules)
 
 
-def _layers(model: nn.Module, is_trainable: Callable[[str, nn.Parameter], bool]) -> Iterator[Layer]:
+def _layers(model: nn.Module, is_trainable: Trains, head: frozenset[str]) -> Iterator[Layer]:
     """Yield the modules that hold parameters; one that several share counts at the first."""
     seen: set[int] = set()
     for path, module in model.named_modules():
@@ -227,7 +244,7 @@ def _layers(model: nn.Module, is_trainable: Callable[[str, nn.Parameter], bool])
             full = f"{path}.{own_name}" if path else own_name
             counts["num_parameters"] += size
             counts["num_bias"] += size if own_name == "bias" else 0
-            if parameter.requires_grad and is_trainable(full, parameter):
+            if parameter.requires_grad and is_trainable(full, parameter, in_head=path in head):
                 counts["num_trainable"] += size
         if has_own:
             yield Layer(path, type(module).__name__, **counts)

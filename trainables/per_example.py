@@ -20,7 +20,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from dpsweep.errors import ModelError
 from dpsweep.trainables.layer_gradients import (
+    Factors,
     LayerUse,
+    Loss,
     add_clipped,
     chunks,
     cross_entropy_sum,
@@ -53,15 +55,27 @@ class GradientEngine(Protocol):
         ...
 
 
-def make_engine(model: nn.Module, physical_batch: int) -> GradientEngine:
+def make_engine(
+    model: nn.Module,
+    physical_batch: int,
+    *,
+    loss: Loss = cross_entropy_sum,
+    factors: Factors = clip_factors,
+) -> GradientEngine:
     """Return the closed form for linear heads, else Opacus in chunks.
 
     Args:
         model: Classifier on the device where the gradients are wanted.
         physical_batch: Examples per chunk where per-example gradients are held in memory.
+        loss: From outputs and labels to the sum of the losses of the examples; the closed form is
+            that of the cross-entropy.
+        factors: From norms (chunk,) and C to the factor of each example, at most C / norm; the
+            closed form clips to C.
     Raises:
         ModelError: Opacus cannot handle the network.
     """
+    if loss is not cross_entropy_sum or factors is not clip_factors:
+        return OpacusEngine(model, physical_batch, loss=loss, factors=factors)
     layers = list(model) if isinstance(model, nn.Sequential) else [model]
     front = None
     if isinstance(layers[0], _BatchNorm) and not layers[0].affine:
@@ -87,9 +101,17 @@ class OpacusEngine:
     the first batch the engine checks its gradients against autograd on random inputs.
     """
 
-    def __init__(self, model: nn.Module, physical_batch: int) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        physical_batch: int,
+        *,
+        loss: Loss = cross_entropy_sum,
+        factors: Factors = clip_factors,
+    ) -> None:
         self._model = model
         self._physical = physical_batch
+        self._loss, self._factors = loss, factors
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._device = self._parameters[0].device
         self._uses: list[LayerUse] | None = None
@@ -108,19 +130,19 @@ class OpacusEngine:
             ModelError: The gradients cannot be told apart by example for this network.
         """
         if self._checked_shape != x_source.shape[1:]:
-            self._check(x_source.shape[1:])
+            self._check(x_source, y_source)
             self._checked_shape = x_source.shape[1:]
         sums = [torch.zeros_like(parameter) for parameter in self._parameters]
         for x, y in chunks(x_source, y_source, rows, self._physical, self._device):
-            samples = self._per_example_gradients(x.to(torch.float32), y)
-            add_clipped(sums, samples, max_grad_norm, clip_factors)
+            samples = self._per_example_gradients(x, y)
+            add_clipped(sums, samples, max_grad_norm, self._factors)
         return sums
 
     def _per_example_gradients(self, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
         """Return each parameter's gradients, (chunk, number of weights)."""
         self._uses = []
         try:
-            loss = cross_entropy_sum(self._model(x), y)
+            loss = self._loss(self._model(x), y)
             uses = self._uses
         finally:
             self._uses = None
@@ -164,14 +186,18 @@ class OpacusEngine:
         edge = torch.autograd.graph.get_gradient_edge(output)
         self._uses.append(LayerUse(layer, [t.detach() for t in tensors], versions, edge))
 
-    def _check(self, shape: torch.Size) -> None:
+    def _check(self, x_source: torch.Tensor, y_source: torch.Tensor) -> None:
         """Compare with autograd on three random examples, all together and the first alone.
 
         In eval mode, because a dropout mask depends on how many examples there are.
         """
         generator = torch.Generator().manual_seed(0)
-        x = torch.randn(3, *shape, generator=generator).to(self._device)
-        y = torch.zeros(3, dtype=torch.int64, device=self._device)
+        shape = (3, *x_source.shape[1:])
+        if x_source.is_floating_point():
+            x = torch.randn(shape, generator=generator).to(self._device)
+        else:
+            x = torch.randint(0, 2, shape, generator=generator).to(self._device, x_source.dtype)
+        y = torch.zeros((3, *y_source.shape[1:]), dtype=y_source.dtype, device=self._device)
         self._model.eval()
         try:
             samples = self._per_example_gradients(x, y)
@@ -181,8 +207,7 @@ class OpacusEngine:
                 fix="use another model, without dropout",
             ) from error
         for rows, actual in ((1, [s[0] for s in samples]), (3, [s.sum(dim=0) for s in samples])):
-            logits = self._model(x[:rows])
-            loss = cross_entropy_sum(logits, y[:rows])
+            loss = self._loss(self._model(x[:rows]), y[:rows])
             expected = torch.autograd.grad(loss, self._parameters)
             size = torch.cat([g.flatten() for g in expected]).norm()
             distance = torch.cat([a - e.flatten() for a, e in zip(actual, expected)]).norm()

@@ -28,6 +28,7 @@ from dpsweep.errors import ModelError
 from dpsweep.trainables.layer_gradients import (
     Factors,
     LayerUse,
+    Loss,
     add_clipped,
     chunks,
     cross_entropy_sum,
@@ -37,7 +38,6 @@ from dpsweep.trainables.linear_head import clip_factors
 from dpsweep.trainables.models import set_training_mode
 from dpsweep.trainables.sparse_mask import MaskedConv, MaskedWeight
 
-Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 #: From a layer's inputs and the gradient by its output to gradients per example, by what trains.
 Rule = Callable[[list[torch.Tensor], torch.Tensor], Mapping[object, torch.Tensor]]
 

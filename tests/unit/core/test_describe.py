@@ -98,7 +98,7 @@ def test_a_method_says_what_it_trains(monkeypatch: pytest.MonkeyPatch) -> None:
         name = "biases"
 
         @classmethod
-        def trains(cls, name: str, parameter: Any) -> bool:
+        def trains(cls, name: str, parameter: Any, *, in_head: bool) -> bool:
             return name.rpartition(".")[2] == "bias"
 
     table = {**{name: TRAINABLES[name] for name in TRAINABLES}, "biases": Biases}

@@ -170,7 +170,8 @@ def test_what_is_trained_is_a_function_of_method_and_parameter() -> None:
     assert everything.num_trainable == everything.num_parameters
     asked: dict[str, torch.Size] = {}
 
-    def biases(name: str, parameter: nn.Parameter) -> bool:
+    def biases(name: str, parameter: nn.Parameter, *, in_head: bool) -> bool:
+        assert in_head == name.startswith("head.")
         asked[name] = parameter.shape
         return name.endswith(".bias")
 
@@ -183,7 +184,7 @@ def test_what_is_trained_is_a_function_of_method_and_parameter() -> None:
 
 @pytest.mark.parametrize("name", sorted(TRAINABLES))
 def test_methods_train_everything_unless_they_say_otherwise(name: str) -> None:
-    assert TRAINABLES[name].trains("conv1.weight", nn.Parameter(torch.empty(1))) is True
+    assert TRAINABLES[name].trains("conv1.weight", nn.Parameter(torch.empty(1)), in_head=False)
 
 
 def test_frozen_and_shared_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
