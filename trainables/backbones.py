@@ -8,6 +8,7 @@ classes alone, so that an exported model loads anywhere. Its weights must be pub
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,29 @@ def backbone_settings(
     return {**settings, "interpolation": "bilinear"}
 
 
+def published_settings(name: str, *, image_size: int, with_weights: bool = True) -> dict[str, Any]:
+    """Return the settings of a timm network with its published weights, to be finetuned.
+
+    Args:
+        name: ``timm/NAME``; the weights of tf_efficientnet_lite0 come from a package where it is
+            installed, all others from timm's hub or its cache.
+        image_size: Height and width of the images that the network gets, pixels.
+        with_weights: False for the front alone (``mean`` and ``std``); nothing is then looked for.
+    Raises:
+        ModelError: Unknown network, or its weights cannot be had.
+    """
+    plain = name.removeprefix("timm/")
+    if not with_weights:
+        import timm
+
+        config = timm.get_pretrained_cfg(plain, allow_unregistered=False).to_dict()
+        facts = {key: tuple(map(float, config[key])) for key in ("mean", "std")}
+        return {"model": plain, "image_size": image_size, **facts}
+    is_packaged = plain == _LITE0_MODEL and find_spec(_LITE0_PACKAGE) is not None
+    settings = _lite0_settings() if is_packaged else _timm_settings(name, None)
+    return {**settings, "image_size": image_size}
+
+
 def build_backbone(settings: Mapping[str, Any], info: DatasetInfo) -> nn.Module:
     """Return a frozen network: (records, C, h, w) float32 in [0, 1] -> (records, d) float32.
 
@@ -109,8 +133,8 @@ def build_backbone(settings: Mapping[str, Any], info: DatasetInfo) -> nn.Module:
 
             network = build_tower(settings)
         else:
-            network = _timm_network(settings)
-        model = nn.Sequential(*_resize(settings, info), _normalize(settings, info), network)
+            network = timm_network(settings, num_classes=0)
+        model = nn.Sequential(*front(settings, info), network)
     # Channels last halves the time of convolutions on a CPU.
     model.eval().to(memory_format=torch.channels_last)
     for parameter in model.parameters():
@@ -157,11 +181,32 @@ def _timm_settings(name: str, checkpoint: str | None) -> dict[str, Any]:
     }
 
 
-def _timm_network(settings: Mapping[str, Any]) -> nn.Module:
-    """Return timm's network with its published or given weights, without the classifier.
+def front(settings: Mapping[str, Any], info: DatasetInfo) -> list[nn.Module]:
+    """Return the layers before a network: images of its size, normalised as in pre-training.
+
+    Args:
+        settings: What ``backbone_settings`` returned.
+        info: Shape of the records: grey or colour images in [0, 1].
+    """
+    from dpsweep.trainables.image_front import normalize_layer, resize_layers
+
+    return [
+        *resize_layers(info.input_shape, int(settings["image_size"])),
+        normalize_layer(info.input_shape[0], settings["mean"], settings["std"]),
+    ]
+
+
+def timm_network(settings: Mapping[str, Any], *, num_classes: int) -> Any:
+    """Return timm's network with its published or given weights and a new classifier.
 
     It is built with the classifier that the weights have, for only then does timm refuse weights
-    that do not fit; the classifier is removed afterwards.
+    that do not fit; the classifier is replaced afterwards.
+
+    Args:
+        settings: What ``backbone_settings`` returned.
+        num_classes: Outputs of the new, random classifier; 0: none, the features.
+    Raises:
+        ModelError: The weights are missing, have changed, or do not fit the network.
     """
     import timm
 
@@ -186,7 +231,7 @@ def _timm_network(settings: Mapping[str, Any]) -> nn.Module:
             if "img_size" not in str(error):
                 raise
             network = timm.create_model(name, **options)
-        network.reset_classifier(0)
+        network.reset_classifier(num_classes)
     except (TypeError, ValueError, RuntimeError, AssertionError, KeyError) as error:
         raise ModelError(
             f"the weights of timm/{name} do not fit it at {size} x {size} pixels",
@@ -254,37 +299,6 @@ def _num_classes(state: Mapping[str, torch.Tensor], classifier: Any) -> int:
         if weight is not None:
             return int(weight.shape[0])
     return 0
-
-
-def _resize(settings: Mapping[str, Any], info: DatasetInfo) -> list[nn.Module]:
-    from torch import nn
-
-    size = int(settings["image_size"])
-    _, height, width = info.input_shape
-    larger = (max(height, size), max(width, size))
-    layers: list[nn.Module] = []
-    if larger != (height, width):
-        layers.append(nn.Upsample(size=larger, mode="bilinear", align_corners=False))
-    if larger != (size, size):
-        # Bilinear shrinking would skip pixels.
-        layers.append(nn.AdaptiveAvgPool2d(size))
-    return layers
-
-
-def _normalize(settings: Mapping[str, Any], info: DatasetInfo) -> nn.Conv2d:
-    """Return (x - mean) / std as a convolution of one pixel that also makes grey RGB."""
-    import torch
-    from torch import nn
-
-    channels = info.input_shape[0]
-    mean, std = torch.tensor(settings["mean"]), torch.tensor(settings["std"])
-    layer = nn.Conv2d(channels, 3, kernel_size=1, groups=channels)
-    bias = layer.bias
-    assert bias is not None
-    with torch.no_grad():
-        layer.weight.copy_((1 / std).reshape(3, 1, 1, 1))
-        bias.copy_(-mean / std)
-    return layer
 
 
 def _probe(model: nn.Module, settings: Mapping[str, Any], info: DatasetInfo) -> None:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from dpsweep.errors import DataError, InfeasibleBudgetError, ModelError
+from dpsweep.errors import BadInputError, DataError, InfeasibleBudgetError
 from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.trainables.method import Method, RunContext
+from dpsweep.trainables.weights import PUBLISHED
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +46,16 @@ MODEL_HYPERPARAMETERS = (
         "model.checkpoint",
         "str",
         None,
-        "File with initial weights (a torch or safetensors state dict); it must be public.",
+        "Initial weights, which must be public: a file (a torch or safetensors state dict), or "
+        "published: those that timm has for the network.",
+        optional=True,
+    ),
+    Hyperparameter(
+        "model.image_size",
+        "int",
+        None,
+        "Images are resized to this many pixels in the network; where absent, as they are.",
+        low=1,
         optional=True,
     ),
 )
@@ -220,20 +231,25 @@ class ClassifierMethod(Method):
         """Return the models, checkpoints and batch sizes of the space that cannot work."""
         problems = cls._batch_problems(values, info)
         for path in cls._possible(values, "model.checkpoint"):
-            if path is not None and not Path(path).is_file():
+            if path not in (None, PUBLISHED) and not Path(path).is_file():
                 problems.append(("model.checkpoint", f"no file {path}", "give an existing file"))
         for name in cls._possible(values, "model.name"):
-            if name == "linear":
+            if name == "linear" and not cls._has_front(values):
                 continue
             if len(info.input_shape) != 3:
                 shape = "x".join(map(str, info.input_shape))
                 problems.append(
                     ("model.name", f"{name} needs images, the data is {shape}", "use linear")
                 )
-            elif name.startswith("timm/"):
-                norms = cls._possible(values, "model.norm")
-                problems += cls._timm_problems(name, norms, info)
+            elif name.startswith("timm/") or cls._has_front(values):
+                problems += cls._model_problems(name, values, info)
         return problems
+
+    @classmethod
+    def _has_front(cls, values: Mapping[str, Sequence[Any]]) -> bool:
+        """Say whether images may be resized or normalised in the network."""
+        is_published = PUBLISHED in cls._possible(values, "model.checkpoint")
+        return is_published or any(cls._possible(values, "model.image_size"))
 
     @classmethod
     def _possible(cls, values: Mapping[str, Sequence[Any]], name: str) -> list[Any]:
@@ -253,19 +269,24 @@ class ClassifierMethod(Method):
         what = f"{largest} is larger than the {info.num_private} declared private records"
         return [("batch.expected", what, f"at most {info.num_private}")]
 
-    @staticmethod
-    def _timm_problems(
-        name: str, norms: Sequence[str], info: DatasetInfo
+    @classmethod
+    def _model_problems(
+        cls, name: str, values: Mapping[str, Sequence[Any]], info: DatasetInfo
     ) -> list[tuple[str, str, str]]:
-        """Build the network once for each norm (seconds): only that shows whether it can run."""
+        """Build the network for each norm, size and start: only that shows whether it can run."""
         from dpsweep.trainables.models import build_model
 
+        starts = {c for c in cls._possible(values, "model.checkpoint") if c == PUBLISHED} or {None}
         problems = []
-        for norm in norms:
+        for norm, size, start in product(
+            cls._possible(values, "model.norm"), cls._possible(values, "model.image_size"), starts
+        ):
             try:
-                build_model(name, info, norm=norm, seed=0)
-            except ModelError as error:
-                key = "model.norm" if "BatchNorm" in error.message else "model.name"
+                build_model(name, info, norm=norm, seed=0, checkpoint=start, image_size=size)
+            except BadInputError as error:
+                named = ("model.checkpoint", "model.image_size")
+                key = next((k for k in named if error.message.startswith(k)), "model.name")
+                key = "model.norm" if "BatchNorm" in error.message else key
                 problems.append((key, error.message, error.fix or "use another model"))
         return problems
 
@@ -305,7 +326,9 @@ class ClassifierMethod(Method):
             self._data.info,
             norm=self._hparams["model.norm"],
             seed=self._initial_seed,
-            checkpoint=self._hparams["model.checkpoint"] if is_initial else None,
+            checkpoint=self._hparams["model.checkpoint"],
+            image_size=self._hparams["model.image_size"],
+            is_initial=is_initial,
         )
 
     def _trainable(self) -> list[torch.nn.Parameter]:

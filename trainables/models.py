@@ -6,7 +6,8 @@ batch. All are built of torch's and timm's own classes, so that an exported one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from dpsweep.errors import BadInputError, ModelError
 from dpsweep.registry import did_you_mean
 from dpsweep.trainables.data import DatasetInfo
+from dpsweep.trainables.weights import PUBLISHED
 
 NORMS = ("refuse", "group", "frozen")
 
@@ -28,6 +30,8 @@ def build_model(
     norm: str = "refuse",
     seed: int,
     checkpoint: str | None = None,
+    image_size: int | None = None,
+    is_initial: bool = True,
 ) -> nn.Module:
     """Return a classifier on the CPU: (batch, *input_shape) float32 -> (batch, classes) logits.
 
@@ -40,8 +44,11 @@ def build_model(
         norm: What becomes of BatchNorm, which mixes examples: ``refuse`` it, rebuild it as
             GroupNorm (``group``), or keep its statistics and weights as they are (``frozen``).
         seed: Seed of the initial weights; the global generator is left as it was.
-        checkpoint: File with public initial weights (torch or safetensors state dict). A
-            classifier layer of another size keeps its random weights.
+        checkpoint: Public initial weights: a file (torch or safetensors state dict), whose
+            classifier may have another size and is then left out; or ``published``, timm's own
+            weights with a random classifier, behind the normalisation they were trained with.
+        image_size: Images are resized to this many pixels in the network; None: as they are.
+        is_initial: False if a state dict follows: no initial weights are read.
     Raises:
         ModelError: The network cannot be built for this data, or examples influence each other.
         BadInputError: Unknown name, or a checkpoint that does not fit.
@@ -50,10 +57,14 @@ def build_model(
         raise BadInputError(f"unknown model.norm {norm!r}", fix=f"one of {', '.join(NORMS)}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = _build(name, info)
-        if checkpoint is not None:
-            _load_checkpoint(model, Path(checkpoint))
-        _treat_batch_norm(model, name, norm)
+        if checkpoint == PUBLISHED:
+            model = _published(name, info, image_size, with_weights=is_initial)
+            _treat_batch_norm(model, name, norm)
+        else:
+            front = [] if image_size is None else _resize(name, info, image_size)
+            model = _build(name, _resized(info, image_size))
+            _start_from(model, name, norm, Path(checkpoint) if checkpoint and is_initial else None)
+            model = nn.Sequential(*front, model) if front else model
         for module in model.modules():
             # Opacus' backward hooks hand out views, which in-place activations may not write to.
             if getattr(module, "inplace", False) is True:
@@ -244,8 +255,70 @@ def _timm(
         ) from error
 
 
-def _load_checkpoint(model: nn.Module, path: Path) -> None:
-    """Load a state dict; only a classifier layer may differ in size."""
+def _published(
+    name: str, info: DatasetInfo, image_size: int | None, *, with_weights: bool
+) -> nn.Sequential:
+    """Return timm's network with its published weights behind resizing and normalisation."""
+    from dpsweep.trainables.backbones import front, published_settings, timm_network
+
+    plain = name.removeprefix("timm/")
+    if plain == name:
+        raise BadInputError(
+            f"model.checkpoint: {PUBLISHED} needs one of timm's networks, not {name}",
+            fix="use model.name: timm/NAME, or name a file",
+        )
+    channels, *size = info.input_shape
+    if channels not in (1, 3) or (image_size is None and size[0] != size[1]):
+        shape = "x".join(map(str, info.input_shape))
+        raise ModelError(
+            f"{name} with published weights needs square grey or colour images, not {shape}",
+            fix="set model.image_size, or start from other weights",
+        )
+    pixels = size[0] if image_size is None else image_size
+    settings = published_settings(name, image_size=pixels, with_weights=with_weights)
+    if with_weights:
+        network = timm_network(settings, num_classes=info.num_classes)
+    else:
+        network = _timm(plain, info.num_classes, 3, (pixels, pixels))
+    return nn.Sequential(*front(settings, info), network)
+
+
+def _resize(name: str, info: DatasetInfo, size: int) -> list[nn.Module]:
+    from dpsweep.trainables.image_front import resize_layers
+
+    if len(info.input_shape) != 3:
+        raise ModelError(
+            f"model.image_size: the records of shape {info.input_shape} are no images",
+            fix="leave it out",
+        )
+    return resize_layers(info.input_shape, size)
+
+
+def _resized(info: DatasetInfo, size: int | None) -> DatasetInfo:
+    """Return the facts of the same images in another size."""
+    return info if size is None else replace(info, input_shape=(info.input_shape[0], size, size))
+
+
+def _start_from(model: nn.Module, name: str, norm: str, path: Path | None) -> None:
+    """Load weights, if any, and treat BatchNorm: which is first depends on the weights.
+
+    Weights of a network that was trained with GroupNorm in its place hold no statistics.
+    """
+    state = None if path is None else _read_checkpoint(path)
+    is_treated = norm == "group" and state is not None and not _has_statistics(state)
+    if state is not None and path is not None and not is_treated:
+        _load_checkpoint(model, state, path)
+    _treat_batch_norm(model, name, norm)
+    if state is not None and path is not None and is_treated:
+        _load_checkpoint(model, state, path)
+
+
+def _has_statistics(state: Mapping[str, torch.Tensor]) -> bool:
+    return any(key.endswith("running_mean") for key in state)
+
+
+def _read_checkpoint(path: Path) -> dict[str, torch.Tensor]:
+    """Return a state dict from a file of torch or safetensors."""
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
@@ -258,7 +331,11 @@ def _load_checkpoint(model: nn.Module, path: Path) -> None:
             f"cannot read model.checkpoint {path}: {type(error).__name__}",
             fix="give a state dict written by torch.save or safetensors",
         ) from error
-    state = state.get("state_dict", state)
+    return dict(state.get("state_dict", state))
+
+
+def _load_checkpoint(model: nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:
+    """Load a state dict; only a classifier layer may differ in size."""
     own = model.state_dict()
     get_classifier = getattr(model, "get_classifier", None)
     head = get_classifier() if get_classifier is not None else None

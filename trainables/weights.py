@@ -15,6 +15,9 @@ from typing import Any
 
 from dpsweep.errors import BadInputError, ModelError
 
+#: As ``model.checkpoint``: the weights that timm publishes for a network.
+PUBLISHED = "published"
+
 #: SHA-256 -> a file or directory seen in this process with that hash.
 _SEEN: dict[str, str] = {}
 

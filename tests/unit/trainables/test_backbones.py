@@ -317,7 +317,7 @@ class _Mixes(nn.Module):
 def test_networks_that_do_not_work_record_by_record_are_refused(
     monkeypatch, network, message
 ) -> None:
-    monkeypatch.setattr(backbones, "_timm_network", lambda _: network)
+    monkeypatch.setattr(backbones, "timm_network", lambda _, num_classes: network)
     settings = {"model": "x", "image_size": 8, "mean": (0.5,) * 3, "std": (0.5,) * 3}
     with pytest.raises(ModelError, match=message):
         build_backbone(settings, info_of(3, 8, 8))
