@@ -10,6 +10,12 @@ import torch
 from torch import nn
 
 from dpsweep.errors import ModelError
+from dpsweep.trainables.linear_head import exact_factors
+from dpsweep.trainables.weight_products import WeightProduct
+
+#: Most that the terms of an example's products may add up to after clipping, in units of C: their
+#: rounding is then below 1e-4 of C.
+MAX_TERMS = 1000.0
 
 #: From norms (examples,) and C to the factor of each example, at most C / norm.
 Factors = Callable[[torch.Tensor, float], torch.Tensor]
@@ -64,9 +70,16 @@ def refuse_overwritten(uses: Sequence[LayerUse]) -> None:
             )
 
 
+def weighted_sum(sample: torch.Tensor | WeightProduct, factors: torch.Tensor) -> torch.Tensor:
+    """Return the sum of gradients per example times ``factors`` (examples,), flat."""
+    if isinstance(sample, WeightProduct):
+        return sample.weighted_sum(factors).flatten()
+    return factors @ sample
+
+
 def add_clipped(
     sums: Sequence[torch.Tensor],
-    samples: Sequence[torch.Tensor],
+    samples: Sequence[torch.Tensor | WeightProduct],
     max_grad_norm: float,
     factors: Factors,
 ) -> None:
@@ -74,17 +87,29 @@ def add_clipped(
 
     Args:
         sums: Changed in place; as many entries each as a row of the sample of the same place.
-        samples: Gradients per example, (examples, entries) each; their norm is that of all.
+        samples: Gradients per example, (examples, entries) each or as products; the norm is that
+            of all together.
         max_grad_norm: Bound C > 0.
         factors: From norms and C to the factors.
     """
-    norms = torch.stack([torch.linalg.vector_norm(s, dim=1) for s in samples], dim=1)
-    norms = torch.linalg.vector_norm(norms, dim=1)
+    parts, terms = [], []
+    for sample in samples:
+        if isinstance(sample, WeightProduct):
+            norm, size = sample.norms_and_terms()
+            terms.append(size)
+        else:
+            norm = torch.linalg.vector_norm(sample, dim=1)
+        parts.append(norm)
+    norms = torch.linalg.vector_norm(torch.stack(parts, dim=1), dim=1)
     broken = ~norms.isfinite()
     has_broken = bool(broken.any())
+    scales = factors(norms, max_grad_norm)
+    if terms:
+        sizes = torch.linalg.vector_norm(torch.stack(terms, dim=1), dim=1)
+        scales = exact_factors(scales.minimum(MAX_TERMS * max_grad_norm / sizes), norms)
     # A factor of zero does not clear a gradient that is not finite: both are set to zero.
-    scales = factors(norms, max_grad_norm).masked_fill(broken, 0.0)
+    scales = scales.masked_fill(broken, 0.0)
     for total, sample in zip(sums, samples):
-        if has_broken:
+        if has_broken and isinstance(sample, torch.Tensor):
             sample = sample.masked_fill(broken[:, None], 0.0)
-        total += (scales @ sample).view_as(total)
+        total += weighted_sum(sample, scales).view_as(total)

@@ -27,6 +27,7 @@ from dpsweep.trainables.layer_gradients import (
     chunks,
     cross_entropy_sum,
     refuse_overwritten,
+    weighted_sum,
 )
 from dpsweep.trainables.linear_head import (
     LinearHeadEngine,
@@ -35,6 +36,12 @@ from dpsweep.trainables.linear_head import (
     clip_factors,
 )
 from dpsweep.trainables.models import set_training_mode
+from dpsweep.trainables.weight_products import (
+    ConvProduct,
+    LinearProduct,
+    WeightProduct,
+    has_product,
+)
 
 
 class GradientEngine(Protocol):
@@ -95,10 +102,12 @@ def make_engine(
 class OpacusEngine:
     """Per-example gradients by Opacus' rule for each layer, in chunks of a physical batch.
 
-    Where Opacus has no rule, it differentiates the layer by functorch. Inputs are noted by forward
-    hooks and gradients of outputs asked from autograd: unlike Opacus' own backward hooks, this
-    allows the in-place sums of residual networks and spares the summed weight gradients. Before
-    the first batch the engine checks its gradients against autograd on random inputs.
+    Large weights of convolutions and linear layers are measured and summed without holding their
+    gradients per example (``dpsweep.trainables.weight_products``). Where Opacus has no rule, it
+    differentiates the layer by functorch. Inputs are noted by forward hooks and gradients of
+    outputs asked from autograd: unlike Opacus' own backward hooks, this allows the in-place sums of
+    residual networks and spares the summed weight gradients. Before the first batch the engine
+    checks its gradients against autograd on random inputs.
     """
 
     def __init__(
@@ -138,8 +147,8 @@ class OpacusEngine:
             add_clipped(sums, samples, max_grad_norm, self._factors)
         return sums
 
-    def _per_example_gradients(self, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
-        """Return each parameter's gradients, (chunk, number of weights)."""
+    def _per_example_gradients(self, x: torch.Tensor, y: torch.Tensor) -> list[Sample]:
+        """Return each parameter's gradients, (chunk, number of weights) or as products."""
         self._uses = []
         try:
             loss = self._loss(self._model(x), y)
@@ -149,7 +158,7 @@ class OpacusEngine:
         refuse_overwritten(uses)
         # Asking for the gradients of outputs alone, autograd forms none of a weight on its own.
         gradients = torch.autograd.grad(loss, [use.output for use in uses], allow_unused=True)
-        samples: dict[nn.Parameter, torch.Tensor] = {}
+        samples: dict[nn.Parameter, Sample] = {}
         with torch.no_grad():
             for use, gradient in zip(uses, gradients):
                 if gradient is None:
@@ -158,7 +167,7 @@ class OpacusEngine:
                 for parameter, sample in rule(use.layer, use.inputs, gradient).items():
                     if parameter.requires_grad:
                         known = samples.get(parameter)
-                        samples[parameter] = sample if known is None else known + sample
+                        samples[parameter] = sample if known is None else _both(known, sample)
         found = []
         for parameter in self._parameters:
             if parameter not in samples or len(samples[parameter]) != len(x):
@@ -167,7 +176,8 @@ class OpacusEngine:
                     because="it is unused, or its input is not one row per example",
                     fix="use another model; windowed attention cannot be trained this way",
                 )
-            found.append(samples.pop(parameter).flatten(1))
+            sample = samples.pop(parameter)
+            found.append(sample.flatten(1) if isinstance(sample, torch.Tensor) else sample)
         return found
 
     def _after_forward(
@@ -206,7 +216,9 @@ class OpacusEngine:
                 f"Opacus cannot compute per-example gradients of this model: {error}",
                 fix="use another model, without dropout",
             ) from error
-        for rows, actual in ((1, [s[0] for s in samples]), (3, [s.sum(dim=0) for s in samples])):
+        for rows, chosen in ((1, [1.0, 0.0, 0.0]), (3, [1.0, 1.0, 1.0])):
+            factors = torch.tensor(chosen, device=self._device)
+            actual = [weighted_sum(sample, factors) for sample in samples]
             loss = self._loss(self._model(x[:rows]), y[:rows])
             expected = torch.autograd.grad(loss, self._parameters)
             size = torch.cat([g.flatten() for g in expected]).norm()
@@ -220,7 +232,14 @@ class OpacusEngine:
         set_training_mode(self._model)
 
 
-Rule = Callable[[nn.Module, list[torch.Tensor], torch.Tensor], Mapping[nn.Parameter, torch.Tensor]]
+Sample = torch.Tensor | WeightProduct
+Rule = Callable[[nn.Module, list[torch.Tensor], torch.Tensor], Mapping[nn.Parameter, Sample]]
+
+
+def _both(first: Sample, second: Sample) -> torch.Tensor:
+    """Return the gradients of a weight that is used twice: their sum for each example."""
+    parts = [s if isinstance(s, torch.Tensor) else s.each() for s in (first, second)]
+    return parts[0].flatten(1) + parts[1].flatten(1)
 
 
 def _rules(model: nn.Module) -> dict[nn.Module, Rule]:
@@ -236,6 +255,14 @@ def _rules(model: nn.Module) -> dict[nn.Module, Rule]:
     def visit(module: nn.Module) -> None:
         own = any(p.requires_grad for p in module.parameters(recurse=False))
         rule = GradSampleModule.GRAD_SAMPLERS.get(type(module))
+        if isinstance(module, _BatchNorm) and module.running_mean is not None:
+            if own and not isinstance(getattr(module, "drop", None), (nn.Identity, type(None))):
+                raise ModelError(
+                    f"a {type(module).__name__} layer drops out before its activation",
+                    because="the mask of its output is not known to the rule for its weights",
+                    fix="use a model without dropout there",
+                )
+            rule = _batch_norm_rule
         if own and rule is None:
             for child in module.modules():
                 if hasattr(child, "fused_attn"):
@@ -249,13 +276,58 @@ def _rules(model: nn.Module) -> dict[nn.Module, Rule]:
                 ) from error
             rules[module] = ft_compute_per_sample_gradient
             return
-        if own:
+        if own and has_product(module):
+            rules[module] = _product_rule
+        elif own:
             rules[module] = _conv2d_rule if _has_many_channels(module) else rule
         for child in module.children():
             visit(child)
 
     visit(model)
     return rules
+
+
+def _batch_norm_rule(
+    layer: nn.Module, inputs: list[torch.Tensor], gradient: torch.Tensor
+) -> dict[nn.Parameter, torch.Tensor]:
+    """The rule for BatchNorm that keeps its statistics: an affine map of each channel.
+
+    The weight's gradient is the sum over positions of the output's times the normalised input.
+    timm's classes also activate; the gradient is then taken back through that first.
+    """
+    assert isinstance(layer, _BatchNorm)
+    x, statistics = inputs[0], (layer.running_mean, layer.running_var)
+    act = getattr(layer, "act", None)
+    if isinstance(act, nn.Module):
+        # The same operation again, so that it rounds to the same side of a kink.
+        given = (layer.weight.detach(), layer.bias.detach())
+        with torch.enable_grad():
+            before = nn.functional.batch_norm(x, *statistics, *given, eps=layer.eps)
+            before.requires_grad_(True)
+            # A clone, as activations may write to their input.
+            (gradient,) = torch.autograd.grad(act(before.clone()), before, gradient)
+    by_weight = gradient * nn.functional.batch_norm(x, *statistics, eps=layer.eps)
+    positions = tuple(range(2, gradient.ndim))
+    samples = {layer.weight: by_weight, layer.bias: gradient}
+    return {key: v.sum(dim=positions) if positions else v for key, v in samples.items()}
+
+
+def _product_rule(
+    layer: nn.Module, inputs: list[torch.Tensor], gradient: torch.Tensor
+) -> dict[nn.Parameter, Sample]:
+    """The rule for a large weight: no gradient per example is held."""
+    if isinstance(layer, nn.Conv2d):
+        samples: dict[nn.Parameter, Sample] = {
+            layer.weight: ConvProduct(layer, inputs[0], gradient)
+        }
+        bias = gradient.flatten(2).sum(dim=2)
+    else:
+        assert isinstance(layer, nn.Linear)
+        samples = {layer.weight: LinearProduct(layer, inputs[0], gradient)}
+        bias = gradient.reshape(len(gradient), -1, gradient.shape[-1]).sum(dim=1)
+    if layer.bias is not None:
+        samples[layer.bias] = bias
+    return samples
 
 
 def _has_many_channels(module: nn.Module) -> bool:

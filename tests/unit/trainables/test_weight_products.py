@@ -1,0 +1,153 @@
+"""Gradients per example as products: norms and weighted sums against the gradients themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from gradients import relative_error
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from dpsweep.trainables.layer_gradients import MAX_TERMS, add_clipped
+from dpsweep.trainables.linear_head import clip_factors
+from dpsweep.trainables.per_example import OpacusEngine
+from dpsweep.trainables.weight_products import (
+    MIN_ENTRIES,
+    ConvProduct,
+    LinearProduct,
+    WeightProduct,
+    has_product,
+)
+
+
+def gradients_alone(layer: nn.Module, x: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """Return each example's gradient by the layer's weight, one backward pass each."""
+    rows = []
+    for one, its in zip(x, gradient):
+        (found,) = torch.autograd.grad(layer(one[None]), layer.weight, its[None])
+        rows.append(found.flatten())
+    return torch.stack(rows)
+
+
+def agree(product: WeightProduct, expected: torch.Tensor, factors: torch.Tensor) -> None:
+    norms, terms = product.norms_and_terms()
+    sizes = expected.norm(dim=1)
+    assert torch.allclose(norms, sizes, rtol=1e-5, atol=1e-6)
+    assert bool((terms >= sizes * (1 - 1e-5)).all())
+    whole = product.weighted_sum(factors).flatten()
+    assert relative_error([whole], [factors @ expected]) < 1e-5
+    assert relative_error([product.each()], [expected]) < 1e-5
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    out=st.sampled_from([1, 3, 40]),
+    into=st.sampled_from([1, 5, 30]),
+    kernel=st.integers(1, 3),
+    stride=st.integers(1, 3),
+    padding=st.integers(0, 2),
+    dilation=st.integers(1, 2),
+    size=st.integers(5, 9),
+    seed=st.integers(0, 2**16),
+)
+def test_convolutions(
+    out: int, into: int, kernel: int, stride: int, padding: int, dilation: int, size: int, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    layer = nn.Conv2d(into, out, kernel, stride, padding=padding, dilation=dilation, bias=False)
+    x = torch.randn(4, into, size, size + 1)
+    gradient = torch.randn_like(layer(x))
+    expected = gradients_alone(layer, x, gradient)
+    agree(ConvProduct(layer, x, gradient), expected, torch.tensor([1.0, 0.5, 0.0, 2.0]))
+
+
+@pytest.mark.parametrize("positions", [(), (1,), (3,), (2, 5), (200,)])
+def test_linear_layers(positions: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(24, 40, bias=False)
+    x = torch.randn(5, *positions, 24)
+    gradient = torch.randn(5, *positions, 40)
+    expected = gradients_alone(layer, x, gradient)
+    factors = torch.tensor([1.0, 0.5, 0.0, 2.0, 1e-3])
+    agree(LinearProduct(layer, x, gradient), expected, factors)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("where", ["input", "gradient"])
+def test_an_example_that_is_not_finite_adds_zero_and_hurts_no_other(bad: float, where: str) -> None:
+    torch.manual_seed(0)
+    layer = nn.Conv2d(3, 8, 3, bias=False)
+    x, gradient = torch.randn(4, 3, 6, 6), torch.randn(4, 8, 4, 4)
+    (x if where == "input" else gradient)[1, 0, 2, 2] = bad
+    others = torch.tensor([0, 2, 3])
+    expected = gradients_alone(layer, x[others], gradient[others])
+    total = torch.zeros_like(layer.weight)
+    add_clipped([total], [ConvProduct(layer, x, gradient)], 0.7, clip_factors)
+    clipped = clip_factors(expected.norm(dim=1), 0.7) @ expected
+    assert relative_error([total.flatten()], [clipped]) < 1e-5
+
+
+def test_terms_that_cancel_cannot_bring_more_than_the_bound() -> None:
+    """Two positions with opposite gradients of 1e12: what is left of them is rounding alone."""
+    layer = nn.Linear(64, 64, bias=False)
+    g, a = 1e6 * torch.randn(64), 1e6 * torch.randn(64)
+    x = torch.stack([a, a * (1 + 1e-7)])[None].expand(1, 2, 64).contiguous()
+    gradient = torch.stack([g, -g])[None]
+    product = LinearProduct(layer, x, gradient)
+    norms, terms = product.norms_and_terms()
+    assert float(terms[0]) > 1e3 * float(norms[0])
+    total = torch.zeros_like(layer.weight)
+    add_clipped([total], [product], 1.0, clip_factors)
+    assert float(total.norm()) <= 1.0
+    # The same through the engine's arithmetic without the guard would be free to exceed it.
+    factor = clip_factors(norms, 1.0)
+    assert float(factor) * float(terms) > MAX_TERMS
+
+
+@pytest.mark.parametrize("chunk", [2, 7])
+def test_the_engine_sums_what_a_loop_sums(chunk: int) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 40, 3, stride=2), nn.GroupNorm(4, 40),
+        nn.ReLU(), nn.Flatten(), nn.Linear(40 * 9, 64), nn.ReLU(), nn.Linear(64, 3),
+    )  # fmt: skip
+    assert sum(has_product(layer) for layer in model) == 2
+    x, y = torch.randn(9, 1, 8, 8), torch.randint(0, 3, (9,))
+    rows = np.array([0, 2, 3, 5, 8])
+    engine = OpacusEngine(model, chunk)
+    sums = engine.clipped_gradient_sum(x, y, rows, 0.5)
+    expected = [torch.zeros_like(p) for p in model.parameters()]
+    for row in rows:
+        loss = nn.functional.cross_entropy(model(x[row : row + 1]), y[row : row + 1])
+        found = torch.autograd.grad(loss, list(model.parameters()))
+        norm = torch.cat([g.flatten() for g in found]).norm()
+        for total, g in zip(expected, found):
+            total += g * min(1.0, 0.5 / float(norm))
+    assert relative_error(sums, expected) < 1e-5
+
+
+def test_a_weight_that_is_used_twice() -> None:
+    torch.manual_seed(0)
+    shared = nn.Linear(70, 70)
+    model = nn.Sequential(shared, nn.Tanh(), shared, nn.Tanh(), nn.Linear(70, 2))
+    assert has_product(shared)
+    x, y = torch.randn(4, 70), torch.randint(0, 2, (4,))
+    sums = OpacusEngine(model, 4).clipped_gradient_sum(x, y, np.arange(4), 1e6)
+    loss = nn.functional.cross_entropy(model(x), y, reduction="sum")
+    assert relative_error(sums, list(torch.autograd.grad(loss, list(model.parameters())))) < 1e-5
+
+
+def test_which_layers_are_products() -> None:
+    large = MIN_ENTRIES
+    assert has_product(nn.Linear(large, 1))
+    assert not has_product(nn.Linear(large - 1, 1))
+    assert not has_product(nn.Conv2d(64, 64, 3, padding="same"))
+    assert not has_product(nn.Conv2d(64, 64, 3, padding=1, padding_mode="reflect"))
+    assert not has_product(nn.Conv2d(64, 64, 3).requires_grad_(False))
+
+    class Scaled(nn.Linear):
+        pass
+
+    assert not has_product(Scaled(large, 2))

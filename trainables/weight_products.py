@@ -1,0 +1,198 @@
+"""Gradients per example of large weights, as the products that they are.
+
+The gradient of example n by a weight is G_n A_n^T, G_n the gradient by the layer's output and A_n
+its (unfolded) input. Clipping needs the norm of each and one weighted sum of all. So each product
+is formed in a small buffer, measured and forgotten, and the sum is one product over the whole
+chunk: no gradient per example is ever held. The clipped sum is that of Abadi et al. 2016, algorithm
+1 (https://arxiv.org/abs/1607.00133); only the order of the work differs.
+
+Guarantees:
+    The norm is that of the product itself, not a bound on it. Norm and sum are rounded on
+    different ways, by at most about 1e-7 of the sum of the products' terms. Where the terms of an
+    example cancel almost entirely, ``terms`` says how large they are, and ``add_clipped`` scales
+    the example so that this rounding stays below 1e-4 of C.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import nn
+
+#: Bytes of the products in one block of examples on the CPU: they stay in the cache.
+CPU_BLOCK_BYTES = 2**20
+#: The same on the GPU, where few large products win.
+CUDA_BLOCK_BYTES = 2**26
+#: How much a multiplication between positions costs, in those of the product itself.
+GRAM_COST = 3
+#: Smaller weights are cheaper as gradients per example.
+MIN_ENTRIES = 4096
+
+
+class WeightProduct(ABC):
+    """The gradients by one weight of every example of a chunk.
+
+    Attributes:
+        gradient: Gradient by the layer's output, float (chunk, out, positions).
+    """
+
+    def __init__(self, gradient: torch.Tensor) -> None:
+        self.gradient = gradient
+
+    def __len__(self) -> int:
+        return len(self.gradient)
+
+    @abstractmethod
+    def inputs(self, begin: int, end: int) -> torch.Tensor:
+        """Return the unfolded inputs of some examples, float (examples, columns, positions)."""
+
+    @abstractmethod
+    def weighted_sum(self, factors: torch.Tensor) -> torch.Tensor:
+        """Return the sum of the gradients times ``factors`` (chunk,), like the weight.
+
+        A factor of zero leaves an example out, whatever its values.
+        """
+
+    @property
+    @abstractmethod
+    def _shape(self) -> tuple[int, int]:
+        """Rows and columns of one gradient."""
+
+    def norms_and_terms(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the norm of each gradient, and the sum of |g_t||a_t| over positions: (chunk,)."""
+        rows, columns = self._shape
+        positions = self.gradient.shape[2]
+        # Products between positions, in double precision, where these are few.
+        by_positions = GRAM_COST * positions * (rows + columns) < rows * columns
+        entries = positions * (rows + columns) if by_positions else rows * columns
+        budget = CUDA_BLOCK_BYTES if self.gradient.is_cuda else CPU_BLOCK_BYTES
+        block = max(1, budget // (4 * max(entries, positions * columns)))
+        norm = torch.linalg.vector_norm
+        norms, terms = [], []
+        for begin in range(0, len(self), block):
+            g, a = self.gradient[begin : begin + block], self.inputs(begin, begin + block)
+            norms.append(_norms_by_positions(g, a) if by_positions else _norms_of_products(g, a))
+            terms.append((norm(g, dim=1) * norm(a, dim=1)).sum(dim=1))
+        return torch.cat(norms), torch.cat(terms)
+
+    def each(self) -> torch.Tensor:
+        """Return every gradient, (chunk, entries): for layers that are used more than once."""
+        product = torch.bmm(self.gradient, self.inputs(0, len(self)).transpose(1, 2))
+        return product.flatten(1)
+
+    def _scaled(self, factors: torch.Tensor) -> torch.Tensor:
+        """Return the gradients by outputs times factors, zero where the factor is."""
+        scaled = self.gradient * factors[:, None, None]
+        is_out = factors == 0
+        return scaled.masked_fill(is_out[:, None, None], 0.0) if bool(is_out.any()) else scaled
+
+
+def _norms_of_products(g: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
+    product = torch.bmm(g, a.transpose(1, 2))
+    return torch.linalg.vector_norm(product.flatten(1), dim=1)
+
+
+def _norms_by_positions(g: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
+    """Return |G A^T| = sqrt(sum_st (g_s g_t)(a_s a_t)), s and t positions.
+
+    In double precision the rounding is below 1e-7 of the sum of terms, as that of the product is.
+    """
+    g, a = g.double(), a.double()
+    squares = (torch.bmm(g.transpose(1, 2), g) * torch.bmm(a.transpose(1, 2), a)).sum(dim=(1, 2))
+    # Where terms cancel, rounding may leave less than zero; what is not a number stays so.
+    return squares.clamp(min=0.0).sqrt().float()
+
+
+class ConvProduct(WeightProduct):
+    """Of a plain ``nn.Conv2d`` (see ``has_product``).
+
+    Args:
+        layer: The convolution.
+        x: Its input, float (chunk, channels, height, width).
+        gradient: Gradient by its output, (chunk, out channels, height, width).
+    """
+
+    def __init__(self, layer: nn.Conv2d, x: torch.Tensor, gradient: torch.Tensor) -> None:
+        super().__init__(gradient.flatten(2))
+        self._layer, self._x, self._size = layer, x, gradient.shape[2:]
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        return self._layer.out_channels, self._layer.weight[0].numel()
+
+    def inputs(self, begin: int, end: int) -> torch.Tensor:
+        """See ``WeightProduct``."""
+        x, layer = self._x[begin:end], self._layer
+        if layer.kernel_size == (1, 1) and layer.stride == (1, 1) and not any(layer.padding):
+            return x.flatten(2)
+        return nn.functional.unfold(
+            x, layer.kernel_size, layer.dilation, layer.padding, layer.stride
+        )
+
+    def weighted_sum(self, factors: torch.Tensor) -> torch.Tensor:
+        """See ``WeightProduct``; one backward pass of the convolution."""
+        layer, x, is_out = self._layer, self._x, factors == 0
+        if bool(is_out.any()):
+            x = x.masked_fill(is_out[:, None, None, None], 0.0)
+        scaled = self._scaled(factors).unflatten(2, self._size)
+        return nn.grad.conv2d_weight(
+            x, layer.weight.shape, scaled, layer.stride, layer.padding, layer.dilation
+        )
+
+
+class LinearProduct(WeightProduct):
+    """Of a ``nn.Linear``.
+
+    Args:
+        layer: The layer.
+        x: Its input, float (chunk, ..., in).
+        gradient: Gradient by its output, (chunk, ..., out).
+    """
+
+    def __init__(self, layer: nn.Linear, x: torch.Tensor, gradient: torch.Tensor) -> None:
+        super().__init__(gradient.reshape(len(x), -1, layer.out_features).transpose(1, 2))
+        self._layer = layer
+        self._x = x.reshape(len(x), -1, layer.in_features).transpose(1, 2)
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        return self._layer.out_features, self._layer.in_features
+
+    def inputs(self, begin: int, end: int) -> torch.Tensor:
+        """See ``WeightProduct``."""
+        return self._x[begin:end]
+
+    def norms_and_terms(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """See ``WeightProduct``; with one position the norm is |g||a|."""
+        if self.gradient.shape[2] != 1:
+            return super().norms_and_terms()
+        norm = torch.linalg.vector_norm
+        norms = norm(self.gradient, dim=(1, 2)) * norm(self._x, dim=(1, 2))
+        return norms, norms
+
+    def weighted_sum(self, factors: torch.Tensor) -> torch.Tensor:
+        """See ``WeightProduct``."""
+        x, is_out = self._x, factors == 0
+        if bool(is_out.any()):
+            x = x.masked_fill(is_out[:, None, None], 0.0)
+        g = self._scaled(factors).transpose(0, 1).flatten(1)
+        return g @ x.transpose(0, 1).flatten(1).T
+
+
+def has_product(layer: nn.Module) -> bool:
+    """Say whether a layer's weight is large, and its gradient a product that is known here.
+
+    >>> has_product(nn.Conv2d(64, 64, 3)), has_product(nn.Conv2d(64, 64, 3, groups=64))
+    (True, False)
+    """
+    if type(layer) is nn.Linear:
+        return layer.weight.requires_grad and layer.weight.numel() >= MIN_ENTRIES
+    return (
+        type(layer) is nn.Conv2d
+        and layer.weight.requires_grad
+        and layer.weight.numel() >= MIN_ENTRIES
+        and layer.groups == 1
+        and isinstance(layer.padding, tuple)
+        and layer.padding_mode == "zeros"
+    )
