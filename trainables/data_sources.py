@@ -1,4 +1,4 @@
-"""Where records come from: digits, fashion_mnist, npz files and folders of images.
+"""Where records come from: digits, fashion_mnist, npz files, folders of images, and text.
 
 A source says its public facts (shape, classes, declared number of records) without opening a
 private record, and reads the arrays when asked. Loads no torch.
@@ -22,6 +22,7 @@ from dpsweep.registry import did_you_mean
 
 if TYPE_CHECKING:
     from dpsweep.spec import DataSpec
+    from dpsweep.trainables.text_data import TextInfo
 
 #: Where the Debian package dataset-fashion-mnist puts its files.
 FASHION_MNIST_PATH = Path("/usr/share/datasets/fashion-mnist")
@@ -47,13 +48,17 @@ class Source:
     """The public facts of a dataset, and how to read it.
 
     Attributes:
-        input_shape: Shape of one record, (channels, height, width) or (features,).
-        num_classes: Number of classes.
+        input_shape: Shape of one record: (channels, height, width), (features,) or (tokens,).
+        num_classes: Number of classes or attributes; the vocabulary for ``causal_lm``.
         class_names: One name per class.
         num_records: Declared (public) number of records in the training source.
         own_validation: Records of a separate validation part, or None without one.
         own_test: Records of a separate test part, or None without one.
-        read: Returns ``train`` and the own parts as (float32 inputs, int64 labels).
+        read: Returns ``train`` and the own parts as inputs (float32, or int64 token ids) and
+            labels (int64; float32 for ``multi_label``).
+        read_labels: Returns the labels of an own part, ``validation`` or ``test``, alone; None
+            where nothing needs them.
+        text: What must be known of token ids; None for other records.
     """
 
     input_shape: tuple[int, ...]
@@ -63,6 +68,8 @@ class Source:
     own_validation: int | None
     own_test: int | None
     read: Callable[[], dict[str, Arrays]]
+    read_labels: Callable[[str], np.ndarray] | None = None
+    text: TextInfo | None = None
 
 
 def open_source(spec: DataSpec) -> Source:
@@ -76,6 +83,7 @@ def open_source(spec: DataSpec) -> Source:
         "fashion_mnist": _fashion_mnist,
         "npz": _npz,
         "image_folder": _image_folder,
+        "text": _text,
     }
     if spec.dataset not in openers:
         hint = did_you_mean(spec.dataset, list(openers))
@@ -84,6 +92,12 @@ def open_source(spec: DataSpec) -> Source:
             fix=(hint + " " if hint else "") + f"known: {', '.join(openers)}",
         )
     return openers[spec.dataset](spec)
+
+
+def _text(spec: DataSpec) -> Source:
+    from dpsweep.trainables.text_data import open_text
+
+    return open_text(spec)
 
 
 def _known_size(spec: DataSpec, num_records: int) -> int:
@@ -96,7 +110,12 @@ def _known_size(spec: DataSpec, num_records: int) -> int:
     return num_records
 
 
-def _declared_size(spec: DataSpec) -> int:
+def declared_size(spec: DataSpec) -> int:
+    """Return ``data.num_records``, which a dataset without a published size needs.
+
+    Raises:
+        DataError: It is missing.
+    """
     if spec.num_records is None or spec.num_records < 1:
         raise DataError(
             f"data.num_records is missing for {spec.dataset}",
@@ -106,7 +125,12 @@ def _declared_size(spec: DataSpec) -> int:
     return int(spec.num_records)
 
 
-def _path_of(spec: DataSpec, what: str) -> Path:
+def path_of(spec: DataSpec, what: str) -> Path:
+    """Return ``data.path``, which should name ``what``.
+
+    Raises:
+        DataError: It is missing.
+    """
     if spec.path is None:
         raise DataError(f"data.path is missing for {spec.dataset}", fix=f"name {what}")
     return Path(spec.path).expanduser()
@@ -146,7 +170,7 @@ def _fashion_mnist(spec: DataSpec) -> Source:
             if images.shape[1:] != (28, 28) or len(images) != len(labels):
                 raise DataError(f"fashion_mnist: {image_path.name} and its labels do not fit")
             inputs = np.multiply(images[:, None], np.float32(1 / 255), dtype=np.float32)
-            parts[part] = (inputs, _checked_labels(labels, 10, label_path.name))
+            parts[part] = (inputs, checked_labels(labels, 10, label_path.name))
         return parts
 
     size = _known_size(spec, 60_000)
@@ -170,7 +194,7 @@ def _read_idx(path: Path, *, dimensions: int) -> np.ndarray:
 
 
 def _npz(spec: DataSpec) -> Source:
-    path = _path_of(spec, "an .npz file with x_train and y_train")
+    path = path_of(spec, "an .npz file with x_train and y_train")
     if spec.num_classes is None:
         raise DataError(
             "data.num_classes is missing for npz",
@@ -179,7 +203,7 @@ def _npz(spec: DataSpec) -> Source:
     if not path.is_file():
         raise DataError(f"no file {path}", fix="set data.path to an .npz file")
     num_classes = int(spec.num_classes)
-    headers = _npz_headers(path)
+    headers = npz_headers(path)
     for key in ("x_train", "y_train"):
         if key not in headers:
             hint = did_you_mean(key, list(headers))
@@ -190,7 +214,7 @@ def _npz(spec: DataSpec) -> Source:
     parts = [part for part in ("train", "val", "test") if f"x_{part}" in headers]
     input_shape = headers["x_train"][0][1:]
     for part in parts:
-        _check_headers(part, headers, input_shape)
+        _check_headers(part, headers, input_shape, num_classes, spec.task)
 
     def read() -> dict[str, Arrays]:
         arrays = {}
@@ -200,9 +224,14 @@ def _npz(spec: DataSpec) -> Source:
                 inputs = _checked_inputs(file[f"x_{part}"], f"x_{part}")
                 arrays[name] = (
                     inputs,
-                    _checked_labels(file[f"y_{part}"], num_classes, f"y_{part}"),
+                    checked_labels(file[f"y_{part}"], num_classes, f"y_{part}", spec.task),
                 )
         return arrays
+
+    def read_labels(part: str) -> np.ndarray:
+        name = f"y_{'val' if part == 'validation' else part}"
+        with np.load(path, allow_pickle=False) as file:
+            return checked_labels(file[name], num_classes, name, spec.task)
 
     sizes = {part: headers[f"x_{part}"][0][0] for part in parts}
     names = tuple(str(label) for label in range(num_classes))
@@ -210,15 +239,20 @@ def _npz(spec: DataSpec) -> Source:
         input_shape,
         num_classes,
         names,
-        _declared_size(spec),
+        declared_size(spec),
         sizes.get("val"),
         sizes.get("test"),
         read,
+        read_labels,
     )
 
 
-def _npz_headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-    """Return shape and dtype of every array, without reading a record."""
+def npz_headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Return shape and dtype of every array of an .npz file, without reading a record.
+
+    Raises:
+        DataError: The file is no .npz file.
+    """
     headers = {}
     try:
         with zipfile.ZipFile(path) as archive:
@@ -236,7 +270,11 @@ def _npz_headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
 
 
 def _check_headers(
-    part: str, headers: Mapping[str, tuple[tuple[int, ...], Any]], input_shape: tuple[int, ...]
+    part: str,
+    headers: Mapping[str, tuple[tuple[int, ...], Any]],
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    task: str,
 ) -> None:
     shape, dtype = headers[f"x_{part}"]
     label_shape, label_dtype = headers[f"y_{part}"]
@@ -251,6 +289,13 @@ def _check_headers(
         raise DataError(
             f"x_{part} has dtype {dtype}", fix="scale it and store floats, for example x / 255"
         )
+    if task == "multi_label":
+        if label_shape != (shape[0], num_classes):
+            raise DataError(
+                f"y_{part} has shape {label_shape}, not {(shape[0], num_classes)}",
+                fix="store one row of attributes a record; data.num_classes is their number",
+            )
+        return
     if label_dtype.kind not in "iu":
         raise DataError(f"y_{part} has dtype {label_dtype}", fix="store class numbers from 0")
     if len(label_shape) != 1:
@@ -268,7 +313,18 @@ def _checked_inputs(values: np.ndarray, name: str) -> np.ndarray:
     return inputs
 
 
-def _checked_labels(values: np.ndarray, num_classes: int, name: str) -> np.ndarray:
+def checked_labels(
+    values: np.ndarray, num_classes: int, name: str, task: str = "classification"
+) -> np.ndarray:
+    """Return class numbers as int64; the attributes of ``multi_label``, 0 or 1, as float32.
+
+    Raises:
+        DataError: A label is none of these; which one stays unsaid, as labels are private.
+    """
+    if task == "multi_label":
+        if not np.isin(values, (0, 1)).all():
+            raise DataError(f"{name} has attributes that are not 0 or 1", fix="store 0 and 1")
+        return np.ascontiguousarray(values, dtype=np.float32)
     if len(values) and (values.min() < 0 or values.max() >= num_classes):
         raise DataError(
             f"{name} has labels outside 0..{num_classes - 1}",
@@ -278,7 +334,7 @@ def _checked_labels(values: np.ndarray, num_classes: int, name: str) -> np.ndarr
 
 
 def _image_folder(spec: DataSpec) -> Source:
-    root = _path_of(spec, "a directory with one folder per class")
+    root = path_of(spec, "a directory with one folder per class")
     if not root.is_dir():
         raise DataError(f"no directory {root}", fix="set data.path to an existing directory")
     size = _image_size(spec)
@@ -309,10 +365,11 @@ def _image_folder(spec: DataSpec) -> Source:
         (channels, *size),
         len(classes),
         classes,
-        _declared_size(spec),
+        declared_size(spec),
         len(files["validation"]) if "validation" in files else None,
         len(files["test"]) if "test" in files else None,
         read,
+        lambda part: np.array([label for _, label in files[part]], np.int64),
     )
 
 

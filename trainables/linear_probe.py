@@ -13,7 +13,7 @@ import numpy as np
 
 from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.events import Plan
-from dpsweep.trainables.classifier import TRAIN_HYPERPARAMETERS, num_private_of, score
+from dpsweep.trainables.classifier import TRAIN_HYPERPARAMETERS, num_private_of
 from dpsweep.trainables.feature_choice import (
     FEATURE_HYPERPARAMETERS,
     feature_problems,
@@ -22,6 +22,7 @@ from dpsweep.trainables.feature_choice import (
     with_defaults,
 )
 from dpsweep.trainables.method import Method, RunContext
+from dpsweep.trainables.tasks import score
 
 if TYPE_CHECKING:
     import torch

@@ -89,6 +89,10 @@ class Method(ABC):
     name: ClassVar[str]
     hyperparameters: ClassVar[tuple[Hyperparameter, ...]]
     is_private: ClassVar[bool] = True
+    #: What it can learn, as ``data.task`` names it.
+    tasks: ClassVar[frozenset[str]] = frozenset({"classification"})
+    #: Whether it can learn from token ids.
+    reads_text: ClassVar[bool] = False
 
     @classmethod
     @abstractmethod
@@ -159,6 +163,8 @@ class Method(ABC):
     @abstractmethod
     def evaluate(self, part: str) -> dict[str, float]:
         """Return ``{"accuracy": .., "loss": ..}`` on a part of the data (validation, test).
+
+        A task other than classification may add scores, see ``Task.metric_names``.
 
         The values are exact; whether they may leave the actor is decided by the caller.
         """

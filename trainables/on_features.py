@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpsweep.errors import ModelError
 from dpsweep.hyperparameters import Hyperparameter
@@ -78,6 +78,9 @@ class OnFeatures(ClassifierMethod):
     Under ``normalize.kind: private_data`` the plan's first two positions release the channel
     means and mean squares of the features, and the steps see the features normalised by them.
     """
+
+    tasks: ClassVar[frozenset[str]] = frozenset({"classification"})
+    reads_text: ClassVar[bool] = False
 
     @classmethod
     def extractor(cls, hparams: Mapping[str, Any], info: DatasetInfo) -> FeatureSpec:

@@ -17,6 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from dpsweep.errors import BadInputError, ModelError
 from dpsweep.registry import did_you_mean
 from dpsweep.trainables.models import BUILT_IN, build_untreated
+from dpsweep.trainables.text_models import text_head
 
 
 class Trains(Protocol):
@@ -211,7 +212,8 @@ def full_name(name: str) -> str:
 def head_layers(model: nn.Module) -> frozenset[str]:
     """Return the names of a classifier's last layers and of all modules in them.
 
-    timm says which they are (some networks have two); a ``Sequential`` ends with its own.
+    timm says which they are (some networks have two); a ``Sequential`` ends with its own; of
+    transformers it is what follows the encoder (``text_head``).
     """
     get_classifier = getattr(model, "get_classifier", None)
     if get_classifier is not None:
@@ -224,7 +226,7 @@ def head_layers(model: nn.Module) -> frozenset[str]:
             return frozenset(f"{last}.{path}" for path in inner)
         heads = (model[-1],)
     else:
-        heads = ()
+        heads = text_head(model)
     modules = {id(part) for head in heads if isinstance(head, nn.Module) for part in head.modules()}
     return frozenset(path for path, module in model.named_modules() if id(module) in modules)
 

@@ -17,6 +17,10 @@ from dpsweep.errors import BadInputError, ModelError
 
 #: As ``model.checkpoint``: the weights that timm publishes for a network.
 PUBLISHED = "published"
+#: As ``model.checkpoint``: the weights of the spec's section ``pretrain``.
+PRETRAIN = "pretrain"
+#: Values of ``model.checkpoint`` that name no file.
+WORDS = (PUBLISHED, PRETRAIN)
 
 #: SHA-256 -> a file or directory seen in this process with that hash.
 _SEEN: dict[str, str] = {}
@@ -38,6 +42,28 @@ class WeightsHash(str):
         digest.path = str(path.resolve())
         _SEEN[str(digest)] = digest.path
         return digest
+
+
+def checkpoint_of(named: str | None, pretrained: Path | None) -> str | None:
+    """Return the file or word that ``build_model`` starts from.
+
+    Args:
+        named: Value of ``model.checkpoint``.
+        pretrained: What the word ``pretrain`` stands for (``SweepData.pretrained``).
+    Raises:
+        ModelError: It is that word, and there are no such weights.
+
+    >>> checkpoint_of("w.pt", None), checkpoint_of("published", None), checkpoint_of(None, None)
+    ('w.pt', 'published', None)
+    """
+    if named != PRETRAIN:
+        return named
+    if pretrained is None:
+        raise ModelError(
+            "model.checkpoint: pretrain, but the trial was given no pre-trained weights",
+            fix="add the section pretrain to the spec, and run it again",
+        )
+    return str(pretrained)
 
 
 def hash_of(path: Path) -> str:

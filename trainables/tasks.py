@@ -1,0 +1,221 @@
+"""What a network is trained to say: one class, several attributes, or the next token.
+
+A task is its loss and its scores, which ``score`` takes on a part of the data. Loads no torch until
+one of them is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from dpsweep.errors import BadInputError, DataError
+
+if TYPE_CHECKING:
+    import torch
+
+    from dpsweep.trainables.data import SweepData
+    from dpsweep.trainables.layer_gradients import Loss
+
+#: Label of a position whose next token does not count; torch's cross-entropy leaves it out.
+IGNORED = -100
+
+
+class Tally(NamedTuple):
+    """What a block of records adds to the scores.
+
+    Attributes:
+        correct: Correct answers, int64: a single number, or one per attribute.
+        asked: Answers that were asked for, of each attribute where there are several.
+        loss: Sum of their losses, nats.
+    """
+
+    correct: torch.Tensor
+    asked: int
+    loss: float
+
+
+class Task:
+    """One class a record: cross-entropy, and the share of records that are correct.
+
+    Labels are int64 (records,), outputs (records, classes).
+    """
+
+    name: ClassVar[str] = "classification"
+    #: Names of the scores, without those of single attributes.
+    score_names: ClassVar[tuple[str, ...]] = ("accuracy", "loss")
+
+    @property
+    def loss_sum(self) -> Loss:
+        """From outputs and labels to the sum of the losses of the examples, nats.
+
+        The loss of an example depends on its own outputs alone.
+        """
+        from dpsweep.trainables.layer_gradients import cross_entropy_sum
+
+        return cross_entropy_sum
+
+    def tally(self, outputs: torch.Tensor, labels: torch.Tensor) -> Tally:
+        """Count the answers of a block of records."""
+        correct = (outputs.argmax(dim=1) == labels).sum()
+        return Tally(correct, len(labels), float(self.loss_sum(outputs, labels)))
+
+    def scores(self, tallies: Sequence[Tally], class_names: Sequence[str]) -> dict[str, float]:
+        """Return ``score_names``, and one accuracy per attribute where there are several.
+
+        Args:
+            tallies: Those of all blocks.
+            class_names: Names of the classes or attributes.
+        Raises:
+            DataError: Nothing was asked for.
+        """
+        count = sum(tally.asked for tally in tallies)
+        if count == 0:
+            raise DataError("there is nothing to score: no record has an answer that counts")
+        correct = sum(tally.correct.cpu() for tally in tallies)
+        return {
+            "accuracy": float(correct.double().mean()) / count,  # type: ignore[union-attr]
+            "loss": sum(tally.loss for tally in tallies) / count,
+        }
+
+    def metric_names(self, class_names: Sequence[str]) -> tuple[str, ...]:
+        """Return the names of all that ``scores`` returns."""
+        return self.score_names
+
+
+class MultiLabel(Task):
+    """Several attributes a record, each 0 or 1, as in CelebA: one logit per attribute.
+
+    The loss is the sigmoid cross-entropy, mean over the attributes. Labels are float32
+    (records, attributes), outputs the same; a logit above 0 says 1. ``accuracy`` is the mean over
+    the attributes, ``accuracy/NAME`` that of one (Bu et al. 2024, https://arxiv.org/abs/2210.00036,
+    section 4.3).
+    """
+
+    name = "multi_label"
+
+    @property
+    def loss_sum(self) -> Loss:
+        """See ``Task``."""
+        return _attributes_sum
+
+    def tally(self, outputs: torch.Tensor, labels: torch.Tensor) -> Tally:
+        """See ``Task``; counts per attribute."""
+        correct = ((outputs > 0) == (labels > 0.5)).sum(dim=0)
+        return Tally(correct, len(labels), float(_attributes_sum(outputs, labels)))
+
+    def scores(self, tallies: Sequence[Tally], class_names: Sequence[str]) -> dict[str, float]:
+        """See ``Task``."""
+        found = super().scores(tallies, class_names)
+        count = sum(tally.asked for tally in tallies)
+        correct = sum(tally.correct.cpu() for tally in tallies)
+        shares = (correct.double() / count).tolist()  # type: ignore[union-attr]
+        return found | {f"accuracy/{name}": share for name, share in zip(class_names, shares)}
+
+    def metric_names(self, class_names: Sequence[str]) -> tuple[str, ...]:
+        """See ``Task``."""
+        return (*self.score_names, *(f"accuracy/{name}" for name in class_names))
+
+
+class CausalLM(Task):
+    """The next token at every position of a text: cross-entropy over the vocabulary.
+
+    Labels are int64 (records, length): the token after each position, ``IGNORED`` where none
+    counts. Outputs are (records, length, vocabulary). In training, the loss of a record is the
+    mean over its tokens that count, so that a long text weighs as a short one and a record has one
+    bounded gradient; a record without any has loss 0. Scores are over tokens: ``loss`` is nats per
+    token of the whole part, ``perplexity`` its exponential, ``accuracy`` the share of next tokens
+    that have the largest logit.
+    """
+
+    name = "causal_lm"
+    score_names = ("accuracy", "loss", "perplexity")
+
+    @property
+    def loss_sum(self) -> Loss:
+        """See ``Task``."""
+        return _next_token_sum
+
+    def tally(self, outputs: torch.Tensor, labels: torch.Tensor) -> Tally:
+        """See ``Task``; counts over tokens."""
+        counts = labels != IGNORED
+        correct = ((outputs.argmax(dim=-1) == labels) & counts).sum()
+        return Tally(correct, int(counts.sum()), float(_token_losses(outputs, labels).sum()))
+
+    def scores(self, tallies: Sequence[Tally], class_names: Sequence[str]) -> dict[str, float]:
+        """See ``Task``."""
+        import torch
+
+        found = super().scores(tallies, class_names)
+        loss = torch.tensor(found["loss"], dtype=torch.float64)
+        return found | {"perplexity": float(loss.exp())}
+
+
+TASKS = {task.name: task for task in (Task(), MultiLabel(), CausalLM())}
+
+
+def task_of(name: str) -> Task:
+    """Return a task by its name in ``data.task``.
+
+    >>> task_of("causal_lm").metric_names(())
+    ('accuracy', 'loss', 'perplexity')
+    >>> task_of("multi_label").metric_names(("smiling",))
+    ('accuracy', 'loss', 'accuracy/smiling')
+
+    Raises:
+        BadInputError: There is none.
+    """
+    if name not in TASKS:
+        raise BadInputError(f"unknown data.task {name!r}", fix=f"one of {', '.join(TASKS)}")
+    return TASKS[name]
+
+
+def score(
+    model: torch.nn.Module, data: SweepData, part: str, *, block: int, device: str
+) -> dict[str, float]:
+    """Return the scores of the data's task on a part: accuracy, loss (nats) and perhaps others.
+
+    Args:
+        model: Records to logits, as the task wants them (``Task``); left in eval mode.
+        data: The records; features stored in half precision are widened block by block.
+        part: ``validation`` or ``test``.
+        block: Records that are scored at once.
+        device: Where the model is.
+    Raises:
+        DataError: The part has no record.
+    """
+    import torch
+
+    from dpsweep.trainables.data import part_tensors
+
+    inputs, labels = part_tensors(data, part)
+    if len(labels) == 0:
+        raise DataError(f"the data has no {part} part", fix=f"give data.{part}.fraction")
+    model.eval()
+    task = task_of(data.info.task)
+    kind = torch.float32 if inputs.is_floating_point() else inputs.dtype
+    tallies = []
+    with torch.no_grad():
+        for begin in range(0, len(labels), block):
+            x = inputs[begin : begin + block].to(device, kind)
+            tallies.append(task.tally(model(x), labels[begin : begin + block].to(device)))
+    return task.scores(tallies, data.info.class_names)
+
+
+def _attributes_sum(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    from torch.nn.functional import binary_cross_entropy_with_logits
+
+    losses = binary_cross_entropy_with_logits(logits, labels, reduction="sum")
+    return losses / logits.shape[1]
+
+
+def _next_token_sum(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    counts = (labels != IGNORED).sum(dim=1).clamp(min=1)
+    return (_token_losses(logits, labels).sum(dim=1) / counts).sum()
+
+
+def _token_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return (records, length), 0 where no token counts."""
+    from torch.nn.functional import cross_entropy
+
+    return cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")

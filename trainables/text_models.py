@@ -1,0 +1,328 @@
+"""Networks of transformers on token ids: encoders with a classifier, and language models.
+
+``text/DIRECTORY`` is a directory that ``save_pretrained`` wrote; its weights are public. The
+network maps ids (batch, tokens) to logits and is written as a graph, so that an exported one holds
+no class of this package and loads with torch and transformers alone. All dropout of the
+configuration is set to 0: noise and clipping regularise already, and every example's gradient is
+then a function of the example.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import operator
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx, nn
+
+from dpsweep.errors import BadInputError, ModelError
+
+if TYPE_CHECKING:
+    from dpsweep.trainables.data import DatasetInfo
+
+#: What the name of such a network begins with.
+TEXT = "text/"
+#: Names of a network's parts within the graph.
+_ENCODER, _CLASSIFIER, _WITH_HEAD, _LANGUAGE_MODEL = (
+    "encoder",
+    "classifier",
+    "network",
+    "language_model",
+)
+
+
+def build_text(name: str, info: DatasetInfo) -> nn.Module:
+    """Return a network on the CPU: ids int64 (batch, tokens) -> float32 logits.
+
+    Logits are (batch, classes), or (batch, tokens, vocabulary) for ``causal_lm``; the vocabulary
+    of the network may be larger than the tokenizer's. Which parts are random, from torch's global
+    generator, follows from the weights that the directory lacks:
+
+    - An encoder with transformers' own head for classification, where all that is missing belongs
+      to the head (RoBERTa's head, the last layer of a BERT whose pooler is trained, GPT-2's score).
+    - Else, or where a directory of sentence-transformers asks for it (``1_Pooling``), the mean of
+      the encoder's outputs over a record's tokens and a new linear classifier: a pooler with
+      random weights, frozen within the body, would throw away what the encoder knows.
+    - A language model must be complete.
+
+    Padding is masked for classification. It needs no mask in a language model, where it comes
+    last and no position sees what comes later.
+
+    Args:
+        name: ``text/DIRECTORY``, an absolute path.
+        info: What the data is: task, tokens per record, vocabulary, pad id.
+    Raises:
+        ModelError: The network cannot be built for this data, weights are missing, or records
+            influence each other.
+        BadInputError: There is no such directory, its path is relative, or the data is no text.
+    """
+    text = info.text
+    if text is None or not name.startswith(TEXT):
+        what = "is text" if text is not None else "is no text"
+        raise BadInputError(
+            f"model.name {name} does not fit the data, which {what}",
+            fix="use dataset: text with model.name: text/DIRECTORY, and only with it",
+        )
+    directory = Path(name.removeprefix(TEXT)).expanduser()
+    if not directory.is_absolute():
+        raise BadInputError(
+            f"{directory} is a relative path, and trials run in directories of their own",
+            fix=f"give {TEXT}{directory.absolute()}",
+        )
+    if not (directory / "config.json").is_file():
+        raise BadInputError(
+            f"no network of transformers in {directory}",
+            because="there is no config.json",
+            fix="give text/DIRECTORY, with a directory written by save_pretrained",
+        )
+    if info.task == "causal_lm":
+        network, missing = _load("AutoModelForCausalLM", directory, info)
+        if missing:
+            raise _incomplete(directory, missing)
+        parts: dict[str, nn.Module] = {_LANGUAGE_MODEL: network}
+    else:
+        parts = _classifier(directory, info)
+        network = next(iter(parts.values()))
+    known = network.get_input_embeddings().num_embeddings
+    if known < text.vocabulary_size:
+        raise ModelError(
+            f"{name} knows {known} tokens, and the tokenizer has {text.vocabulary_size}",
+            fix="use the tokenizer that the network was trained with (data.tokenizer)",
+        )
+    for module in network.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(module, nn.Embedding):
+            module.padding_idx = None  # Opacus knows no exception; masked padding has no gradient
+    model = _with_positions(parts, name, info)
+    _probe(model, name, info)
+    return model.train()
+
+
+def text_head(model: nn.Module) -> tuple[nn.Module, ...]:
+    """Return the layers of a network of ``build_text`` that are its classifier.
+
+    They are what transformers puts after the encoder, or the new linear layer. A language model
+    has none: its last layer is trained with the rest, and often is its embedding.
+    """
+    if not isinstance(model, fx.GraphModule):
+        return ()
+    parts = dict(model.named_children())
+    if _CLASSIFIER in parts:
+        return (parts[_CLASSIFIER],)
+    if _WITH_HEAD not in parts:
+        return ()
+    network = parts[_WITH_HEAD]
+    body = getattr(network, "base_model_prefix", "")
+    return tuple(part for name, part in network.named_children() if name != body)
+
+
+def is_language_model(model: nn.Module) -> bool:
+    """Say whether a network of ``build_text`` is a language model, which has no classifier."""
+    return isinstance(model, fx.GraphModule) and _LANGUAGE_MODEL in dict(model.named_children())
+
+
+def _classifier(directory: Path, info: DatasetInfo) -> dict[str, nn.Module]:
+    """Return the parts of a classifier; see ``build_text`` for the choice."""
+    if not _asks_for_mean(directory):
+        network, missing = _load("AutoModelForSequenceClassification", directory, info)
+        body = f"{network.base_model_prefix}."
+        if not any(key.startswith(body) for key in missing):
+            return {_WITH_HEAD: network}
+    encoder, missing = _load("AutoModel", directory, info)
+    if getattr(encoder, "pooler", None) is not None:
+        encoder.pooler = None  # it would stand unused beside the mean
+    missing = {key for key in missing if not key.startswith("pooler.")}
+    if missing:
+        raise _incomplete(directory, missing)
+    return {_ENCODER: encoder, _CLASSIFIER: nn.Linear(encoder.config.hidden_size, info.num_classes)}
+
+
+def _asks_for_mean(directory: Path) -> bool:
+    """Say whether sentence-transformers trained this encoder for the mean of its outputs."""
+    file = directory / "1_Pooling" / "config.json"
+    if not file.is_file():
+        return False
+    facts = json.loads(file.read_text(encoding="utf-8"))
+    return bool(facts.get("pooling_mode_mean_tokens") or facts.get("pooling_mode") == "mean")
+
+
+def _load(kind: str, directory: Path, info: DatasetInfo) -> tuple[Any, set[str]]:
+    """Return a network of transformers, and the names of its weights that are random."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise ModelError(
+            "text/DIRECTORY needs the package transformers, which is not installed",
+            fix="pip install 'dpsweep[text]'",
+        ) from error
+    assert info.text is not None
+    try:
+        with _quiet(transformers):
+            config = transformers.AutoConfig.from_pretrained(directory, local_files_only=True)
+            config.pad_token_id = info.text.pad_id
+            config.use_cache = False
+            if info.task != "causal_lm":
+                config.num_labels = info.num_classes
+            for key, value in config.to_dict().items():
+                if "drop" in key and type(value) is float:
+                    setattr(config, key, 0.0)
+            network, report = getattr(transformers, kind).from_pretrained(
+                directory,
+                config=config,
+                local_files_only=True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+                dtype=torch.float32,
+            )
+    except Exception as error:  # each architecture and file format raises its own kinds
+        raise ModelError(
+            f"cannot load {kind.removeprefix('Auto')} from {directory}",
+            because=" ".join(str(error).split())[:300],
+            fix="give a directory written by save_pretrained, of an encoder or a language model",
+        ) from error
+    wrong_size = {key if isinstance(key, str) else key[0] for key in report["mismatched_keys"]}
+    return network, {*map(str, report["missing_keys"]), *wrong_size}
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Keep transformers' table of missing weights and its progress bar off the screen."""
+    logging = transformers.utils.logging
+    level, shows_progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if shows_progress:
+            logging.enable_progress_bar()
+
+
+def _incomplete(directory: Path, missing: set[str]) -> ModelError:
+    # transformers would fill them with random numbers.
+    return ModelError(
+        f"weights are missing in {directory}: {', '.join(sorted(missing)[:5])}",
+        fix="give the complete network",
+    )
+
+
+def _with_positions(parts: dict[str, nn.Module], name: str, info: DatasetInfo) -> nn.Module:
+    """Return the graph, with the positions given where that changes nothing.
+
+    Networks that number the positions themselves look them up once for all records, so that a
+    table of positions has no gradient per record. RoBERTa numbers them in a way of its own, and
+    already per record.
+    """
+    plain = _graph(parts, info, gives_positions=False).eval()
+    network = next(iter(parts.values()))
+    if "position_ids" not in inspect.signature(network.forward).parameters:
+        return plain
+    given = _graph(parts, info, gives_positions=True).eval()
+    ids, _ = _examples(info)
+    with torch.no_grad():
+        wanted = _run(plain, ids, name, info)
+        try:
+            is_same = torch.equal(given(ids), wanted)
+        except (RuntimeError, ValueError, IndexError, TypeError):
+            is_same = False
+    return given if is_same else plain
+
+
+def _graph(
+    parts: dict[str, nn.Module], info: DatasetInfo, *, gives_positions: bool
+) -> fx.GraphModule:
+    assert info.text is not None
+    graph = fx.Graph()
+    call = graph.call_function
+    ids = graph.placeholder("ids")
+    ones = call(torch.ones_like, (ids,))
+    positions = call(operator.sub, (call(torch.cumsum, (ones,), {"dim": 1}), 1))
+    arguments: dict[str, Any] = {"input_ids": ids}
+    if gives_positions:
+        arguments["position_ids"] = positions
+    # The first token counts always: attention to nothing at all is not a number.
+    counts = call(
+        torch.logical_or,
+        (call(torch.ne, (ids, info.text.pad_id)), call(torch.eq, (positions, 0))),
+    )
+    mask = graph.call_method("long", (counts,))
+    arguments["attention_mask"] = ones if _LANGUAGE_MODEL in parts else mask
+    record = graph.call_module(next(iter(parts)), kwargs=arguments)
+    if _ENCODER in parts:
+        hidden = call(getattr, (record, "last_hidden_state"))
+        summed = call(
+            torch.sum, (call(torch.mul, (hidden, call(torch.unsqueeze, (mask, -1)))),), {"dim": 1}
+        )
+        count = call(torch.sum, (mask,), {"dim": 1, "keepdim": True})
+        result = graph.call_module(_CLASSIFIER, (call(torch.div, (summed, count)),))
+    else:
+        result = call(getattr, (record, "logits"))
+    graph.output(result)
+    model = fx.GraphModule(nn.ModuleDict(parts), graph, class_name="TextModel")
+    model.graph.eliminate_dead_code()  # a language model masks nothing
+    model.recompile()
+    return model
+
+
+def _examples(info: DatasetInfo) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return two batches of two random records; only the second record differs."""
+    assert info.text is not None
+    generator = torch.Generator().manual_seed(0)
+    length = info.input_shape[0]
+    ids = torch.randint(0, info.text.vocabulary_size, (3, length), generator=generator)
+    ids[:2, -1] = info.text.pad_id
+    ids[2, length // 2 :] = info.text.pad_id
+    return ids[[0, 1]], ids[[0, 2]]
+
+
+def _run(model: nn.Module, ids: torch.Tensor, name: str, info: DatasetInfo) -> torch.Tensor:
+    try:
+        logits = model(ids)
+    except (RuntimeError, ValueError, IndexError, TypeError, AttributeError) as error:
+        raise ModelError(
+            f"{name} fails on records of {info.input_shape[0]} tokens",
+            because=" ".join(str(error).split())[:200],
+            fix="use another network, or a smaller data.max_length",
+        ) from error
+    is_lm = info.task == "causal_lm"
+    shape = (len(ids), *ids.shape[1:]) if is_lm else (len(ids),)
+    if (
+        not isinstance(logits, torch.Tensor)
+        or logits.shape[:-1] != shape
+        or logits.shape[-1] < info.num_classes
+        or (logits.shape[-1] > info.num_classes and not is_lm)
+    ):
+        raise ModelError(f"{name} does not return the logits of {info.task}", fix="use another one")
+    return logits
+
+
+def _probe(model: nn.Module, name: str, info: DatasetInfo) -> None:
+    """Run random records: shapes must fit, and none may influence another's output.
+
+    One record of a batch is exchanged; the other's logits must stay as they are, up to rounding,
+    as a batch without padding may take another kernel.
+    """
+    buffers = {key: value.clone() for key, value in model.named_buffers()}
+    model.train()
+    with torch.no_grad():
+        first, second = (_run(model, ids, name, info)[0] for ids in _examples(info))
+    if not torch.allclose(first, second, rtol=1e-4, atol=1e-5):
+        raise ModelError(
+            f"{name} mixes the records of a batch: one record's output depends on another",
+            because="then no record has a gradient of its own to clip",
+            fix="use a network whose layers treat every record alone",
+        )
+    for key, value in model.named_buffers():
+        if not torch.equal(value, buffers[key]):
+            raise ModelError(
+                f"{name} keeps statistics of its inputs: buffer {key}",
+                because="they would be released with the model, without noise",
+                fix="use a network whose buffers stay as they are",
+            )
