@@ -18,6 +18,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from dpsweep.errors import BadInputError, ModelError
 from dpsweep.registry import did_you_mean
 from dpsweep.trainables.data import DatasetInfo
+from dpsweep.trainables.small_resnet import small_resnet
+from dpsweep.trainables.text_models import TEXT, build_text
 from dpsweep.trainables.weights import PUBLISHED
 
 NORMS = ("refuse", "group", "frozen")
@@ -35,18 +37,22 @@ def build_model(
 ) -> nn.Module:
     """Return a classifier on the CPU: (batch, *input_shape) float32 -> (batch, classes) logits.
 
+    Networks on text are others: see ``dpsweep.trainables.text_models.build_text``.
+
     Args:
         name: ``linear``; ``tanh_cnn`` or ``tanh_cnn_deep`` (Tramer & Boneh 2021,
             https://arxiv.org/abs/2011.11660, tables 6 and 7); ``scatter_cnn`` or
             ``scatter_cnn_deep`` on ScatterNet features (ibid., tables 8 and 9); ``timm/NAME`` for
-            a timm classifier with random weights.
+            a timm classifier with random weights; ``text/DIRECTORY`` for a network of
+            transformers with its weights, which takes neither checkpoint nor image size.
         info: Input shape and number of classes.
         norm: What becomes of BatchNorm, which mixes examples: ``refuse`` it, rebuild it as
             GroupNorm (``group``), or keep its statistics and weights as they are (``frozen``).
         seed: Seed of the initial weights; the global generator is left as it was.
         checkpoint: Public initial weights: a file (torch or safetensors state dict), whose
-            classifier may have another size and is then left out; or ``published``, timm's own
-            weights with a random classifier, behind the normalisation they were trained with.
+            classifier may be missing or have another size, and is then random; or ``published``,
+            timm's own weights with a random classifier, behind the normalisation they were trained
+            with.
         image_size: Images are resized to this many pixels in the network; None: as they are.
         is_initial: False if a state dict follows: no initial weights are read.
     Raises:
@@ -57,6 +63,14 @@ def build_model(
         raise BadInputError(f"unknown model.norm {norm!r}", fix=f"one of {', '.join(NORMS)}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        if info.text is not None or name.startswith(TEXT):
+            if checkpoint is not None or image_size is not None:
+                key = "model.checkpoint" if checkpoint is not None else "model.image_size"
+                raise BadInputError(
+                    f"{key} has no meaning for text: the directory holds network and weights",
+                    fix="leave it out",
+                )
+            return build_text(name, info)
         if checkpoint == PUBLISHED:
             model = _published(name, info, image_size, with_weights=is_initial)
             _treat_batch_norm(model, name, norm)
@@ -122,7 +136,7 @@ def _build(name: str, info: DatasetInfo) -> nn.Module:
     if name.startswith("timm/"):
         channels, *size = info.input_shape
         return _timm(name.removeprefix("timm/"), info.num_classes, channels, tuple(size))
-    known = (*BUILT_IN, "timm/NAME")
+    known = (*BUILT_IN, "timm/NAME", "text/DIRECTORY")
     hint = did_you_mean(name, known)
     raise BadInputError(
         f"unknown model {name!r}", fix=(hint + " " if hint else "") + f"known: {', '.join(known)}"
@@ -217,9 +231,10 @@ def _scatter_cnn_deep(info: DatasetInfo) -> nn.Sequential:
     )
 
 
-_CNNS: dict[str, Callable[[DatasetInfo], nn.Sequential]] = {
+_CNNS: dict[str, Callable[[DatasetInfo], nn.Module]] = {
     "tanh_cnn": _tanh_cnn,
     "tanh_cnn_deep": _tanh_cnn_deep,
+    "small_resnet": lambda info: small_resnet(info.input_shape[0], info.num_classes),
     "scatter_cnn": _scatter_cnn,
     "scatter_cnn_deep": _scatter_cnn_deep,
 }
@@ -335,14 +350,19 @@ def _read_checkpoint(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _load_checkpoint(model: nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:
-    """Load a state dict; only a classifier layer may differ in size."""
+    """Load a state dict; only the classifier may differ in size or be missing, and stays random.
+
+    A network that is a classifier and nothing else needs all of it.
+    """
+    from dpsweep.trainables.parameter_table import head_layers
+
     own = model.state_dict()
-    get_classifier = getattr(model, "get_classifier", None)
-    head = get_classifier() if get_classifier is not None else None
-    replaceable = {key for key in own if _belongs_to(model, key, head)}
-    for key in replaceable:
-        if key in state and state[key].shape != own[key].shape:
-            state[key] = own[key]
+    head = head_layers(model)
+    replaceable = {key for key in own if key.rpartition(".")[0] in head}
+    if len(replaceable) < len(own):
+        for key in replaceable:
+            if key not in state or state[key].shape != own[key].shape:
+                state[key] = own[key]
     wrong = sorted(
         set(own).symmetric_difference(state)
         | {key for key in set(own) & set(state) if own[key].shape != state[key].shape}
@@ -354,13 +374,6 @@ def _load_checkpoint(model: nn.Module, state: dict[str, torch.Tensor], path: Pat
             fix="use the model that the checkpoint was made with",
         )
     model.load_state_dict(state)
-
-
-def _belongs_to(model: nn.Module, key: str, head: nn.Module | None) -> bool:
-    if head is None:
-        return False
-    path = key.rpartition(".")[0]
-    return model.get_submodule(path) is head
 
 
 def _batch_norms(model: nn.Module) -> Iterator[tuple[str, _BatchNorm]]:

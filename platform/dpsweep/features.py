@@ -92,7 +92,7 @@ def specs_of_space(checked: Preflight, observer: Observer) -> list[FeatureSpec] 
         if parameter.name in names:
             names |= set(parameter.when)
     chosen = [
-        _bounds_of(parameter)
+        bounds_of(parameter)
         for parameter in space.parameters
         if parameter.name in names or (parameter.kind == "fixed" and set(parameter.when) <= names)
     ]
@@ -113,7 +113,7 @@ def specs_of_space(checked: Preflight, observer: Observer) -> list[FeatureSpec] 
     return distinct if len(distinct) <= MAX_SPECS else None
 
 
-def _bounds_of(parameter: Parameter) -> Parameter:
+def bounds_of(parameter: Parameter) -> Parameter:
     """Return a range as the choice of its bounds."""
     if not parameter.is_range:
         return parameter

@@ -37,7 +37,11 @@ class TrialView:
 
 @dataclass
 class StudyView:
-    """What the journal says of a study; ``model_uris`` holds the models logged to the tracker."""
+    """What the journal says of a study.
+
+    ``model_uris`` holds the models logged to the tracker, ``pretrained`` the address and SHA-256 of
+    the public weights that trials may start from.
+    """
 
     trials: dict[int, TrialView] = field(default_factory=dict)
     state: str = "new"
@@ -48,6 +52,7 @@ class StudyView:
     downgraded: str = ""
     spent_share: float = 0.0
     model_uris: dict[int, str] = field(default_factory=dict)
+    pretrained: dict[str, str] | None = None
 
     def count(self, state: TrialState) -> int:
         """Return how many trials are in ``state``."""
@@ -95,6 +100,8 @@ def fold_one(view: StudyView, record: Mapping[str, Any]) -> None:
         view.state, view.end_reason = record["state"], record.get("end_reason", "")
     elif event == "model_logged":
         view.model_uris[record["trial"]] = record["uri"]
+    elif event == "pretrained":
+        view.pretrained = {key: record[key] for key in ("address", "sha256")}
     elif event == "trial_infeasible":
         view.num_infeasible += 1
     elif event == "study_spent":

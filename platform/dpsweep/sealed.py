@@ -197,7 +197,8 @@ def _release(launch: Launch, sealed: Study, winner: int) -> None:
         write_atomically(target / path.name, path.read_bytes())
     study.write_task(task)
     task = dataclasses.replace(task, planned_epsilon=charge.epsilon)
-    study.write("trial_started", **entries.trial_started(launch.checked.spec, task))
+    started = entries.trial_started(launch.checked.spec, task, study.view.pretrained)
+    study.write("trial_started", **started)
     copy = trial_file(study.files.ledger, 0)
     copy.unlink(missing_ok=True)
     with DurableLog(copy) as log:  # charges only: attempts and processes are nobody's business

@@ -16,12 +16,15 @@ from dpsweep.spec_base import (
     Positive,
     Text,
     given,
+    maybe_number,
     peek_number,
+    peek_word,
     seen,
     whole,
 )
 
-Dataset = Literal["digits", "fashion_mnist", "npz", "image_folder"]
+Dataset = Literal["digits", "fashion_mnist", "npz", "image_folder", "text"]
+Task = Literal["classification", "multi_label", "causal_lm"]
 
 #: Published facts of the built-in datasets: (records of the training source, classes).
 BUILT_IN: Mapping[str, tuple[int, int]] = {"digits": (1797, 10), "fashion_mnist": (60_000, 10)}
@@ -56,6 +59,35 @@ ImageSize = Annotated[
     ),
 ]
 Share = Annotated[float, Field(ge=0, lt=1), AS_NUMBER]
+
+
+def _classes(value: Any) -> Any:
+    """Return class numbers: two or more, each once."""
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(f"must be a list of class numbers, got {seen(value)}")
+    numbers = tuple(whole(entry) for entry in value)
+    if len(numbers) < 2:
+        raise ValueError(f"must name at least two classes, got {seen(list(value))}")
+    if min(numbers) < 0:
+        raise ValueError(f"has {min(numbers)}, and classes are numbered from 0")
+    twice = [number for index, number in enumerate(numbers) if number in numbers[:index]]
+    if twice:
+        raise ValueError(f"has class {twice[0]} twice")
+    return numbers
+
+
+Classes = Annotated[
+    tuple[int, ...],
+    BeforeValidator(_classes),
+    WithJsonSchema(
+        {
+            "type": "array",
+            "items": {"type": "integer", "minimum": 0},
+            "minItems": 2,
+            "uniqueItems": True,
+        }
+    ),
+]
 
 
 class ValidationSpec(Part):
@@ -128,28 +160,59 @@ class DataSpec(Part):
 
     Guarantees:
         Sizes enter sampling rates, normalisers and reports, so all of them are declared or
-        published; none is counted from private records.
+        published; none is counted from private records. With ``classes``, which class a record has
+        decides whether it is in the private data at all, and the guarantee is for the records of
+        these classes; records of other classes are not trained on unless ``pretrain.classes``
+        declares them public.
     """
 
     dataset: Dataset = Field(
-        description="say which data to use: digits, fashion_mnist, npz or image_folder"
+        description="say which data to use: digits, fashion_mnist, npz, image_folder or text"
+    )
+    task: Task = Field(
+        default="classification",
+        description="classification: one class a record; multi_label: several attributes of 0 or 1 "
+        "(npz); causal_lm: the next token (text).",
     )
     path: Text | None = Field(
         default=None,
-        description="npz: the file; image_folder: the directory; fashion_mnist: optional.",
+        description="npz: the file; image_folder: the directory; text: a .csv, .jsonl or .npz "
+        "file, or a directory of datasets.save_to_disk; fashion_mnist: optional.",
     )
     num_records: Count | None = Field(
         default=None,
-        description="Public number of records in the training source (npz, image_folder).",
+        description="Public number of records in the training source (npz, image_folder, text).",
     )
     num_classes: Annotated[int, Field(ge=2), AS_WHOLE] | None = Field(
-        default=None, description="Number of classes (npz); image_folder knows it from its folders."
+        default=None,
+        description="Number of classes or attributes (npz, text); image_folder knows it "
+        "from its folders.",
     )
     image_size: ImageSize | None = Field(
         default=None, description="Size that images are resized to: one number, or [height, width]."
     )
     channels: Literal[1, 3] | None = Field(
         default=None, description="1 (grey) or 3 (colour, the default); image_folder only."
+    )
+    tokenizer: Text | None = Field(
+        default=None,
+        description="text: directory of a transformers tokenizer; the name of one on the hub "
+        "where there is no such directory.",
+    )
+    max_length: Annotated[int, Field(ge=2), AS_WHOLE] | None = Field(
+        default=None,
+        description="text: tokens of a record; longer ones are cut, shorter ones are padded.",
+    )
+    text_column: Text | None = Field(
+        default=None, description="text: column of the texts; null: text."
+    )
+    label_column: Text | None = Field(
+        default=None, description="text: column of the class numbers, from 0; null: label."
+    )
+    classes: Classes | None = Field(
+        default=None,
+        description="The task is these classes alone, numbered 0, 1, ... in this order; "
+        "num_records then counts their records. null: all classes.",
     )
     max_private: Count | None = Field(
         default=None,
@@ -175,6 +238,7 @@ class DataSpec(Part):
                 "use example; somebody with k examples is protected k times less",
             )
         yield from cls._dataset_rules(raw)
+        yield from class_rules(raw, raw)
         shares = [
             peek_number(raw, part, "fraction", default=default)
             for part, default in (("validation", 0.2), ("test", 0.0), ("public", 0.0))
@@ -196,18 +260,24 @@ class DataSpec(Part):
         needed = {
             "npz": ("path", "num_records", "num_classes"),
             "image_folder": ("path", "num_records", "image_size"),
+            "text": ("path", "num_records", "num_classes", "tokenizer", "max_length"),
         }
+        if raw.get("task") == "causal_lm":
+            needed["text"] = ("path", "num_records", "tokenizer", "max_length")
+        yield from cls._task_rules(raw, dataset)
         for key in needed.get(dataset, ()):
             if raw.get(key) is None:
                 yield Flaw((key,), f"is missing: {dataset} needs it", _WHY[key])
         only_for = {
-            "path": ("fashion_mnist", "npz", "image_folder"),
+            "path": ("fashion_mnist", "npz", "image_folder", "text"),
             "image_size": ("image_folder",),
             "channels": ("image_folder",),
+            **dict.fromkeys(("tokenizer", "max_length", "text_column", "label_column"), ("text",)),
         }
         for key, datasets in only_for.items():
-            known = dataset in BUILT_IN or dataset in needed
-            if known and raw.get(key) is not None and dataset not in datasets:
+            known = dataset in BUILT_IN or dataset in needed  # another name has its own flaw
+            is_said = raw.get(key) not in (None, _COLUMNS.get(key))
+            if known and is_said and dataset not in datasets:
                 yield Flaw((key,), f"has no meaning for {dataset}", "remove it")
         if dataset not in BUILT_IN:
             return
@@ -227,11 +297,61 @@ class DataSpec(Part):
                 "0.2 is usual",
             )
 
+    @classmethod
+    def _task_rules(cls, raw: Mapping[str, Any], dataset: str) -> Iterator[Flaw]:
+        """Check that the dataset has such a task, and that its scores can have the noise."""
+        task = raw.get("task", "classification")
+        is_npz = dataset == "npz" or str(raw.get("path")).endswith(".npz")
+        if task == "multi_label" and not (is_npz and dataset in ("npz", "text")):
+            yield Flaw(
+                ("task",),
+                f"multi_label needs the attributes of every record, which {dataset} does not have",
+                "store them in an .npz file, y_train of shape (records, attributes)",
+            )
+        if task == "causal_lm":
+            if dataset != "text":
+                what = f"causal_lm needs texts, and {dataset} has none"
+                yield Flaw(("task",), what, "use dataset: text")
+            for key in ("num_classes", "label_column"):
+                if raw.get(key) not in (None, _COLUMNS.get(key)):
+                    what = "has no meaning for causal_lm: the next token is the label"
+                    yield Flaw((key,), what, "remove it")
+        if task in ("multi_label", "causal_lm") and (
+            peek_word(raw, "validation", "visibility") == "noisy"
+        ):
+            yield Flaw(
+                ("validation", "visibility"),
+                f"noisy scores are for classification, and the task is {task}: one record changes "
+                "more than one count",
+                "declare the validation records public, or use exact with accounting unaccounted",
+            )
+
+
+def class_rules(raw: Mapping[str, Any], data: Any) -> Iterator[Flaw]:
+    """Yield what is wrong about the key ``classes`` of ``raw`` for the dataset of ``data``."""
+    classes = raw.get("classes")
+    if not isinstance(classes, (list, tuple)):
+        return
+    task = peek_word(data, "task", default="classification")
+    if task != "classification":
+        yield Flaw(("classes",), f"has no meaning for task {task}", "remove it")
+    known = BUILT_IN.get(peek_word(data, "dataset"), (0, 0))[1]
+    known = known or int(peek_number(data, "num_classes", default=0))
+    above = [n for n in map(maybe_number, classes) if n is not None and n >= known > 0]
+    if above:
+        what = f"has {above[0]:g}, but the dataset has the classes 0 to {known - 1}"
+        yield Flaw(("classes",), what, "give class numbers of the dataset")
+
+
+#: Columns of a text by default; to say them is no mistake anywhere, as a written spec does.
+_COLUMNS = {"text_column": "text", "label_column": "label"}
 
 _WHY = {
-    "path": "name the .npz file or the directory",
+    "path": "name the file or the directory",
     "num_records": "declare how many records the training source has; the number becomes public, "
     "and a rounded one is fine",
     "num_classes": "declare the number of classes; counting labels would read private records",
+    "tokenizer": "name the directory of a tokenizer of transformers, usually that of the model",
+    "max_length": "declare to how many tokens a record is cut or padded, for instance 64",
     "image_size": "declare what images are resized to, for instance 32 or [32, 48]",
 }

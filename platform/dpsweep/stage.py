@@ -165,7 +165,8 @@ class Stage:
     def admit(self, task: TrialTask) -> None:
         """Write a trial's task and its start, once its cost is reserved."""
         self.study.write_task(task)
-        self.study.write("trial_started", **entries.trial_started(self.spec, task))
+        started = entries.trial_started(self.spec, task, self.study.view.pretrained)
+        self.study.write("trial_started", **started)
 
     def refuse(self, trial: int, values: Mapping[str, Any], error: SweepError) -> None:
         """Write that a configuration has no plan within the budget."""

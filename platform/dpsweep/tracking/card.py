@@ -81,7 +81,10 @@ def privacy_card(facts: Mapping[str, Any]) -> str:
             ``spent_epsilon``), ``selection`` (``mean``, ``shape``), ``dataset_ledger`` (``path``,
             ``epsilon``, ``delta``, ``cap_epsilon``, ``cap_delta``, ``studies``, a number or a
             list, and ``broken`` once it bounds nothing), ``downgrade`` (why the label is not the
-            one that was asked for), ``accounting_asked`` (that one), ``version``.
+            one that was asked for), ``accounting_asked`` (that one), ``episodes`` (``number``,
+            ``ways``, ``shots``), ``classes`` (names of the private task's, where the dataset has
+            others), ``pretrained`` (``about``, ``address``, ``is_trained``: by this study and not
+            read from a file), ``version``.
     Raises:
         BadInputError: A required fact is missing, the accounting mode is unknown, or a claim is
             made that the mode does not allow.
@@ -217,11 +220,32 @@ def _protected(facts: Mapping[str, Any]) -> str:
         ("Validation scores", _VALIDATION.get(validation, validation)),
         ("Test scores", _TEST.get(test, test)),
     ]
+    if facts.get("classes"):
+        rows.insert(1, ("Classes", ", ".join(facts["classes"]) + ": records of no others"))
+    if facts.get("pretrained"):
+        rows.append(_pretrained(facts["pretrained"]))
+    if facts.get("episodes"):
+        rows.insert(1, ("Episodes", _episodes(facts["episodes"])))
     rows += [
         (f"Trials of `{method}`", "epsilon infinite: no privacy claim at all")
         for method in facts["unbounded_methods"]
     ]
     return _points("What is protected", rows)
+
+
+def _pretrained(weights: Mapping[str, Any]) -> tuple[str, str]:
+    address = weights.get("address")
+    known = f" ({address})" if address else " (not done yet)"
+    if weights["is_trained"]:
+        return "Starts from weights trained on public records", weights["about"] + known
+    return "Starts from weights declared public", weights["about"] + (known if address else "")
+
+
+def _episodes(episodes: Mapping[str, int]) -> str:
+    return (
+        f"{episodes['number']}, drawn from these records: {episodes['ways']} classes with "
+        f"{episodes['shots']} records each are the whole private data set of a trial"
+    )
 
 
 def _search(facts: Mapping[str, Any]) -> str:
@@ -233,7 +257,8 @@ def _search(facts: Mapping[str, Any]) -> str:
         counted = [f"{trials[state]} {state}" for state in _STATES if trials.get(state)]
         rows.append(("Configurations", f"{sum(trials.values())} ({', '.join(counted)})"))
     if mode == "unaccounted" and facts.get("composed") and not is_secret:
-        rows.append(("All trials composed", _composed(facts)))
+        which = "All trials of one episode" if facts.get("episodes") else "All trials"
+        rows.append((f"{which} composed", _composed(facts)))
     if mode == "composed" and facts.get("filter"):
         rows += _filter(facts)
     if mode == "select" and facts.get("selection"):
@@ -243,7 +268,10 @@ def _search(facts: Mapping[str, Any]) -> str:
     if facts.get("dataset_ledger"):
         rows += _dataset_ledger(facts)
     if facts.get("best"):
-        rows.append(("Released winner" if mode == "select" else "Best trial", _best(facts)))
+        name = "Released winner" if mode == "select" else "Best trial"
+        if facts.get("episodes"):
+            name = "Best configuration, on its first episode"
+        rows.append((name, _best(facts)))
     return _points("The search", rows) if rows else ""
 
 
@@ -316,6 +344,22 @@ def _best(facts: Mapping[str, Any]) -> str:
 def _not_covered(facts: Mapping[str, Any]) -> str:
     mode, validation = facts["accounting"], facts["validation_visibility"]
     points = list(_NOT_COVERED[mode])
+    if facts.get("classes"):
+        points.append(
+            "**Records of other classes.** Which class a record has decides whether it is private "
+            "here at all; a neighboring data set has one record of these classes less."
+        )
+    if facts.get("pretrained"):
+        points.append(
+            "**The records behind the weights that trials start from.** They are declared public "
+            "and nothing protects them."
+        )
+    if facts.get("episodes"):
+        points.append(
+            "**The draw of episodes.** It reads labels of the records that it draws from, and one "
+            "of these may be in several episodes: an epsilon is for one record of one episode, as "
+            "if each episode were the data of an owner of its own."
+        )
     if mode == "unaccounted" and facts.get("composed") and not _is_number_secret(facts):
         points.append(
             "**The composed sum** above adds up the training of all trials; no filter enforced it, "

@@ -14,11 +14,12 @@ MAX_REASON = 1000
 # The only trial whose events a study in select shows: the released winner, whatever its number was.
 WINNER = 0
 _OF_WINNER = ("trial_started", "trial_ended", "model_logged")
-_OF_SELECT = ("study_started", "study_downgraded", "study_ended")
+_OF_SELECT = ("study_started", "pretrained", "study_downgraded", "study_ended")
 # Values that would tell how many trials a study in select ran; conditional on that number the
 # selection theorem (Papernot & Steinke 2022, Theorem 2) no longer holds.
 _TELL_NUMBER_OF_TRIALS = (STUDY_SPENT, "dp/composed_epsilon", "best/trial", TRAIN_SECONDS)
-_SCORES = ("validation/accuracy", "validation/loss", OBJECTIVE, BEST_OBJECTIVE)
+_NOISY = ("validation/accuracy", OBJECTIVE, BEST_OBJECTIVE)
+_SCORES = (*_NOISY, "validation/loss")
 
 
 def downgraded_tags(reason: str) -> dict[str, str]:
@@ -100,9 +101,10 @@ def why_unreleased(name: str, tags: Mapping[str, str]) -> str | None:
     True
     """
     validation, mode = tags.get("dp.validation"), tags.get("dp.accounting")
-    if name == "validation/loss" and validation == "noisy":
+    is_score = name in _SCORES or name.startswith("validation/")
+    if validation == "noisy" and is_score and name not in _NOISY:
         return "noise is added to the accuracy only: the loss of private records has no bound"
-    if name in _SCORES and validation == "exact" and mode != UNACCOUNTED:
+    if is_score and validation == "exact" and mode != UNACCOUNTED:
         return (
             f"an exact score of private records is covered by no epsilon, and mode {mode} has one"
         )

@@ -18,8 +18,8 @@ from dpsweep import __version__
 from dpsweep.errors import BadInputError
 from dpsweep.tracking.base import TrackingRefusedError
 from dpsweep.tracking.schema import EPSILON, OBJECTIVE
-from dpsweep.tracking.state import TrackingState
-from dpsweep.tracking.updates import Event, MetricPoint, RunUpdate, read_events
+from dpsweep.tracking.state import PRETRAIN_ROLE, PRETRAINING, TrackingState
+from dpsweep.tracking.updates import Event, MetricPoint, RunUpdate, name_of, read_events
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -176,7 +176,9 @@ class MLflowTracker:
         state.parent_run_id, state.run_ids = None, {}
         for run in self._runs_of_study(state.study_id):
             trial = run.data.tags.get("dpsweep.trial")
-            if trial is None:
+            if run.data.tags.get("dpsweep.role") == PRETRAIN_ROLE:
+                state.run_ids[PRETRAINING] = run.info.run_id
+            elif trial is None:
                 state.parent_run_id = run.info.run_id
             else:
                 state.run_ids[int(trial)] = run.info.run_id
@@ -185,7 +187,7 @@ class MLflowTracker:
     def _apply(self, update: RunUpdate, state: TrackingState, refused: list[str]) -> None:
         from mlflow.exceptions import MlflowException
 
-        of = "study" if update.trial is None else f"trial {update.trial}"
+        of = name_of(update.trial)
         run_id = state.parent_run_id if update.trial is None else state.run_ids.get(update.trial)
         if run_id is None and not update.opens:
             refused.append(f"{of}: its run was deleted in MLflow; later values are not logged")
@@ -217,7 +219,8 @@ class MLflowTracker:
         }
         name = state.study
         if update.trial is not None:
-            name = f"trial-{update.trial:04d}"
+            is_trial = update.trial != PRETRAINING
+            name = f"trial-{update.trial:04d}" if is_trial else PRETRAIN_ROLE
             if state.parent_run_id is None:
                 raise RuntimeError("a trial started before its study")
             tags["mlflow.parentRunId"] = state.parent_run_id

@@ -28,7 +28,7 @@ class Item:
     """One name of the schema.
 
     Attributes:
-        name: Name as it appears in the tracking store; a param that ends in ``.*`` is a family.
+        name: Name as it appears in the tracking store; one that ends in ``*`` is a family.
         kind: ``param``, ``metric`` or ``tag``.
         unit: Unit of the values; "1" for a ratio or a count, "" for words.
         visibility: ``public`` (known without private records, or post-processing of something
@@ -58,8 +58,12 @@ METRICS = _items(
     [
         ("validation/accuracy", "1", "public", "Share of validation records that are correct."),
         ("validation/loss", "nat", "public", "Mean cross-entropy on the validation part."),
+        ("validation/perplexity", "1", "public", "Exponential of the loss per token."),
+        ("validation/accuracy/*", "1", "public", "validation/accuracy of one attribute."),
         ("test/accuracy", "1", "public", "Share of test records that are correct."),
         ("test/loss", "nat", "public", "Mean cross-entropy on the test part."),
+        ("test/perplexity", "1", "public", "Exponential of the loss per token."),
+        ("test/accuracy/*", "1", "public", "test/accuracy of one attribute."),
         (EPSILON, "1", "public", "Epsilon of everything charged to the trial so far, at dp.delta."),
         (TRAIN_SECONDS, "s", "public", "Training and evaluation time since the last (re)start."),
         (OBJECTIVE, "1", "public", "Value of search.metric that ranks the trial."),
@@ -85,6 +89,10 @@ METRICS = _items(
             "Epsilon that the study has committed so far at the filter's order, converted: "
             "informational; the guarantee is dp.study_epsilon.",
         ),
+        ("pretrain/loss", "nat", "public", "Mean cross-entropy on public records, of one epoch."),
+        ("pretrain/accuracy", "1", "public", "Share of public records that were correct in it."),
+        ("pretrain/holdout_accuracy", "1", "public", "The same of those that it does not train."),
+        ("pretrain/seconds", "s", "public", "Time that pre-training took when it was done."),
         ("train/loss", "nat", "private", "Mean loss on private training records."),
         ("train/accuracy", "1", "private", "Accuracy on private training records."),
         ("train/grad_norm", "1", "private", "Gradient norm before noise."),
@@ -105,6 +113,8 @@ TAGS = _items(
         ("dpsweep.verdict", "", "public", "Reason of the scheduler's latest verdict on a trial."),
         ("dpsweep.method", "", "public", "Training method."),
         ("dpsweep.version", "", "public", "Version of dpsweep."),
+        ("dpsweep.role", "", "public", "pretrain for the run of public pre-training."),
+        ("dpsweep.pretrained", "", "public", "Address of the public weights it starts from."),
         *(
             (f"dpsweep.trials.{state}", "1", "public", f"Trials in state {state} at the end.")
             for state in ("running", "paused", "finished", "pruned", "failed", "infeasible")
@@ -163,6 +173,7 @@ STATEMENT_TAGS = (
     "dp.accounting",
 )
 
+_OF_ATTRIBUTE = re.compile(r"(validation|test)/accuracy/[A-Za-z0-9 _.-]+")
 _PARAM_NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_/-]+)*")
 
 
@@ -188,6 +199,8 @@ def check_loggable(
         UnloggableError: The name is unknown for its kind, or private.
     """
     item = SCHEMA.get((kind, name))
+    if item is None and kind == "metric" and _OF_ATTRIBUTE.fullmatch(name):
+        item = SCHEMA["metric", f"{name.split('/')[0]}/accuracy/*"]
     if item is None and kind == "param" and _PARAM_NAME.fullmatch(name):
         item = SCHEMA["param", "*"]
     if item is None:

@@ -9,6 +9,11 @@ from typing import Any
 
 from dpsweep.durable import write_atomically
 
+#: Stands where a trial's number does for the run of public pre-training, which is no trial.
+PRETRAINING = -1
+#: Its value of the tag dpsweep.role.
+PRETRAIN_ROLE = "pretrain"
+
 _BY_TRIAL = ("run_ids", "model_uris", "states", "unstated")
 
 
@@ -22,7 +27,7 @@ class TrackingState:
         study_id: Tells two studies of one name apart; tag of all their runs.
         seq: Sequence number of the last journal event handled, -1 before the first.
         parent_run_id: Run of the study.
-        run_ids: Run of each trial that has started.
+        run_ids: Run of each trial that has started, and of public pre-training (``PRETRAINING``).
         model_uris: Logged models by trial.
         states: State of each trial that has an event.
         study_tags: ``dp.*`` tags of the study, inherited by its trials.
@@ -76,4 +81,5 @@ class TrackingState:
 
 def read_run_ids(path: Path) -> dict[int, str]:
     """Return the tracking run of each trial, without opening the tracking store."""
-    return TrackingState.load(path).run_ids
+    run_ids = TrackingState.load(path).run_ids
+    return {trial: run_id for trial, run_id in run_ids.items() if trial != PRETRAINING}

@@ -32,7 +32,7 @@ from dpsweep.tracking.schema import (
     finite,
     missing_statement,
 )
-from dpsweep.tracking.state import TrackingState
+from dpsweep.tracking.state import PRETRAIN_ROLE, PRETRAINING, TrackingState
 
 Event = Mapping[str, Any]
 
@@ -72,7 +72,9 @@ class MetricPoint:
 
 @dataclass
 class RunUpdate:
-    """What is new for one run; ``trial`` is None for the study's own run.
+    """What is new for one run.
+
+    ``trial`` is None for the study's own run, ``PRETRAINING`` for that of public pre-training.
 
     Attributes:
         opens: True when the run must exist and be RUNNING before the rest is applied.
@@ -134,6 +136,17 @@ def read_events(state: TrackingState, events: Sequence[Event]) -> Reading:
     return Reading(reader.state, parent + list(reader.updates.values()), reader.refused)
 
 
+def name_of(trial: int | None) -> str:
+    """Return what a run is of, as messages say it.
+
+    >>> name_of(None), name_of(3), name_of(PRETRAINING)
+    ('study', 'trial 3', 'pretrain')
+    """
+    if trial is None:
+        return "study"
+    return PRETRAIN_ROLE if trial == PRETRAINING else f"trial {trial}"
+
+
 class _Reader:
     def __init__(self, state: TrackingState) -> None:
         self.state = state
@@ -143,6 +156,7 @@ class _Reader:
     def read(self, event: Event) -> None:
         handlers = {
             "study_started": self._study_started,
+            "pretrained": self._pretrained,
             "trial_started": self._trial_started,
             "trial_report": self._trial_report,
             "trial_verdict": self._trial_verdict,
@@ -229,6 +243,30 @@ class _Reader:
             update.texts["sweep.yaml"] = event["spec_yaml"]
         self._take_downgrade(tags.get("dp.downgraded"))
         self._take_card(event)
+
+    def _pretrained(self, event: Event) -> None:
+        """Open and close the run of public pre-training; weights of a file have none."""
+        if not event["epochs"]:
+            return
+        of, update = name_of(PRETRAINING), self._update(PRETRAINING)
+        self._open(update, event)
+        facts = {"pretrain.about": event["about"], "pretrain.records": event["records"]}
+        update.params |= self._texts({**event["params"], **facts}, "param", of)
+        update.tags |= {
+            "dpsweep.study": self.state.study,
+            "dpsweep.study_id": self.state.study_id,
+            "dpsweep.role": PRETRAIN_ROLE,
+            "dpsweep.pretrained": event["address"],
+            "dpsweep.state": "finished",
+            "dp.records": "public",
+        }
+        for number, scores in enumerate(event["epochs"], start=1):
+            named = {f"pretrain/{name}": value for name, value in scores.items()}
+            self._log_metrics(PRETRAINING, event, named, number)
+        seconds = {"pretrain/seconds": event["seconds"]}
+        self._log_metrics(PRETRAINING, event, seconds, len(event["epochs"]))
+        update.artifacts += event["artifacts"]
+        update.status, update.end_ms = _STATUS["finished"], event["time_ms"]
 
     def _take_card(self, event: Event) -> None:
         card, reason = event.get("card"), self.state.downgraded
@@ -345,7 +383,7 @@ class _Reader:
     def _log_metrics(
         self, trial: int | None, event: Event, metrics: Mapping[str, Any], step: int
     ) -> None:
-        of = "study" if trial is None else f"trial {trial}"
+        of = name_of(trial)
         last = self.state.last.setdefault("study" if trial is None else str(trial), {})
         update = self._update(trial)
         for name, raw in self._pass(metrics, "metric", of):
@@ -402,6 +440,8 @@ class _Reader:
 
     def _model_logged(self, event: Event) -> None:
         self.state.model_uris[event["trial"]] = event["uri"]
+        if event.get("artifacts"):
+            self._update(event["trial"]).artifacts += event["artifacts"]
 
     def _study_spent(self, event: Event) -> None:
         self._log_study(event, {STUDY_SPENT: event["epsilon"]}, {})

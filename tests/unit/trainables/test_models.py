@@ -29,6 +29,7 @@ def num_parameters(model: nn.Module) -> int:
         # Papernot et al. 2020b and TensorFlow Privacy's tutorial give 26,010 for this network.
         ("tanh_cnn", (1, 28, 28), 26_010),
         ("tanh_cnn_deep", (3, 32, 32), 550_570),
+        ("small_resnet", (1, 28, 28), 1_240_074),
     ],
 )
 def test_published_sizes(name: str, shape: tuple[int, ...], parameters: int) -> None:

@@ -1,0 +1,187 @@
+"""The pretrain section of a spec: public records that a network is trained on before any trial."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from dpsweep.spec_base import (
+    AS_NUMBER,
+    AS_WHOLE,
+    Count,
+    Flaw,
+    NotNegative,
+    Part,
+    Positive,
+    Text,
+    given,
+    peek,
+    peek_number,
+    peek_word,
+)
+from dpsweep.spec_data import Classes, DataSpec, ImageSize, ValidationSpec, class_rules
+
+#: What makes up another dataset that is public as a whole.
+_OF_DATASET = ("path", "num_classes", "image_size", "channels")
+_RECORDS = ("classes", "dataset", *_OF_DATASET)
+
+
+class PretrainSpec(Part):
+    """Weights that trials start from: trained once on public records, or read from a file.
+
+    The recipe is that of Luo et al. 2021 ("Scalable Differential Privacy with Sparse Network
+    Finetuning", section 5.8): SGD with momentum, weight decay and a cosine schedule; they train for
+    200 epochs.
+
+    Guarantees:
+        Trained without privacy, so whatever it is trained on must be public: ``classes`` declares
+        all training records of these classes public, ``dataset`` a whole other dataset, and
+        without either the records of ``data.public`` are, which are declared there. That they need
+        no protection is taken from the spec, not checked. No private record is used.
+    """
+
+    is_hinted: ClassVar[bool] = False  # lr, epochs and the like are rarely meant to stand here
+
+    classes: Classes | None = Field(
+        default=None,
+        description="Train on these classes of the study's dataset, which this declares public; "
+        "none of data.classes.",
+    )
+    dataset: Literal["digits", "fashion_mnist", "npz", "image_folder"] | None = Field(
+        default=None, description="Train on another dataset, which this declares public."
+    )
+    path: Text | None = Field(default=None, description="Where it is, as data.path.")
+    num_classes: Annotated[int, Field(ge=2), AS_WHOLE] | None = Field(
+        default=None, description="npz: its number of classes."
+    )
+    image_size: ImageSize | None = Field(
+        default=None, description="image_folder: size that its images are resized to."
+    )
+    channels: Literal[1, 3] | None = Field(
+        default=None, description="image_folder: 1 (grey) or 3 (colour, the default)."
+    )
+    model: Text | None = Field(
+        default=None, description="name the network, as model.name in the space does"
+    )
+    norm: Literal["refuse", "group", "frozen"] = Field(
+        default="refuse",
+        description="BatchNorm, as model.norm of the trials: frozen trains it here, on public "
+        "records, and trials then keep its statistics.",
+    )
+    objective: Literal["classes", "rotations", "classes_and_rotations"] = Field(
+        default="classes",
+        description="What is predicted: the class; by how many quarter turns an image was turned "
+        "(no label is used); or both at once, which transfers better to other classes.",
+    )
+    resize: Count | None = Field(
+        default=None,
+        description="Pixels that images are resized to in the network, as model.image_size.",
+    )
+    epochs: Count = Field(default=20, description="Passes over the public records.")
+    lr: Positive = Field(default=0.1, description="Learning rate at first; a cosine down to zero.")
+    batch: Annotated[int, Field(ge=2), AS_WHOLE] = Field(
+        default=128, description="Records of a batch."
+    )
+    weight_decay: NotNegative = Field(default=1e-4, description="L2 penalty on the weights.")
+    momentum: Annotated[float, Field(ge=0, lt=1), AS_NUMBER] = Field(
+        default=0.9, description="Momentum of SGD."
+    )
+    holdout: Annotated[float, Field(ge=0, lt=1), AS_NUMBER] = Field(
+        default=0.1, description="Share of the public records that is kept for a public score."
+    )
+    augment: bool = Field(
+        default=False,
+        strict=True,
+        description="Shift images by up to 2 pixels and mirror half of them.",
+    )
+    seed: Annotated[int, Field(ge=0, lt=2**32), AS_WHOLE] | None = Field(
+        default=None, description="Of weights, order and holdout; null: the study's."
+    )
+    checkpoint: Text | None = Field(
+        default=None,
+        description="File with public weights, instead of training: what model.checkpoint: "
+        "pretrain then means.",
+    )
+
+    @classmethod
+    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
+        """Check that there is one source of weights, and one of records."""
+        if raw.get("checkpoint") is not None:
+            others = [key for key in cls.model_fields if key != "checkpoint" and given(raw, key)]
+            for key in others:
+                yield Flaw((key,), "has no meaning beside checkpoint", "keep one of the two")
+            return
+        if raw.get("model") is None:
+            yield Flaw(("model",), "is missing", cls.model_fields["model"].description or "")
+        dataset = raw.get("dataset")
+        if dataset is not None and raw.get("classes") is not None:
+            what = "stands beside classes, which are of the study's own dataset"
+            yield Flaw(("dataset",), what, "keep one of the two")
+        allowed = {
+            "fashion_mnist": ("path",),
+            "npz": ("path", "num_classes"),
+            "image_folder": ("path", "image_size", "channels"),
+        }.get(str(dataset), ())
+        for key in _OF_DATASET:
+            if given(raw, key) and key not in allowed:
+                of = f"for {dataset}" if dataset is not None else "without dataset"
+                yield Flaw((key,), f"has no meaning {of}", "remove it")
+        needed = {"npz": ("path", "num_classes"), "image_folder": ("path", "image_size")}
+        for key in needed.get(str(dataset), ()):
+            if raw.get(key) is None:
+                description = cls.model_fields[key].description or ""
+                yield Flaw((key,), f"is missing: {dataset} needs it", description)
+
+    def as_data(self) -> DataSpec:
+        """Return the other dataset as a data section, to be opened; its records are counted.
+
+        Its training source is used whole; what the section says of parts has no effect.
+        """
+        assert self.dataset is not None
+        named: dict[str, Any] = {key: getattr(self, key) for key in _OF_DATASET}
+        if self.dataset not in ("digits", "fashion_mnist"):
+            named["num_records"] = 1  # the real number is public, and counted when they are read
+        return DataSpec(
+            dataset=self.dataset, validation=ValidationSpec(visibility="public"), **named
+        )
+
+
+def pretrain_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
+    """Yield what the sections ``pretrain`` and ``data`` of a raw spec demand of each other."""
+    block = peek(raw, "pretrain")
+    if block is None or given(raw, "pretrain", "checkpoint"):
+        return
+    task = peek_word(raw, "data", "task", default="classification")
+    if task != "classification" or peek_word(raw, "data", "dataset") == "text":
+        what = "trains classifiers of images and features, and of nothing else"
+        yield Flaw(("pretrain",), what, "name a file: pretrain.checkpoint")
+        return
+    classes, own = peek(block, "classes"), peek(raw, "data", "classes")
+    if classes is not None:
+        data = peek(raw, "data")
+        for flaw in class_rules({"classes": classes}, data):
+            yield Flaw(("pretrain", *flaw.path), flaw.what, flaw.fix)
+        if own is None:
+            yield Flaw(
+                ("pretrain", "classes"),
+                "needs data.classes: records of all classes are private without it",
+                "give data.classes, the classes of the private task",
+            )
+        elif isinstance(own, (list, tuple)) and isinstance(classes, (list, tuple)):
+            both = [label for label in classes if label in own]
+            if both:
+                yield Flaw(
+                    ("pretrain", "classes"),
+                    f"has class {both[0]}, which data.classes makes private",
+                    "no class can be both",
+                )
+        return
+    is_own = not any(given(block, key) for key in _RECORDS)
+    if is_own and peek_number(raw, "data", "public", "fraction", default=0.0) <= 0:
+        yield Flaw(
+            ("pretrain",),
+            "has no public records to train on",
+            "give classes or dataset here, or data.public.fraction",
+        )

@@ -1,0 +1,115 @@
+"""Some classes of a dataset as a dataset of their own: the private task of a study.
+
+``data.classes: [5, 6, 7, 8, 9]`` takes the records of these classes out of every part and numbers
+the classes anew, in the order given. What is left out is read with the file and then dropped,
+unless ``pretrain.classes`` declares it public.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dpsweep.errors import DataError
+from dpsweep.trainables.data_sources import Arrays, Source, open_source
+
+if TYPE_CHECKING:
+    from dpsweep.spec import DataSpec
+
+#: Published records per class: digits (UCI optical recognition, the part in scikit-learn), and one
+#: class of Fashion-MNIST in its training and its test part.
+_DIGITS = (178, 182, 177, 183, 181, 182, 181, 179, 174, 180)
+_FASHION, _FASHION_TEST = 6_000, 1_000
+
+
+def open_classes(spec: DataSpec) -> Source:
+    """Return the source of a spec's ``data`` section with the records of ``data.classes`` alone.
+
+    Without ``data.classes`` that is the whole source. Sizes are published for the built-in datasets
+    and declared for the others: ``data.num_records`` then counts the records of these classes. A
+    validation or test part of its own is counted in its files as it always is: of ``image_folder``
+    per folder, of the others in its labels if it is declared public, else as a whole, which is then
+    an upper bound.
+
+    Guarantees:
+        The result holds the records of these classes and nothing computed from others. Which class
+        a record has decides whether it is in the private data at all, so a neighboring data set is
+        one in which the position of a record *of these classes* is emptied in place. That somebody
+        has no record among them is not hidden by anything here, and a record of another class has
+        no guarantee: training does not use it, and ``pretrain.classes`` may declare it public.
+
+    Raises:
+        DataError: See ``open_source``; or the dataset has no such class.
+    """
+    source = open_source(spec)
+    if spec.classes is None:
+        return source
+    classes = spec.classes
+    _check(classes, source, "data.classes")
+    return dataclasses.replace(
+        source,
+        num_classes=len(classes),
+        class_names=tuple(source.class_names[label] for label in classes),
+        num_records=_published(spec.dataset, classes) or source.num_records,
+        own_validation=_size_of_own(spec, source, "validation", source.own_validation),
+        own_test=_size_of_own(spec, source, "test", source.own_test),
+        read=lambda: {part: only(arrays, classes) for part, arrays in source.read().items()},
+    )
+
+
+def read_classes(spec: DataSpec, classes: Sequence[int]) -> Arrays:
+    """Return the training records of other classes of the same dataset, numbered in their order.
+
+    Guarantees:
+        They are handed out as they are: whoever asks declares them public (``pretrain.classes``).
+
+    Raises:
+        DataError: See ``open_source``; the dataset has no such class; or no record of one of them.
+    """
+    source = open_source(spec)
+    _check(classes, source, "pretrain.classes")
+    return only(source.read()["train"], classes)
+
+
+def only(arrays: Arrays, classes: Sequence[int]) -> Arrays:
+    """Return the records of some classes, in their order, with labels renumbered 0, 1, ...
+
+    >>> inputs, labels = only((np.arange(4.0)[:, None], np.array([5, 1, 0, 5])), [5, 0])
+    >>> inputs.ravel().tolist(), labels.tolist()
+    ([0.0, 2.0, 3.0], [0, 1, 0])
+    """
+    inputs, labels = arrays
+    matches = labels[:, None] == np.asarray(classes, np.int64)
+    rows = matches.any(axis=1)
+    return np.ascontiguousarray(inputs[rows]), matches[rows].argmax(axis=1).astype(np.int64)
+
+
+def _check(classes: Sequence[int], source: Source, key: str) -> None:
+    unknown = [label for label in classes if label >= source.num_classes]
+    if unknown:
+        raise DataError(
+            f"{key} has {unknown[0]}, but the dataset has the classes 0 to "
+            f"{source.num_classes - 1}",
+            fix="give class numbers of the dataset",
+        )
+
+
+def _published(dataset: str, classes: Sequence[int]) -> int | None:
+    """Return the published number of training records of some classes, or None."""
+    if dataset == "digits":
+        return sum(_DIGITS[label] for label in classes)
+    return _FASHION * len(classes) if dataset == "fashion_mnist" else None
+
+
+def _size_of_own(spec: DataSpec, source: Source, part: str, whole: int | None) -> int | None:
+    """Return the number of these classes' records in a part of its own; None without one."""
+    assert spec.classes is not None
+    if whole is not None and spec.dataset == "fashion_mnist":
+        return _FASHION_TEST * len(spec.classes)
+    is_public = getattr(spec, part).visibility == "public"
+    if whole is None or not is_public or source.read_labels is None:
+        return whole
+    return int(np.isin(source.read_labels(part), spec.classes).sum())
