@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from dpsweep.errors import BadInputError, DataError, InfeasibleBudgetError
+from dpsweep.errors import BadInputError, InfeasibleBudgetError
 from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.trainables.method import Method, RunContext
-from dpsweep.trainables.weights import PUBLISHED
+from dpsweep.trainables.tasks import TASKS, score, task_of
+from dpsweep.trainables.weights import PUBLISHED, WORDS, checkpoint_of
 
 if TYPE_CHECKING:
     import torch
@@ -32,8 +33,9 @@ MODEL_HYPERPARAMETERS = (
         "model.name",
         "str",
         "linear",
-        "Network: linear, tanh_cnn, tanh_cnn_deep or timm/NAME.",
-        choices=("linear", "tanh_cnn", "tanh_cnn_deep", "timm/"),
+        "Network: linear, tanh_cnn, tanh_cnn_deep, small_resnet, timm/NAME, or text/DIRECTORY "
+        "(transformers).",
+        choices=("linear", "tanh_cnn", "tanh_cnn_deep", "small_resnet", "timm/", "text/"),
     ),
     Hyperparameter(
         "model.norm",
@@ -46,8 +48,8 @@ MODEL_HYPERPARAMETERS = (
         "model.checkpoint",
         "str",
         None,
-        "Initial weights, which must be public: a file (a torch or safetensors state dict), or "
-        "published: those that timm has for the network.",
+        "Initial weights, which must be public: a file (a torch or safetensors state dict), "
+        "published: timm's own, or pretrain: those of the spec's section pretrain.",
         optional=True,
     ),
     Hyperparameter(
@@ -221,6 +223,9 @@ class ClassifierMethod(Method):
         + TRAIN_HYPERPARAMETERS
     )
 
+    tasks: ClassVar[frozenset[str]] = frozenset(TASKS)
+    reads_text: ClassVar[bool] = True
+
     #: Positions of the plan before the first optimizer step.
     _num_before = 0
 
@@ -231,9 +236,17 @@ class ClassifierMethod(Method):
         """Return the models, checkpoints and batch sizes of the space that cannot work."""
         problems = cls._batch_problems(values, info)
         for path in cls._possible(values, "model.checkpoint"):
-            if path not in (None, PUBLISHED) and not Path(path).is_file():
+            if path not in (None, *WORDS) and not Path(path).is_file():
                 problems.append(("model.checkpoint", f"no file {path}", "give an existing file"))
         for name in cls._possible(values, "model.name"):
+            if info.text is not None or name.startswith("text/"):
+                given = [c for c in cls._possible(values, "model.checkpoint") if c is not None]
+                if given:
+                    what = f"{given[0]} has no meaning for text: the directory holds the weights"
+                    problems.append(("model.checkpoint", what, "leave it out"))
+                else:
+                    problems += cls._model_problems(name, values, info)
+                continue
             if name == "linear" and not cls._has_front(values):
                 continue
             if len(info.input_shape) != 3:
@@ -326,7 +339,7 @@ class ClassifierMethod(Method):
             self._data.info,
             norm=self._hparams["model.norm"],
             seed=self._initial_seed,
-            checkpoint=self._hparams["model.checkpoint"],
+            checkpoint=checkpoint_of(self._hparams["model.checkpoint"], self._data.pretrained),
             image_size=self._hparams["model.image_size"],
             is_initial=is_initial,
         )
@@ -345,9 +358,7 @@ class ClassifierMethod(Method):
     @property
     def _loss(self) -> Loss:
         """From outputs and labels to the sum of the losses of the examples."""
-        from dpsweep.trainables.layer_gradients import cross_entropy_sum
-
-        return cross_entropy_sum
+        return task_of(self._data.info.task).loss_sum
 
     @property
     def _initial_seed(self) -> int:
@@ -414,7 +425,9 @@ class ClassifierMethod(Method):
         return self._rows[generator.random(len(self._rows)) < sample_rate]
 
     def evaluate(self, part: str) -> dict[str, float]:
-        """Return accuracy (share in [0, 1]) and mean cross-entropy (nats) on a part of the data.
+        """Return accuracy (share in [0, 1]) and mean loss (nats) on a part of the data.
+
+        Other tasks than classification have more scores, see ``dpsweep.trainables.tasks``.
 
         Raises:
             DataError: The part has no record.
@@ -422,7 +435,9 @@ class ClassifierMethod(Method):
         return self._score(self._model, part)
 
     def _score(self, model: torch.nn.Module, part: str) -> dict[str, float]:
-        block = max(int(self._hparams["batch.physical"]), 256)
+        block = int(self._hparams["batch.physical"])
+        if self._data.info.text is None:  # outputs of text are large
+            block = max(block, 256)
         return score(model, self._part(part), part, block=block, device=self._context.device)
 
     def _part(self, part: str) -> SweepData:
@@ -453,40 +468,6 @@ class ClassifierMethod(Method):
         for parameter in model.parameters():
             parameter.requires_grad_(False)
         return model.eval()
-
-
-def score(
-    model: torch.nn.Module, data: SweepData, part: str, *, block: int, device: str
-) -> dict[str, float]:
-    """Return a classifier's accuracy (share in [0, 1]) and mean cross-entropy (nats) on a part.
-
-    Args:
-        model: (records, *input_shape) float32 -> (records, classes) logits; left in eval mode.
-        data: The records; features stored in half precision are widened block by block.
-        part: ``validation`` or ``test``.
-        block: Records that are scored at once.
-        device: Where the model is.
-    Raises:
-        DataError: The part has no record.
-    """
-    import torch
-
-    from dpsweep.trainables.data import part_tensors
-
-    inputs, labels = part_tensors(data, part)
-    if len(labels) == 0:
-        raise DataError(f"the data has no {part} part", fix=f"give data.{part}.fraction")
-    model.eval()
-    correct = 0
-    loss = 0.0
-    with torch.no_grad():
-        for begin in range(0, len(labels), block):
-            x = inputs[begin : begin + block].to(device, torch.float32)
-            y = labels[begin : begin + block].to(device)
-            logits = model(x)
-            correct += int((logits.argmax(dim=1) == y).sum())
-            loss += float(torch.nn.functional.cross_entropy(logits, y, reduction="sum"))
-    return {"accuracy": correct / len(labels), "loss": loss / len(labels)}
 
 
 def _copy_to_cpu(value: Any) -> Any:

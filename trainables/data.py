@@ -11,17 +11,20 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from dpsweep.errors import DataError
-from dpsweep.trainables.data_sources import Arrays, Source, open_source
+from dpsweep.trainables.class_split import open_classes
+from dpsweep.trainables.data_sources import Arrays, Source
 
 if TYPE_CHECKING:
     import torch
 
     from dpsweep.spec import DataSpec
+    from dpsweep.trainables.episodes import Episodes
+    from dpsweep.trainables.text_data import TextInfo
 
 PartName = Literal["private", "public", "validation", "test"]
 Records = Literal["private", "public"]
@@ -37,16 +40,18 @@ class DatasetInfo:
 
     Attributes:
         name: Dataset name of the spec.
-        input_shape: Shape of one record, (channels, height, width) or (features,).
-        num_classes: Number of classes.
+        input_shape: Shape of one record: (channels, height, width), (features,) or (tokens,).
+        num_classes: Number of classes or attributes; the vocabulary for ``causal_lm``.
         num_private: Declared number of private training records; the actual one may differ.
         num_validation: Declared number of validation records.
         num_test: Declared number of test records.
         num_public: Declared number of public records.
-        class_names: One name per class.
+        class_names: One name per class or attribute; none for ``causal_lm``.
         has_own_validation: True if the dataset comes with a validation part, whose size is then
             counted in its files and not declared.
         features: Key of the ``FeatureSpec`` that the records are features of; empty for raw ones.
+        task: What is learned, see ``dpsweep.trainables.tasks``.
+        text: What must be known of records that are token ids; None for other records.
     """
 
     name: str
@@ -59,6 +64,8 @@ class DatasetInfo:
     class_names: tuple[str, ...]
     has_own_validation: bool = False
     features: str = ""
+    task: str = "classification"
+    text: TextInfo | None = None
 
 
 @dataclass(frozen=True)
@@ -68,8 +75,10 @@ class SweepData:
     Attributes:
         info: Public facts.
         parts: ``private``, ``public``, ``validation`` and ``test``, each (inputs, labels): float32
-            C-contiguous (records, *input_shape) and int64 (records,). An absent part has length 0.
-            Never written to: actors hold read-only views of one copy.
+            C-contiguous (records, *input_shape) and int64 (records,). Text is int64 token ids;
+            labels are float32 (records, attributes) for ``multi_label``, int64 (records, tokens)
+            for ``causal_lm``. An absent part has length 0. Never written to: actors hold read-only
+            views of one copy.
         content_hash: SHA-256 of all parts, to see whether a resumed study has the same data. It
             depends on private records without noise: it stays beside the data.
         records: Whose records a method trains on, which it finds in ``private``: private ones,
@@ -77,6 +86,12 @@ class SweepData:
         feature_root: Directory of the feature store, or None to compute features in memory.
         hashes: Part name -> ``part_hash`` of its inputs, where it is known already. They stay
             beside the data, as ``content_hash`` does.
+        pretrained: File with the public weights that ``model.checkpoint: pretrain`` stands for, or
+            None where the study has none.
+        episodes: How the records of a trial are drawn from these (``for_trial``), or None where
+            they are these themselves.
+        pool: Of an episode, the data that it was drawn from.
+        rows: Of an episode, the rows of each part in its pool, int64.
     """
 
     info: DatasetInfo
@@ -85,6 +100,14 @@ class SweepData:
     records: Records = "private"
     feature_root: Path | None = None
     hashes: Mapping[str, str] = field(default_factory=dict)
+    pretrained: Path | None = None
+    episodes: Episodes | None = None
+    pool: SweepData | None = None
+    rows: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def for_trial(self, hparams: Mapping[str, Any]) -> SweepData:
+        """Return what a trial with these hyperparameters runs on: all of it, or its episode."""
+        return self if self.episodes is None else self.episodes.for_trial(self, hparams)
 
     def for_public_search(self, *, with_test: bool) -> SweepData:
         """Return the same data with the public records in the place of the private ones.
@@ -115,11 +138,13 @@ class SweepData:
         hashes = {new: self.hashes[old] for new, old in now_in.items() if old in self.hashes}
         info = replace(self.info, num_private=self.info.num_public, num_public=0)
         content = _content_hash(parts)
-        return SweepData(info, parts, content, "public", self.feature_root, hashes)
+        return SweepData(info, parts, content, "public", self.feature_root, hashes, self.pretrained)
 
 
 def describe_dataset(spec: DataSpec) -> DatasetInfo:
     """Return the public facts of a spec's ``data`` section; opens no private record.
+
+    Of a study of episodes that is the pool they are drawn from.
 
     Names, headers and existence of files are read, so that a missing dataset is found early.
     A dataset with a validation part of its own uses it instead of ``validation.fraction``.
@@ -127,10 +152,10 @@ def describe_dataset(spec: DataSpec) -> DatasetInfo:
     Raises:
         DataError: The data is missing or not as declared, or the fractions leave nothing private.
     """
-    return _describe(spec, open_source(spec))
+    return _describe(spec, open_classes(spec))
 
 
-def load_dataset(spec: DataSpec) -> SweepData:
+def load_dataset(spec: DataSpec, episodes: Episodes | None = None) -> SweepData:
     """Return the records, split by a rule that depends on the declared sizes alone.
 
     Let N be the declared number of records. Slots 0..N-1 are permuted by a fixed public seed and
@@ -138,10 +163,14 @@ def load_dataset(spec: DataSpec) -> SweepData:
     slot. Records from slot N on are private (unless ``max_private`` limits the private slots),
     and slots without a record stay empty.
 
+    Args:
+        spec: The ``data`` section of a spec.
+        episodes: How the records of a trial are drawn from these, if they are.
     Raises:
-        DataError: See ``describe_dataset``; or the files cannot be read.
+        DataError: See ``describe_dataset``; or the files cannot be read; or they lack records for
+            some episode.
     """
-    source = open_source(spec)
+    source = open_classes(spec)
     info = _describe(spec, source)
     read = source.read()
     inputs, labels = read["train"]
@@ -155,7 +184,10 @@ def load_dataset(spec: DataSpec) -> SweepData:
         if part in read:
             parts[part] = read[part]
     hashes = {part: part_hash(arrays[0]) for part, arrays in parts.items()}
-    return SweepData(info, parts, _content_hash(parts), hashes=hashes)
+    data = SweepData(info, parts, _content_hash(parts), hashes=hashes, episodes=episodes)
+    if episodes is not None:
+        episodes.check(data)
+    return data
 
 
 def split_slots(
@@ -211,6 +243,8 @@ def _describe(spec: DataSpec, source: Source) -> DatasetInfo:
         num_test=counts["test"] if own_test is None else own_test,
         num_public=counts["public"],
         class_names=source.class_names,
+        task=spec.task,
+        text=source.text,
     )
 
 

@@ -109,7 +109,7 @@ class TrialExecution:
         task: The admitted trial.
         settings: What the study's trials share.
         data: The dataset, possibly with read-only arrays; ``SweepData.for_public_search`` for a
-            trial on public records.
+            trial on public records. In a study of episodes, the trial's own is drawn from it.
     Raises:
         LedgerError: The ledger is locked or has lost charges, or these are not the task's records.
         CheckpointError: A checkpoint is damaged.
@@ -123,6 +123,7 @@ class TrialExecution:
                 f"trial {task.trial} is to train on {task.records} records and was handed "
                 f"{data.records} ones; nothing was run"
             )
+        data = data.for_trial(task.hparams)
         self.task, self.plan, self.settings = task, task.plan, settings
         method_class: type[Method] = TRAINABLES[task.method]
         self.is_private = method_class.is_private
@@ -420,7 +421,9 @@ def export_model(
     saved = CheckpointStore(directory).load("best")
     if saved is None:
         raise CheckpointError(f"{directory} has no best checkpoint", fix="run the study again")
+    data = data.for_trial(hparams)
     instance: Method = TRAINABLES[method]()
     instance.prepare(data, hparams, plan, RunContext(study_seed, trial))
     instance.load_state_dict(saved.state)
-    return instance.export(), np.zeros((1, *data.info.input_shape), dtype=np.float32)
+    kind = np.float32 if data.info.text is None else np.int64
+    return instance.export(), np.zeros((1, *data.info.input_shape), dtype=kind)

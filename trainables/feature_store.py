@@ -26,6 +26,7 @@ import numpy as np
 from dpsweep.durable import write_atomically
 from dpsweep.errors import ResourceError
 from dpsweep.trainables.data import PARTS, SweepData, part_hash
+from dpsweep.trainables.data_sources import Arrays
 from dpsweep.trainables.feature_blocks import BLOCK_ROWS, BlockJob, compute_block, feature_blocks
 from dpsweep.trainables.feature_files import Entry, locked, make_private, new_array, size_of
 from dpsweep.trainables.features import FeatureSpec
@@ -106,7 +107,8 @@ class FeatureStore:
         What is not in the store is computed first, or waited for if somebody is computing it.
         Features are read-only, (records, *feature_shape) of ``spec.dtype``, infinite where float16
         cannot hold them; labels and ``content_hash`` stay as they are. Data that are these features
-        come back unchanged.
+        come back unchanged. Features of an episode are rows of its pool's, where there is a store:
+        they are computed once for all episodes.
 
         Raises:
             ModelError: The extractor cannot be built for these records.
@@ -116,11 +118,26 @@ class FeatureStore:
             return data
         assert not data.info.features, "the records are features already, of another kind"
         info = spec.describe(data.info)
+        if data.pool is not None and self.root is not None:
+            parts = self._rows_of_pool(data, data.pool, spec)
+            return dataclasses.replace(data, info=info, parts=parts, hashes={})
         parts = {
             name: (self._features(data, spec, name), labels)
             for name, (_, labels) in data.parts.items()
         }
         return dataclasses.replace(data, info=info, parts=parts, hashes={})
+
+    def _rows_of_pool(
+        self, data: SweepData, pool: SweepData, spec: FeatureSpec
+    ) -> dict[str, Arrays]:
+        asked = {name: pool.parts[name] for name in data.parts}
+        opened = self.open(dataclasses.replace(pool, parts=asked), spec)
+        parts = {}
+        for name, (_, labels) in data.parts.items():
+            features = opened.parts[name][0][data.rows[name]]
+            features.flags.writeable = False
+            parts[name] = (features, labels)
+        return parts
 
     def _features(self, data: SweepData, spec: FeatureSpec, part: str) -> np.ndarray:
         inputs, shape = data.parts[part][0], _shape(data, spec, part)

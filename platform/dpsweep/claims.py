@@ -11,6 +11,7 @@ from dpsweep.privacy.events import Plan
 from dpsweep.privacy.ledger import study_spent, trial_spent
 from dpsweep.privacy.study_ledger import read_study_account
 from dpsweep.spec import SweepSpec
+from dpsweep.spec_episodes import EPISODE
 from dpsweep.study import StudyFiles
 from dpsweep.trial import TrialState
 
@@ -51,7 +52,7 @@ class Claims:
         privacy = self.spec.privacy
         return {
             "delta": privacy.delta,
-            "privacy_unit": self.spec.data.privacy_unit,
+            "privacy_unit": self.spec.privacy_unit,
             "neighboring_relation": privacy.neighboring_relation,
             "accountant": privacy.accountant,
             "accounting": self.accounting,
@@ -76,8 +77,9 @@ class Claims:
         if study is not None and is_open:
             lines.append(f"The study: {study.one_line()}.")
         elif composed is not None:
+            which = "all trials" if self.spec.episodes is None else "all trials of one episode"
             lines.append(
-                f"For indication, all trials composed: epsilon={shown_epsilon(composed.epsilon)} "
+                f"For indication, {which} composed: epsilon={shown_epsilon(composed.epsilon)} "
                 f"({self._terms(composed)}); no guarantee, no filter was enforced."
             )
         return "\n".join(lines)
@@ -94,7 +96,7 @@ class Claims:
         """Return all that stands beside an epsilon of a trial."""
         privacy = self.spec.privacy
         return (
-            f"delta={privacy.delta:g}, unit={self.spec.data.privacy_unit}, "
+            f"delta={privacy.delta:g}, unit={self.spec.privacy_unit}, "
             f"{privacy.neighboring_relation}, sampling={spent.sampling if spent else 'none'}, "
             f"{privacy.accountant}; accounting={self.accounting}"
         )
@@ -114,13 +116,15 @@ class Claims:
             accountant=accountant or privacy.accountant,
             neighboring_relation=privacy.neighboring_relation,
             sampling=sampling,
-            privacy_unit=self.spec.data.privacy_unit,
+            privacy_unit=self.spec.privacy_unit,
             accounting=self.accounting,
             released=self._released(released),
         )
 
     def _released(self, what: str) -> str:
-        """Say what an epsilon covers; exact scores on private records it never does."""
+        """Say what an epsilon covers: never exact private scores, nor the draw of episodes."""
+        if self.spec.episodes is not None:
+            what = f"{what}; the draw of its episode is not covered"
         if self.spec.data.validation.visibility != "exact":
             return what
         return f"{what}; exact private validation scores and choices by them are not covered"
@@ -188,8 +192,22 @@ class Claims:
             released=released,
         )
 
+    def _indicated(self) -> set[Plan]:
+        """Return what is composed for indication: all that was run, or that of each episode."""
+        if self.spec.episodes is None:
+            return {self._spent}
+        plans: dict[int, Plan] = {}
+        for number, view in sorted(self.view.trials.items()):
+            spent = trial_spent(self.files.ledger, number, at_least=view.charged)
+            episode = view.hparams[EPISODE]
+            plans[episode] = plans.get(episode, Plan()) + spent
+        return {plan.merged() for plan in plans.values()} or {Plan()}
+
     def composed(self) -> PrivacyStatement | None:
         """Return the sum over everything any trial ever ran, by RDP at the study's delta.
+
+        Of a study of episodes it is the sum over the trials of the costliest one: that is what the
+        study tells of one of its records, if its pool were as many data owners as episodes.
 
         None under ``select``: it would tell how many trials there were.
 
@@ -199,10 +217,12 @@ class Claims:
         """
         if self.spec.privacy.accounting == "select":
             return None
-        spent = self._spent
+        delta, which = self.spec.privacy.delta, "every trial ever run"
+        if self.spec.episodes is not None:
+            which = "every trial ever run on one episode"
         return self._statement(
-            epsilon_of(spent, delta=self.spec.privacy.delta, accountant="rdp"),
+            max(epsilon_of(plan, delta=delta, accountant="rdp") for plan in self._indicated()),
             accountant="rdp",
-            sampling=spent.sampling,
-            released="every trial ever run (indication, not a guarantee)",
+            sampling=self._spent.sampling,
+            released=f"{which} (indication, not a guarantee)",
         )

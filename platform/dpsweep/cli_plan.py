@@ -35,6 +35,7 @@ def plan(
     """
     from dpsweep.estimate import estimate
     from dpsweep.planning import draw_sample, expected_trials, summarize_plan
+    from dpsweep.pretrain import plan_pretraining
 
     checked = load_checked(spec, sets)
     sample = draw_sample(checked)
@@ -42,10 +43,13 @@ def plan(
     num_trials = expected_trials(checked)
     forecast = estimate(checked, sample.tasks, num_trials=num_trials).to_dict()
     output = Format.JSON if as_json else output
+    weights = plan_pretraining(checked.spec)
     if output is not Format.TABLE:
-        print_records({**summary.to_dict(), "estimate": forecast}, output)
+        record = {**summary.to_dict(), "pretrain": weights or None, "estimate": forecast}
+        print_records(record, output)
         return
-    print_records(_plan_cells(summary, forecast), output)
+    first = {"pretrain": weights} if weights else {}
+    print_records({**first, **_plan_cells(summary, forecast)}, output)
     print_records(_mode_rows(summary), output, caption=_caption(summary))
 
 
@@ -164,11 +168,14 @@ def _mode_rows(summary: PlanSummary) -> list[dict[str, Any]]:
         if cost is None:
             row["study epsilon"] = "none"
             row["released"] = "no claim about the search is made"
+            trials = "all trials" if summary.episodes is None else "the trials of one episode"
             if mode != "unaccounted":
                 row["released"] = "no price: some trial has no plan or no finite epsilon"
+                if summary.episodes is not None:
+                    row["released"] = "not for episodes: drawing them reads labels"
             elif summary.composed_epsilon is not None:
                 row["holds for"] = (
-                    f"composed, all trials would cost {shown_epsilon(summary.composed_epsilon)} "
+                    f"composed, {trials} would cost {shown_epsilon(summary.composed_epsilon)} "
                     "(rdp): an indication, no guarantee"
                 )
         else:
@@ -288,7 +295,7 @@ def _simulated_row(outcome: PolicyRun, checked: Preflight, output: Format) -> di
         "composed_epsilon_is": _meaning(checked),
         "study_epsilon": spec.privacy.study_epsilon,
         "delta": spec.privacy.delta,
-        "privacy_unit": spec.data.privacy_unit,
+        "privacy_unit": spec.privacy_unit,
         "neighboring_relation": spec.privacy.neighboring_relation,
         "sampling": outcome.sampling,
         "accountant": "rdp",
@@ -320,7 +327,7 @@ def _simulated_caption(checked: Preflight, outcomes: Sequence[PolicyRun]) -> str
     return (
         f"Simulated, seed {spec.seed}: no figure but the costs is about real training. steps: of "
         f"all trials, stopped ones included. epsilon: {_meaning(checked)}; delta "
-        f"{spec.privacy.delta:g}, unit {spec.data.privacy_unit}, "
+        f"{spec.privacy.delta:g}, unit {spec.privacy_unit}, "
         f"{spec.privacy.neighboring_relation}, {samplings} sampling, rdp, accounting "
         f"{spec.privacy.accounting}. best: {spec.search.metric} as the best finished trial "
         "reported it; full length: its score at the end without noise; regret: its distance from "

@@ -39,7 +39,11 @@ def report(
         str, typer.Option(help="Hyperparameters that make the rows, as in train.num_private,method")
     ] = "",
     over: Annotated[
-        str, typer.Option(help="Hyperparameters that repeat a configuration, as in train.repeat")
+        str,
+        typer.Option(
+            help="Hyperparameters that repeat a configuration, as in train.repeat; episodes always "
+            "do."
+        ),
     ] = "",
     lower: Annotated[
         str | None, typer.Option(help="Study on public records alone, for the performance boost.")
@@ -74,7 +78,7 @@ def report(
     if output is not Format.TABLE:
         print_records(rows, output)
         return
-    print_records(table(rows), output, caption=caption(rows))
+    print_records(table(rows), output, caption=caption(rows) + legend(rows))
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -94,6 +98,8 @@ def _table_row(row: Mapping[str, Any], dropped: Collection[str]) -> dict[str, An
         if f"{name} std" in row:
             spread = row[f"{name} std"]
             shown[name] = f"{value:.4f}" + ("" if spread is None else f" ±{spread:.4f}")
+        elif _is_interval(name):
+            shown[name] = None if value is None else f"±{value:.4f}"
         elif isinstance(value, float) and "epsilon" not in name and " " not in name:
             shown[name] = f"{value:g}"
         elif name.startswith("difference"):
@@ -170,3 +176,15 @@ def caption(rows: Sequence[Mapping[str, Any]]) -> str:
         what = " and ".join(sorted(compared))
         lines.append(f"Not covered by a row's epsilon: other studies, which {what} rest on.")
     return "\n".join(lines)
+
+
+def legend(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return what the spreads of a table are, as a line; nothing where there are none."""
+    spreads = [row[name] for row in rows for name in row if _is_interval(name)]
+    if all(spread is None for spread in spreads):
+        return ""
+    return "\n±: standard deviation over runs; 95%: half width of Student's interval of the mean."
+
+
+def _is_interval(name: str) -> bool:
+    return name.endswith(" 95%")

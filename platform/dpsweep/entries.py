@@ -15,6 +15,7 @@ from dpsweep import __version__
 from dpsweep.claims import FINAL_RUN, PUBLIC_MODEL, SO_FAR, WINNER
 from dpsweep.durable import write_atomically
 from dpsweep.errors import NothingWithinBudgetError
+from dpsweep.pretrain import describe_pretraining
 from dpsweep.privacy.dataset_ledger import read_dataset_ledger
 from dpsweep.privacy.ledger import STUDY_FILE, trial_file
 from dpsweep.results import SweepResult
@@ -24,6 +25,7 @@ from dpsweep.study import StudyFiles, TrialTask
 from dpsweep.tracking.card import privacy_card
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data import describe_dataset
+from dpsweep.trainables.weights import PRETRAIN
 from dpsweep.trial import TrialReport, TrialState, Verdict
 
 
@@ -60,7 +62,7 @@ def terms(spec: SweepSpec) -> str:
     """Return what must stand beside an epsilon that is named before anything has run."""
     privacy = spec.privacy
     return (
-        f"delta {privacy.delta:g}, {spec.data.privacy_unit}, {privacy.neighboring_relation}, "
+        f"delta {privacy.delta:g}, {spec.privacy_unit}, {privacy.neighboring_relation}, "
         f"Poisson sampling, {privacy.accountant}, {privacy.accounting}, one trial alone"
     )
 
@@ -85,7 +87,7 @@ def privacy_tags(spec: SweepSpec) -> dict[str, Any]:
     """Return the tags without which no epsilon is shown."""
     privacy = spec.privacy
     return {
-        "dp.unit": spec.data.privacy_unit,
+        "dp.unit": spec.privacy_unit,
         "dp.adjacency": privacy.neighboring_relation,
         "dp.accountant": privacy.accountant,
         "dp.accounting": privacy.accounting,
@@ -120,8 +122,16 @@ def study_downgraded(files: StudyFiles, reason: str) -> dict[str, Any]:
     return {"reason": reason, "card": card(files)}
 
 
-def trial_started(spec: SweepSpec, task: TrialTask) -> dict[str, Any]:
-    """Return the entry of a trial's launch or continuation."""
+def trial_started(
+    spec: SweepSpec, task: TrialTask, pretrained: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return the entry of a trial's launch or continuation.
+
+    Args:
+        spec: Of the study.
+        task: The trial.
+        pretrained: Which weights ``model.checkpoint: pretrain`` means (``StudyView.pretrained``).
+    """
     training = [run.event for run in task.plan.runs if run.phase == "train"]
     sigmas = [event.noise_multiplier for event in training if hasattr(event, "noise_multiplier")]
     rates = [event.sample_rate for event in training if hasattr(event, "sample_rate")]
@@ -134,6 +144,9 @@ def trial_started(spec: SweepSpec, task: TrialTask) -> dict[str, Any]:
     if rates:
         plan["sample_rate"] = rates[0]
     hparams = {key: value for key, value in task.hparams.items() if value is not None}
+    started_from = {}
+    if hparams.get("model.checkpoint") == PRETRAIN and pretrained is not None:
+        started_from["dpsweep.pretrained"] = pretrained["address"]
     return {
         "trial": task.trial,
         "hparams": {"method": task.method, **hparams},
@@ -143,6 +156,7 @@ def trial_started(spec: SweepSpec, task: TrialTask) -> dict[str, Any]:
             "dp.records": task.records,
             "dp.released": _released(spec, task),
             "dpsweep.method": task.method,
+            **started_from,
         },
     }
 
@@ -227,7 +241,7 @@ def card(files: StudyFiles) -> str:
         "unbounded_methods": [name for name in methods if not TRAINABLES[name].is_private],
         "dataset": info.name,
         "num_records": info.num_private,
-        "privacy_unit": spec.data.privacy_unit,
+        "privacy_unit": spec.privacy_unit,
         "neighboring_relation": privacy.neighboring_relation,
         "accountant": privacy.accountant,
         "accounting": result.claims.accounting,
@@ -238,6 +252,16 @@ def card(files: StudyFiles) -> str:
         "trials": {state.value: result.view.count(state) for state in TrialState},
         "version": __version__,
     }
+    if spec.episodes is not None:
+        facts["episodes"] = spec.episodes.model_dump()
+    if spec.data.classes is not None:
+        facts["classes"] = list(info.class_names)
+    if spec.pretrain is not None:
+        facts["pretrained"] = {
+            "about": describe_pretraining(spec),
+            "address": (result.view.pretrained or {}).get("address"),
+            "is_trained": spec.pretrain.checkpoint is None,
+        }
     if result.claims.downgraded:
         facts |= {"downgrade": result.claims.downgraded, "accounting_asked": privacy.accounting}
     with contextlib.suppress(NothingWithinBudgetError):

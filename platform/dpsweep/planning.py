@@ -108,7 +108,9 @@ class PlanSummary:
         steps: Smallest and largest number of steps.
         noise_multiplier: Smallest and largest noise multiplier of any step, or None.
         epsilon: Smallest and largest epsilon of a whole trial, or None.
-        composed_epsilon: Epsilon if every trial ran to its end, at the sample's costs, or None.
+        composed_epsilon: Epsilon if every trial (with episodes, every trial of one of them) ran to
+            its end, at the sample's costs, or None.
+        episodes: Episodes that each configuration runs on, or None.
         composed: The filter that a composed study would have; None without a ``study_epsilon``.
         selection: What ``select`` costs, or None where no trial has a finite epsilon.
         modes: Cost of the search under each mode; None where it has none.
@@ -124,6 +126,7 @@ class PlanSummary:
     noise_multiplier: tuple[float, float] | None
     epsilon: tuple[float, float] | None
     composed_epsilon: float | None
+    episodes: int | None
     composed: FilterFigures | None
     selection: SelectionFigures | None
     modes: Mapping[str, ModeCost | None]
@@ -139,6 +142,7 @@ class PlanSummary:
         """Return the record that ``dpsweep plan --json`` prints (a stable interface)."""
         return {
             "trials": self.num_trials,
+            "episodes": self.episodes,
             "configurations_sampled": self.num_sampled,
             "infeasible_share": self.infeasible,
             "infeasible_share_is_exact": self.is_exact,
@@ -264,9 +268,11 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
     accounting = privacy.accounting
     sampling = ", ".join(sorted({task.plan.sampling for task in tasks})) or "none"
     composed = figures = selection = None
+    episodes = None if spec.episodes is None else spec.episodes.number
     if charged:
-        composed = _composed_epsilon(checked, charged, expected_trials(checked))
+        composed = _composed_epsilon(checked, charged, expected_trials(checked) // (episodes or 1))
         figures = _filter_figures(checked, charged)
+    if charged and episodes is None:  # no other mode has episodes
         selection = _selection_figures(checked, charged)
     modes = _modes(checked, charged, composed, selection, sampling)
     chosen = modes[accounting]
@@ -287,6 +293,7 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
         ),
         epsilon=_range([task.planned_epsilon for task in private]),
         composed_epsilon=composed,
+        episodes=episodes,
         composed=figures,
         selection=selection,
         modes=modes,
@@ -294,7 +301,7 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
         delta=privacy.delta,
         accountant=privacy.accountant,
         accounting=accounting,
-        privacy_unit=spec.data.privacy_unit,
+        privacy_unit=spec.privacy_unit,
         neighboring_relation=privacy.neighboring_relation,
         sampling=sampling,
     )

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dpsweep.errors import BadInputError, DataError, InfeasibleBudgetError, Mistake, SpecError
 from dpsweep.hyperparameters import Hyperparameter, resolve
+from dpsweep.pretrain import pretrain_problems
 from dpsweep.privacy.accountants import epsilon_of, shown_epsilon
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.dataset_ledger import check_dataset_budget
@@ -26,8 +27,10 @@ from dpsweep.spec import SweepSpec
 from dpsweep.study import TrialTask
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data import DatasetInfo, describe_dataset
+from dpsweep.trainables.episodes import EPISODE_HYPERPARAMETERS, Episodes
 from dpsweep.trainables.feature_files import is_open_to_others
 from dpsweep.trainables.method import Method, PlanContext
+from dpsweep.trainables.tasks import task_of
 from dpsweep.trial import report_interval
 
 #: Configurations that a study's filter or selection is chosen from.
@@ -56,7 +59,7 @@ class Preflight:
     Attributes:
         spec: The spec.
         space: Its search space, checked against the methods' hyperparameters.
-        info: Shapes and declared sizes of its data; no record was read.
+        info: Shapes and declared sizes of the data of a trial; no record was read.
         methods: The methods the space can choose.
         budget: Cap of one trial.
         records: Which records its trials train on (``for_public_search``).
@@ -72,6 +75,8 @@ class Preflight:
     @property
     def num_trials(self) -> int:
         """Trials that will run: a grid may have fewer points than ``search.num_trials``."""
+        if self.spec.episodes is not None:
+            return len(self.space.grid())
         if self.spec.search.sampler != "grid":
             return self.spec.search.num_trials
         return min(self.spec.search.num_trials, len(self.space.grid()))
@@ -85,8 +90,9 @@ class Preflight:
         name = values["method"]
         method = self.methods[name]
         given = {key: value for key, value in values.items() if key != "method"}
-        hparams = resolve(method.hyperparameters, given)
-        for parameter in method.hyperparameters:
+        declared = method.hyperparameters + _of_platform(self.spec)
+        hparams = resolve(declared, given)
+        for parameter in declared:
             problem = parameter.problem(hparams[parameter.name])
             if problem:
                 raise InfeasibleBudgetError(f"{parameter.name} {problem}")
@@ -148,9 +154,10 @@ class Preflight:
     @property
     def released_metrics(self) -> frozenset[str]:
         """Names of the metrics that an actor may report."""
-        shown = {"public": ("accuracy", "loss"), "exact": ("accuracy", "loss")}
-        names = shown.get(self.spec.data.validation.visibility, ("accuracy",))
-        tested = ("accuracy", "loss") if self.spec.data.test.visibility == "public" else ()
+        every = task_of(self.info.task).metric_names(self.info.class_names)
+        is_noisy = self.spec.data.validation.visibility == "noisy"
+        names = ("accuracy",) if is_noisy else every
+        tested = every if self.spec.data.test.visibility == "public" else ()
         return frozenset([f"validation/{n}" for n in names] + [f"test/{n}" for n in tested])
 
     def for_public_search(self) -> Preflight:
@@ -280,8 +287,14 @@ def read_spec(source: Path | str, *, overrides: Sequence[str] = ()) -> SweepSpec
     return SweepSpec.from_yaml(source, overrides=overrides, check_space=check)
 
 
-def _declared() -> dict[str, Sequence[Hyperparameter]]:
-    return {name: method.hyperparameters for name, method in TRAINABLES.items()}
+def _declared(spec: SweepSpec | None = None) -> dict[str, Sequence[Hyperparameter]]:
+    """Return the hyperparameters of every method, with those that a spec adds to all of them."""
+    added = () if spec is None else _of_platform(spec)
+    return {name: method.hyperparameters + added for name, method in TRAINABLES.items()}
+
+
+def _of_platform(spec: SweepSpec) -> tuple[Hyperparameter, ...]:
+    return () if spec.episodes is None else EPISODE_HYPERPARAMETERS
 
 
 def _is_writable(path: Path) -> bool:
@@ -324,6 +337,21 @@ def _folder_problems(folder: Path) -> list[tuple[str, str]]:
     return []
 
 
+def _task_problems(
+    name: str, method: type[Method], info: DatasetInfo
+) -> list[tuple[str, str, str]]:
+    """Return why a method cannot learn the task of the data, as ``Method.preflight`` does."""
+    if info.task not in method.tasks:
+        what = f"{name} cannot learn {info.task}"
+        able = [other for other in TRAINABLES if info.task in TRAINABLES[other].tasks]
+    elif info.text is not None and not method.reads_text:
+        what = f"{name} cannot learn from text"
+        able = [other for other in TRAINABLES if TRAINABLES[other].reads_text]
+    else:
+        return []
+    return [("method", what, f"use one of {', '.join(able)}")]
+
+
 def preflight(spec: SweepSpec) -> Preflight:
     """Check what needs more than the spec alone: methods, space, models, data declaration.
 
@@ -334,13 +362,18 @@ def preflight(spec: SweepSpec) -> Preflight:
         DataError: The dataset is not there.
     """
     where = spec.where
-    space = SearchSpace.from_spec(spec.search.space)
-    mistakes = [Mistake(where(m.where), m.what, m.fix) for m in space.check(_declared())]
+    space = SearchSpace.from_spec(spec.space)
+    mistakes = [Mistake(where(m.where), m.what, m.fix) for m in space.check(_declared(spec))]
     info = None
     try:
         info = describe_dataset(spec.data)
     except DataError as error:
         mistakes.append(Mistake(where("data"), error.message, error.fix or ""))
+    episodes = Episodes.of(spec)
+    if info is not None and episodes is not None:
+        found = episodes.problems(info)
+        mistakes += [Mistake(where(key), what, fix) for key, what, fix in found]
+        info = episodes.describe(info)
     if info is not None and info.num_validation == 0:
         what = f"{spec.search.metric} needs validation records, and there are none"
         mistakes.append(Mistake(where("search.metric"), what, "set data.validation.fraction"))
@@ -355,10 +388,8 @@ def preflight(spec: SweepSpec) -> Preflight:
     if not _is_writable(Path(spec.storage.path)):
         what = f"{spec.storage.path!r} cannot be written to"
         mistakes.append(Mistake(where("storage.path"), what, "name a directory of yours"))
-    mistakes += [
-        Mistake(where(key), what, fix)
-        for key, what, fix in _space_problems(spec, space.values(), info)
-    ]
+    problems = _space_problems(spec, space.values(), info) + pretrain_problems(spec, space)
+    mistakes += [Mistake(where(key), what, fix) for key, what, fix in problems]
     if mistakes or info is None:
         raise SpecError(mistakes)
     methods: dict[str, type[Method]] = {name: TRAINABLES[name] for name in space.values()["method"]}
@@ -372,9 +403,9 @@ def preflight(spec: SweepSpec) -> Preflight:
         infos.append(replace(info, num_private=info.num_public))  # what the search trains on
     found = [
         problem
-        for method in methods.values()
+        for name, method in methods.items()
         for each in infos
-        for problem in method.preflight(space.values(), each)
+        for problem in _task_problems(name, method, each) or method.preflight(space.values(), each)
     ]
     for name, what, fix in dict.fromkeys(found):
         mistakes.append(Mistake(where(f"search.space.{name}"), what, fix))

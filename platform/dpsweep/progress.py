@@ -87,7 +87,7 @@ class ProgressDisplay(Observer):
         """Return what must stand beside an epsilon."""
         privacy = self._spec.privacy
         return (
-            f"delta {privacy.delta:g}, {self._spec.data.privacy_unit}, "
+            f"delta {privacy.delta:g}, {self._spec.privacy_unit}, "
             f"{privacy.neighboring_relation}, {sampling}, {privacy.accountant}, "
             f"{self._accounting}, one trial alone"
         )

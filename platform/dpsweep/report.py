@@ -14,10 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from scipy import special
+
 from dpsweep.errors import BadInputError
 from dpsweep.privacy.accountants import PrivacyStatement
 from dpsweep.registry import did_you_mean
 from dpsweep.results import SweepResult, TrialResult
+from dpsweep.spec_episodes import EPISODE
 from dpsweep.trial import TrialState
 
 TEST = "test/accuracy"
@@ -49,7 +52,7 @@ class ReportedStudy:
         trials = result.trials
         if result.spec.privacy.accounting == "public":
             trials = [t for t in trials if result.claims.is_final(result.view.trials[t.trial_id])]
-        parameters = SearchSpace.from_spec(result.spec.search.space).parameters
+        parameters = SearchSpace.from_spec(result.spec.space).parameters
         space = {p.name: None if p.is_range else list(p.choices) for p in parameters}
         return cls(result.name, trials, space, result.is_maximized)
 
@@ -124,6 +127,12 @@ def build_report(
     several trials with equal values the first counts. ``test/accuracy`` is that of the model at the
     end of a trial, not of its best checkpoint.
 
+    Beside each mean stand the standard deviation over the repetitions and ``95%``, the half width
+    of Student's interval of the mean. The interval takes repetitions for independent; of the metric
+    that the configuration was chosen by it is optimistic. The number of the episode, of studies
+    that have some, is always in ``over`` unless it is in ``by``; their interval is about drawing
+    episodes from the study's records, not about other records.
+
     The performance boost is ``(err_public - err_mixed) / (err_public - err_nonprivate)`` (Golatkar
     et al. 2022, https://arxiv.org/abs/2203.11481, section 4.1), with ``lower`` for public and
     ``upper`` for non-private. Cells of two studies belong together where their ``by`` values are
@@ -154,6 +163,9 @@ def build_report(
             "--paired compares studies, and there is one", fix="name a second study"
         )
     others = [study for study in (lower, upper) if study is not None]
+    has_episodes = any(EPISODE in study.space for study in [*studies, *others])
+    if has_episodes and EPISODE not in (*by, *over):
+        over = [*over, EPISODE]
     names = [study.name for study in studies]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -277,7 +289,20 @@ def _row(cell: Cell) -> dict[str, Any]:
         if found:
             row[score] = statistics.fmean(found.values())
             row[f"{score} std"] = statistics.stdev(found.values()) if len(found) > 1 else None
+            row[f"{score} 95%"] = half_width(list(found.values()))
     return {**row, **cell.costliest.to_json(), "epsilon": cell.costliest.epsilon, **cell.chosen}
+
+
+def half_width(values: Sequence[float]) -> float | None:
+    """Return half the width of the 95% interval of a mean by Student's t; None for one value.
+
+    >>> round(half_width([0.5, 0.6, 0.7]), 4)
+    0.2484
+    """
+    if len(values) < 2:
+        return None
+    quantile = float(special.stdtrit(len(values) - 1, 0.975))
+    return quantile * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def _matching(cell: Cell, candidates: Sequence[Cell]) -> Cell | None:

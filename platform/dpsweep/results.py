@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from dpsweep.claims import Claims
 from dpsweep.durable import is_locked, read_log
-from dpsweep.errors import NothingWithinBudgetError
+from dpsweep.errors import BadInputError, NothingWithinBudgetError
 from dpsweep.journal import StudyView, TrialView
 from dpsweep.privacy.accountants import PrivacyStatement
+from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec import SweepSpec
+from dpsweep.spec_episodes import EPISODE
 from dpsweep.study import StudyFiles
 from dpsweep.tracking.state import read_run_ids
 from dpsweep.trial import TrialState
@@ -122,7 +126,7 @@ class SweepResult:
     @property
     def varied(self) -> list[str]:
         """Names of the hyperparameters that the space varies, the method left out."""
-        space = self.spec.search.space
+        space = self.spec.space
         return [name for name, c in space.items() if isinstance(c, Mapping) and name != "method"]
 
     def study_statement(self) -> PrivacyStatement | None:
@@ -138,11 +142,17 @@ class SweepResult:
         if self.spec.privacy.accounting == "select":
             told = "the winner is released" if self.view.trials else "nothing is released yet"
         elif self.spec.privacy.accounting != "public":
-            told = f"{told or 'no trials yet'} of at most {self.spec.search.num_trials}"
+            told = f"{told or 'no trials yet'} of at most {self._most_trials}"
         seconds = (self.view.last_ms - self.view.first_ms) / 1000
         why = f" ({self.view.end_reason})" if self.view.end_reason else ""
         took = "" if self.spec.privacy.accounting == "select" else f"; {seconds:.0f} s"
         return f"study {self.name!r}: {self.state}{why}; {told}{took}"
+
+    @property
+    def _most_trials(self) -> int:
+        if self.spec.episodes is None:
+            return self.spec.search.num_trials
+        return len(SearchSpace.from_spec(self.spec.space).grid())
 
     def history(self, trial: int | None = None) -> list[dict[str, Any]]:
         """Return what happened, oldest first: time, event, trial, step, epsilon, detail."""
@@ -198,7 +208,9 @@ class SweepResult:
     def best(self, *, max_epsilon: float | None = None) -> TrialResult:
         """Return the finished trial with the best score whose epsilon is at most ``max_epsilon``.
 
-        Of a public search that is the final private run, the only one that was chosen.
+        Of a public search that is the final private run, the only one that was chosen. Of episodes
+        it is the first one of the configuration with the best mean over those that it has finished:
+        the best trial would be the easiest episode.
 
         Raises:
             NothingWithinBudgetError: There is none.
@@ -228,6 +240,8 @@ class SweepResult:
                 ),
             )
         sign = 1.0 if self.is_maximized else -1.0
+        if self.spec.episodes is not None:
+            return max(_by_configuration(within), key=lambda c: (len(c), sign * _mean(c)))[0]
         return max(within, key=lambda r: (sign * (r.value or 0.0), -r.epsilon, -r.trial_id))
 
     def pareto(self) -> list[TrialResult]:
@@ -235,7 +249,15 @@ class SweepResult:
 
         Cheapest first. Trials that were stopped are left out: what one has spent when its own score
         stops it is no bound on its epsilon.
+
+        Raises:
+            BadInputError: They are of different episodes.
         """
+        if self.spec.episodes is not None:
+            raise BadInputError(
+                f"trials of study {self.name!r} ran on different episodes, and do not compare",
+                fix=f"`dpsweep report {self.name}` compares means; --by makes rows",
+            )
         sign = 1.0 if self.is_maximized else -1.0
         results = sorted(
             (self._result(view) for view in self.view.finished()),
@@ -252,6 +274,19 @@ class SweepResult:
         keys = ("trial", "step", "epsilon", "rung", "value", "cutoff", "verdict", "reason")
         records = read_log(self.files.journal)
         return [{k: r[k] for k in keys} for r in records if r["event"] == "trial_verdict"]
+
+
+def _by_configuration(trials: Sequence[TrialResult]) -> list[list[TrialResult]]:
+    """Return trials that differ in their episode alone side by side, all in their order."""
+    found: dict[str, list[TrialResult]] = {}
+    for trial in trials:
+        rest = {name: value for name, value in trial.config.items() if name != EPISODE}
+        found.setdefault(json.dumps(rest, sort_keys=True), []).append(trial)
+    return list(found.values())
+
+
+def _mean(trials: Sequence[TrialResult]) -> float:
+    return fmean(trial.value or 0.0 for trial in trials)
 
 
 def default_root() -> Path:

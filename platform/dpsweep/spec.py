@@ -29,14 +29,18 @@ from dpsweep.spec_base import (
     peek_word,
 )
 from dpsweep.spec_data import DataSpec, PublicSpec, TestSpec, ValidationSpec
+from dpsweep.spec_episodes import EPISODE, EpisodesSpec, episode_rules
 from dpsweep.spec_file import Document, apply_overrides, dump_yaml, override, read_document
 from dpsweep.spec_modes import mode_rules
+from dpsweep.spec_pretrain import PretrainSpec, pretrain_rules
 from dpsweep.spec_privacy import PrivacySpec, SelectionSpec
 from dpsweep.spec_search import SchedulerSpec, SearchSpec
 
 __all__ = [
     "ClusterSpec",
     "DataSpec",
+    "EpisodesSpec",
+    "PretrainSpec",
     "PrivacySpec",
     "PublicSpec",
     "ReportSpec",
@@ -54,8 +58,10 @@ __all__ = [
 ]
 
 
-#: Folder of the feature store among the studies; no study can have its name.
+#: Folders of the feature store and of pre-trained weights among the studies; no study can have
+#: their names.
 FEATURES = ".features"
+PRETRAINED = ".pretrained"
 
 
 class ReportSpec(Part):
@@ -175,6 +181,11 @@ class StorageSpec(Part):
         given = Path(self.path, FEATURES) if self.features is None else Path(self.features)
         return given.resolve()
 
+    @property
+    def pretrained_path(self) -> Path:
+        """Absolute directory of pre-trained weights; they are public."""
+        return Path(self.path, PRETRAINED).resolve()
+
 
 #: Says what else is wrong about the parameters of a space (see ``SweepSpec.from_yaml``).
 SpaceCheck = Callable[[Sequence[Parameter]], Sequence[Mistake]]
@@ -204,11 +215,19 @@ class SweepSpec(Part):
         description="Fixes initial weights and suggested configurations; never the noise.",
     )
     data: DataSpec = Field(description="say which data to use; `dpsweep init` writes an example")
+    pretrain: PretrainSpec | None = Field(
+        default=None, description="Public weights that trials may start from; null: none."
+    )
     privacy: PrivacySpec = Field(
         description="say what a trial may spend, for instance\n"
         "  {accounting: composed, trial_epsilon: 2.0, study_epsilon: 6.0}"
     )
     search: SearchSpec = Field(description="say what to search; `dpsweep init` writes an example")
+    episodes: EpisodesSpec | None = Field(
+        default=None,
+        description="Train each configuration on many small datasets drawn from the private one; "
+        "null: on the private one itself.",
+    )
     scheduler: SchedulerSpec = SchedulerSpec()
     report: ReportSpec = ReportSpec()
     resources: ResourcesSpec = ResourcesSpec()
@@ -220,23 +239,46 @@ class SweepSpec(Part):
 
     @classmethod
     def complete(cls, raw: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Make random the sampler of ``select`` where none is named; its num_trials may be null."""
+        """Name the sampler of ``select`` and of episodes where none is named.
+
+        Their num_trials may be null.
+        """
         search = raw.get("search")
-        if peek_word(raw, "privacy", "accounting") != "select":
+        is_select = peek_word(raw, "privacy", "accounting") == "select"
+        if not is_select and raw.get("episodes") is None:
             return raw
+        sampler = "random" if is_select else "grid"
         if isinstance(search, SearchSpec) and "sampler" not in search.model_fields_set:
-            return {**raw, "search": search.model_copy(update={"sampler": "random"})}
+            return {**raw, "search": search.model_copy(update={"sampler": sampler})}
         if isinstance(search, Mapping):
             kept = dict(search)
             if kept.get("num_trials", 0) is None:
                 del kept["num_trials"]
-            return {**raw, "search": {"sampler": "random", **kept}}
+            return {**raw, "search": {"sampler": sampler, **kept}}
         return raw
 
     @classmethod
     def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
         """Check what the sections demand of each other."""
         yield from mode_rules(raw)
+        yield from episode_rules(raw)
+        yield from pretrain_rules(raw)
+
+    @property
+    def space(self) -> dict[str, Any]:
+        """The search space, with the number of the episode as a parameter where there are some.
+
+        It stands first: a grid runs all configurations on one episode before the next one.
+        """
+        if self.episodes is None:
+            return self.search.space
+        return {EPISODE: {"choice": list(range(self.episodes.number))}, **self.search.space}
+
+    @property
+    def privacy_unit(self) -> str:
+        """Whose data one private record is, as it must stand beside every epsilon."""
+        unit = self.data.privacy_unit
+        return unit if self.episodes is None else f"{unit} of one episode"
 
     @property
     def rungs(self) -> tuple[float, ...]:
@@ -289,10 +331,14 @@ class SweepSpec(Part):
         tree = self.model_dump(mode="json")
         for key in SchedulerSpec.unused(self.scheduler.type):
             del tree["scheduler"][key]
-        if self.privacy.accounting == "select":
+        is_select = self.privacy.accounting == "select"
+        if is_select or self.episodes is not None:
             del tree["search"]["num_trials"]
-        else:
+        if not is_select:
             del tree["privacy"]["selection"]
+        for section in ("episodes", "pretrain"):
+            if tree[section] is None:
+                del tree[section]
         return tree
 
     def to_yaml(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -116,6 +116,9 @@ class Part(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    #: Whether a key that stands elsewhere is said to belong below this section.
+    is_hinted: ClassVar[bool] = True
 
     def __init__(self, **data: Any) -> None:
         try:
@@ -294,7 +297,8 @@ def _which_key(cls: type[Part], key: str) -> str:
     known = list(cls.model_fields)
     hint = did_you_mean(key, known)
     if not hint:
-        owners = [part for part in Part.__subclasses__() if key in part.model_fields]
+        sections = [part for part in Part.__subclasses__() if part.is_hinted]
+        owners = [part for part in sections if key in part.model_fields]
         if len(owners) == 1:
             return f"it belongs below `{owners[0].__name__.removesuffix('Spec').lower()}:`"
     return (hint + " " if hint else "") + f"known: {', '.join(known)}"

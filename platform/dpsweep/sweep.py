@@ -3,6 +3,7 @@
     spec -> preflight            everything that can be wrong, before anything starts
          -> StudyLedger          what the study may spend, written down before data is opened
          -> ClusterTarget        a Ray cluster, joined or started
+         -> with_pretrained      public weights that trials start from (``dpsweep.pretrain``)
          -> mode                 composed, select, public or unaccounted (``dpsweep.modes``):
             -> prefetch          frozen features that trials need, once (``dpsweep.features``)
             -> TaskSource        suggests hyperparameters; each becomes a plan or is infeasible
@@ -19,6 +20,7 @@ trials that did not end resume from their own checkpoints, and what they had cha
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Mapping
 
 from dpsweep import entries
@@ -27,6 +29,7 @@ from dpsweep.delivery import deliver, log_best_model
 from dpsweep.errors import ModelError, ResourceError
 from dpsweep.modes import Ending, Launch, run_public, run_search
 from dpsweep.preflight import Preflight, SelectionCharge, preflight
+from dpsweep.pretrain import with_pretrained
 from dpsweep.privacy.dataset_ledger import DatasetLedger
 from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.privacy.ledger import study_spent
@@ -39,6 +42,7 @@ from dpsweep.stage import give_up_claim
 from dpsweep.study import Observer, Study
 from dpsweep.tracking import open_spool
 from dpsweep.trainables.data import SweepData, load_dataset
+from dpsweep.trainables.episodes import Episodes
 
 MODES: Mapping[str, Callable[[Launch], Ending]] = {
     "composed": run_search,
@@ -74,7 +78,7 @@ def run_checked(checked: Preflight, *, observer: Observer | None = None) -> Swee
     renyi_filter, selection = checked.choose_filter(), checked.choose_selection()
     checked.check_dataset_budget(selection)
     num_draws = selection.selection.draw(secret_numpy_generator()) if selection else 0
-    data = load_dataset(spec.data)
+    data = load_dataset(spec.data, Episodes.of(spec))
     study = Study(spec)
     with contextlib.ExitStack() as stack:
         stack.callback(study.close)
@@ -104,10 +108,12 @@ def run_checked(checked: Preflight, *, observer: Observer | None = None) -> Swee
         )
         ending = Ending("failed")
         try:
+            pretrained = with_pretrained(spec, study, data, observer)
+            launch = dataclasses.replace(launch, data=pretrained)
             ending = MODES[spec.privacy.accounting](launch)
             if ending.state == "finished":
                 log_best_model(checked, study, spool, data, observer)
-        except KeyboardInterrupt:  # while features are computed; later, Tune hears it
+        except KeyboardInterrupt:  # in pre-training or while features are computed; then Tune does
             ending = Ending("interrupted")
             observer.on_message("interrupted; the same command continues the study")
             raise

@@ -148,7 +148,7 @@ REPLACED = [
         "  dataset: digits\n  public: {fraction: 0.8}\n",
         "sweep.yaml:2 data: no private record is left: the fractions of validation, test and public add up to 1 (make their sum smaller than 1)",
     ),
-    ("dataset: digits", "dataset: digts", "sweep.yaml:3 data.dataset: unknown value 'digts' (did you mean 'digits'? known: digits, fashion_mnist, npz, image_folder)"),
+    ("dataset: digits", "dataset: digts", "sweep.yaml:3 data.dataset: unknown value 'digts' (did you mean 'digits'? known: digits, fashion_mnist, npz, image_folder, text)"),
     ("dataset: digits", "dataset: digits\n  path: here", "sweep.yaml:4 data.path: has no meaning for digits (remove it)"),
     ("dataset: digits", "dataset: digits\n  num_records: 2000", "sweep.yaml:4 data.num_records: is 1797 for digits, got 2000 (remove it)"),
     (
@@ -197,7 +197,7 @@ def test_one_mistake_makes_its_line(tmp_path, old, new, line):
 
 
 ADDED = [
-    ("sed: 3", "sweep.yaml:17 sed: unknown key (did you mean 'seed'? known: name, seed, data, privacy, search, scheduler, report, resources, tracking, cluster, storage)"),
+    ("sed: 3", "sweep.yaml:17 sed: unknown key (did you mean 'seed'? known: name, seed, data, pretrain, privacy, search, episodes, scheduler, report, resources, tracking, cluster, storage)"),
     ("seed: -1", "sweep.yaml:17 seed: must be >= 0, got -1"),
     ("tracking: {uri: ./mlruns}", "sweep.yaml:17 tracking.uri: './mlruns' is a directory, and MLflow no longer keeps its records in one (use sqlite:///mlflow.db, the http address of a server, or null)"),
     ("tracking: {uri: ''}", "sweep.yaml:17 tracking.uri: must not be empty"),

@@ -1,0 +1,90 @@
+"""A whole study of episodes: one ledger each, a mean over them, and the unit beside every epsilon."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+from whole_studies import children, make_spec, mlflow_rows
+
+from dpsweep.cli import app
+from dpsweep.durable import read_log
+from dpsweep.errors import BadInputError
+from dpsweep.privacy.accountants import epsilon_of
+from dpsweep.privacy.ledger import trial_spent
+from dpsweep.results import load_sweep
+from dpsweep.spec import SweepSpec
+from dpsweep.trial import TrialState
+
+pytestmark = pytest.mark.ray
+
+UNIT = "example of one episode"
+
+
+def call(root, *words):
+    done = CliRunner().invoke(app, [*map(str, words), "--root", str(root / "studies")])
+    assert done.exit_code == 0, done.output
+    return done
+
+
+def test_a_study_of_episodes(tmp_path, ray_cluster):
+    from dpsweep.sweep import run_sweep
+
+    search = {
+        "space": {
+            "method": "dp_sgd",
+            "batch.sample_rate": 1.0,
+            "train.max_steps": 8,
+            "optim.lr": {"choice": [0.001, 0.5]},
+        }
+    }
+    raw = make_spec(
+        tmp_path, "few", search=search, report={"points": 1}, privacy__delta=1e-2,
+        episodes={"ways": 3, "shots": 4, "queries": 10, "number": 3},
+    )  # fmt: skip
+    result = run_sweep(SweepSpec(**raw))
+
+    assert result.state == "finished"
+    assert [t.state for t in result.trials] == [TrialState.FINISHED] * 6
+    pairs = {(t.config["train.episode"], t.config["optim.lr"]) for t in result.trials}
+    assert len(pairs) == 6
+    for trial in result.trials:  # each has a ledger and the whole budget
+        spent = trial_spent(result.files.ledger, trial.trial_id)
+        assert trial.epsilon == epsilon_of(spent, delta=1e-2) <= 2.0
+        assert trial.epsilon >= 0.97 * 2.0
+        assert trial.statement.privacy_unit == UNIT
+        assert trial.value * 30 == pytest.approx(round(trial.value * 30))  # of 3 * 10 queries
+
+    # Two configurations saw each record of an episode, whatever the number of episodes.
+    composed = result.claims.composed()
+    one = trial_spent(result.files.ledger, 0) + trial_spent(result.files.ledger, 1)
+    assert composed.epsilon == epsilon_of(one, delta=1e-2, accountant="rdp") > 2.0
+    assert composed.privacy_unit == UNIT
+    assert result.study_statement() is None
+
+    rows = json.loads(call(tmp_path, "report", "few", "-f", "json").stdout)
+    (row,) = rows
+    assert (row["repetitions"], row["configurations"], row["optim.lr"]) == (3, 2, 0.5)
+    assert row["validation/accuracy 95%"] > 0 < row["test/accuracy 95%"]
+    assert row["privacy_unit"] == UNIT
+    best = result.best()
+    assert (best.config["optim.lr"], best.config["train.episode"]) == (0.5, 0)
+
+    with pytest.raises(BadInputError, match="ran on different episodes"):
+        result.pareto()
+
+    for words in (("status", "few"), ("best", "few"), ("report", "few")):
+        assert UNIT in " ".join(call(tmp_path, *words).output.split())
+    tags = mlflow_rows(tmp_path, "select distinct value from tags where key = 'dp.unit'")
+    assert tags == [(UNIT,)]
+    (note,) = [n for (n,) in mlflow_rows(
+        tmp_path, "select value from tags where key = 'mlflow.note.content' "
+        "and value like '%Privacy card%'")]  # fmt: skip
+    assert f"unit: one {UNIT}" in note
+    assert "The draw of episodes" in note
+    assert "3, drawn from these records: 3 classes with 4 records each" in note
+    assert len(children(tmp_path)) == 6
+    assert list(load_sweep("few", root=tmp_path / "studies").view.model_uris) == [best.trial_id]
+
+    before = len(read_log(result.files.journal))
+    run_sweep(SweepSpec(**raw))
+    assert len(read_log(result.files.journal)) == before
