@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dpsweep.errors import InfeasibleBudgetError
+from dpsweep.errors import BadInputError, InfeasibleBudgetError
 from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.calibration import calibrate_noise_schedule
 from dpsweep.privacy.clock import EpsilonClock
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import torch
 
     from dpsweep.trainables.data import SweepData
+    from dpsweep.trainables.layer_gradients import Factors
+    from dpsweep.trainables.layer_noise import NoiseFigures
     from dpsweep.trainables.per_example import GradientEngine
 
 SHAPES = ("constant", "linear", "cosine", "exponential", "step")
@@ -51,6 +53,14 @@ CLIP_HYPERPARAMETERS = (
         low=0,
         open_low=True,
     ),
+)
+#: Of the methods that offer both; its factors are ``clip_rule_factors``.
+CLIP_RULE = Hyperparameter(
+    "clip.rule",
+    "str",
+    "abadi",
+    "Scale of a gradient, given the bound C: abadi, min(1, C / norm); automatic, C / (norm + .01).",
+    choices=("abadi", "automatic"),
 )
 NOISE_HYPERPARAMETERS = (
     Hyperparameter(
@@ -95,6 +105,18 @@ NOISE_HYPERPARAMETERS = (
 
 
 _NOTHING = Plan(())
+
+
+def clip_rule_factors(rule: str) -> Factors:
+    """Return what scales gradients under a ``clip.rule``; both keep every norm at most C.
+
+    abadi: Abadi et al. 2016, algorithm 1. automatic: Bu et al. 2023
+    (https://arxiv.org/abs/2206.07136), AUTO-S.
+    """
+    from dpsweep.trainables.bias_engine import automatic_factors
+    from dpsweep.trainables.linear_head import clip_factors
+
+    return {"abadi": clip_factors, "automatic": automatic_factors}[rule]
 
 
 class DPSGD(ClassifierMethod):
@@ -212,3 +234,52 @@ class DPSGD(ClassifierMethod):
                 self.noise_observer(noise)
             total.add_(noise).div_(self._expected_batch)
         return sums
+
+    def gradient_layers(self) -> list[str]:
+        """Return the name of the layer that each tensor of a step's gradient belongs to."""
+        names = {id(p): name.rpartition(".")[0] for name, p in self._model.named_parameters()}
+        return [names[id(parameter)] for parameter in self._parameters]
+
+    def layer_noise(self, num_records: int) -> NoiseFigures:
+        """Return noise and gradient of the next step by layer, at the weights that are there now.
+
+        After the last step, the figures are those of the last step's noise and bound.
+
+        Guarantees:
+            Refused unless the records that the method was prepared with are public ones
+            (``SweepData.for_public_search``): the figures are exact.
+
+        Args:
+            num_records: How many of these records the gradient is estimated from, at most.
+        Raises:
+            BadInputError: The records are private, or there are none.
+            ModelError: The gradients of the network cannot be computed.
+        """
+        import torch
+
+        from dpsweep.trainables.layer_noise import NoiseFigures, layer_noise
+        from dpsweep.trainables.models import set_training_mode
+
+        if self._data.records != "public":
+            raise BadInputError("figures of single layers are exact, so they need public records")
+        step = min(self._position - self._num_before, len(self._events) - 1)
+        noise_multiplier = self._events[step].noise_multiplier * self._joint_sensitivity
+        max_grad_norm = float(self._max_grad_norms[step])
+        inputs, labels = self._inputs[:num_records], self._labels[:num_records]
+        set_training_mode(self._model)
+        devices = [torch.device(self._context.device)] if self._on_cuda else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(self._initial_seed)
+            layers = layer_noise(
+                self._model,
+                self._engine,
+                self.gradient_layers(),
+                inputs,
+                labels,
+                noise_multiplier=noise_multiplier,
+                max_grad_norm=max_grad_norm,
+                expected_batch=self._expected_batch,
+            )
+        return NoiseFigures(
+            step, noise_multiplier, max_grad_norm, self._expected_batch, len(inputs), tuple(layers)
+        )

@@ -11,7 +11,7 @@ Guarantees:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ from dpsweep.trainables.linear_head import (
     clip_factors,
 )
 from dpsweep.trainables.models import set_training_mode
+from dpsweep.trainables.sparse_mask import MaskedConv, MaskedWeight, is_plain
 from dpsweep.trainables.weight_products import (
     ConvProduct,
     LinearProduct,
@@ -232,7 +233,7 @@ class OpacusEngine:
         set_training_mode(self._model)
 
 
-Sample = torch.Tensor | WeightProduct
+Sample: TypeAlias = torch.Tensor | WeightProduct
 Rule = Callable[[nn.Module, list[torch.Tensor], torch.Tensor], Mapping[nn.Parameter, Sample]]
 
 
@@ -263,6 +264,9 @@ def _rules(model: nn.Module) -> dict[nn.Module, Rule]:
                     fix="use a model without dropout there",
                 )
             rule = _batch_norm_rule
+        elif _is_grouped_or_padded(module):
+            assert isinstance(module, nn.Conv2d)
+            rule = _whole_conv_rule(module)
         if own and rule is None:
             for child in module.modules():
                 if hasattr(child, "fused_attn"):
@@ -285,6 +289,36 @@ def _rules(model: nn.Module) -> dict[nn.Module, Rule]:
 
     visit(model)
     return rules
+
+
+def _is_grouped_or_padded(module: nn.Module) -> bool:
+    """Say whether a convolution has groups, or pads by the size of its input, and weights to train.
+
+    Opacus forms the columns of all groups for each, and has no rule for the padding.
+    """
+    return (
+        isinstance(module, nn.Conv2d)
+        and module.weight.requires_grad
+        and is_plain(module)
+        and (module.groups > 1 or type(module) is not nn.Conv2d)
+    )
+
+
+def _whole_conv_rule(layer: nn.Conv2d) -> Rule:
+    """Return the rule of masked convolutions with every entry in the mask."""
+    mask = MaskedWeight("", layer, torch.arange(layer.weight.numel()))
+    gradients = MaskedConv(mask)
+
+    def rule(
+        _: nn.Module, inputs: list[torch.Tensor], gradient: torch.Tensor
+    ) -> dict[nn.Parameter, Sample]:
+        found = gradients(inputs, gradient)
+        samples: dict[nn.Parameter, Sample] = {layer.weight: found[mask]}
+        if layer.bias is not None and layer.bias in found:
+            samples[layer.bias] = found[layer.bias]
+        return samples
+
+    return rule
 
 
 def _batch_norm_rule(

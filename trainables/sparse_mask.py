@@ -14,7 +14,7 @@ Guarantees:
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -58,7 +58,11 @@ class MaskedWeight:
 
 
 def magnitude_mask(
-    model: nn.Module, density: float, *, scope: Scope = "global"
+    model: nn.Module,
+    density: float,
+    *,
+    scope: Scope = "global",
+    among: Collection[str] | None = None,
 ) -> list[MaskedWeight]:
     """Return the convolution weights of largest magnitude (Luo et al. 2021, section 3.2).
 
@@ -76,6 +80,7 @@ def magnitude_mask(
         density: Fraction p of convolution weights that train, in [0, 1].
         scope: ``global``: one threshold for all layers, as in the paper. ``layer``: the fraction p
             of every layer.
+        among: Names of the layers that may be chosen from; None: every Conv2d.
     Raises:
         BadInputError: ``density`` or ``scope`` is out of range.
         ModelError: A convolution weight is not finite, so that magnitudes have no order.
@@ -83,7 +88,7 @@ def magnitude_mask(
     share = in_unit_interval("density", density, zero=True, one=True)
     if scope not in SCOPES:
         raise BadInputError(f"unknown mask scope {scope!r}", fix=f"one of {', '.join(SCOPES)}")
-    layers = list(_convolutions(model))
+    layers = [(n, c) for n, c in _convolutions(model) if among is None or n in among]
     magnitudes = []
     for name, layer in layers:
         magnitude = layer.weight.detach().flatten().to("cpu", torch.float32).abs()
@@ -217,7 +222,7 @@ class MaskedConv:
 
     def __init__(self, mask: MaskedWeight) -> None:
         layer = mask.layer
-        if type(layer).forward is not nn.Conv2d.forward and not _pads_dynamically(layer):
+        if not is_plain(layer):
             raise ModelError(
                 f"layer {mask.name} ({type(layer).__name__}) is no plain convolution",
                 because="the gradient by its weight is not that of the convolution alone",
@@ -403,6 +408,15 @@ def _choose(
     sampled = nnz * (2.0 + 0.15 * max(8, positions))
     # The whole product of a grouped convolution needs the columns of all its groups.
     return some and (groups == 1 or sampled < whole), whole < sampled
+
+
+def is_plain(layer: nn.Conv2d) -> bool:
+    """Say whether a layer is a convolution and no more, so that ``MaskedConv`` has a rule for it.
+
+    >>> is_plain(nn.Conv2d(1, 1, 3))
+    True
+    """
+    return type(layer).forward is nn.Conv2d.forward or _pads_dynamically(layer)
 
 
 def _pads_dynamically(layer: nn.Conv2d) -> bool:

@@ -16,6 +16,7 @@ from dpsweep.cli_account import account
 from dpsweep.cli_base import Output, Root, Sets, Spec, load_checked, say
 from dpsweep.cli_describe import describe
 from dpsweep.cli_init import init
+from dpsweep.cli_layers import layers
 from dpsweep.cli_plan import plan, simulate
 from dpsweep.cli_report import report
 from dpsweep.errors import BadInputError, SpecError, SweepError
@@ -36,6 +37,7 @@ app.command()(init)
 app.command()(plan)
 app.command()(simulate)
 app.command()(report)
+app.command()(layers)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the study.")]
 
@@ -63,12 +65,16 @@ app.command()(describe)
 @app.command()
 def validate(spec: Spec, sets: Sets = None) -> None:
     """Check a spec completely; starts nothing, reads no record."""
+    from dpsweep.pretrain import plan_pretraining
+
     checked = load_checked(spec, sets)
     checked.choose_filter()
     checked.check_dataset_budget(checked.choose_selection())
     is_random = checked.spec.privacy.accounting == "select"
     number = "a random number of" if is_random else f"at most {checked.num_trials}"
     say(f"{spec}: valid; study {checked.spec.name!r}, {number} trials")
+    if checked.spec.pretrain is not None:
+        say(f"  pretrain: {plan_pretraining(checked.spec)}")
 
 
 @app.command()
@@ -87,8 +93,13 @@ def run(spec: Spec, sets: Sets = None, output: Output = Format.TABLE) -> None:
         raise typer.Exit(130)
     _print_trials(result, output)
     best = result.best()
-    say(f"best: trial {best.trial_id}, {best.metric}={best.value:.4f}, {best.statement.one_line()}")
+    has_episodes = checked.spec.episodes is not None
+    what = "best configuration, on its first episode" if has_episodes else "best"
+    value = f"{best.metric}={best.value:.4f}"
+    say(f"{what}: trial {best.trial_id}, {value}, {best.statement.one_line()}")
     root = checked.spec.storage.path
+    if has_episodes:
+        say(f"  mean and 95%:  dpsweep report {result.name} --root {root}")
     say(f"  configuration: dpsweep best {result.name} --root {root} -f json")
     if checked.spec.search.objectives:
         say(f"  front:         dpsweep pareto {result.name} --root {root}")

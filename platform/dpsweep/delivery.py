@@ -6,7 +6,9 @@ import dataclasses
 import time
 
 from dpsweep.errors import NothingWithinBudgetError, SweepError
+from dpsweep.layers import save_layers_figure
 from dpsweep.preflight import Preflight
+from dpsweep.pretrain import weights_path
 from dpsweep.results import SweepResult
 from dpsweep.study import Observer, Study
 from dpsweep.tracking import Spool
@@ -19,7 +21,10 @@ FLUSH_S, FLUSH_STEP_S = 120.0, 5.0
 def log_best_model(
     checked: Preflight, study: Study, spool: Spool, data: SweepData, observer: Observer
 ) -> None:
-    """Log the best trial's model to the tracking store, once; later launches try again."""
+    """Log the best trial's model to the tracking store, once; later launches try again.
+
+    With it goes the figure of ``dpsweep layers``, where there are public records to draw it from.
+    """
     if not spool.is_enabled:
         return
     try:
@@ -29,6 +34,11 @@ def log_best_model(
     if best in study.view.model_uris or not deliver(spool, observer):
         return
     task = study.files.task(best)
+    data = dataclasses.replace(
+        data,
+        feature_root=checked.spec.storage.features_path,
+        pretrained=weights_path(checked.spec, study.view),
+    )
     try:
         model, example = export_model(
             study.files.trial(best),
@@ -37,14 +47,21 @@ def log_best_model(
             plan=task.plan,
             study_seed=checked.spec.seed,
             trial=best,
-            data=dataclasses.replace(data, feature_root=checked.spec.storage.features_path),
+            data=data,
         )
     except SweepError as error:  # a checkpoint, or features that can no longer be had
         observer.on_message(f"the best model is not in the tracking store: {error}")
         return
     uri = spool.log_model(best, model, example)
-    if uri is not None:
-        study.write("model_logged", trial=best, uri=uri)
+    if uri is None:
+        return
+    figure = None
+    try:
+        figure = save_layers_figure(checked.spec, study.files, task, data)
+    except SweepError as error:
+        observer.on_message(f"the figure of its layers is not in the tracking store: {error}")
+    artifacts = {"artifacts": [str(figure)]} if figure else {}
+    study.write("model_logged", trial=best, uri=uri, **artifacts)
 
 
 def deliver(spool: Spool, observer: Observer) -> bool:

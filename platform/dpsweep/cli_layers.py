@@ -1,0 +1,49 @@
+"""The verb that compares noise and gradient in every layer of a trial's network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from dpsweep.cli_base import Json, Output, Root, say
+from dpsweep.output import Format, print_records
+
+
+def layers(
+    name: Annotated[str, typer.Argument(metavar="STUDY", help="Name of the study.")],
+    trial: Annotated[int | None, typer.Option(help="This trial; default: the best one.")] = None,
+    at: Annotated[
+        Literal["initial", "best"],
+        typer.Option(help="Weights before the first step, or those of the best checkpoint."),
+    ] = "initial",
+    records: Annotated[
+        int, typer.Option(min=1, help="Public records to estimate gradients from, at most.")
+    ] = 256,
+    figure: Annotated[
+        Path | None, typer.Option("--figure", metavar="FILE.png", help="Draw the table, too.")
+    ] = None,
+    root: Root = None,
+    output: Output = Format.TABLE,
+    as_json: Json = False,
+) -> None:
+    """Show noise against gradient and what trains, by layer, from public records."""
+    from dpsweep.layers import study_layers, study_records, write_figure
+    from dpsweep.results import load_sweep
+
+    output = Format.JSON if as_json else output
+    result = load_sweep(name, root=root)
+    found = study_layers(result, study_records(result), trial=trial, at=at, num_records=records)
+    if figure is not None:
+        write_figure(found, figure)
+        say(f"drawn: {figure}")
+    if output in (Format.JSON, Format.YAML):
+        print_records(found.to_dict(), output)
+        return
+    rows = [layer.to_dict() for layer in found.figures.layers]
+    if output is Format.TABLE:
+        rows = [{**row, "layer": row["layer"] or "(network)"} for row in rows]
+    print_records(rows, output)
+    if output is Format.TABLE:
+        say(found.title())

@@ -1,0 +1,249 @@
+"""How the noise of a step compares with its gradient, layer by layer, on public records.
+
+Figures 3 and 4 of Luo et al. 2021 ("Scalable Differential Privacy with Sparse Network Finetuning"):
+the noise-to-gradient ratio, and the share of a layer's entries that train.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from dpsweep.errors import BadInputError, CheckpointError
+from dpsweep.trainables.parameter_table import head_layers
+
+if TYPE_CHECKING:
+    from dpsweep.study import TrialTask
+    from dpsweep.trainables.data import SweepData
+    from dpsweep.trainables.method import Method
+    from dpsweep.trainables.per_example import GradientEngine
+
+Kind = Literal["cls", "norm", "conv", "other"]
+KINDS: tuple[Kind, ...] = ("cls", "norm", "conv", "other")
+_NORMS = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, _BatchNorm, _InstanceNorm)
+
+
+@dataclass(frozen=True)
+class LayerNoise:
+    """One layer of a network: what trains in it, and what one step does to that.
+
+    Attributes:
+        layer: Dotted name; empty for parameters of the network itself.
+        kind: ``cls`` (the classifier), ``norm``, ``conv`` or ``other``.
+        num_parameters: Entries of its own parameters.
+        num_trainable: Those of them that train.
+        noise_norm: Root mean square of the L2 norm of the noise that one step adds to them; None
+            where nothing trains.
+        gradient_norm: L2 norm of the sum of clipped gradients in an expected batch, estimated.
+    """
+
+    layer: str
+    kind: Kind
+    num_parameters: int
+    num_trainable: int
+    noise_norm: float | None
+    gradient_norm: float | None
+
+    @property
+    def ratio(self) -> float | None:
+        """Noise over gradient (figure 3); infinite for a gradient of zero, None if none trains."""
+        if self.noise_norm is None or self.gradient_norm is None:
+            return None
+        return self.noise_norm / self.gradient_norm if self.gradient_norm else math.inf
+
+    @property
+    def share(self) -> float:
+        """Share of its entries that train, in [0, 1] (figure 4)."""
+        return self.num_trainable / self.num_parameters
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row as plain data; its keys stay as they are."""
+        return {
+            "layer": self.layer,
+            "kind": self.kind,
+            "num_parameters": self.num_parameters,
+            "num_trainable": self.num_trainable,
+            "share": self.share,
+            "noise_norm": self.noise_norm,
+            "gradient_norm": self.gradient_norm,
+            "ratio": self.ratio,
+        }
+
+
+@dataclass(frozen=True)
+class NoiseFigures:
+    """What one step of a trial does to each layer.
+
+    Attributes:
+        step: The step, counted from 0.
+        noise_multiplier: Its noise over the bound C.
+        max_grad_norm: Its bound C on one record's gradient.
+        expected_batch: Expected number of records in it.
+        num_records: Public records that the gradient is estimated from.
+        layers: Every layer with parameters, in the order of the network.
+    """
+
+    step: int
+    noise_multiplier: float
+    max_grad_norm: float
+    expected_batch: float
+    num_records: int
+    layers: tuple[LayerNoise, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as plain data; its keys stay as they are."""
+        return {**vars(self), "layers": [layer.to_dict() for layer in self.layers]}
+
+
+def layer_kinds(model: nn.Module) -> dict[str, Kind]:
+    """Return the kind of every layer, by name.
+
+    >>> layer_kinds(nn.Sequential(nn.Conv2d(1, 2, 3), nn.GroupNorm(1, 2), nn.Linear(2, 2)))
+    {'': 'other', '0': 'conv', '1': 'norm', '2': 'cls'}
+    """
+    head = head_layers(model)
+    return {path: _kind(path, module, head) for path, module in model.named_modules()}
+
+
+def _kind(path: str, module: nn.Module, head: frozenset[str]) -> Kind:
+    if path in head:
+        return "cls"
+    # timm and transformers have classes of their own for this norm.
+    if isinstance(module, _NORMS) or "rmsnorm" in type(module).__name__.lower():
+        return "norm"
+    return "conv" if isinstance(module, nn.Conv2d) else "other"
+
+
+def own_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, nn.Parameter]]:
+    """Yield (path, layer, name in the layer, parameter); a shared one once, at the first layer."""
+    seen = set()
+    for path, module in model.named_modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield path, module, name, parameter
+
+
+def layer_noise(
+    model: nn.Module,
+    engine: GradientEngine,
+    layers: Sequence[str],
+    inputs: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    noise_multiplier: float,
+    max_grad_norm: float,
+    expected_batch: float,
+) -> list[LayerNoise]:
+    """Return noise and gradient of one step in every layer with parameters.
+
+    The noise in d trainable entries has norm sigma C sqrt(d) (root mean square). The sum of the
+    clipped gradients over an expected batch is estimated by the mean over the given records times
+    the expected batch. Of m records, the mean has a sampling error of its own, which no layer's
+    norm shows less than: where gradients cancel, a few records make the ratio look too small.
+
+    Guarantees:
+        None: the norms are exact figures of the given records, without noise. They must be public;
+        for private records this is not covered by any plan, whatever epsilon the model has.
+
+    Args:
+        model: The network, in the state in which it is looked at.
+        engine: What computes clipped sums for it; each record is clipped over all that trains.
+        layers: Name of the layer that each tensor of the engine's sums belongs to, in order.
+        inputs: Public records, (m, *input_shape), m at least 1.
+        labels: Their labels, (m, ...).
+        noise_multiplier: sigma, noise over C.
+        max_grad_norm: C, the bound on one record's gradient.
+        expected_batch: Expected number of records of a step.
+    Raises:
+        BadInputError: There is no record.
+        ModelError: The engine cannot handle the network.
+    """
+    if len(inputs) == 0:
+        raise BadInputError("no public record is given to estimate gradients from")
+    sums = engine.clipped_gradient_sum(inputs, labels, np.arange(len(inputs)), max_grad_norm)
+    assert len(sums) == len(layers)
+    entries, squares = dict.fromkeys(layers, 0), dict.fromkeys(layers, 0.0)
+    for layer, total in zip(layers, sums):
+        entries[layer] += total.numel()
+        squares[layer] += float(total.double().square().sum())
+    sizes: dict[str, int] = {}
+    for path, _, _, parameter in own_parameters(model):
+        sizes[path] = sizes.get(path, 0) + parameter.numel()
+    kinds = layer_kinds(model)
+    scale = expected_batch / len(inputs)
+    rows = []
+    for path, size in sizes.items():
+        count = entries.get(path, 0)
+        noise = noise_multiplier * max_grad_norm * math.sqrt(count) if count else None
+        gradient = scale * math.sqrt(squares[path]) if count else None
+        rows.append(LayerNoise(path, kinds[path], size, count, noise, gradient))
+    return rows
+
+
+def has_noise_figures(method: type[Method]) -> bool:
+    """Say whether a method is DP-SGD on a network that takes the records as they are."""
+    from dpsweep.trainables.dp_sgd import DPSGD
+    from dpsweep.trainables.method import Method
+
+    # A method with an extractor trains on features, of which there are no public ones here.
+    own = method.extractor.__func__  # type: ignore[attr-defined]
+    return issubclass(method, DPSGD) and own is Method.extractor.__func__  # type: ignore[attr-defined]
+
+
+def trial_noise(
+    task: TrialTask,
+    data: SweepData,
+    *,
+    study_seed: int,
+    num_records: int,
+    checkpoints: Path | None = None,
+    device: str = "cpu",
+) -> NoiseFigures:
+    """Return the figures of a trial, from the declared public records of its data.
+
+    Guarantees:
+        The method is handed the public records alone, in place of the private ones, so that no
+        private record is read. The weights are the public initial ones, or those of a checkpoint,
+        which were released; figures of them and of public records cost nothing more.
+
+    Args:
+        task: An admitted trial of a method that ``has_noise_figures``.
+        data: The records of its study.
+        study_seed: Seed of the study, or of the trial where it has its own.
+        num_records: Public records to estimate gradients from, at most; the first ones.
+        checkpoints: Directory of the trial, to look at its best weights; None: the initial ones.
+        device: ``cpu`` or ``cuda``.
+    Raises:
+        DataError: There are no public records.
+        CheckpointError: The trial has no intact best checkpoint.
+        ModelError: The gradients of its network cannot be computed.
+    """
+    from dpsweep.trainables import TRAINABLES
+    from dpsweep.trainables.checkpoints import CheckpointStore
+    from dpsweep.trainables.dp_sgd import DPSGD
+    from dpsweep.trainables.method import RunContext
+
+    data = data.for_trial(task.hparams)
+    public = data.for_public_search(with_test=False)
+    if task.records == "private":
+        # Batches are those of the private training: declared numbers, no record.
+        public = replace(public, info=data.info)
+    method = TRAINABLES[task.method]()
+    assert isinstance(method, DPSGD)
+    method.prepare(public, task.hparams, task.plan, RunContext(study_seed, task.trial, device))
+    if checkpoints is not None:
+        saved = CheckpointStore(checkpoints).load("best")
+        if saved is None:
+            raise CheckpointError(f"{checkpoints} has no best checkpoint", fix="use --at initial")
+        method.load_state_dict(saved.state)
+    return method.layer_noise(num_records)
