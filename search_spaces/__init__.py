@@ -14,8 +14,10 @@ SPACES = Registry(
     "recommended space",
     {
         "adamix": "dpsweep.search_spaces.adamix:RECOMMENDED",
+        "bitfit": "dpsweep.search_spaces.bitfit:RECOMMENDED",
         "dp_sgd": "dpsweep.search_spaces.dp_sgd:RECOMMENDED",
         "scatternet": "dpsweep.search_spaces.scatternet:RECOMMENDED",
+        "sparse": "dpsweep.search_spaces.sparse:RECOMMENDED",
     },
     group="dpsweep.search_spaces",
 )

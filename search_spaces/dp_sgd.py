@@ -41,7 +41,7 @@ RECOMMENDED: Mapping[str, Mapping[str, Any]] = {
 #: Why each parameter is there, for the comments of a starter spec.
 WHY: Mapping[str, str] = {
     "method": "training method; `dpsweep methods` lists them",
-    "model.name": "network: linear, tanh_cnn, tanh_cnn_deep or timm/NAME",
+    "model.name": "network: linear, tanh_cnn, tanh_cnn_deep, small_resnet or timm/NAME",
     "optim.lr": "learning rate; wants to be tuned together with max_grad_norm",
     "optim.momentum": "a plain value is fixed, not searched",
     "clip.max_grad_norm": "bound on one example's gradient; the noise scales with it",

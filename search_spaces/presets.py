@@ -45,7 +45,7 @@ name: {name}
 seed: 0                        # initial weights and other public randomness; noise stays secret
 
 data:
-{data}
+{data}{pretrain}
 privacy:
   accounting: unaccounted      # {accounting_why}
   trial_epsilon: {epsilon:<14g}# {epsilon_why}
@@ -85,6 +85,7 @@ class Preset:
         source: Paper and address.
         about: Paragraphs: what is varied, what the paper reports, what differs here.
         data: The ``data`` section, indented by two.
+        pretrain: The ``pretrain`` section, indented by two; empty without one.
         space: ``search.space``; varied values as choices, so that the grid is the table's.
         why: Comment for each parameter of ``space``.
         epsilon: ``privacy.trial_epsilon``.
@@ -105,6 +106,7 @@ class Preset:
     points: int = 10
     then: tuple[str, ...] = field(default=())
     is_private: bool = True
+    pretrain: str = ""
 
 
 def preset_titles() -> dict[str, str]:
@@ -154,6 +156,7 @@ def render(preset: Preset, name: str) -> str:
         header=_header(preset, name),
         name=name,
         data=preset.data,
+        pretrain=f"\npretrain:\n{preset.pretrain}" if preset.pretrain else "",
         accounting_why=accounting_why,
         epsilon=preset.epsilon,
         epsilon_why=epsilon_why,

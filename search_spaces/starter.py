@@ -7,7 +7,7 @@ from typing import Any
 
 from dpsweep.errors import BadInputError
 from dpsweep.registry import did_you_mean
-from dpsweep.search_spaces import adamix, dp_sgd, scatternet
+from dpsweep.search_spaces import adamix, bitfit, dp_sgd, scatternet, sparse
 from dpsweep.search_spaces.presets import space_text
 
 #: Methods with a starter: their spaces by dataset, and why each parameter is there.
@@ -15,11 +15,14 @@ _METHODS: Mapping[str, tuple[Mapping[str, Mapping[str, Any]], Mapping[str, str]]
     "dp_sgd": (dp_sgd.RECOMMENDED, dp_sgd.WHY),
     "scatternet": (scatternet.RECOMMENDED, scatternet.WHY),
     "adamix": (adamix.RECOMMENDED, adamix.WHY),
+    "bitfit": (bitfit.RECOMMENDED, bitfit.WHY),
+    "sparse": (sparse.RECOMMENDED, sparse.WHY),
 }
 
 _DATA: Mapping[str, str] = {
     "digits": """\
-  dataset: digits              # 1797 grey 8x8 images; or fashion_mnist, npz, image_folder
+  dataset: digits              # 1797 grey 8x8 images; or fashion_mnist, npz, image_folder, text
+  task: classification
   validation:                  # what configurations are compared on
     fraction: 0.2              # share of the records; which ones is fixed without looking at them
     visibility: public         # public: needs no protection; noisy: private, scores get noise and
@@ -31,6 +34,7 @@ _DATA: Mapping[str, str] = {
 """,
     "fashion_mnist": """\
   dataset: fashion_mnist       # 60000 grey 28x28 images and a test part of 10000
+  task: classification
   path: null                   # directory of the idx.gz files; null: where the Debian package
                                # dataset-fashion-mnist puts them
   validation:                  # what configurations are compared on
@@ -46,6 +50,7 @@ _DATA: Mapping[str, str] = {
   path: data.npz               # EDIT: the file
   num_records: 10000           # EDIT: records in x_train; becomes public, may be rounded
   num_classes: 10              # EDIT: labels are 0 .. num_classes - 1
+  task: classification         # or multi_label: y_train of shape (records, num_classes), 0 and 1
   validation:                  # what configurations are compared on
     fraction: 0.2              # share of the records; without effect if the file has x_val
     visibility: public         # public: needs no protection; noisy: private, scores get noise and
@@ -61,6 +66,7 @@ _DATA: Mapping[str, str] = {
   num_records: 10000           # EDIT: training images; becomes public, may be rounded
   image_size: 32               # images are resized to this; [height, width] if they are not square
   channels: 3                  # 1 (grey) or 3 (colour)
+  task: classification
   validation:                  # what configurations are compared on
     fraction: 0.2              # share of the images; without effect if there is a folder val/
     visibility: public         # public: needs no protection; noisy: private, scores get noise and
@@ -68,6 +74,25 @@ _DATA: Mapping[str, str] = {
     noise_std: null            # noisy: standard deviation of that noise on an accuracy, say 0.01
   test:                        # what the result is scored on
     fraction: 0.0              # keep 0 if there is a folder test/
+    visibility: private        # public: scored at the end of a trial; private: never
+""",
+    "text": """\
+  dataset: text                # needs pip install 'dpsweep[text]'
+  task: classification         # or causal_lm: the next token; then without num_classes
+  path: texts.csv              # EDIT: .csv, .jsonl, .npz of token ids, or a datasets directory
+  text_column: text
+  label_column: label          # class numbers from 0
+  tokenizer: encoder           # EDIT: directory of a transformers tokenizer; it must be public
+  max_length: 128              # tokens of a record; longer ones are cut
+  num_records: 10000           # EDIT: training records; becomes public, may be rounded
+  num_classes: 2               # EDIT: labels are 0 .. num_classes - 1
+  validation:                  # what configurations are compared on
+    fraction: 0.2              # share of the records; without effect on a file with its own part
+    visibility: public         # public: needs no protection; noisy: private, scores get noise and
+                               # are charged; exact: private, no guarantee (only unaccounted)
+    noise_std: null            # noisy: standard deviation of that noise on an accuracy, say 0.01
+  test:                        # what the result is scored on
+    fraction: 0.0              # keep 0 if there is a test part
     visibility: private        # public: scored at the end of a trial; private: never
 """,
 }
@@ -143,6 +168,8 @@ cluster:
   num_cpus: null               # of this machine; null: all
   num_gpus: null
   address: null                # for target ray: ray://HOST:10001
+# Two more sections, where they are wanted (README): `pretrain` trains a network on public records
+# first, and `model.checkpoint: pretrain` starts trials from it; `episodes` is few-shot learning.
 storage:
   path: studies                # each study gets its own folder there
   features: null               # directory of frozen features; null: .features in path
@@ -150,12 +177,17 @@ storage:
 """
 
 
-def starter_spec(dataset: str = "digits", method: str = "dp_sgd") -> str:
+def starter_spec(dataset: str = "digits", method: str | None = None) -> str:
     """Return a commented YAML spec for a dataset, ready to run (or to edit where it says so).
+
+    Args:
+        dataset: Value of ``data.dataset``.
+        method: A method with recommended spaces; None: bitfit for text, dp_sgd for the others.
 
     Raises:
         BadInputError: There is no such dataset, or no recommended space for the method.
     """
+    method = method or ("bitfit" if dataset == "text" else "dp_sgd")
     for what, word, known in (
         ("dataset", dataset, list(_DATA)),
         ("method", method, list(_METHODS)),
@@ -166,6 +198,11 @@ def starter_spec(dataset: str = "digits", method: str = "dp_sgd") -> str:
                 f"no starter spec for {what} {word!r}",
                 fix=(hint + " " if hint else "") + f"known: {', '.join(known)}",
             )
+    if dataset not in _METHODS[method][0]:
+        able = [name for name, (spaces, _) in _METHODS.items() if dataset in spaces]
+        raise BadInputError(
+            f"no starter spec for {method} on {dataset}", fix=f"use --method {' or '.join(able)}"
+        )
     epsilon, study, rungs = _BUDGETS.get(dataset, ("2.0", "6.0", "[0.8, 1.3]"))
     spaces, why = _METHODS[method]
     public = f"{adamix.PUBLIC[dataset] if method == 'adamix' else 0.0:g}"

@@ -9,10 +9,12 @@ TRAINABLES = Registry(
     {
         "adamix": "dpsweep.trainables.adamix:AdaMix",
         "adamix_paragon": "dpsweep.trainables.adamix:AdaMixParagon",
+        "bitfit": "dpsweep.trainables.bitfit:BiTFiT",
         "dp_sgd": "dpsweep.trainables.dp_sgd:DPSGD",
         "non_private": "dpsweep.trainables.non_private:NonPrivate",
         "scatternet": "dpsweep.trainables.scatternet:ScatterNet",
         "scatternet_non_private": "dpsweep.trainables.scatternet_non_private:ScatterNetNonPrivate",
+        "sparse": "dpsweep.trainables.sparse:SparseFinetuning",
     },
     group="dpsweep.trainables",
 )

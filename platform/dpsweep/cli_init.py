@@ -19,10 +19,10 @@ def init(
     ] = None,
     dataset: Annotated[
         str | None,
-        typer.Option(help="digits (default) | fashion_mnist | npz | image_folder"),
+        typer.Option(help="digits (default) | fashion_mnist | npz | image_folder | text"),
     ] = None,
     method: Annotated[
-        str | None, typer.Option(help="dp_sgd (default) | scatternet | adamix")
+        str | None, typer.Option(help="dp_sgd (default) | scatternet | adamix | bitfit | sparse")
     ] = None,
     preset: Annotated[
         str | None, typer.Option(help="A paper's study, as in tramer2021/fashion_mnist.")
@@ -60,7 +60,7 @@ def init(
     elif preset is not None:
         text = preset_spec(preset)
     else:
-        text = starter_spec(dataset or "digits", method or "dp_sgd")
+        text = starter_spec(dataset or "digits", method)
     if path is None:
         print(text, end="")
         return

@@ -30,7 +30,7 @@ ROWS = [
     )
 ]  # fmt: skip
 DATASETS = ("digits", "fashion_mnist", "npz", "image_folder")
-METHODS = ("dp_sgd", "scatternet", "adamix")
+METHODS = ("dp_sgd", "scatternet", "adamix", "bitfit", "sparse")
 
 
 @cache

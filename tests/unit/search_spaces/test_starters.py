@@ -13,7 +13,7 @@ from dpsweep.search_spaces import SPACES, SearchSpace, starter_spec
 from dpsweep.spec import SweepSpec
 from dpsweep.trainables import TRAINABLES
 
-DATASETS = ("digits", "fashion_mnist", "npz", "image_folder")
+DATASETS = ("digits", "fashion_mnist", "npz", "image_folder", "text")
 DEMO = Path(__file__).parents[2] / "examples" / "digits.yaml"
 
 
@@ -106,7 +106,8 @@ def test_unknown_dataset_has_a_hint():
 
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_recommended_spaces_are_the_ones_of_the_starters(dataset):
-    space = SearchSpace.from_spec(SPACES["dp_sgd"][dataset])
+    method = "bitfit" if dataset == "text" else "dp_sgd"
+    space = SearchSpace.from_spec(SPACES[method][dataset])
     starter = SearchSpace.from_spec(SweepSpec.from_yaml(starter_spec(dataset)).search.space)
     assert space.parameters == starter.parameters
 
