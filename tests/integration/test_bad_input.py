@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.alone
+
 GOOD = """\
 name: bad
 data: {dataset: digits, validation: {fraction: 0.2, visibility: public}}
