@@ -238,6 +238,9 @@ class ClassifierMethod(Method):
         for path in cls._possible(values, "model.checkpoint"):
             if path not in (None, *WORDS) and not Path(path).is_file():
                 problems.append(("model.checkpoint", f"no file {path}", "give an existing file"))
+            elif path not in (None, *WORDS) and not Path(path).is_absolute():
+                what = f"{path} is a relative path, and trials run in directories of their own"
+                problems.append(("model.checkpoint", what, f"write {Path(path).resolve()}"))
         for name in cls._possible(values, "model.name"):
             if info.text is not None or name.startswith("text/"):
                 given = [c for c in cls._possible(values, "model.checkpoint") if c is not None]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import io
 import math
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -177,6 +178,7 @@ def info_of(shape: tuple[int, ...], num_private: int = 1000) -> DatasetInfo:
         ({"model.name": ["timm/resnet10t"], "model.norm": ["group"]}, (3, 32, 32), []),
         ({"model.name": ["timm/nothing_like_it"]}, (3, 32, 32), ["model.name"]),
         ({"model.checkpoint": ["/no/such/file"]}, (8,), ["model.checkpoint"]),
+        ({"model.checkpoint": [os.path.relpath(__file__)]}, (8,), ["model.checkpoint"]),
     ],
 )
 def test_preflight(values: dict[str, list[Any]], shape: tuple[int, ...], where: list[str]) -> None:
