@@ -335,6 +335,7 @@ class MLflowTracker:
     def _save_model(self, entry: Any, run_id: str, model: Any, input_example: Any) -> None:
         import mlflow.pytorch
         import numpy as np
+        import torch
         from mlflow.models import Model, ModelSignature
         from mlflow.types import Schema, TensorSpec
 
@@ -342,13 +343,15 @@ class MLflowTracker:
         # Two zero records: a batch of one would be frozen into the exported graph.
         example = np.zeros((2, *shape), dtype=np.asarray(input_example[:1]).dtype)
         inputs = Schema([TensorSpec(example.dtype, (-1, *shape))])
-        outputs = Schema([TensorSpec(np.dtype(np.float32), (-1, -1))])
+        with torch.no_grad():
+            rank = model.eval()(torch.from_numpy(example)).ndim  # 3 for a language model
+        outputs = Schema([TensorSpec(np.dtype(np.float32), (-1,) * rank)])
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             # What torch.export says of its own internals is nothing a user can act on.
             warnings.simplefilter("ignore")
             path = str(Path(folder) / "model")
             mlflow.pytorch.save_model(
-                model.eval(),
+                model,
                 path,
                 mlflow_model=Model(
                     artifact_path=entry.artifact_location,

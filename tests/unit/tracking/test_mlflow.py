@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from dpsweep.errors import BadInputError
 from dpsweep.tracking import open_spool
@@ -425,6 +426,9 @@ def test_a_model_is_logged_once_and_loads_in_a_fresh_process(
         x = torch.arange(batch * 64, dtype=torch.float32).reshape(batch, 1, 8, 8) / 64
         expected = model(x).flatten()
         assert torch.allclose(torch.tensor([float(v) for v in line.split()]), expected, atol=1e-5)
+
+    stored = Path(logged.artifact_location.removeprefix("file://")) / "MLmodel"
+    assert '"shape": [-1, -1]' in yaml.safe_load(stored.read_text())["signature"]["outputs"]
 
     # The example's values are a record's: only its shape may be stored.
     for path in Path(logged.artifact_location.removeprefix("file://")).rglob("*"):
