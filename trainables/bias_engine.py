@@ -34,7 +34,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from dpsweep.errors import BadInputError, ModelError
 from dpsweep.trainables.layer_gradients import Factors, Loss, chunks, cross_entropy_sum
-from dpsweep.trainables.linear_head import clip_factors, exact_factors
+from dpsweep.trainables.linear_head import clip_factors, exact_factors, product_of_norms
 from dpsweep.trainables.models import set_training_mode
 
 #: Layers that add their bias per channel, in dimension 1 of the output.
@@ -158,7 +158,8 @@ class _Gradients:
         """Return the norm of each example's gradient, float32 (examples,)."""
         norm = torch.linalg.vector_norm
         parts = [norm(self.biases, dim=1)]
-        parts += [norm(g, dim=1) * norm(a, dim=1) for g, a in self.factored.values()]
+        for pair in self.factored.values():
+            parts.append(product_of_norms(*(norm(p, dim=1, dtype=torch.float64) for p in pair)))
         parts += [norm(sample, dim=(1, 2)) for sample in self.formed.values()]
         return norm(torch.stack(parts, dim=1), dim=1)
 

@@ -13,9 +13,8 @@ from dpsweep.errors import ModelError
 from dpsweep.trainables.linear_head import exact_factors
 from dpsweep.trainables.weight_products import WeightProduct
 
-#: Most that the terms of an example's products may add up to after clipping, in units of C: their
-#: rounding is then below 1e-4 of C.
-MAX_TERMS = 1000.0
+#: Most that the rounding of products may add to what an example adds, in parts of C.
+TOLERANCE = 1e-4
 
 #: From norms (examples,) and C to the factor of each example, at most C / norm.
 Factors = Callable[[torch.Tensor, float], torch.Tensor]
@@ -92,11 +91,11 @@ def add_clipped(
         max_grad_norm: Bound C > 0.
         factors: From norms and C to the factors.
     """
-    parts, terms = [], []
+    parts, rounding = [], []
     for sample in samples:
         if isinstance(sample, WeightProduct):
-            norm, size = sample.norms_and_terms()
-            terms.append(size)
+            norm, size = sample.norms()
+            rounding.append(size)
         else:
             norm = torch.linalg.vector_norm(sample, dim=1)
         parts.append(norm)
@@ -104,9 +103,9 @@ def add_clipped(
     broken = ~norms.isfinite()
     has_broken = bool(broken.any())
     scales = factors(norms, max_grad_norm)
-    if terms:
-        sizes = torch.linalg.vector_norm(torch.stack(terms, dim=1), dim=1)
-        scales = exact_factors(scales.minimum(MAX_TERMS * max_grad_norm / sizes), norms)
+    if rounding:
+        most = norms + torch.stack(rounding, dim=1).sum(dim=1)
+        scales = exact_factors(scales.minimum((1 + TOLERANCE) * max_grad_norm / most), norms)
     # A factor of zero does not clear a gradient that is not finite: both are set to zero.
     scales = scales.masked_fill(broken, 0.0)
     for total, sample in zip(sums, samples):

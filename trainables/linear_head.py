@@ -47,6 +47,19 @@ def exact_factors(factors: torch.Tensor, norms: torch.Tensor) -> torch.Tensor:
     return torch.where(is_exact, factors, torch.zeros_like(factors))
 
 
+def product_of_norms(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Return |g||a| in float32; infinite where it is too large for that.
+
+    One of the two must come in float64: in float32 the squares of entries below 1e-19 vanish, and a
+    norm of zero beside one of 1e19 would hide a product that is not small.
+    """
+    return (one.double() * other.double()).float()
+
+
+def _norm64(values: torch.Tensor, dim: int) -> torch.Tensor:
+    return torch.linalg.vector_norm(values, dim=dim, dtype=torch.float64)
+
+
 class LinearHeads(nn.Module):
     """Several linear classifiers of the same records.
 
@@ -168,7 +181,7 @@ class LinearHeadEngine:
             squares = torch.linalg.vector_norm(x, dim=1).square_()
             if bias is not None:
                 squares += 1.0
-            norms = squares.sqrt_().mul_(torch.linalg.vector_norm(residual, dim=0))
+            norms = product_of_norms(squares.sqrt_(), _norm64(residual, 0))
             residual *= clip_factors(norms, max_grad_norm)
             broken = ~norms.isfinite()
             if bool(broken.any()):
@@ -214,7 +227,7 @@ class ManyHeadsEngine:
             target = labels.expand(count, 1, len(x))
             residual.scatter_add_(1, target, residual.new_full((1, 1, 1), -1.0).expand_as(target))
             squares = torch.linalg.vector_norm(x, dim=1).square_().add_(1.0)
-            norms = torch.linalg.vector_norm(residual, dim=1).mul_(squares.sqrt())
+            norms = product_of_norms(squares.sqrt(), _norm64(residual, 1))
             residual *= clip_factors(norms, max_grad_norm)[:, None]
             broken = ~norms.isfinite()
             if bool(broken.any()):

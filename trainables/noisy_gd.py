@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import torch
 
-from dpsweep.trainables.linear_head import clip_factors
+from dpsweep.trainables.linear_head import clip_factors, product_of_norms
 
 #: Rows of a block: what is computed of it stays in the cache until its last use.
 CPU_BLOCK = 512
@@ -82,7 +82,8 @@ class HeadRecords:
             residual = torch.softmax(weight @ x.T, dim=0)
             target = self._y[None, rows]
             residual.scatter_add_(0, target, residual.new_full(target.shape, -1.0))
-            norm = torch.linalg.vector_norm(residual, dim=0) * self._norms[rows]
+            size = torch.linalg.vector_norm(residual, dim=0, dtype=torch.float64)
+            norm = product_of_norms(size, self._norms[rows])
             broken = ~norm.isfinite()
             if bool(broken.any()):
                 residual.masked_fill_(broken, 0.0)

@@ -7,18 +7,27 @@ chunk: no gradient per example is ever held. The clipped sum is that of Abadi et
 1 (https://arxiv.org/abs/1607.00133); only the order of the work differs.
 
 Guarantees:
-    The norm is that of the product itself, not a bound on it. Norm and sum are rounded on
-    different ways, by at most about 1e-7 of the sum of the products' terms. Where the terms of an
-    example cancel almost entirely, ``terms`` says how large they are, and ``add_clipped`` scales
-    the example so that this rounding stays below 1e-4 of C.
+    The norm is that of the product itself, not a bound on it, and clipping by it bounds what an
+    example adds. Where products are formed, they are formed twice, by the same operations on the
+    same numbers: what was measured is what is added. Where the norm comes from products between
+    positions, in double precision, the sum is rounded on another way. ``norms`` then returns the
+    most that this can be (a bound of forward error analysis, in parts of the sum of the terms
+    |g_t||a_t|), and ``add_clipped`` counts it to the norm: where terms cancel, an example still
+    adds at most C (1 + 1e-4). Such sums are in full float32 on CUDA, whatever is allowed elsewhere.
+
+    Not covered: a backend that rounds the same product of the same numbers differently each time.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import nn
+
+from dpsweep.trainables.linear_head import product_of_norms
 
 #: Bytes of the products in one block of examples on the CPU: they stay in the cache.
 CPU_BLOCK_BYTES = 2**20
@@ -26,6 +35,8 @@ CPU_BLOCK_BYTES = 2**20
 CUDA_BLOCK_BYTES = 2**26
 #: How much a multiplication between positions costs, in those of the product itself.
 GRAM_COST = 3
+#: Largest relative error of one operation in float32.
+EPSILON = 2.0**-24
 #: Smaller weights are cheaper as gradients per example.
 MIN_ENTRIES = 4096
 
@@ -48,38 +59,65 @@ class WeightProduct(ABC):
         """Return the unfolded inputs of some examples, float (examples, columns, positions)."""
 
     @abstractmethod
-    def weighted_sum(self, factors: torch.Tensor) -> torch.Tensor:
-        """Return the sum of the gradients times ``factors`` (chunk,), like the weight.
-
-        A factor of zero leaves an example out, whatever its values.
-        """
+    def _sum_at_once(self, factors: torch.Tensor) -> torch.Tensor:
+        """Return ``weighted_sum`` as one product over examples and positions."""
 
     @property
     @abstractmethod
     def _shape(self) -> tuple[int, int]:
         """Rows and columns of one gradient."""
 
-    def norms_and_terms(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the norm of each gradient, and the sum of |g_t||a_t| over positions: (chunk,)."""
+    @property
+    def _by_positions(self) -> bool:
+        """Whether positions are so few that products between them are cheaper."""
+        rows, columns = self._shape
+        return GRAM_COST * self.gradient.shape[2] * (rows + columns) < rows * columns
+
+    def _blocks(self) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
+        """Yield examples with their gradients by outputs and their inputs, few enough to cache."""
         rows, columns = self._shape
         positions = self.gradient.shape[2]
-        # Products between positions, in double precision, where these are few.
-        by_positions = GRAM_COST * positions * (rows + columns) < rows * columns
-        entries = positions * (rows + columns) if by_positions else rows * columns
+        entries = positions * (rows + columns) if self._by_positions else rows * columns
         budget = CUDA_BLOCK_BYTES if self.gradient.is_cuda else CPU_BLOCK_BYTES
-        block = max(1, budget // (4 * max(entries, positions * columns)))
+        size = max(1, budget // (4 * max(entries, positions * columns)))
+        for begin in range(0, len(self), size):
+            chosen = slice(begin, begin + size)
+            yield chosen, self.gradient[chosen], self.inputs(begin, begin + size)
+
+    def norms(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the norm of each gradient, and how far off its sum may be: float32 (chunk,)."""
         norm = torch.linalg.vector_norm
-        norms, terms = [], []
-        for begin in range(0, len(self), block):
-            g, a = self.gradient[begin : begin + block], self.inputs(begin, begin + block)
-            norms.append(_norms_by_positions(g, a) if by_positions else _norms_of_products(g, a))
-            terms.append((norm(g, dim=1) * norm(a, dim=1)).sum(dim=1))
-        return torch.cat(norms), torch.cat(terms)
+        norms, rounding = [], []
+        part = 2 * EPSILON * (self.gradient.shape[2] + 2)
+        for _, g, a in self._blocks():
+            if self._by_positions:
+                norms.append(_norms_by_positions(g, a))
+                rounding.append(part * (norm(g, dim=1) * norm(a, dim=1)).sum(dim=1))
+            else:
+                norms.append(norm(_products(g, a), dim=1))
+                rounding.append(torch.zeros_like(norms[-1]))
+        return torch.cat(norms), torch.cat(rounding)
+
+    def weighted_sum(self, factors: torch.Tensor) -> torch.Tensor:
+        """Return the sum of the gradients times ``factors`` (chunk,), flat.
+
+        A factor of zero leaves an example out, whatever its values.
+        """
+        if self._by_positions:
+            with _full_precision(factors):
+                return self._sum_at_once(factors).flatten()
+        rows, columns = self._shape
+        total = factors.new_zeros(rows * columns)
+        for chosen, g, a in self._blocks():
+            products, is_out = _products(g, a), factors[chosen] == 0
+            if bool(is_out.any()):
+                products.masked_fill_(is_out[:, None], 0.0)
+            total += factors[chosen] @ products
+        return total
 
     def each(self) -> torch.Tensor:
         """Return every gradient, (chunk, entries): for layers that are used more than once."""
-        product = torch.bmm(self.gradient, self.inputs(0, len(self)).transpose(1, 2))
-        return product.flatten(1)
+        return _products(self.gradient, self.inputs(0, len(self)))
 
     def _scaled(self, factors: torch.Tensor) -> torch.Tensor:
         """Return the gradients by outputs times factors, zero where the factor is."""
@@ -88,15 +126,15 @@ class WeightProduct(ABC):
         return scaled.masked_fill(is_out[:, None, None], 0.0) if bool(is_out.any()) else scaled
 
 
-def _norms_of_products(g: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
-    product = torch.bmm(g, a.transpose(1, 2))
-    return torch.linalg.vector_norm(product.flatten(1), dim=1)
+def _products(g: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
+    """Return G A^T of each example, (examples, entries)."""
+    return torch.bmm(g, a.transpose(1, 2)).flatten(1)
 
 
 def _norms_by_positions(g: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
     """Return |G A^T| = sqrt(sum_st (g_s g_t)(a_s a_t)), s and t positions.
 
-    In double precision the rounding is below 1e-7 of the sum of terms, as that of the product is.
+    In double precision, so that its own rounding is below 1e-7 of the sum of terms.
     """
     g, a = g.double(), a.double()
     squares = (torch.bmm(g.transpose(1, 2), g) * torch.bmm(a.transpose(1, 2), a)).sum(dim=(1, 2))
@@ -130,8 +168,7 @@ class ConvProduct(WeightProduct):
             x, layer.kernel_size, layer.dilation, layer.padding, layer.stride
         )
 
-    def weighted_sum(self, factors: torch.Tensor) -> torch.Tensor:
-        """See ``WeightProduct``; one backward pass of the convolution."""
+    def _sum_at_once(self, factors: torch.Tensor) -> torch.Tensor:
         layer, x, is_out = self._layer, self._x, factors == 0
         if bool(is_out.any()):
             x = x.masked_fill(is_out[:, None, None, None], 0.0)
@@ -163,21 +200,40 @@ class LinearProduct(WeightProduct):
         """See ``WeightProduct``."""
         return self._x[begin:end]
 
-    def norms_and_terms(self) -> tuple[torch.Tensor, torch.Tensor]:
+    @property
+    def _by_positions(self) -> bool:
+        return self.gradient.shape[2] == 1 or super()._by_positions
+
+    def norms(self) -> tuple[torch.Tensor, torch.Tensor]:
         """See ``WeightProduct``; with one position the norm is |g||a|."""
         if self.gradient.shape[2] != 1:
-            return super().norms_and_terms()
-        norm = torch.linalg.vector_norm
-        norms = norm(self.gradient, dim=(1, 2)) * norm(self._x, dim=(1, 2))
-        return norms, norms
+            return super().norms()
+        pair = (self.gradient, self._x)
+        sizes = (torch.linalg.vector_norm(p, dim=(1, 2), dtype=torch.float64) for p in pair)
+        norms = product_of_norms(*sizes)
+        return norms, 2 * EPSILON * norms
 
-    def weighted_sum(self, factors: torch.Tensor) -> torch.Tensor:
-        """See ``WeightProduct``."""
+    def _sum_at_once(self, factors: torch.Tensor) -> torch.Tensor:
         x, is_out = self._x, factors == 0
         if bool(is_out.any()):
             x = x.masked_fill(is_out[:, None, None], 0.0)
         g = self._scaled(factors).transpose(0, 1).flatten(1)
         return g @ x.transpose(0, 1).flatten(1).T
+
+
+@contextmanager
+def _full_precision(like: torch.Tensor) -> Iterator[None]:
+    """Keep TensorFloat-32, which has 10 bits of mantissa, out of products on CUDA."""
+    if not like.is_cuda:
+        yield
+        return
+    matmul = torch.backends.cuda.matmul
+    before, matmul.allow_tf32 = matmul.allow_tf32, False
+    try:
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            yield
+    finally:
+        matmul.allow_tf32 = before
 
 
 def has_product(layer: nn.Module) -> bool:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from dpsweep.trainables.layer_gradients import MAX_TERMS, add_clipped
+from dpsweep.trainables.layer_gradients import TOLERANCE, add_clipped
 from dpsweep.trainables.linear_head import clip_factors
 from dpsweep.trainables.per_example import OpacusEngine
 from dpsweep.trainables.weight_products import (
@@ -32,10 +32,10 @@ def gradients_alone(layer: nn.Module, x: torch.Tensor, gradient: torch.Tensor) -
 
 
 def agree(product: WeightProduct, expected: torch.Tensor, factors: torch.Tensor) -> None:
-    norms, terms = product.norms_and_terms()
+    norms, rounding = product.norms()
     sizes = expected.norm(dim=1)
-    assert torch.allclose(norms, sizes, rtol=1e-5, atol=1e-6)
-    assert bool((terms >= sizes * (1 - 1e-5)).all())
+    assert torch.allclose(norms, sizes, rtol=1e-4, atol=1e-5)
+    assert bool((rounding >= 0).all())
     whole = product.weighted_sum(factors).flatten()
     assert relative_error([whole], [factors @ expected]) < 1e-5
     assert relative_error([product.each()], [expected]) < 1e-5
@@ -96,14 +96,44 @@ def test_terms_that_cancel_cannot_bring_more_than_the_bound() -> None:
     x = torch.stack([a, a * (1 + 1e-7)])[None].expand(1, 2, 64).contiguous()
     gradient = torch.stack([g, -g])[None]
     product = LinearProduct(layer, x, gradient)
-    norms, terms = product.norms_and_terms()
-    assert float(terms[0]) > 1e3 * float(norms[0])
+    norms, rounding = product.norms()
+    assert float(rounding[0]) > float(norms[0])
     total = torch.zeros_like(layer.weight)
     add_clipped([total], [product], 1.0, clip_factors)
     assert float(total.norm()) <= 1.0
-    # The same through the engine's arithmetic without the guard would be free to exceed it.
-    factor = clip_factors(norms, 1.0)
-    assert float(factor) * float(terms) > MAX_TERMS
+
+
+@pytest.mark.parametrize("positions", [256, 4096, 65_536])
+def test_rounding_over_many_positions_stays_within_the_tolerance(positions: int) -> None:
+    """Half of the positions cancel the other half but for a part in a thousand."""
+    layer = nn.Linear(1, 1, bias=False)
+    for excess in (1.0, 1.002, 1.004):
+        x = torch.ones(1, positions, 1)
+        gradient = torch.ones(1, positions, 1)
+        gradient[0, positions // 2 :] = -excess
+        for product in (
+            LinearProduct(layer, x, gradient),
+            ConvProduct(
+                nn.Conv2d(1, 1, 1, bias=False),
+                x.reshape(1, 1, -1, 16),
+                gradient.reshape(1, 1, -1, 16),
+            ),
+        ):
+            total = torch.zeros(product.weighted_sum(torch.ones(1)).shape)
+            bound = float(total.numel()) * 1e-3
+            add_clipped([total], [product], bound, clip_factors)
+            assert float(total.norm()) <= bound * (1 + TOLERANCE)
+
+
+@pytest.mark.parametrize("bound", [1e-4, 1.0])
+def test_a_tiny_gradient_beside_a_huge_input_is_not_taken_for_zero(bound: float) -> None:
+    """In float32 the squares of 1e-24 are zero; 1e-24 times 1e19 is not small."""
+    layer = nn.Linear(64, 64, bias=False)
+    x = torch.full((1, 64), 2e18)
+    gradient = torch.full((1, 64), 1e-23) * (1e4 if bound == 1.0 else 1)
+    total = torch.zeros_like(layer.weight)
+    add_clipped([total], [LinearProduct(layer, x, gradient)], bound, clip_factors)
+    assert 0 < float(total.double().norm()) <= bound * (1 + TOLERANCE)
 
 
 @pytest.mark.parametrize("chunk", [2, 7])
