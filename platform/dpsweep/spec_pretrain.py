@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -21,7 +22,7 @@ from dpsweep.spec_base import (
     peek_number,
     peek_word,
 )
-from dpsweep.spec_data import Classes, DataSpec, ImageSize, ValidationSpec, class_rules
+from dpsweep.spec_data import BUILT_IN, Classes, DataSpec, ImageSize, ValidationSpec, class_rules
 
 #: What makes up another dataset that is public as a whole.
 _OF_DATASET = ("path", "num_classes", "image_size", "channels")
@@ -148,6 +149,17 @@ class PretrainSpec(Part):
         )
 
 
+def is_same_data(block: Any, data: Any) -> bool:
+    """Say whether another dataset of a raw section is that of the raw section ``data``."""
+    dataset = peek_word(block, "dataset")
+    if dataset != peek_word(data, "dataset"):
+        return False
+    if dataset in BUILT_IN:
+        return True  # wherever its files are
+    places = [str(peek(section, "path")) for section in (block, data)]
+    return len({Path(place).expanduser().resolve() for place in places}) == 1
+
+
 def pretrain_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
     """Yield what the sections ``pretrain`` and ``data`` of a raw spec demand of each other."""
     block = peek(raw, "pretrain")
@@ -178,6 +190,12 @@ def pretrain_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
                     "no class can be both",
                 )
         return
+    if is_same_data(block, peek(raw, "data")):
+        yield Flaw(
+            ("pretrain", "dataset"),
+            "is the study's own data, of which records are private",
+            "name classes of it (pretrain.classes), or use data.public and leave dataset out",
+        )
     is_own = not any(given(block, key) for key in _RECORDS)
     if is_own and peek_number(raw, "data", "public", "fraction", default=0.0) <= 0:
         yield Flaw(

@@ -17,6 +17,7 @@ from dpsweep.durable import read_log
 from dpsweep.errors import SpecError, StudyError
 from dpsweep.preflight import preflight, read_spec
 from dpsweep.pretrain import plan_pretraining, settings_of, weights_path, with_pretrained
+from dpsweep.spec_pretrain import is_same_data
 from dpsweep.study import Observer, Study
 from dpsweep.tracking.memory import MemoryTracker
 from dpsweep.tracking.state import PRETRAINING
@@ -83,6 +84,12 @@ MISTAKES = [
         "dataset: fashion_mnist",
         "sweep.yaml:9 pretrain.dataset: stands beside classes, which are of the study's own dataset (keep one of the two)",
     ),
+    (
+        "classes: [0, 1, 2]",
+        "dataset: digits",
+        "sweep.yaml:7 pretrain.dataset: is the study's own data, of which records are private "
+        "(name classes of it (pretrain.classes), or use data.public and leave dataset out)",
+    ),
     ("epochs: 1", "path: x", "sweep.yaml:9 pretrain.path: has no meaning without dataset (remove it)"),
     ("epochs: 1", "epochs: 0", "sweep.yaml:9 pretrain.epochs: must be >= 1, got 0"),
     ("epochs: 1", "holdout: 1", "sweep.yaml:9 pretrain.holdout: must be < 1, got 1"),
@@ -123,6 +130,20 @@ MISTAKES = [
         "sweep.yaml:7 pretrain: trains classifiers of images and features, and of nothing else (name a file: pretrain.checkpoint)",
     ),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("block", "data", "expected"),
+    [
+        ({"dataset": "npz", "path": "a/../b.npz"}, {"dataset": "npz", "path": "b.npz"}, True),
+        ({"dataset": "npz", "path": "a.npz"}, {"dataset": "npz", "path": "b.npz"}, False),
+        ({"dataset": "fashion_mnist", "path": "copy"}, {"dataset": "fashion_mnist"}, True),
+        ({"dataset": "fashion_mnist"}, {"dataset": "digits"}, False),
+        ({}, {"dataset": "digits"}, False),
+    ],
+)
+def test_private_data_are_told_from_other_data(block, data, expected):
+    assert is_same_data(block, data) is expected
 
 
 def test_the_good_spec_is_good(tmp_path):
@@ -167,7 +188,7 @@ def test_only_trials_that_start_from_the_weights_must_fit_them(tmp_path):
         (["pretrain.dataset=npz", "pretrain.path=no.npz", "pretrain.num_classes=3"], "no file no"),
         (["pretrain.dataset=npz", "pretrain.path=a.npz"], "pretrain.num_classes: is missing: npz"),
         (["data.public.fraction=0.0005"], "data.public has 0 records"),
-        (["pretrain.model=linear", "search.space.model.name=linear", "pretrain.dataset=digits"],
+        (["pretrain.model=linear", "search.space.model.name=linear", "pretrain.classes=[0, 1]"],
          "linear is a classifier and nothing else"),
     ],
 )  # fmt: skip
@@ -188,8 +209,10 @@ def test_the_classifier_is_kept_for_the_same_classes_alone(tmp_path):
     path = write(tmp_path, GOOD.replace("  classes: [0, 1, 2]\n", ""))
     own = settings_of(read_spec(path, overrides=["data.public.fraction=0.2"]))
     assert (own.keeps_classifier, own.num_classes) == (True, 3)
-    other = settings_of(read_spec(path, overrides=["pretrain.dataset=digits", "pretrain.seed=4"]))
-    assert (other.keeps_classifier, other.num_classes, other.seed) == (False, 10, 4)
+    np.savez(tmp_path / "o.npz", x_train=np.zeros((9, 4), np.float32), y_train=np.zeros(9, int))
+    words = ["dataset=npz", f"path={tmp_path / 'o.npz'}", "num_classes=7", "seed=4"]
+    other = settings_of(read_spec(path, overrides=[f"pretrain.{word}" for word in words]))
+    assert (other.keeps_classifier, other.num_classes, other.seed) == (False, 7, 4)
 
 
 class Trained(Exception):
