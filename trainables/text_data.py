@@ -201,7 +201,14 @@ def _tokenize(
             fix="clean it, or name another data.text_column",
         )
     for begin in range(0, len(texts), _BLOCK):
-        block = tokenizer(list(texts[begin : begin + _BLOCK]), truncation=True, max_length=length)
+        given = list(texts[begin : begin + _BLOCK])
+        try:
+            block = tokenizer(given, truncation=True, max_length=length)
+        except Exception as error:  # tokenizers raise their own kinds, which may quote a text
+            raise DataError(
+                f"the tokenizer cannot read a text of {part}: {type(error).__name__}",
+                fix="clean the texts: they must be valid Unicode",
+            ) from None
         for row, ids in enumerate(block["input_ids"], start=begin):
             found[row, : len(ids)] = ids
     return found
@@ -257,7 +264,7 @@ def _open_columns(
     if path.is_dir():
         return _open_saved(path, text, label)
     if path.suffix == ".csv":
-        _check_columns(_csv_columns(path), text, label, path.name)
+        _check_columns(_csv_columns(path), text, label, path.name, are_names=False)
         return {}, lambda: {"train": _columns(_csv_rows(path), text, label, path.name)}
     if path.suffix == ".jsonl":
         return {}, lambda: {"train": _columns(_json_rows(path), text, label, path.name)}
@@ -267,15 +274,16 @@ def _open_columns(
     )
 
 
-def _check_columns(known: Sequence[str], text: str, label: str | None, where: str) -> None:
-    """Check the names in a header, which is public."""
+def _check_columns(
+    known: Sequence[str], text: str, label: str | None, where: str, *, are_names: bool = True
+) -> None:
+    """Check the names of columns; they are told only if they cannot be a record."""
     for key, name in (("text_column", text), ("label_column", label)):
         if name is not None and name not in known:
-            hint = did_you_mean(name, list(known))
-            raise DataError(
-                f"{where} has no column {name!r}",
-                fix=f"set data.{key}; " + (hint or f"there are: {', '.join(known[:10])}"),
-            )
+            hint = "the first line of a csv file must name its columns"
+            if are_names:
+                hint = did_you_mean(name, list(known)) or f"there are: {', '.join(known[:10])}"
+            raise DataError(f"{where} has no column {name!r}", fix=f"set data.{key}; {hint}")
 
 
 def _csv_columns(path: Path) -> list[str]:
@@ -310,7 +318,7 @@ def _columns(
             texts.append(row[text])
             if labels is not None and label is not None:
                 labels.append(row[label])
-    except (OSError, ValueError, TypeError, KeyError, csv.Error) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError, csv.Error) as error:
         # The message of the error may hold a record.
         raise DataError(
             f"cannot read {where}: {type(error).__name__}",

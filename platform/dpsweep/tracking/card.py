@@ -347,7 +347,8 @@ def _not_covered(facts: Mapping[str, Any]) -> str:
     if facts.get("classes"):
         points.append(
             "**Records of other classes.** Which class a record has decides whether it is private "
-            "here at all; a neighboring data set has one record of these classes less."
+            "here at all; a neighboring data set has the position of one record of these classes "
+            "emptied in place. A record whose class changes is not such a neighbor."
         )
     if facts.get("pretrained"):
         points.append(

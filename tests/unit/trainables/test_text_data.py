@@ -211,7 +211,7 @@ def raise_with_fix(call: Callable[[], Any]) -> None:
     ("records", "given", "words"),
     [
         (rows(), {"text_column": "txt"}, "no column 'txt'"),
-        (rows(), {"label_column": "labels"}, "did you mean 'label'"),
+        (rows(), {"label_column": "labels"}, "no column 'labels'"),
         ([{"text": "a", "label": "positive"}] * 20, {}, "not class numbers"),
         ([{"text": "a", "label": 0.5}] * 20, {}, "not class numbers"),
         ([{"text": "a", "label": 2}] * 20, {}, r"labels outside 0\.\.1"),
@@ -226,6 +226,23 @@ def test_mistakes_name_what_is_wrong(
         raise_with_fix(
             lambda: load_dataset(text_spec(WRITERS[name](tmp_path / name, records), **given))
         )
+
+
+def test_a_csv_file_without_a_header_does_not_tell_its_first_record(
+    text_spec: MakeSpec, tmp_path: Path
+) -> None:
+    (tmp_path / "d.csv").write_text("alice has text,1\nbob has none,0\n")
+    with pytest.raises(DataError, match="no column 'text'") as caught:
+        load_dataset(text_spec(tmp_path / "d.csv"))
+    assert "alice" not in str(caught.value) + str(caught.value.fix)
+
+
+def test_a_text_that_is_no_unicode_is_not_quoted(text_spec: MakeSpec, tmp_path: Path) -> None:
+    lines = [json.dumps({"text": "secret \ud800", "label": 0})] * 20
+    (tmp_path / "d.jsonl").write_text("\n".join(lines))
+    with pytest.raises(DataError, match="cannot read a text") as caught:
+        load_dataset(text_spec(tmp_path / "d.jsonl"))
+    assert "secret" not in str(caught.value)
 
 
 def test_what_is_no_text(text_spec: MakeSpec, tmp_path: Path) -> None:
