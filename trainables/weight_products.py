@@ -2,9 +2,10 @@
 
 The gradient of example n by a weight is G_n A_n^T, G_n the gradient by the layer's output and A_n
 its (unfolded) input. Clipping needs the norm of each and one weighted sum of all. So each product
-is formed in a small buffer, measured and forgotten, and the sum is one product over the whole
-chunk: no gradient per example is ever held. The clipped sum is that of Abadi et al. 2016, algorithm
-1 (https://arxiv.org/abs/1607.00133); only the order of the work differs.
+is formed in a small buffer, measured, forgotten, and formed again for the sum; where positions are
+few, its norm follows from products between positions, and the sum is one product over the whole
+chunk. No gradient per example is held. The clipped sum is that of Abadi et al. 2016, algorithm 1
+(https://arxiv.org/abs/1607.00133); only the order of the work differs.
 
 Guarantees:
     The norm is that of the product itself, not a bound on it, and clipping by it bounds what an

@@ -181,3 +181,21 @@ def test_which_layers_are_products() -> None:
         pass
 
     assert not has_product(Scaled(large, 2))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_tensorfloat32_adds_nothing_to_what_an_example_adds() -> None:
+    torch.manual_seed(0)
+    layer = nn.Conv2d(64, 64, 1, bias=False).cuda()
+    x = torch.randn(1, 64, 1, 1).cuda().expand(1, 64, 1, 2).contiguous()
+    gradient = torch.randn(1, 64, 1, 1).cuda().expand(1, 64, 1, 2).contiguous()
+    gradient[..., 1] *= -1.001
+    total = torch.zeros_like(layer.weight)
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        add_clipped([total], [ConvProduct(layer, x, gradient)], 0.05, clip_factors)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+    assert float(total.double().norm()) <= 0.05 * (1 + TOLERANCE)
