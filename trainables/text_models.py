@@ -303,6 +303,24 @@ def _run(model: nn.Module, ids: torch.Tensor, name: str, info: DatasetInfo) -> t
     return logits
 
 
+def _probe_order(model: nn.Module, name: str, info: DatasetInfo) -> None:
+    """Exchange a token: a model that predicts the next one must not have seen it before."""
+    assert info.text is not None
+    ids, place = _examples(info)[0], info.input_shape[0] // 2
+    logits = []
+    for token in [value for value in range(3) if value != info.text.pad_id][:2]:
+        ids[:, place] = token
+        with torch.no_grad():
+            logits.append(_run(model, ids, name, info)[:, :place])
+    before, after = logits
+    if not torch.allclose(before, after, rtol=1e-6, atol=1e-7):
+        raise ModelError(
+            f"{name} sees the tokens that it is to predict: a later one changes its earlier logits",
+            because="then accuracy and perplexity of the next token mean nothing",
+            fix="use a causal language model, such as GPT-2, or task: classification",
+        )
+
+
 def _probe(model: nn.Module, name: str, info: DatasetInfo) -> None:
     """Run random records: shapes must fit, and none may influence another's output.
 
@@ -319,6 +337,8 @@ def _probe(model: nn.Module, name: str, info: DatasetInfo) -> None:
             because="then no record has a gradient of its own to clip",
             fix="use a network whose layers treat every record alone",
         )
+    if info.task == "causal_lm":
+        _probe_order(model, name, info)
     for key, value in model.named_buffers():
         if not torch.equal(value, buffers[key]):
             raise ModelError(

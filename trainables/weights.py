@@ -196,10 +196,11 @@ def download(source: Mapping[str, Any], *, what: str) -> Path:
         raise ModelError(
             f"cannot download the weights of {what}: {type(error).__name__}",
             because=str(error).split("\n")[0][:200],
-            fix="give a file with them (features.checkpoint)",
+            fix="give a file with them (features.checkpoint, or model.checkpoint)",
         ) from error
     raise ModelError(
-        f"no weights are published for {what}", fix="give a file with them (features.checkpoint)"
+        f"no weights are published for {what}",
+        fix="give a file with them (features.checkpoint, or model.checkpoint)",
     )
 
 

@@ -63,7 +63,7 @@ def terms(spec: SweepSpec) -> str:
     privacy = spec.privacy
     return (
         f"delta {privacy.delta:g}, {spec.privacy_unit}, {privacy.neighboring_relation}, "
-        f"Poisson sampling, {privacy.accountant}, {privacy.accounting}, one trial alone"
+        f"sampling of its plan, {privacy.accountant}, {privacy.accounting}, one trial alone"
     )
 
 

@@ -234,7 +234,7 @@ class SweepResult:
                 because=because,
                 fix=("raise --max-epsilon, or " if max_epsilon is not None else "")
                 + (
-                    "raise search.num_trials or privacy.study_epsilon, in a new study"
+                    "`dpsweep logs` has the reasons; a new study may allow more trials or epsilon"
                     if self.state == "finished"
                     else "let the study go on: `dpsweep run SPEC`"
                 ),

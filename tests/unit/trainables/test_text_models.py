@@ -97,6 +97,12 @@ def test_the_seed_fixes_the_random_part_and_the_directory_the_rest(built) -> Non
             assert not torch.equal(a, c), name
 
 
+def test_a_model_that_sees_the_next_token_is_no_language_model(tmp_path: Path) -> None:
+    place = save_encoder(tmp_path, "BertForMaskedLM")
+    with pytest.raises(ModelError, match="sees the tokens that it is to predict"):
+        build_model(f"text/{place}", info_of("causal_lm"), seed=0)
+
+
 def test_padding_changes_nothing(built) -> None:
     """A record's logits do not depend on how far it is padded, nor on the other records."""
     _place, info, model = built
