@@ -146,6 +146,7 @@ def _made_up(info: DatasetInfo, num_records: int) -> SweepData:
 
     def part(count: int) -> tuple[np.ndarray, np.ndarray]:
         shape = (min(count, 1024), *info.input_shape)
+        block: np.ndarray
         if info.text is None:
             block = rng.standard_normal(shape, dtype=np.float32)
         else:
