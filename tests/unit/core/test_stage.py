@@ -194,7 +194,7 @@ def test_a_violation_stops_the_study(driver):
 def test_infeasible_configurations_are_told_with_their_terms(driver):
     driver.stage.refuse(3, {"optim.lr": 1.0}, SweepError("no plan costs epsilon 1"))
     (text,) = driver.observer.messages
-    for term in ("delta 1e-05", "example", "add_or_remove_one", "Poisson", "rdp", "composed"):
+    for term in ("delta 1e-05", "example", "add_or_remove_one", "sampling", "rdp", "composed"):
         assert term in text
     assert driver.study.view.num_infeasible == 1
 
