@@ -19,10 +19,10 @@ demo: setup
 	$(BIN)/dpsweep run tests/examples/digits.yaml
 	$(BIN)/dpsweep best digits-demo --max-epsilon 2 -f yaml
 
-# What starts Ray or has a limit of time runs alone; everything else in two processes.
+# What starts Ray runs alone, on all cores; everything else in two processes.
 test: setup
-	$(PYTEST) -n 2 -m 'not (ray or alone or slow or gpu)'
-	$(PYTEST) -m '(ray or alone) and not (slow or gpu)'
+	$(PYTEST) -n 2 -m 'not (ray or slow or gpu)'
+	$(PYTEST) -m 'ray and not (slow or gpu)'
 
 test-slow: setup
 	$(PYTEST) -m slow --timeout=3600
