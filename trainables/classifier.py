@@ -236,9 +236,11 @@ class ClassifierMethod(Method):
         """Return the models, checkpoints and batch sizes of the space that cannot work."""
         problems = cls._batch_problems(values, info)
         for path in cls._possible(values, "model.checkpoint"):
-            if path not in (None, *WORDS) and not Path(path).is_file():
+            if path in (None, *WORDS):
+                continue
+            if not Path(path).is_file():
                 problems.append(("model.checkpoint", f"no file {path}", "give an existing file"))
-            elif path not in (None, *WORDS) and not Path(path).is_absolute():
+            elif not Path(path).is_absolute():
                 what = f"{path} is a relative path, and trials run in directories of their own"
                 problems.append(("model.checkpoint", what, f"write {Path(path).resolve()}"))
         for name in cls._possible(values, "model.name"):

@@ -55,6 +55,22 @@ def chunks(
         yield (x.to(torch.float32) if x.is_floating_point() else x), y
 
 
+def random_records(
+    x_source: torch.Tensor, y_source: torch.Tensor, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return three random records and labels to check an engine on; always the same ones.
+
+    Nothing is read from the sources but shapes and types.
+    """
+    generator = torch.Generator().manual_seed(0)
+    shape = (3, *x_source.shape[1:])
+    if x_source.is_floating_point():
+        x = torch.randn(shape, generator=generator).to(device)
+    else:
+        x = torch.randint(0, 2, shape, generator=generator).to(device, x_source.dtype)
+    return x, torch.zeros((3, *y_source.shape[1:]), dtype=y_source.dtype, device=device)
+
+
 def refuse_overwritten(uses: Sequence[LayerUse]) -> None:
     """Check that the inputs of layers are still what they were when the layers used them.
 

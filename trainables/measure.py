@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.data import DatasetInfo, SweepData
 from dpsweep.trainables.method import Method, RunContext, first_training_run
+from dpsweep.trainables.threads import torch_threads
 from dpsweep.trainables.weights import PRETRAIN
 
 _MOST_BYTES = 2**30  # of made-up records
@@ -92,7 +92,7 @@ def measure(
     instance = method()
     if hparams.get("model.checkpoint") == PRETRAIN:  # not there yet; other weights take as long
         hparams = {**hparams, "model.checkpoint": None}
-    with _threads(threads):
+    with torch_threads(threads):
         data = _made_up(info, num_records)
         instance.prepare(data, hparams, Plan((*before, *runs)), RunContext(0, 0, device))
         step_s, known_size, position = 0.0, 1, sum(run.count for run in before)
@@ -181,15 +181,3 @@ def _checkpoint_bytes(instance: Method) -> int:
         state = instance.state_dict()
         CheckpointStore(Path(directory)).save("last", Checkpoint(0, None, 0, 0, {}, state))
         return sum(path.stat().st_size for path in Path(directory).iterdir())
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -319,13 +319,16 @@ def _start_from(model: nn.Module, name: str, norm: str, path: Path | None) -> No
 
     Weights of a network that was trained with GroupNorm in its place hold no statistics.
     """
-    state = None if path is None else _read_checkpoint(path)
-    is_treated = norm == "group" and state is not None and not _has_statistics(state)
-    if state is not None and path is not None and not is_treated:
+    if path is None:
+        _treat_batch_norm(model, name, norm)
+        return
+    state = _read_checkpoint(path)
+    if norm == "group" and not _has_statistics(state):
+        _treat_batch_norm(model, name, norm)
         _load_checkpoint(model, state, path)
-    _treat_batch_norm(model, name, norm)
-    if state is not None and path is not None and is_treated:
+    else:
         _load_checkpoint(model, state, path)
+        _treat_batch_norm(model, name, norm)
 
 
 def _has_statistics(state: Mapping[str, torch.Tensor]) -> bool:

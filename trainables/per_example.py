@@ -26,6 +26,7 @@ from dpsweep.trainables.layer_gradients import (
     add_clipped,
     chunks,
     cross_entropy_sum,
+    random_records,
     refuse_overwritten,
     weighted_sum,
 )
@@ -202,13 +203,7 @@ class OpacusEngine:
 
         In eval mode, because a dropout mask depends on how many examples there are.
         """
-        generator = torch.Generator().manual_seed(0)
-        shape = (3, *x_source.shape[1:])
-        if x_source.is_floating_point():
-            x = torch.randn(shape, generator=generator).to(self._device)
-        else:
-            x = torch.randint(0, 2, shape, generator=generator).to(self._device, x_source.dtype)
-        y = torch.zeros((3, *y_source.shape[1:]), dtype=y_source.dtype, device=self._device)
+        x, y = random_records(x_source, y_source, self._device)
         self._model.eval()
         try:
             samples = self._per_example_gradients(x, y)

@@ -15,8 +15,7 @@ import io
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from dpsweep.trainables.data_sources import Arrays
 from dpsweep.trainables.image_front import resize_layers
 from dpsweep.trainables.models import build_model
 from dpsweep.trainables.parameter_table import head_layers
+from dpsweep.trainables.threads import torch_threads
 
 #: Part of every address: a change of how weights come about needs a change of it.
 _FORMAT = 1
@@ -202,7 +202,7 @@ def pretrain_network(
         ModelError: The network cannot be built for them, or training diverged.
     """
     devices = [torch.device(device)] if device.startswith("cuda") else []
-    with _threads(threads), torch.random.fork_rng(devices=devices):
+    with torch_threads(threads), torch.random.fork_rng(devices=devices):
         run = _Run(records, settings, file, device, on_progress)
         while len(run.epochs) < settings.epochs:
             run.train_epoch()
@@ -459,13 +459,3 @@ def _tensors(records: Arrays, rows: np.ndarray) -> tuple[torch.Tensor, torch.Ten
 
 def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

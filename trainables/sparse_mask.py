@@ -24,14 +24,11 @@ from torch.nn import functional as F
 
 from dpsweep._validate import in_unit_interval
 from dpsweep.errors import BadInputError, ModelError
+from dpsweep.trainables.weight_products import block_bytes
 
 Scope = Literal["global", "layer"]
 SCOPES = ("global", "layer")
 
-#: Bytes of unfolded input, or of a dense product, in one block of examples: it stays in the cache.
-CPU_BLOCK_BYTES = 2**20
-#: The same on the GPU, where few large products win.
-CUDA_BLOCK_BYTES = 2**26
 #: Largest table of positions that is kept for a layer, in elements of four bytes.
 TABLE_SIZE = 2**17
 
@@ -295,7 +292,7 @@ class _Plan:
         bytes_each = 4 * num_columns * self._out[0] * self._out[1]
         if self.dense and not self._whole:
             bytes_each = max(bytes_each, 4 * product)
-        budget = CUDA_BLOCK_BYTES if device.type == "cuda" else CPU_BLOCK_BYTES
+        budget = block_bytes(device)
         self._block = max(1, budget // max(1, bytes_each))
         self._none = len(rows) == 0
 

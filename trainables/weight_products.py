@@ -16,7 +16,8 @@ Guarantees:
     |g_t||a_t|), and ``add_clipped`` counts it to the norm: where terms cancel, an example still
     adds at most C (1 + 1e-4). Such sums are in full float32 on CUDA, whatever is allowed elsewhere.
 
-    Not covered: a backend that rounds the same product of the same numbers differently each time.
+    Not covered: a backend that rounds the same product of the same numbers differently each time,
+    and the rounding of sums over many examples, which no engine here bounds.
 """
 
 from __future__ import annotations
@@ -40,6 +41,11 @@ GRAM_COST = 3
 EPSILON = 2.0**-24
 #: Smaller weights are cheaper as gradients per example.
 MIN_ENTRIES = 4096
+
+
+def block_bytes(device: torch.device) -> int:
+    """Return how much of inputs or products one block of examples may hold."""
+    return CUDA_BLOCK_BYTES if device.type == "cuda" else CPU_BLOCK_BYTES
 
 
 class WeightProduct(ABC):
@@ -79,7 +85,7 @@ class WeightProduct(ABC):
         rows, columns = self._shape
         positions = self.gradient.shape[2]
         entries = positions * (rows + columns) if self._by_positions else rows * columns
-        budget = CUDA_BLOCK_BYTES if self.gradient.is_cuda else CPU_BLOCK_BYTES
+        budget = block_bytes(self.gradient.device)
         size = max(1, budget // (4 * max(entries, positions * columns)))
         for begin in range(0, len(self), size):
             chosen = slice(begin, begin + size)

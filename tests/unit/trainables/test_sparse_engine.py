@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpsweep.errors import ModelError
-from dpsweep.trainables import sparse_mask
+from dpsweep.trainables import sparse_mask, weight_products
 from dpsweep.trainables.data import DatasetInfo
 from dpsweep.trainables.layer_gradients import cross_entropy_sum
 from dpsweep.trainables.models import build_model, set_training_mode
@@ -306,7 +306,7 @@ def test_any_convolution_agrees_with_autograd(
     estimate = sparse_mask._choose
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sparse_mask, "_choose", choose)
-        patch.setattr(sparse_mask, "CPU_BLOCK_BYTES", 4000)
+        patch.setattr(weight_products, "CPU_BLOCK_BYTES", 4000)
         found = sparse_mask.MaskedConv(masks[0])([x], upstream)
     samples = found[masks[0]]
     for row in range(3):
