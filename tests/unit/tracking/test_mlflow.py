@@ -381,6 +381,23 @@ for batch in (1, 5):
 
 
 @pytest.mark.filterwarnings("ignore")  # torch.export and MLflow warn about themselves
+def test_the_signature_has_the_rank_of_the_output(story, store_uri, state_path, client) -> None:
+    import torch
+
+    story.start()
+    story.start_trial(1)
+    story.report(1, 50, 1.2, 0.8)
+    story.end_trial(1, accuracy=0.7, value=0.8, best_step=50)
+    tracker = MLflowTracker(store_uri, "digits", state_path)
+    tracker.handle(story.events)
+    tracker.log_model(1, torch.nn.Linear(4, 7), torch.zeros(1, 5, 4))  # a row for each position
+    experiment = client.get_experiment_by_name("digits")
+    [logged] = client.search_logged_models([experiment.experiment_id])
+    stored = Path(logged.artifact_location.removeprefix("file://")) / "MLmodel"
+    assert '"shape": [-1, -1, -1]' in yaml.safe_load(stored.read_text())["signature"]["outputs"]
+
+
+@pytest.mark.filterwarnings("ignore")  # torch.export and MLflow warn about themselves
 def test_a_model_is_logged_once_and_loads_in_a_fresh_process(
     story, store_uri, state_path, client
 ) -> None:
