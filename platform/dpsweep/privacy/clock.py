@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -21,9 +22,10 @@ from dpsweep.privacy.accountants import (
     plan_curve,
     pure_epsilon,
 )
-from dpsweep.privacy.events import Plan
+from dpsweep.privacy.events import Plan, PoissonGaussian
 
 _NO_PLAN = Plan(())
+_FREE = PoissonGaussian(1.0, 0.0)
 _CHUNK_ROWS = 2048  # rows of a table computed at once: 2.7 MB of curves
 
 
@@ -60,7 +62,7 @@ class EpsilonClock:
         spent: Plan = _NO_PLAN,
     ) -> None:
         _validate.one_of("accountant", accountant, ACCOUNTANTS)
-        others = {run.part for run in (plan + spent).runs} - {"private"}
+        others = {run.part for run in (plan + spent).runs} - {"private", "public"}
         if others:
             raise BadInputError(
                 f"a clock is about private records, not about {', '.join(sorted(others))} ones",
@@ -139,7 +141,9 @@ class EpsilonClock:
 
     @cached_property
     def _table(self) -> NDArray[np.float64]:
-        runs = self.plan.runs
+        runs = [
+            run if run.part != "public" else replace(run, event=_FREE) for run in self.plan.runs
+        ]
         counts = np.array([run.count for run in runs], dtype=np.int64)
         run_of = np.repeat(np.arange(len(runs)), counts)
         first = np.concatenate([[0], np.cumsum(counts)])

@@ -20,6 +20,7 @@ from dpsweep.privacy.events import (
     Gaussian,
     Laplace,
     NonPrivate,
+    Part,
     Plan,
     PoissonGaussian,
     RepeatAndSelect,
@@ -35,9 +36,10 @@ events = st.one_of(
     st.builds(Laplace, st.sampled_from([1.0, 30.0])),
     st.just(RepeatAndSelect(3, 1.0, Plan((EventRun(Gaussian(5.0)),)))),
 )
-plans = st.lists(st.builds(EventRun, events, st.integers(1, 4)), max_size=5).map(
-    lambda runs: Plan(tuple(runs))
+runs = st.builds(
+    EventRun, events, st.integers(1, 4), st.just("train"), st.sampled_from(["private", "public"])
 )
+plans = st.lists(runs, max_size=5).map(lambda found: Plan(tuple(found)))
 
 
 @settings(deadline=None)
@@ -134,13 +136,26 @@ def test_a_known_plan_is_set_up_in_a_fifth_of_a_second_and_looked_up_in_microsec
     assert (time.process_time() - start) / 1000 < 15e-6
 
 
-@pytest.mark.parametrize("part", ["validation", "public"])
-def test_a_clock_is_about_private_records(part: str) -> None:
+def test_a_clock_is_about_private_records() -> None:
+    names: tuple[Part, ...] = ("private", "validation")
     private, other = (
-        Plan((EventRun(PoissonGaussian(1.0, 0.01), 100, part=name),)) for name in ("private", part)
+        Plan((EventRun(PoissonGaussian(1.0, 0.01), 100, part=name),)) for name in names
     )
     for plan, spent in ((private + other, Plan()), (private, other)):
-        with pytest.raises(BadInputError, match=f"about private records, not about {part}"):
+        with pytest.raises(BadInputError, match="about private records, not about validation"):
             EpsilonClock(plan, delta=DELTA, spent=spent)
     mixed = EpsilonClock(private, delta=DELTA, spent=(private + other).part("private"))
     assert mixed.epsilon_after(100) == pytest.approx(epsilon_of(private + private, delta=DELTA))
+
+
+def test_positions_on_public_records_are_free_whatever_they_do() -> None:
+    steps = Plan((EventRun(PoissonGaussian(1.0, 0.01), 100),))
+    public = Plan((EventRun(NonPrivate(), 7, "finetune", "public"),))
+    clock = EpsilonClock(steps + public + steps, delta=DELTA)
+    alone = EpsilonClock(steps + steps, delta=DELTA)
+    assert (
+        clock.table().tolist()[:108]
+        == alone.table().tolist()[:100] + [alone.epsilon_after(100)] * 8
+    )
+    assert clock.epsilon_after(207) == alone.epsilon_after(200)
+    assert clock.last_allowed(alone.epsilon_after(100)) == 107
