@@ -184,10 +184,12 @@ class SearchSpace:
             known = sorted({name for table in declared.values() for name in table})
             hint = did_you_mean(parameter.name, known)
             near = [name for name in known if name.split(".")[0] == parameter.name.split(".")[0]]
+            if not is_certain and not hint:
+                hint = "`dpsweep describe METHOD` lists what a method has"
+            what = f"{' and '.join(declared)} {'has' if len(declared) == 1 else 'have'} no such "
             yield Mistake(
                 where,
-                f"{' and '.join(declared)} {'has' if len(declared) == 1 else 'have'} no such "
-                "hyperparameter",
+                (what if is_certain else "no method has such a ") + "hyperparameter",
                 hint or f"known: {', '.join(near or known)}",
             )
             return

@@ -233,7 +233,7 @@ CHECKS = [
         {"method": "dp_sdg", "optim.rl": 1, "noise.shape": 3},
         [
             "search.space.method: unknown method 'dp_sdg' (did you mean 'dp_sgd'? known: dp_sgd, non_private)",
-            "search.space.optim.rl: dp_sgd and non_private have no such hyperparameter (did you mean 'optim.lr'?)",
+            "search.space.optim.rl: no method has such a hyperparameter (did you mean 'optim.lr'?)",
         ],
     ),
     ({"optim.rl": 1}, ["search.space.optim.rl: dp_sgd has no such hyperparameter (did you mean 'optim.lr'?)"]),
