@@ -17,6 +17,7 @@ from dpsweep.spec_base import (
     Text,
     given,
     maybe_number,
+    peek,
     peek_number,
     peek_word,
     seen,
@@ -149,10 +150,59 @@ class TestSpec(Part):
     )
 
 
+class Pollution(Part):
+    """Records that do not belong to the task, mixed into the public ones.
+
+    The experiment of Zhao et al. 2020 (https://arxiv.org/abs/1910.01177, section 4.3): a way of
+    choosing public records should leave them alone. An annotator who is asked must say something:
+    ``digits`` are labelled by their digit modulo the number of classes, ``noise`` by a random class
+    of a public seed.
+
+    Guarantees:
+        Made of scikit-learn's digits, of public seeds, and of the least and the largest value of
+        the public records; no private record is read.
+    """
+
+    is_hinted: ClassVar[bool] = False  # `records` is rarely meant to stand here
+
+    records: Count = Field(description="say how many such records to mix in, in equal parts")
+    kinds: tuple[Literal["digits", "noise"], ...] = Field(
+        default=("digits", "noise"),
+        description="digits: scikit-learn's handwritten digits, resized; noise: uniform pixels.",
+    )
+
+    @classmethod
+    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
+        """Check that there are kinds, each once."""
+        kinds = raw.get("kinds", ("digits",))
+        if not isinstance(kinds, (list, tuple)):
+            return
+        twice = [kind for index, kind in enumerate(kinds) if kind in kinds[:index]]
+        if twice:
+            yield Flaw(("kinds",), f"has {seen(twice[0])} twice", "name each once")
+        if not kinds:
+            yield Flaw(("kinds",), "is empty", "remove it, or leave pollution out")
+
+
 class PublicSpec(Part):
     """Records of the training source that are declared public."""
 
     fraction: Share = Field(default=0.0, description="Share of the training source.")
+    pollution: Pollution | None = Field(
+        default=None,
+        description="Records that do not belong to the task, mixed in for an experiment; "
+        "null: none.",
+    )
+
+    @classmethod
+    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
+        """Check that there is something to pollute."""
+        if given(raw, "pollution") and peek_number(raw, "fraction", default=0.0) <= 0:
+            yield Flaw(
+                ("pollution",),
+                "is mixed into public records, and there are none",
+                "set data.public.fraction, or leave it out",
+            )
 
 
 class DataSpec(Part):
@@ -239,6 +289,7 @@ class DataSpec(Part):
             )
         yield from cls._dataset_rules(raw)
         yield from class_rules(raw, raw)
+        yield from cls._pollution_rules(raw)
         shares = [
             peek_number(raw, part, "fraction", default=default)
             for part, default in (("validation", 0.2), ("test", 0.0), ("public", 0.0))
@@ -325,6 +376,47 @@ class DataSpec(Part):
                 "more than one count",
                 "declare the validation records public, or use exact with accounting unaccounted",
             )
+
+    @classmethod
+    def _pollution_rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
+        """Check that records are images of one class each, and that none of them is pollution."""
+        if not given(raw, "public", "pollution"):
+            return
+        path = ("public", "pollution")
+        dataset = peek_word(raw, "dataset")
+        task = peek_word(raw, "task", default="classification")
+        if dataset == "text":
+            yield Flaw(path, "is made of images, and text has none", "remove it")
+        elif task != "classification":
+            yield Flaw(path, f"has one class a record, and the task is {task}", "remove it")
+        if raw.get("classes") is not None:
+            what = "has no meaning with data.classes, which takes records out class by class"
+            yield Flaw(path, what, "keep one of the two")
+        kinds = peek(raw, *path, "kinds", default=("digits",))
+        if dataset == "digits" and isinstance(kinds, (list, tuple)) and "digits" in kinds:
+            yield Flaw(
+                (*path, "kinds"),
+                "has digits, which are the study's own records, private ones among them",
+                "use kinds: [noise]",
+            )
+
+
+def pollution_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
+    """Yield what pollution of ``data.public`` demands of the other sections of a raw spec."""
+    path = ("data", "public", "pollution")
+    if not given(raw, *path):
+        return
+    if raw.get("episodes") is not None:
+        what = "has no meaning with episodes, which draw records class by class"
+        yield Flaw(path, what, "keep one of the two")
+    if peek_word(raw, "privacy", "accounting") == "public":
+        what = "would be trained on by the search of accounting public"
+        yield Flaw(path, what, "remove it, or use another accounting")
+    pretrain = peek(raw, "pretrain")
+    elsewhere = ("checkpoint", "classes", "dataset")
+    if pretrain is not None and not any(given(pretrain, key) for key in elsewhere):
+        what = "would be trained on by `pretrain:`, which uses data.public"
+        yield Flaw(path, what, "remove it, or name pretrain.dataset")
 
 
 def class_rules(raw: Mapping[str, Any], data: Any) -> Iterator[Flaw]:
