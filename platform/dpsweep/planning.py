@@ -17,15 +17,13 @@ import numpy as np
 
 from dpsweep.errors import BadInputError
 from dpsweep.preflight import NUM_SAMPLED, Preflight
-from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.filter import RenyiFilter
-from dpsweep.privacy.selection import Selection, envelope, selection_epsilon
+from dpsweep.selection_price import SelectionFigures, selection_figures
 from dpsweep.study import TrialTask
 
 MAX_GRID_PLANNED = 1000
-_MOST_ITERATIONS = 8
 
 
 @dataclass(frozen=True)
@@ -63,35 +61,6 @@ class FilterFigures:
     budget: float
     target_epsilon: float
     fits: tuple[float, float, float]
-
-
-@dataclass(frozen=True)
-class SelectionFigures:
-    """What it costs to run a random number of trials and release the best.
-
-    Attributes:
-        mean: Expected number of trials.
-        shape: Its distribution: eta, or ``poisson``.
-        base_epsilon: Epsilon of a trial as dear as any of the sample at every Renyi order.
-        probability_of_one: Chance of a single trial.
-        epsilon: Of the released best one.
-        cap: ``study_epsilon`` of the spec, or None.
-        trial_epsilon_that_fits: Largest trial epsilon found (rounded down) whose selection fits the
-            cap; None under another mode than select, without a cap, or where none was found.
-    """
-
-    mean: float
-    shape: float | str
-    base_epsilon: float
-    probability_of_one: float
-    epsilon: float
-    cap: float | None
-    trial_epsilon_that_fits: float | None
-
-    @property
-    def fits(self) -> bool | None:
-        """Whether the cap is kept; None without one."""
-        return None if self.cap is None else self.epsilon <= self.cap
 
 
 @dataclass(frozen=True)
@@ -266,15 +235,16 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
     private = [task for task in tasks if task.is_private]
     charged = _charged_sample(checked) if len(private) == len(tasks) else []
     accounting = privacy.accounting
-    sampling = ", ".join(sorted({task.plan.sampling for task in tasks})) or "none"
+    samplings = {(task.inherited + task.plan).sampling for task in tasks}
+    sampling = ", ".join(sorted(samplings)) or "none"
     composed = figures = selection = None
     episodes = None if spec.episodes is None else spec.episodes.number
     if charged:
         composed = _composed_epsilon(checked, charged, expected_trials(checked) // (episodes or 1))
         figures = _filter_figures(checked, charged)
-    if charged and episodes is None:  # no other mode has episodes
-        selection = _selection_figures(checked, charged)
-    modes = _modes(checked, charged, composed, selection, sampling)
+    if charged and episodes is None and spec.start is None:  # no other mode has them
+        selection = selection_figures(checked, charged)
+    modes = _modes(checked, charged, None if episodes else composed, selection, sampling)
     chosen = modes[accounting]
     return PlanSummary(
         num_trials=expected_trials(checked),
@@ -325,7 +295,10 @@ def _charged_sample(checked: Preflight) -> Sequence[TrialTask]:
 
 
 def _composed_epsilon(checked: Preflight, private: Sequence[TrialTask], num_trials: int) -> float:
-    """Return the epsilon of ``num_trials`` whole trials that cost what the sample's do, in turn."""
+    """Return the epsilon of ``num_trials`` whole trials that cost what the sample's do, in turn.
+
+    The runs of a start are in it, once.
+    """
     whole, rest = divmod(num_trials, len(private))
     runs = [
         dataclasses.replace(run, count=run.count * copies)
@@ -333,6 +306,7 @@ def _composed_epsilon(checked: Preflight, private: Sequence[TrialTask], num_tria
         if (copies := whole + (index < rest))
         for run in task.full_plan.runs
     ]
+    runs += [run for task in checked.start_tasks for run in task.full_plan.runs]
     return epsilon_of(Plan(tuple(runs)), delta=checked.spec.privacy.delta, accountant="rdp")
 
 
@@ -342,116 +316,18 @@ def _filter_figures(checked: Preflight, private: Sequence[TrialTask]) -> FilterF
     if privacy.study_epsilon is None:
         return None
     chosen = RenyiFilter.choose(
-        [task.full_plan for task in private],
+        [task.full_plan for task in (*private, *checked.start_tasks)],
         target_epsilon=privacy.study_epsilon,
         delta=privacy.delta,
     )
     costs = [max(chosen.cost(task.full_plan).values()) for task in private]
+    before = sum(max(chosen.cost(task.full_plan).values()) for task in checked.start_tasks)
+    left = max(chosen.budget - before, 0.0)
     low, middle, high = (
-        int(chosen.budget / cost) if cost > 0 else math.inf
+        int(left / cost) if cost > 0 else math.inf
         for cost in (min(costs), median(costs), max(costs))
     )
     return FilterFigures(chosen.order, chosen.budget, chosen.target_epsilon, (low, middle, high))
-
-
-def _selection_figures(checked: Preflight, private: Sequence[TrialTask]) -> SelectionFigures:
-    privacy = checked.spec.privacy
-    selection = Selection(privacy.selection.mean, privacy.selection.shape)
-    curve = envelope([task.full_plan for task in private])
-    epsilon = selection_epsilon(curve, selection, delta=privacy.delta)
-    cap = privacy.study_epsilon
-    fits_at = None
-    if cap is not None and privacy.accounting == "select":
-        known = (privacy.trial_epsilon, epsilon)
-        fits_at = _trial_epsilon_for(checked, private, selection, cap, known)
-    return SelectionFigures(
-        mean=selection.mean,
-        shape=selection.shape,
-        base_epsilon=_envelope_epsilon(curve, privacy.delta),
-        probability_of_one=selection.probability(1),
-        epsilon=epsilon,
-        cap=cap,
-        trial_epsilon_that_fits=fits_at,
-    )
-
-
-def _envelope_epsilon(curve: Any, delta: float) -> float:
-    return float(rdp.epsilons(np.asarray(curve)[None, :], rdp.ORDERS, delta)[0][0])
-
-
-def _trial_epsilon_for(
-    checked: Preflight,
-    private: Sequence[TrialTask],
-    selection: Selection,
-    cap: float,
-    known: tuple[float, float],
-) -> float | None:
-    """Return a trial epsilon, to three digits, whose selection was seen to fit ``cap``.
-
-    The selected epsilon grows nearly in proportion to the trial's, so the secant rule on the logs
-    comes within a percent of the largest in a few steps. Each step plans anew the configurations
-    that are dearest at some Renyi order, and at the end all of them.
-
-    Args:
-        checked: The checked spec.
-        private: Its sample.
-        selection: Distribution of the number of trials.
-        cap: Largest epsilon of the released best trial.
-        known: A trial epsilon and its selected one.
-    """
-    dearest = _dearest(private)
-    trial, epsilon = known
-    best, slope = (trial if epsilon <= cap else None), 1.0
-    for _ in range(_MOST_ITERATIONS):
-        guess = _three_digits_down(trial * (0.997 * cap / epsilon) ** (1 / slope))
-        if guess == trial or (best is not None and guess <= best):
-            break
-        found = _selected(checked, dearest, selection, guess)
-        if found <= cap:
-            found = max(found, _selected(checked, private, selection, guess))
-        if not math.isfinite(found) or found == epsilon:
-            break
-        if found <= cap:
-            best = guess
-            if found >= 0.99 * cap:
-                break
-        slope = min(max(math.log(found / epsilon) / math.log(guess / trial), 0.25), 4.0)
-        trial, epsilon = guess, found
-    return best
-
-
-def _dearest(private: Sequence[TrialTask]) -> list[TrialTask]:
-    """Return the trials that are the dearest at some Renyi order, in some part of the records."""
-    curves = np.array([envelope([task.full_plan]) for task in private])
-    return [private[index] for index in sorted(set(curves.argmax(axis=0).tolist()))]
-
-
-def _selected(
-    checked: Preflight, tasks: Sequence[TrialTask], selection: Selection, trial_epsilon: float
-) -> float:
-    """Return what the selection costs if the trials are planned for another epsilon."""
-    budget = dataclasses.replace(checked.budget, target_epsilon=trial_epsilon)
-    planner = dataclasses.replace(checked, budget=budget)
-    plans = []
-    for task in tasks:
-        try:
-            values = {"method": task.method, **task.hparams}
-            plans.append(planner.admit(task.trial, values).full_plan)
-        except BadInputError:
-            continue  # the sweep would not run this configuration
-    if not plans:
-        return math.inf
-    return selection_epsilon(envelope(plans), selection, delta=checked.spec.privacy.delta)
-
-
-def _three_digits_down(value: float) -> float:
-    """Return a positive number cut to three significant digits.
-
-    >>> _three_digits_down(1.2399), _three_digits_down(0.012399)
-    (1.23, 0.0123)
-    """
-    digits = 2 - math.floor(math.log10(value))
-    return math.floor(value * 10**digits + 1e-9) / 10**digits
 
 
 def _modes(
@@ -464,7 +340,7 @@ def _modes(
     modes: dict[str, ModeCost | None] = dict.fromkeys(
         ("composed", "select", "public", "unaccounted")
     )
-    if not private or composed is None or selection is None:
+    if not private or composed is None:
         return modes
     privacy, num_trials = checked.spec.privacy, expected_trials(checked)
     assumes = f"all of {num_trials} trials run to their ends"
@@ -472,6 +348,8 @@ def _modes(
         composed, assumes = privacy.study_epsilon, "enforced by a Renyi filter, pruning or not"
     released = "every model and score of the search"
     modes["composed"] = ModeCost(composed, "rdp", sampling, released, assumes)
+    if selection is None:
+        return modes
     modes["select"] = ModeCost(
         selection.epsilon,
         "rdp",

@@ -1,0 +1,149 @@
+"""What it costs to release the best of a random number of trials (accounting ``select``)."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpsweep.errors import BadInputError
+from dpsweep.preflight import Preflight
+from dpsweep.privacy import rdp
+from dpsweep.privacy.selection import Selection, envelope, selection_epsilon
+from dpsweep.study import TrialTask
+
+_MOST_ITERATIONS = 8
+
+
+@dataclass(frozen=True)
+class SelectionFigures:
+    """What it costs to run a random number of trials and release the best.
+
+    Attributes:
+        mean: Expected number of trials.
+        shape: Its distribution: eta, or ``poisson``.
+        base_epsilon: Epsilon of a trial as dear as any of the sample at every Renyi order.
+        probability_of_one: Chance of a single trial.
+        epsilon: Of the released best one.
+        cap: ``study_epsilon`` of the spec, or None.
+        trial_epsilon_that_fits: Largest trial epsilon found (rounded down) whose selection fits the
+            cap; None under another mode than select, without a cap, or where none was found.
+    """
+
+    mean: float
+    shape: float | str
+    base_epsilon: float
+    probability_of_one: float
+    epsilon: float
+    cap: float | None
+    trial_epsilon_that_fits: float | None
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the cap is kept; None without one."""
+        return None if self.cap is None else self.epsilon <= self.cap
+
+
+def selection_figures(checked: Preflight, private: Sequence[TrialTask]) -> SelectionFigures:
+    """Return what a selection among configurations like a sample's costs."""
+    privacy = checked.spec.privacy
+    selection = Selection(privacy.selection.mean, privacy.selection.shape)
+    curve = envelope([task.full_plan for task in private])
+    epsilon = selection_epsilon(curve, selection, delta=privacy.delta)
+    cap = privacy.study_epsilon
+    fits_at = None
+    if cap is not None and privacy.accounting == "select":
+        known = (privacy.trial_epsilon, epsilon)
+        fits_at = _trial_epsilon_for(checked, private, selection, cap, known)
+    return SelectionFigures(
+        mean=selection.mean,
+        shape=selection.shape,
+        base_epsilon=_envelope_epsilon(curve, privacy.delta),
+        probability_of_one=selection.probability(1),
+        epsilon=epsilon,
+        cap=cap,
+        trial_epsilon_that_fits=fits_at,
+    )
+
+
+def _envelope_epsilon(curve: Any, delta: float) -> float:
+    return float(rdp.epsilons(np.asarray(curve)[None, :], rdp.ORDERS, delta)[0][0])
+
+
+def _trial_epsilon_for(
+    checked: Preflight,
+    private: Sequence[TrialTask],
+    selection: Selection,
+    cap: float,
+    known: tuple[float, float],
+) -> float | None:
+    """Return a trial epsilon, to three digits, whose selection was seen to fit ``cap``.
+
+    The selected epsilon grows nearly in proportion to the trial's, so the secant rule on the logs
+    comes within a percent of the largest in a few steps. Each step plans anew the configurations
+    that are dearest at some Renyi order, and at the end all of them.
+
+    Args:
+        checked: The checked spec.
+        private: Its sample.
+        selection: Distribution of the number of trials.
+        cap: Largest epsilon of the released best trial.
+        known: A trial epsilon and its selected one.
+    """
+    dearest = _dearest(private)
+    trial, epsilon = known
+    best, slope = (trial if epsilon <= cap else None), 1.0
+    for _ in range(_MOST_ITERATIONS):
+        guess = _three_digits_down(trial * (0.997 * cap / epsilon) ** (1 / slope))
+        if guess == trial or (best is not None and guess <= best):
+            break
+        found = _selected(checked, dearest, selection, guess)
+        if found <= cap:
+            found = max(found, _selected(checked, private, selection, guess))
+        if not math.isfinite(found) or found == epsilon:
+            break
+        if found <= cap:
+            best = guess
+            if found >= 0.99 * cap:
+                break
+        slope = min(max(math.log(found / epsilon) / math.log(guess / trial), 0.25), 4.0)
+        trial, epsilon = guess, found
+    return best
+
+
+def _dearest(private: Sequence[TrialTask]) -> list[TrialTask]:
+    """Return the trials that are the dearest at some Renyi order, in some part of the records."""
+    curves = np.array([envelope([task.full_plan]) for task in private])
+    return [private[index] for index in sorted(set(curves.argmax(axis=0).tolist()))]
+
+
+def _selected(
+    checked: Preflight, tasks: Sequence[TrialTask], selection: Selection, trial_epsilon: float
+) -> float:
+    """Return what the selection costs if the trials are planned for another epsilon."""
+    budget = dataclasses.replace(checked.budget, target_epsilon=trial_epsilon)
+    planner = dataclasses.replace(checked, budget=budget)
+    plans = []
+    for task in tasks:
+        try:
+            values = {"method": task.method, **task.hparams}
+            plans.append(planner.admit(task.trial, values).full_plan)
+        except BadInputError:
+            continue  # the sweep would not run this configuration
+    if not plans:
+        return math.inf
+    return selection_epsilon(envelope(plans), selection, delta=checked.spec.privacy.delta)
+
+
+def _three_digits_down(value: float) -> float:
+    """Return a positive number cut to three significant digits.
+
+    >>> _three_digits_down(1.2399), _three_digits_down(0.012399)
+    (1.23, 0.0123)
+    """
+    digits = 2 - math.floor(math.log10(value))
+    return math.floor(value * 10**digits + 1e-9) / 10**digits
