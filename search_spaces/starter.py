@@ -168,8 +168,9 @@ cluster:
   num_cpus: null               # of this machine; null: all
   num_gpus: null
   address: null                # for target ray: ray://HOST:10001
-# Two more sections, where they are wanted (README): `pretrain` trains a network on public records
-# first, and `model.checkpoint: pretrain` starts trials from it; `episodes` is few-shot learning.
+# More sections, where they are wanted (README): `pretrain` trains a network on public records
+# first, and `model.checkpoint: pretrain` starts trials from it; `start` trains one on the private
+# records, for active_learning; `episodes` is few-shot learning.
 storage:
   path: studies                # each study gets its own folder there
   features: null               # directory of frozen features; null: .features in path

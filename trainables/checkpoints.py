@@ -1,4 +1,4 @@
-"""Checkpoints of one trial: last and best, each with its checksum; the ledger is never in them."""
+"""Checkpoints of one trial: last, best and releases, with checksums; never with the ledger."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from dpsweep.durable import write_atomically
 from dpsweep.errors import CheckpointError
 
-Which = Literal["last", "best"]
+#: ``last``, ``best``, or the name of a release (``starts.release_name``).
+Which = str
 
 
 @dataclass(frozen=True)

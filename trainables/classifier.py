@@ -114,6 +114,13 @@ BATCH_HYPERPARAMETERS = (
         low=1,
     ),
 )
+TRAIN_REPEAT = Hyperparameter(
+    "train.repeat",
+    "int",
+    0,
+    "Number of a repetition: trials that differ in it alone are one configuration, run again.",
+    low=0,
+)
 TRAIN_HYPERPARAMETERS = (
     Hyperparameter(
         "train.epochs",
@@ -142,13 +149,7 @@ TRAIN_HYPERPARAMETERS = (
         optional=True,
         changes_privacy=True,
     ),
-    Hyperparameter(
-        "train.repeat",
-        "int",
-        0,
-        "Number of a repetition: trials that differ in it alone are one configuration, run again.",
-        low=0,
-    ),
+    TRAIN_REPEAT,
 )
 
 
@@ -455,8 +456,8 @@ class ClassifierMethod(Method):
         Public randomness is a function of the position, and secret randomness is never stored.
         """
         return {
-            "model": _copy_to_cpu(self._model.state_dict()),
-            "optimizer": _copy_to_cpu(self._optimizer.state_dict()),
+            "model": copy_to_cpu(self._model.state_dict()),
+            "optimizer": copy_to_cpu(self._optimizer.state_dict()),
             "position": self._position,
         }
 
@@ -469,20 +470,20 @@ class ClassifierMethod(Method):
     def export(self) -> torch.nn.Module:
         """Return the trained network, rebuilt free of hooks, on the CPU and in eval mode."""
         model = self._build_model(is_initial=False)
-        model.load_state_dict(_copy_to_cpu(self._model.state_dict()))
+        model.load_state_dict(copy_to_cpu(self._model.state_dict()))
         for parameter in model.parameters():
             parameter.requires_grad_(False)
         return model.eval()
 
 
-def _copy_to_cpu(value: Any) -> Any:
+def copy_to_cpu(value: Any) -> Any:
     """Return a nested state with every tensor copied to the CPU."""
     import torch
 
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, Mapping):
-        return {key: _copy_to_cpu(entry) for key, entry in value.items()}
+        return {key: copy_to_cpu(entry) for key, entry in value.items()}
     if isinstance(value, list):
-        return [_copy_to_cpu(entry) for entry in value]
+        return [copy_to_cpu(entry) for entry in value]
     return value

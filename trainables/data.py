@@ -18,12 +18,14 @@ import numpy as np
 from dpsweep.errors import DataError
 from dpsweep.trainables.class_split import open_classes
 from dpsweep.trainables.data_sources import Arrays, Source
+from dpsweep.trainables.pollution import check_pollution, polluted
 
 if TYPE_CHECKING:
     import torch
 
     from dpsweep.spec import DataSpec
     from dpsweep.trainables.episodes import Episodes
+    from dpsweep.trainables.starts import Starts
     from dpsweep.trainables.text_data import TextInfo
 
 PartName = Literal["private", "public", "validation", "test"]
@@ -45,13 +47,14 @@ class DatasetInfo:
         num_private: Declared number of private training records; the actual one may differ.
         num_validation: Declared number of validation records.
         num_test: Declared number of test records.
-        num_public: Declared number of public records.
+        num_public: Declared number of public records, pollution among them.
         class_names: One name per class or attribute; none for ``causal_lm``.
         has_own_validation: True if the dataset comes with a validation part, whose size is then
             counted in its files and not declared.
         features: Key of the ``FeatureSpec`` that the records are features of; empty for raw ones.
         task: What is learned, see ``dpsweep.trainables.tasks``.
         text: What must be known of records that are token ids; None for other records.
+        num_polluted: How many of the public records are pollution, by declaration.
     """
 
     name: str
@@ -66,6 +69,7 @@ class DatasetInfo:
     features: str = ""
     task: str = "classification"
     text: TextInfo | None = None
+    num_polluted: int = 0
 
 
 @dataclass(frozen=True)
@@ -88,10 +92,12 @@ class SweepData:
             beside the data, as ``content_hash`` does.
         pretrained: File with the public weights that ``model.checkpoint: pretrain`` stands for, or
             None where the study has none.
+        starts: The models that the study's start has released, or None where it has none.
         episodes: How the records of a trial are drawn from these (``for_trial``), or None where
             they are these themselves.
         pool: Of an episode, the data that it was drawn from.
         rows: Of an episode, the rows of each part in its pool, int64.
+        polluted: Which public records are pollution, bool (public records,); None where none is.
     """
 
     info: DatasetInfo
@@ -101,9 +107,11 @@ class SweepData:
     feature_root: Path | None = None
     hashes: Mapping[str, str] = field(default_factory=dict)
     pretrained: Path | None = None
+    starts: Starts | None = None
     episodes: Episodes | None = None
     pool: SweepData | None = None
     rows: Mapping[str, np.ndarray] = field(default_factory=dict)
+    polluted: np.ndarray | None = None
 
     def for_trial(self, hparams: Mapping[str, Any]) -> SweepData:
         """Return what a trial with these hyperparameters runs on: all of it, or its episode."""
@@ -119,8 +127,13 @@ class SweepData:
         Args:
             with_test: True if the test records are public too.
         Raises:
-            DataError: There are no public records.
+            DataError: There are no public records, or pollution is among them.
         """
+        if self.polluted is not None:
+            raise DataError(
+                f"the public records of {self.info.name} are polluted, and stand in for no others",
+                fix="remove data.public.pollution",
+            )
         if self.info.num_public == 0:
             raise DataError(
                 f"{self.info.name} has no public records, so nothing can be searched on them",
@@ -161,7 +174,7 @@ def load_dataset(spec: DataSpec, episodes: Episodes | None = None) -> SweepData:
     Let N be the declared number of records. Slots 0..N-1 are permuted by a fixed public seed and
     dealt to validation, test, public and private, in that order; the record in slot i follows its
     slot. Records from slot N on are private (unless ``max_private`` limits the private slots),
-    and slots without a record stay empty.
+    and slots without a record stay empty. Pollution is then mixed into the public part.
 
     Args:
         spec: The ``data`` section of a spec.
@@ -183,8 +196,12 @@ def load_dataset(spec: DataSpec, episodes: Episodes | None = None) -> SweepData:
     for part in ("validation", "test"):
         if part in read:
             parts[part] = read[part]
+    pollution, is_polluted = spec.public.pollution, None
+    if pollution is not None:
+        parts["public"], is_polluted = polluted(parts["public"], pollution, info.num_classes)
     hashes = {part: part_hash(arrays[0]) for part, arrays in parts.items()}
-    data = SweepData(info, parts, _content_hash(parts), hashes=hashes, episodes=episodes)
+    content = _content_hash(parts)
+    data = SweepData(info, parts, content, hashes=hashes, episodes=episodes, polluted=is_polluted)
     if episodes is not None:
         episodes.check(data)
     return data
@@ -198,7 +215,7 @@ def split_slots(
     counts = {
         "validation": 0 if source.own_validation is not None else info.num_validation,
         "test": 0 if source.own_test is not None else info.num_test,
-        "public": info.num_public,
+        "public": info.num_public - info.num_polluted,
     }
     slots = {}
     begin = 0
@@ -230,6 +247,9 @@ def _describe(spec: DataSpec, source: Source) -> DatasetInfo:
         raise DataError(
             f"no private record is left of {total}", because=shares, fix="lower the fractions"
         )
+    pollution = spec.public.pollution
+    check_pollution(pollution, source.input_shape, counts["public"])
+    num_polluted = 0 if pollution is None else pollution.records
     if spec.max_private is not None:
         num_private = min(num_private, spec.max_private)
     own_validation, own_test = source.own_validation, source.own_test
@@ -241,7 +261,8 @@ def _describe(spec: DataSpec, source: Source) -> DatasetInfo:
         has_own_validation=own_validation is not None,
         num_validation=counts["validation"] if own_validation is None else own_validation,
         num_test=counts["test"] if own_test is None else own_test,
-        num_public=counts["public"],
+        num_public=counts["public"] + num_polluted,
+        num_polluted=num_polluted,
         class_names=source.class_names,
         task=spec.task,
         text=source.text,

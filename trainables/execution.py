@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -29,12 +29,13 @@ from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.method import Method, RunContext
 from dpsweep.trainables.noise import noisy_accuracy
+from dpsweep.trainables.starts import release_name
 from dpsweep.trial import TrialReport, report_interval
 
 if TYPE_CHECKING:
     import torch
 
-    from dpsweep.trainables.data import SweepData
+    from dpsweep.trainables.data import DatasetInfo, SweepData
 
 
 #: Folder of a trial's directory for what must not be shown to anybody.
@@ -128,7 +129,7 @@ class TrialExecution:
         method_class: type[Method] = TRAINABLES[task.method]
         self.is_private = method_class.is_private
         self._data = data
-        self._charges = task.plan.labelled(task.records)
+        self._charges = task.charges
         limit = None
         if settings.filter is not None:
             most = settings.filter.cost(self._charges + task.validation_plan)
@@ -139,6 +140,7 @@ class TrialExecution:
             accountant=settings.accountant,
             limit=limit,
             fresh=settings.fresh_attempts,
+            inherited=task.inherited,
         )
         try:
             self._started = time.monotonic()
@@ -200,7 +202,7 @@ class TrialExecution:
         self._rung_positions: list[int] = []
         if not self.is_private:
             return
-        spent = self.ledger.spent.part("private")
+        spent = self.task.inherited + self.ledger.spent.part("private")
         if self.task.records == "public":
             spent = self.plan.slice(0, self.position)
         self._clock = EpsilonClock(
@@ -239,15 +241,19 @@ class TrialExecution:
         return max(training, epsilon_of(scores, delta=delta, accountant=accountant))
 
     def next_report(self) -> int:
-        """Return the position of the next report: a grid point, the next rung, or the end.
+        """Return the position of the next report: a grid point, a rung, a release, or the end.
 
         The grid belongs to the whole plan, so a resumed trial reports where it would have. A rung
         is reached at the first position whose epsilon (of all ever charged) is at least its own.
         """
         points = (self.settings.report_every, self.settings.report_points)
         every = report_interval(len(self.plan), *points)
-        rungs = [position for position in self._rung_positions if position > self.position]
-        return min((self.position // every + 1) * every, self.end, *rungs[:1])
+        stops = (*self._rung_positions, *self.task.releases)
+        return min(
+            (self.position // every + 1) * every,
+            self.end,
+            *(position for position in stops if position > self.position),
+        )
 
     def advance(self) -> TrialReport:
         """Run to the next report and make it; call until a report is ``done``.
@@ -266,7 +272,7 @@ class TrialExecution:
             self.position = stop
             self._is_evaluated = False
         if not self._is_evaluated:
-            self.metrics = self._scores()
+            self.metrics = self._scores() | _named("public", self.method.public_scores())
             self._is_evaluated = True
         self._keep()
         return self._report()
@@ -329,9 +335,17 @@ class TrialExecution:
         )
         if is_better:
             self._store.save("best", snapshot)
+        for release in self._due_releases():
+            self._store.save(release_name(release), snapshot)
         self._store.save("last", snapshot)
         if self.position == self.end and not self.settings.fresh_attempts:
             write_private_report(self._store.directory, self.method)
+
+    def _due_releases(self) -> list[int]:
+        """Return the releases that are made now: at the end, also those it did not get to."""
+        is_end = self.position == self.end
+        ahead = [release for release in self.task.releases if release >= self.position]
+        return ahead if is_end else [release for release in ahead if release == self.position]
 
     def _report(self) -> TrialReport:
         done = self.position >= self.end
@@ -360,7 +374,8 @@ class TrialExecution:
         budget, bound = self.settings.budget, "its reservation"
         one_more = self.ledger.spent + self._charges.slice(self.end, self.end + 1)
         accountant = self.settings.accountant
-        epsilon = epsilon_of(one_more, delta=budget.delta, accountant=accountant)
+        covered = self.task.inherited + one_more
+        epsilon = epsilon_of(covered, delta=budget.delta, accountant=accountant)
         if not epsilon <= budget.target_epsilon:
             bound = "the cap"
         return (
@@ -401,14 +416,7 @@ def _named(part: str, values: Mapping[str, float]) -> dict[str, float]:
 
 
 def export_model(
-    directory: Path,
-    *,
-    method: str,
-    hparams: Mapping[str, Any],
-    plan: Plan,
-    study_seed: int,
-    trial: int,
-    data: SweepData,
+    directory: Path, task: TrialTask, *, study_seed: int, data: SweepData
 ) -> tuple[torch.nn.Module, np.ndarray]:
     """Return a trial's best model on the CPU, and zeros in the shape of its input.
 
@@ -418,12 +426,33 @@ def export_model(
     Raises:
         CheckpointError: The trial has no intact best checkpoint.
     """
+    instance, info = _best_of(directory, task, study_seed, data)
+    kind = np.float32 if info.text is None else np.int64
+    return instance.export(), np.zeros((1, *info.input_shape), dtype=kind)
+
+
+def draw_pictures(
+    directory: Path, task: TrialTask, *, study_seed: int, data: SweepData
+) -> list[Path]:
+    """Let a trial's method draw what it has to show, from public records, beside its checkpoints.
+
+    Raises:
+        CheckpointError: The trial has no intact best checkpoint.
+    """
+    if TRAINABLES[task.method].pictures is Method.pictures:
+        return []
+    return _best_of(directory, task, study_seed, data)[0].pictures(directory)
+
+
+def _best_of(
+    directory: Path, task: TrialTask, study_seed: int, data: SweepData
+) -> tuple[Method, DatasetInfo]:
+    """Return the method of a trial with its best model."""
     saved = CheckpointStore(directory).load("best")
     if saved is None:
         raise CheckpointError(f"{directory} has no best checkpoint", fix="run the study again")
-    data = data.for_trial(hparams)
-    instance: Method = TRAINABLES[method]()
-    instance.prepare(data, hparams, plan, RunContext(study_seed, trial))
+    data = data.for_trial(task.hparams)
+    instance: Method = TRAINABLES[task.method]()
+    instance.prepare(data, task.hparams, task.plan, RunContext(study_seed, task.trial))
     instance.load_state_dict(saved.state)
-    kind = np.float32 if data.info.text is None else np.int64
-    return instance.export(), np.zeros((1, *data.info.input_shape), dtype=kind)
+    return instance, data.info

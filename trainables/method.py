@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpsweep.errors import InfeasibleBudgetError
@@ -15,8 +15,11 @@ from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.accountants import AccountantName
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Plan
+from dpsweep.trainables.starts import ReleaseKey
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
 
     from dpsweep.trainables.data import DatasetInfo, SweepData
@@ -33,12 +36,14 @@ class PlanContext:
         num_private: Declared (public) number of private training records; not ``len(data)``.
         validation: Whose the validation records are: public ones, private ones with noisy scores,
             or private ones with exact scores (no guarantee).
+        starts: Release -> the private events that its model rests on, where the study has a start.
     """
 
     budget: PrivacyBudget
     accountant: AccountantName
     num_private: int
     validation: Literal["public", "noisy", "exact"] = "public"
+    starts: Mapping[ReleaseKey, Plan] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,10 @@ class Method(ABC):
     tasks: ClassVar[frozenset[str]] = frozenset({"classification"})
     #: Whether it can learn from token ids.
     reads_text: ClassVar[bool] = False
+    #: Scores that ``public_scores`` may report; nothing private enters them without a charge.
+    public_metrics: ClassVar[tuple[str, ...]] = ()
+    #: Whether its trials start from what the section start of a spec releases.
+    uses_start: ClassVar[bool] = False
 
     @classmethod
     @abstractmethod
@@ -103,7 +112,8 @@ class Method(ABC):
             hparams: Every declared hyperparameter with its value.
             context: Budget, accountant and declared number of records.
         Returns:
-            A plan whose epsilon is at most ``context.budget.target_epsilon``.
+            A plan whose epsilon, that of the events it starts from included (``starts_from``), is
+            at most ``context.budget.target_epsilon``. Positions on public records cost nothing.
         Raises:
             InfeasibleBudgetError: No plan meets the budget with these hyperparameters.
         """
@@ -124,6 +134,24 @@ class Method(ABC):
         return []
 
     @classmethod
+    def start_problems(
+        cls,
+        values: Mapping[str, Sequence[Any]],
+        info: DatasetInfo,
+        start: Mapping[str, Any],
+    ) -> list[tuple[str, str, str]]:
+        """Return what is wrong about the start for this method; nothing, if it uses none.
+
+        Args:
+            values: As for ``preflight``.
+            info: Shapes and declared sizes of the data.
+            start: Every hyperparameter of dp_sgd with the value that the start has.
+        Returns:
+            (key of the spec, what is wrong, how to fix it) for each problem.
+        """
+        return []
+
+    @classmethod
     def extractor(cls, hparams: Mapping[str, Any], info: DatasetInfo) -> FeatureSpec | None:
         """Return the frozen features that a configuration trains on; None for raw records.
 
@@ -134,6 +162,30 @@ class Method(ABC):
             info: Shapes and declared sizes of the raw data.
         Raises:
             BadInputError: The features cannot be had here; says how to get them.
+        """
+        return None
+
+    @classmethod
+    def plan_facts(
+        cls, plan: Plan, inherited: Plan, budget: PrivacyBudget, accountant: AccountantName
+    ) -> dict[str, float]:
+        """Return what else is worth knowing of a plan; nothing, for most methods.
+
+        Args:
+            plan: Of a trial.
+            inherited: Events of the release that it starts from.
+            budget: Of the trial; its delta counts.
+            accountant: Of the study.
+        """
+        return {}
+
+    @classmethod
+    def starts_from(cls, hparams: Mapping[str, Any]) -> ReleaseKey | None:
+        """Return the release that a configuration starts from, or None (most methods).
+
+        Guarantees:
+            A method that uses the model of a release, in any way, names it here: its events are
+            then part of every epsilon of the trial.
         """
         return None
 
@@ -169,6 +221,15 @@ class Method(ABC):
         The values are exact; whether they may leave the actor is decided by the caller.
         """
 
+    def public_scores(self) -> dict[str, float]:
+        """Return ``public_metrics`` as they are now; none, for most methods.
+
+        Guarantees:
+            They are functions of public records and of what has been released: they leave the
+            actor under every accounting mode, as ``public/NAME``.
+        """
+        return {}
+
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Return model, optimizer and public RNG state; never the state of secret randomness."""
@@ -184,6 +245,15 @@ class Method(ABC):
         file that says so, never under accounting ``select``; they never leave the actor otherwise.
         """
         return None
+
+    def pictures(self, directory: Path) -> list[Path]:
+        """Draw what is worth seeing into a directory and return the files; none, for most methods.
+
+        Guarantees:
+            Only public records, and what has been released, are in them: they go to the tracking
+            store with the model.
+        """
+        return []
 
     @abstractmethod
     def export(self) -> torch.nn.Module:

@@ -174,6 +174,8 @@ class Claims:
             assert statement is not None
             return statement
         spent = trial_spent(self.files.ledger, view.trial, at_least=view.charged)
+        if self.spec.start is not None:
+            spent = self.files.task(view.trial).inherited + spent
         released = "this trial alone; the cost of the search is not included"
         if view.records == "private" and view.state is not TrialState.FINISHED:
             released = SO_FAR

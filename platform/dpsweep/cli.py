@@ -75,6 +75,8 @@ def validate(spec: Spec, sets: Sets = None) -> None:
     say(f"{spec}: valid; study {checked.spec.name!r}, {number} trials")
     if checked.spec.pretrain is not None:
         say(f"  pretrain: {plan_pretraining(checked.spec)}")
+    for task in checked.start_tasks:
+        say(f"  start: trial {task.trial} is a run of dp_sgd that the others may start from")
 
 
 @app.command()
@@ -85,7 +87,7 @@ def run(spec: Spec, sets: Sets = None, output: Output = Format.TABLE) -> None:
     checked = load_checked(spec, sets)
     from dpsweep.sweep import run_checked  # loads ray: only once the spec is known to be good
 
-    with ProgressDisplay(checked.spec, checked.num_trials, Console(stderr=True)) as display:
+    with ProgressDisplay(checked.spec, checked.total_trials, Console(stderr=True)) as display:
         result = run_checked(checked, observer=display)
     if result.state == "interrupted":
         options = "".join(f" --set {shlex.quote(item)}" for item in sets or [])

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from pathlib import Path
 
 from dpsweep.errors import NothingWithinBudgetError, SweepError
 from dpsweep.layers import save_layers_figure
 from dpsweep.preflight import Preflight
 from dpsweep.pretrain import weights_path
 from dpsweep.results import SweepResult
+from dpsweep.start import find_starts
 from dpsweep.study import Observer, Study
 from dpsweep.tracking import Spool
 from dpsweep.trainables.data import SweepData
-from dpsweep.trainables.execution import export_model
+from dpsweep.trainables.execution import draw_pictures, export_model
 
 FLUSH_S, FLUSH_STEP_S = 120.0, 5.0
 
@@ -23,7 +25,8 @@ def log_best_model(
 ) -> None:
     """Log the best trial's model to the tracking store, once; later launches try again.
 
-    With it goes the figure of ``dpsweep layers``, where there are public records to draw it from.
+    With it go the figure of ``dpsweep layers`` and what the method draws, where there are public
+    records to draw them from.
     """
     if not spool.is_enabled:
         return
@@ -38,16 +41,11 @@ def log_best_model(
         data,
         feature_root=checked.spec.storage.features_path,
         pretrained=weights_path(checked.spec, study.view),
+        starts=find_starts(checked.spec, study.files),
     )
     try:
         model, example = export_model(
-            study.files.trial(best),
-            method=task.method,
-            hparams=task.hparams,
-            plan=task.plan,
-            study_seed=checked.spec.seed,
-            trial=best,
-            data=data,
+            study.files.trial(best), task, study_seed=checked.spec.seed, data=data
         )
     except SweepError as error:  # a checkpoint, or features that can no longer be had
         observer.on_message(f"the best model is not in the tracking store: {error}")
@@ -55,12 +53,16 @@ def log_best_model(
     uri = spool.log_model(best, model, example)
     if uri is None:
         return
-    figure = None
+    figures: list[Path] = []
     try:
         figure = save_layers_figure(checked.spec, study.files, task, data)
+        figures += [figure] if figure else []
+        figures += draw_pictures(
+            study.files.trial(best), task, study_seed=checked.spec.seed, data=data
+        )
     except SweepError as error:
-        observer.on_message(f"the figure of its layers is not in the tracking store: {error}")
-    artifacts = {"artifacts": [str(figure)]} if figure else {}
+        observer.on_message(f"not all of its figures are in the tracking store: {error}")
+    artifacts = {"artifacts": [str(figure) for figure in figures]} if figures else {}
     study.write("model_logged", trial=best, uri=uri, **artifacts)
 
 

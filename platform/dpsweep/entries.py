@@ -16,6 +16,7 @@ from dpsweep.claims import FINAL_RUN, PUBLIC_MODEL, SO_FAR, WINNER
 from dpsweep.durable import write_atomically
 from dpsweep.errors import NothingWithinBudgetError
 from dpsweep.pretrain import describe_pretraining
+from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.dataset_ledger import read_dataset_ledger
 from dpsweep.privacy.ledger import STUDY_FILE, trial_file
 from dpsweep.results import SweepResult
@@ -137,14 +138,20 @@ def trial_started(
     rates = [event.sample_rate for event in training if hasattr(event, "sample_rate")]
     # None: there is no finite one.
     epsilon = task.planned_epsilon if task.is_private else None
-    sampling = task.full_plan.sampling
+    sampling = (task.inherited + task.full_plan).sampling
     plan: dict[str, Any] = {"steps": len(task.plan), "epsilon": epsilon}
+    budget = PrivacyBudget(spec.privacy.trial_epsilon, spec.privacy.delta)
+    plan |= TRAINABLES[task.method].plan_facts(
+        task.plan, task.inherited, budget, spec.privacy.accountant
+    )
     if sigmas:
         plan |= {"noise_multiplier": sigmas[0], "noise_multiplier_end": sigmas[-1]}
     if rates:
         plan["sample_rate"] = rates[0]
     hparams = {key: value for key, value in task.hparams.items() if value is not None}
     started_from = {}
+    if task.inherited:
+        started_from["dp.inherited_events"] = str(len(task.inherited))
     if hparams.get("model.checkpoint") == PRETRAIN and pretrained is not None:
         started_from["dpsweep.pretrained"] = pretrained["address"]
     return {

@@ -113,6 +113,9 @@ def estimate(
     tasks = [task for task in tasks if len(task.plan)]
     if not tasks:
         return Estimate(slots=slots, reason="no feasible configuration to measure")
+    if any(run.part == "public" for task in tasks for run in task.plan.runs):
+        reason = "training on public records, after what reads private ones, is not forecast"
+        return Estimate(slots=slots, reason=reason)
     from dpsweep.trainables.measure import Measurement, measure
 
     spec, num_private = checked.spec, checked.info.num_private

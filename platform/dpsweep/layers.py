@@ -12,6 +12,7 @@ from dpsweep.durable import write_atomically
 from dpsweep.errors import BadInputError
 from dpsweep.pretrain import weights_path
 from dpsweep.results import SweepResult
+from dpsweep.start import find_starts
 from dpsweep.study import StudyFiles, TrialTask
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data import describe_dataset, load_dataset
@@ -105,7 +106,11 @@ def study_records(result: SweepResult) -> SweepData:
     """
     check_layers(result.spec, describe_dataset(result.spec.data))
     data = load_dataset(result.spec.data, Episodes.of(result.spec))
-    return replace(data, pretrained=weights_path(result.spec, result.view))
+    return replace(
+        data,
+        pretrained=weights_path(result.spec, result.view),
+        starts=find_starts(result.spec, result.files),
+    )
 
 
 def check_layers(spec: SweepSpec, info: DatasetInfo) -> None:

@@ -11,11 +11,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dpsweep.cluster.base import ClusterTarget
-from dpsweep.errors import StudyError
+from dpsweep.errors import StudyError, SweepError
 from dpsweep.features import prefetch
 from dpsweep.preflight import Preflight, SelectionCharge
 from dpsweep.privacy.filter import RenyiFilter
@@ -24,6 +24,7 @@ from dpsweep.schedulers import POLICIES
 from dpsweep.schedulers.base import TrialPolicy
 from dpsweep.sources import SearchSource, TaskList
 from dpsweep.stage import Stage
+from dpsweep.start import charged_starts, find_starts, unfinished_starts
 from dpsweep.study import Observer, Study, StudyFiles, TrialTask
 from dpsweep.suggestions import Suggestions
 from dpsweep.trainables.data import SweepData
@@ -65,6 +66,13 @@ class Launch:
         )
         return policy
 
+    def fifo(self) -> TrialPolicy:
+        """Return a policy that lets trials run to their ends."""
+        policy: TrialPolicy = POLICIES["fifo"].from_spec(
+            self.checked.spec.scheduler, metric="", maximize=True
+        )
+        return policy
+
     def stage(self, checked: Preflight, data: SweepData, policy: TrialPolicy) -> Stage:
         """Return a stage of this study."""
         return Stage(
@@ -87,18 +95,55 @@ class Ending:
 
 
 def run_search(launch: Launch) -> Ending:
-    """Search on the private records."""
+    """Search on the private records, after the start where there is one."""
+    if launch.checked.start_tasks:
+        ending = _run_start(launch)
+        if ending.state != "finished":
+            return ending
+        spec, files = launch.checked.spec, launch.study.files
+        checked = replace(launch.checked, given_starts=charged_starts(spec, files))
+        data = replace(launch.data, starts=find_starts(spec, files))
+        launch = replace(launch, checked=checked, data=data)
     return _search(launch, launch.checked, launch.data)
+
+
+def _run_start(launch: Launch) -> Ending:
+    """Run, or continue, the private runs that trials start from.
+
+    Raises:
+        SweepError: One of them failed, or does not fit into the study's budget.
+    """
+    study, tasks = launch.study, launch.checked.start_tasks
+    left = unfinished_starts(study.view, tasks)
+    if not left:
+        return Ending("finished")
+    stage = launch.stage(launch.checked, launch.data, launch.fifo())
+    todo = []
+    for task in left:
+        if task.trial in study.view.trials:
+            task = study.files.task(task.trial)
+            launch.observer.on_message(f"trial {task.trial}: continuing the start")
+        if not launch.ledger.reserve(task.trial, task.full_plan, epsilon=task.planned_epsilon):
+            raise SweepError(
+                f"run {task.trial} of the start does not fit into the study's budget",
+                fix="raise privacy.study_epsilon in a new study, or lower start.runs",
+            )
+        stage.admit(task)
+        todo.append(task)
+    state = stage.execute(TaskList(todo), launch.target)
+    if state == "finished":
+        unfinished_starts(study.view, tasks)  # refuses a run that failed
+    return Ending(state)
 
 
 def _search(launch: Launch, checked: Preflight, data: SweepData) -> Ending:
     """Run the sampler's suggestions under the scheduler, on the given records."""
     study, files, spec = launch.study, launch.study.files, checked.spec
-    if study.view.trials and not files.optuna.exists():
+    if len(study.view.trials) > spec.num_starts and not files.optuna.exists():
         raise lost_optuna(files)
     data = prefetch(checked, data, launch.target, launch.observer)
     stage = launch.stage(checked, data, launch.policy())
-    stage.replay()
+    stage.replay(first=spec.num_starts)
     moving = (TrialState.RUNNING, TrialState.PAUSED)
     kept = {number for number, trial in study.view.trials.items() if trial.state in moving}
     suggestions = Suggestions(spec, checked.space, path=files.optuna)
@@ -126,7 +171,7 @@ def _search(launch: Launch, checked: Preflight, data: SweepData) -> Ending:
         admit=stage.admit,
         refuse=stage.refuse,
         unfinished=unfinished,
-        num_admitted=len(study.view.trials),
+        num_admitted=len(study.view.trials) - spec.num_starts,
         num_trials=checked.num_trials,
         deadline=None if max_time is None else study.view.first_ms / 1000 + max_time,
     )
@@ -158,11 +203,8 @@ def run_public(launch: Launch) -> Ending:
         task = study.files.task(final.trial)
     else:
         return Ending("finished", "the final run has ended; it is never repeated")
-    fifo: TrialPolicy = POLICIES["fifo"].from_spec(
-        launch.checked.spec.scheduler, metric="", maximize=True
-    )
     data = prefetch(launch.checked, launch.data, launch.target, observer, tasks=[task])
-    stage = launch.stage(launch.checked, data, fifo)
+    stage = launch.stage(launch.checked, data, launch.fifo())
     stage.admit(task)
     return Ending(stage.execute(TaskList([task]), launch.target), "the final run has ended")
 

@@ -24,12 +24,14 @@ from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.privacy.selection import Selection, envelope, selection_epsilon
 from dpsweep.search_spaces.base import Parameter, SearchSpace
 from dpsweep.spec import SweepSpec
+from dpsweep.start import planned_starts, release_of, start_problems, start_tasks
 from dpsweep.study import TrialTask
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data import DatasetInfo, describe_dataset
 from dpsweep.trainables.episodes import EPISODE_HYPERPARAMETERS, Episodes
 from dpsweep.trainables.feature_files import is_open_to_others
 from dpsweep.trainables.method import Method, PlanContext
+from dpsweep.trainables.starts import ReleaseKey
 from dpsweep.trainables.tasks import task_of
 from dpsweep.trial import report_interval
 
@@ -63,6 +65,7 @@ class Preflight:
         methods: The methods the space can choose.
         budget: Cap of one trial.
         records: Which records its trials train on (``for_public_search``).
+        given_starts: Events of the start's releases as they were charged; None: as planned.
     """
 
     spec: SweepSpec
@@ -71,15 +74,31 @@ class Preflight:
     methods: Mapping[str, type[Method]]
     budget: PrivacyBudget
     records: Literal["private", "public"] = "private"
+    given_starts: Mapping[ReleaseKey, Plan] | None = None
+
+    @cached_property
+    def starts(self) -> Mapping[ReleaseKey, Plan]:
+        """The private events of every release that trials may start from."""
+        return planned_starts(self) if self.given_starts is None else self.given_starts
+
+    @cached_property
+    def start_tasks(self) -> list[TrialTask]:
+        """The runs of the start, which come before the trials of the search."""
+        return start_tasks(self)
 
     @property
     def num_trials(self) -> int:
-        """Trials that will run: a grid may have fewer points than ``search.num_trials``."""
+        """Trials of the search: a grid may have fewer points than ``search.num_trials``."""
         if self.spec.episodes is not None:
             return len(self.space.grid())
         if self.spec.search.sampler != "grid":
             return self.spec.search.num_trials
         return min(self.spec.search.num_trials, len(self.space.grid()))
+
+    @property
+    def total_trials(self) -> int:
+        """Trials that will run in all: the start's runs, then those of the search."""
+        return self.num_trials + self.spec.num_starts
 
     def admit(self, trial: int, values: Mapping[str, Any]) -> TrialTask:
         """Return the task of one configuration: its hyperparameters, its plan and their cost.
@@ -101,7 +120,9 @@ class Preflight:
             self.spec.privacy.accountant,
             self.info.num_private,
             self.spec.data.validation.visibility,
+            self.starts,
         )
+        inherited = release_of(method, hparams, self.starts)
         plan = method.plan(hparams, context).merged()
         task = TrialTask(
             trial,
@@ -110,11 +131,12 @@ class Preflight:
             plan,
             planned_epsilon=math.inf,
             is_private=method.is_private,
-            validation_plan=self._releases(len(plan)),
+            validation_plan=self.releases(len(plan)),
+            inherited=inherited,
         )
         if not method.is_private:
             return task
-        epsilon = self.epsilon(task.full_plan)
+        epsilon = self.epsilon(inherited + task.full_plan)
         scores = self.epsilon(task.validation_plan)
         if not scores <= self.budget.target_epsilon:
             raise InfeasibleBudgetError(
@@ -132,13 +154,13 @@ class Preflight:
             epsilon = 0.0  # planned as if the records were private, and free
         return replace(task, planned_epsilon=epsilon, records=self.records)
 
-    def _releases(self, num_steps: int) -> Plan:
-        """Return the noisy scores of one trial: one a report, rungs included."""
+    def releases(self, num_steps: int, *, extra: int = 0) -> Plan:
+        """Return the noisy scores of one trial: one a report, rungs and extra ones included."""
         if self.validation_noise is None:
             return Plan(())
         num_steps = max(num_steps, 1)  # an empty plan makes one report too
         every = report_interval(num_steps, self.spec.report.every_steps, self.spec.report.points)
-        count = math.ceil(num_steps / every) + len(self.spec.rungs)
+        count = math.ceil(num_steps / every) + len(self.spec.rungs) + extra
         event = Gaussian(self.validation_noise)
         return Plan((EventRun(event, count, phase="validation", part="validation"),))
 
@@ -158,7 +180,9 @@ class Preflight:
         is_noisy = self.spec.data.validation.visibility == "noisy"
         names = ("accuracy",) if is_noisy else every
         tested = every if self.spec.data.test.visibility == "public" else ()
-        return frozenset([f"validation/{n}" for n in names] + [f"test/{n}" for n in tested])
+        public = [name for method in self.methods.values() for name in method.public_metrics]
+        shown = {"validation": names, "test": tested, "public": public}
+        return frozenset(f"{part}/{name}" for part, names in shown.items() for name in names)
 
     def for_public_search(self) -> Preflight:
         """Return the same spec for trials that train on the declared public records only."""
@@ -197,16 +221,20 @@ class Preflight:
         privacy = self.spec.privacy
         if privacy.accounting != "composed" or privacy.study_epsilon is None:
             return None
-        plans = [task.full_plan for task in self.sample]
+        sampled = [task.full_plan for task in self.sample]
+        starts = [task.full_plan for task in self.start_tasks]
+        plans = sampled + starts
         chosen = RenyiFilter.choose(
             plans, target_epsilon=privacy.study_epsilon, delta=privacy.delta
         )
-        cheapest = min(max(chosen.cost(plan).values()) for plan in plans)
-        if not cheapest <= chosen.budget:
+        before = sum(max(chosen.cost(plan).values()) for plan in starts)
+        cheapest = min(max(chosen.cost(plan).values()) for plan in sampled)
+        if not before + cheapest <= chosen.budget:
+            after = f"after the start's {len(starts)} runs, " if starts else ""
             what = (
-                f"{privacy.study_epsilon:g} admits no trial: the cheapest of {len(plans)} sampled "
-                f"costs {cheapest / chosen.budget:.2f} times the study's budget at Renyi order "
-                f"{chosen.order:g}"
+                f"{privacy.study_epsilon:g} admits no trial: {after}the cheapest of {len(sampled)} "
+                f"sampled costs {(before + cheapest) / chosen.budget:.2f} times the study's budget "
+                f"at Renyi order {chosen.order:g}"
             )
             fix = "raise it, or lower privacy.trial_epsilon"
             raise SpecError([Mistake(self.spec.where("privacy.study_epsilon"), what, fix)])
@@ -409,6 +437,8 @@ def preflight(spec: SweepSpec) -> Preflight:
     ]
     for name, what, fix in dict.fromkeys(found):
         mistakes.append(Mistake(where(f"search.space.{name}"), what, fix))
+    problems = start_problems(spec, methods, space.values(), info)
+    mistakes += [Mistake(where(key), what, fix) for key, what, fix in problems]
     if mistakes:
         raise SpecError(mistakes)
     budget = PrivacyBudget(
@@ -416,4 +446,9 @@ def preflight(spec: SweepSpec) -> Preflight:
         delta=spec.privacy.delta,
         neighboring_relation=spec.privacy.neighboring_relation,
     )
-    return Preflight(spec, space, info, methods, budget)
+    checked = Preflight(spec, space, info, methods, budget)
+    try:
+        checked.start_tasks  # noqa: B018 (a start without a plan is a mistake of the spec)
+    except BadInputError as error:
+        raise SpecError([Mistake(where("start"), error.message, error.fix or "")]) from None
+    return checked

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from dpsweep.journal import StudyView
     from dpsweep.spec import SweepSpec
     from dpsweep.spec_pretrain import PretrainSpec
+    from dpsweep.spec_start import StartSpec
     from dpsweep.trainables.pretraining import PretrainSettings, Progress
 
 #: What a configuration and the section must agree on: hyperparameter -> key of the section.
@@ -60,12 +61,17 @@ def pretrain_problems(spec: SweepSpec, space: SearchSpace) -> list[Problem]:
         space: Its search space.
     """
     block, users = spec.pretrain, _users(space)
+    key = "search.space.model.checkpoint"
+    if spec.start is not None and users is not None:
+        of_start = _start_user(spec.start)
+        key = "start.hyperparameters.model.checkpoint" if of_start and not users else key
+        users += of_start
     if block is None:
         if not users:
             return []
         what = "pretrain stands for the weights of the section pretrain, which is missing"
         fix = "add the section pretrain: with classes or dataset, and model; or name a file"
-        return [("search.space.model.checkpoint", what, fix)]
+        return [(key, what, fix)]
     problems = []
     if users == []:
         what = "no trial can start from it: model.checkpoint is never pretrain"
@@ -118,6 +124,17 @@ def _users(space: SearchSpace) -> list[Mapping[str, Any]] | None:
         if values.get("model.checkpoint") == PRETRAIN:
             found.append({name: values.get(name) for name in _SHARED})
     return found
+
+
+def _start_user(start: StartSpec) -> list[Mapping[str, Any]]:
+    """Return the network of a start that begins with pre-trained weights, as ``_users`` does."""
+    declared = TRAINABLES["dp_sgd"].hyperparameters
+    known = {parameter.name for parameter in declared}
+    given = {name: value for name, value in start.hyperparameters.items() if name in known}
+    values = resolve(declared, given)
+    if values["model.checkpoint"] != PRETRAIN:
+        return []
+    return [{name: values[name] for name in _SHARED}]
 
 
 def _record_problems(spec: SweepSpec, block: PretrainSpec, info: DatasetInfo) -> Iterator[Problem]:

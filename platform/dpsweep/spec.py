@@ -28,13 +28,14 @@ from dpsweep.spec_base import (
     peek_number,
     peek_word,
 )
-from dpsweep.spec_data import DataSpec, PublicSpec, TestSpec, ValidationSpec
+from dpsweep.spec_data import DataSpec, PublicSpec, TestSpec, ValidationSpec, pollution_rules
 from dpsweep.spec_episodes import EPISODE, EpisodesSpec, episode_rules
 from dpsweep.spec_file import Document, apply_overrides, dump_yaml, override, read_document
 from dpsweep.spec_modes import mode_rules
 from dpsweep.spec_pretrain import PretrainSpec, pretrain_rules
 from dpsweep.spec_privacy import PrivacySpec, SelectionSpec
 from dpsweep.spec_search import SchedulerSpec, SearchSpec
+from dpsweep.spec_start import StartSpec, start_rules
 
 __all__ = [
     "ClusterSpec",
@@ -49,6 +50,7 @@ __all__ = [
     "SearchSpec",
     "SelectionSpec",
     "SpaceCheck",
+    "StartSpec",
     "StorageSpec",
     "SweepSpec",
     "TestSpec",
@@ -228,6 +230,10 @@ class SweepSpec(Part):
         description="Train each configuration on many small datasets drawn from the private one; "
         "null: on the private one itself.",
     )
+    start: StartSpec | None = Field(
+        default=None,
+        description="A private model, trained once, that trials start from; null: none.",
+    )
     scheduler: SchedulerSpec = SchedulerSpec()
     report: ReportSpec = ReportSpec()
     resources: ResourcesSpec = ResourcesSpec()
@@ -263,6 +269,8 @@ class SweepSpec(Part):
         yield from mode_rules(raw)
         yield from episode_rules(raw)
         yield from pretrain_rules(raw)
+        yield from start_rules(raw)
+        yield from pollution_rules(raw)
 
     @property
     def space(self) -> dict[str, Any]:
@@ -279,6 +287,11 @@ class SweepSpec(Part):
         """Whose data one private record is, as it must stand beside every epsilon."""
         unit = self.data.privacy_unit
         return unit if self.episodes is None else f"{unit} of one episode"
+
+    @property
+    def num_starts(self) -> int:
+        """Number of private runs before the search; they are the first trials of the study."""
+        return 0 if self.start is None else self.start.runs
 
     @property
     def rungs(self) -> tuple[float, ...]:
@@ -336,9 +349,13 @@ class SweepSpec(Part):
             del tree["search"]["num_trials"]
         if not is_select:
             del tree["privacy"]["selection"]
-        for section in ("episodes", "pretrain"):
+        if tree["data"]["public"]["pollution"] is None:
+            del tree["data"]["public"]["pollution"]
+        for section in ("episodes", "pretrain", "start"):
             if tree[section] is None:
                 del tree[section]
+        if self.pretrain is not None and self.pretrain.checkpoint is not None:
+            tree["pretrain"] = {"checkpoint": self.pretrain.checkpoint}
         return tree
 
     def to_yaml(self) -> str:

@@ -174,10 +174,16 @@ class Stage:
         terms = entries.terms(self.spec)
         self.observer.on_message(f"configuration {trial} is infeasible: {error.message} ({terms})")
 
-    def replay(self) -> None:
-        """Show the policy all earlier reports, and carry out verdicts that a crash cut off."""
+    def replay(self, *, first: int = 0) -> None:
+        """Show the policy all earlier reports, and carry out verdicts that a crash cut off.
+
+        Args:
+            first: Number of the first trial that the policy decides about.
+        """
         verdicts: dict[int, Verdict] = {}
         for report in self.study.reports():
+            if report.trial < first:
+                continue
             verdicts[report.trial] = self.policy.on_report(report)
         for number, trial in sorted(self.study.view.trials.items()):
             verdict = verdicts.get(number)
@@ -308,6 +314,7 @@ class Stage:
             return math.inf
         known = 0 if self.fresh_attempts else self.study.view.trials[trial].charged
         spent = trial_spent(self.study.files.ledger, trial, at_least=known)
+        spent = self.study.files.task(trial).inherited + spent
         privacy = self.spec.privacy
         return epsilon_of(spent, delta=privacy.delta, accountant=privacy.accountant)
 

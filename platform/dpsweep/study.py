@@ -46,6 +46,10 @@ class TrialTask:
         validation_plan: Noisy releases of the score, at most one a report.
         records: ``public`` for a trial that trains on public records only, which costs nothing.
         seed: Seed of its public randomness where it is not the study's (and then kept secret).
+        inherited: Events of the run that its model starts from, up to the release it starts at.
+            They stand on that run's ledger: the study pays them once, while every trial's epsilon
+            covers them.
+        releases: Positions whose models other trials may start from (the start itself).
     """
 
     trial: int
@@ -57,11 +61,18 @@ class TrialTask:
     validation_plan: Plan = field(default_factory=Plan)
     records: Literal["private", "public"] = "private"
     seed: int | None = None
+    inherited: Plan = field(default_factory=Plan)
+    releases: tuple[int, ...] = ()
+
+    @property
+    def charges(self) -> Plan:
+        """What its positions charge: nothing, if it trains on public records in their place."""
+        return self.plan if self.records == "private" else self.plan.labelled("public")
 
     @property
     def full_plan(self) -> Plan:
-        """Everything the trial may charge: its steps and the releases of its score."""
-        return self.plan.labelled(self.records) + self.validation_plan
+        """Everything the trial may charge: its positions and the releases of its score."""
+        return self.charges + self.validation_plan
 
     def to_json(self) -> str:
         """Return the task as one JSON document."""
@@ -76,6 +87,8 @@ class TrialTask:
                 "validation_plan": self.validation_plan.merged().to_json(),
                 "records": self.records,
                 "seed": self.seed,
+                "inherited": self.inherited.merged().to_json(),
+                "releases": list(self.releases),
             }
         )
 
@@ -84,8 +97,10 @@ class TrialTask:
         """Rebuild a task that ``to_json`` wrote."""
         raw = json.loads(text)
         epsilon = float("inf") if raw["planned_epsilon"] is None else raw["planned_epsilon"]
-        plans = {key: Plan.from_json(raw[key]) for key in ("plan", "validation_plan")}
-        return cls(**{**raw, **plans, "planned_epsilon": epsilon})
+        names = ("plan", "validation_plan", "inherited")
+        plans = {key: Plan.from_json(raw.get(key, [])) for key in names}
+        releases = tuple(raw.get("releases", ()))
+        return cls(**{**raw, **plans, "releases": releases, "planned_epsilon": epsilon})
 
 
 class Observer:

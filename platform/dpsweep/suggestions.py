@@ -88,6 +88,11 @@ class Suggestions:
             load_if_exists=True,
         )
         self._live: dict[int, optuna.trial.Trial] = {}
+        for run in range(len(self._study.get_trials(deepcopy=False)), spec.num_starts):
+            # The runs of a start have the first numbers; Optuna is to learn nothing from them.
+            self._study.add_trial(
+                optuna.trial.create_trial(state=OptunaState.FAIL, user_attrs={"start": run})
+            )
         if not self._study.user_attrs.get("enqueued"):
             for point in first_points(spec, space):
                 self._study.enqueue_trial(point, skip_if_exists=True)

@@ -184,5 +184,5 @@ def _is_complete(checked: Preflight, study: Study) -> bool:
     if view.state != "finished":
         return False
     is_search = checked.spec.privacy.accounting in ("composed", "unaccounted")
-    wants_more = len(view.trials) < checked.num_trials
+    wants_more = len(view.trials) < checked.total_trials
     return not (is_search and wants_more and view.end_reason == "all trials were started")

@@ -24,6 +24,7 @@ from dpsweep.privacy.events import CHARGED_PARTS, EventRun, Plan
 from dpsweep.privacy.filter import RESERVATION_SLACK, Cost, RenyiFilter
 
 STUDY_FILE = "study.jsonl"
+_NOTHING = Plan(())
 _TRIAL_FILE = re.compile(r"trial-(\d+)(\.attempt-\d+)?\.jsonl")
 
 
@@ -34,8 +35,17 @@ def trial_file(directory: Path, trial: int) -> Path:
 
 def charged_events(records: list[dict[str, Any]]) -> Plan:
     """Return everything a trial's records ever charged, in order, repeats included."""
-    charges = [Plan.from_json(record["events"]) for record in records if record["kind"] == "charge"]
-    return Plan(tuple(run for charge in charges for run in charge.runs)).merged()
+    return _events(records, "charge")
+
+
+def inherited_events(records: list[dict[str, Any]]) -> Plan:
+    """Return what the run that a trial starts from had charged before; not the trial's own."""
+    return _events(records, "inherit")
+
+
+def _events(records: list[dict[str, Any]], kind: str) -> Plan:
+    plans = [Plan.from_json(record["events"]) for record in records if record["kind"] == kind]
+    return Plan(tuple(run for plan in plans for run in plan.runs)).merged()
 
 
 @dataclass(frozen=True)
@@ -67,6 +77,10 @@ class TrialLimit:
 class TrialLedger:
     """What one trial has spent; its length is the number of events ever charged.
 
+    A trial that starts from the release of another run inherits that run's events: they are on
+    record here too, count against the cap and in every epsilon of the trial, and are not charged
+    a second time to the study.
+
     Guarantees:
         ``charge`` returns only after the record is on disk; call it *before* the events run. The
         hard stop is here: a charge that would take the trial over its cap, or over what it has
@@ -83,8 +97,10 @@ class TrialLedger:
         limit: What the trial has reserved of a composed study's budget, or None.
         fresh: Begin a new file if this one holds charges; the old one is kept beside it under
             another name. Only for trials whose lost attempts are never released (``select``).
+        inherited: Events of the run that the trial starts from; fixed when it is first opened.
     Raises:
-        LedgerError: Another process executes this trial, or the file is damaged.
+        LedgerError: Another process executes this trial, the file is damaged, or the trial has
+            inherited other events before.
     """
 
     def __init__(
@@ -95,6 +111,7 @@ class TrialLedger:
         accountant: AccountantName,
         limit: TrialLimit | None = None,
         fresh: bool = False,
+        inherited: Plan = _NOTHING,
     ) -> None:
         self._log = DurableLog(path)
         if fresh and any(record["kind"] == "charge" for record in self._log.records):
@@ -106,7 +123,26 @@ class TrialLedger:
         self._limit = limit
         self.path = path
         self.spent = charged_events(self._log.records)
+        self.inherited = inherited.merged()
+        try:
+            self._inherit()
+        except BaseException:
+            self._log.close()
+            raise
         self._log.append({"kind": "open", "host": socket.gethostname(), "pid": os.getpid()})
+
+    def _inherit(self) -> None:
+        """Put on record what the trial inherits; what is on record already must be the same."""
+        known = inherited_events(self._log.records)
+        is_new = not any(record["kind"] in ("open", "inherit") for record in self._log.records)
+        if is_new and self.inherited:
+            self._log.append({"kind": "inherit", "events": self.inherited.to_json()})
+        elif known != self.inherited:
+            raise LedgerError(
+                f"{self.path} says that the trial has inherited {len(known)} events, not these "
+                f"{len(self.inherited)}",
+                because="a trial never starts from another release than the one it began with",
+            )
 
     def __len__(self) -> int:
         return len(self.spent)
@@ -123,10 +159,11 @@ class TrialLedger:
         return sum(record["stop"] - record["start"] for record in charges)
 
     def epsilon(self) -> float:
-        """Return the epsilon of everything ever charged, at the budget's delta."""
+        """Return the epsilon of everything ever charged or inherited, at the budget's delta."""
+        covered = self.inherited + self.spent
         if self._budget is None:
-            return float("inf") if any(run.part != "public" for run in self.spent.runs) else 0.0
-        return epsilon_of(self.spent, delta=self._budget.delta, accountant=self._accountant)
+            return float("inf") if any(run.part != "public" for run in covered.runs) else 0.0
+        return epsilon_of(covered, delta=self._budget.delta, accountant=self._accountant)
 
     def affords(self, events: Plan) -> bool:
         """Say whether a charge of these events would be accepted now."""
@@ -166,8 +203,11 @@ class TrialLedger:
     def _refusal(self, what: str, total: Plan) -> BudgetExceededError | None:
         """Return why ``total`` may not have been charged, or None: it may."""
         charged = f"{len(self.spent)} events are charged already"
+        if self.inherited:
+            charged += f", after {len(self.inherited)} of the run that the trial starts from"
         if self._budget is not None:
-            epsilon = epsilon_of(total, delta=self._budget.delta, accountant=self._accountant)
+            covered = self.inherited + total
+            epsilon = epsilon_of(covered, delta=self._budget.delta, accountant=self._accountant)
             if not epsilon <= self._budget.target_epsilon:  # also refuses what is not a number
                 return BudgetExceededError(
                     f"{what} would cost epsilon={shown_epsilon(epsilon)} at "

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from dpsweep.hyperparameters import resolve
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
-from dpsweep.privacy.events import Plan
+from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.trial import Decision, TrialReport, Verdict
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from dpsweep.trainables.method import Method
 
 BUDGET = PrivacyBudget(target_epsilon=2.0, delta=1e-5)
+START = Plan((EventRun(PoissonGaussian(2.0, 0.1), 10),))
 
 
 def tiny_data(
@@ -61,23 +63,32 @@ class MethodConformance:
     Attributes:
         method: The class under test.
         given: Hyperparameters of a run of some 20 positions that learns the tiny data.
+        start: Of a method that starts from a release: hyperparameters of the dp_sgd that made it.
+            The release that it names is one of random weights, after the events of ``START``.
     """
 
     method: ClassVar[type[Method]]
     given: ClassVar[Mapping[str, Any]]
+    start: ClassVar[Mapping[str, Any]] = {}
 
     def _plan(self, **given: Any) -> tuple[dict[str, Any], Plan]:
         from dpsweep.trainables.method import PlanContext
 
         hparams = resolve(self.method.hyperparameters, {**self.given, **given})
-        return hparams, self.method.plan(hparams, PlanContext(BUDGET, "rdp", 400))
+        key = self.method.starts_from(hparams)
+        starts = {} if key is None else {key: START}
+        return hparams, self.method.plan(hparams, PlanContext(BUDGET, "rdp", 400, starts=starts))
 
     def _prepared(self, data: SweepData | None = None) -> tuple[Method, Plan]:
+        from dpsweep.trainables.dp_sgd import DPSGD
         from dpsweep.trainables.method import RunContext
+        from dpsweep.trainables.starts import Starts
 
         hparams, plan = self._plan()
-        instance = self.method()
-        instance.prepare(data or tiny_data(), hparams, plan, RunContext(0, 0))
+        instance, data = self.method(), data or tiny_data()
+        if self.method.uses_start:
+            data = replace(data, starts=Starts(resolve(DPSGD.hyperparameters, self.start), {}))
+        instance.prepare(data, hparams, plan, RunContext(0, 0))
         return instance, plan
 
     def test_hyperparameters_are_declared_once_with_valid_defaults(self) -> None:
@@ -94,7 +105,8 @@ class MethodConformance:
         assert plan == self._plan()[1]
         assert plan.is_private is self.method.is_private
         if self.method.is_private:
-            assert 0 < epsilon_of(plan, delta=BUDGET.delta) <= BUDGET.target_epsilon
+            before = START if self.method.uses_start else Plan()
+            assert 0 < epsilon_of(before + plan, delta=BUDGET.delta) <= BUDGET.target_epsilon
 
     def test_plan_survives_its_file(self) -> None:
         """A plan read back from JSON is the same plan."""
@@ -161,7 +173,12 @@ class MethodConformance:
         assert 0 <= round(num_correct) - round(fewer) <= 1
 
     def test_trains_on_public_records_in_place_of_private_ones(self) -> None:
-        """A search on public records runs the same method, and needs no private record."""
+        """A search on public records runs the same method, and needs no private record.
+
+        Not of one that starts from a private release: no such search has one.
+        """
+        if self.method.uses_start:
+            return
         data = tiny_data(num_public=400)
         data.parts["private"][0].fill(np.nan)
         instance, plan = self._prepared(data.for_public_search(with_test=True))

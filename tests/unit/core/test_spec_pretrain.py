@@ -17,6 +17,7 @@ from dpsweep.durable import read_log
 from dpsweep.errors import SpecError, StudyError
 from dpsweep.preflight import preflight, read_spec
 from dpsweep.pretrain import plan_pretraining, settings_of, weights_path, with_pretrained
+from dpsweep.spec import SweepSpec
 from dpsweep.spec_pretrain import is_same_data
 from dpsweep.study import Observer, Study
 from dpsweep.tracking.memory import MemoryTracker
@@ -310,6 +311,7 @@ def test_a_file_stands_for_the_word_too(open_study, tmp_path):
     study, data = open_study(*sets)
     assert data.pretrained == weights_path(study.spec, study.view) == path
     assert plan_pretraining(study.spec) == f"the file {path}"
+    assert SweepSpec.from_yaml(study.files.spec) == study.spec  # what `status` and `best` read
     tracker = MemoryTracker()
     tracker.handle([started(), *read_log_after(study)])
     assert PRETRAINING not in tracker.runs  # nothing was trained

@@ -261,3 +261,49 @@ def test_a_fresh_attempt_is_refused_while_the_old_one_runs(tmp_path):
     ledger.charge(10, 20, steps(10))
     ledger.close()
     assert len(trial_spent(tmp_path, 0)) == 20
+
+
+def test_what_is_inherited_counts_against_the_cap_and_is_charged_to_nobody(tmp_path):
+    start = Plan((EventRun(PoissonGaussian(1.0, 0.02), 15),))
+    ledger = open_ledger(tmp_path, inherited=start)
+    before = epsilon_of(start, delta=1e-5)
+    assert ledger.epsilon() == before
+    assert len(ledger) == 0
+    fits = next(n for n in range(2000) if not ledger.affords(steps(n + 1)))
+    assert 0 < fits < 881  # the last allowed step without it
+    with pytest.raises(BudgetExceededError, match="after 15 of the run that the trial starts"):
+        ledger.charge(0, fits + 1, steps(fits + 1))
+    ledger.charge(0, fits, steps(fits))
+    assert before < ledger.epsilon() <= 2.0
+    assert ledger.epsilon() == epsilon_of(start + steps(fits), delta=1e-5)
+    ledger.close()
+    assert trial_spent(tmp_path, 0) == steps(fits)
+    assert study_spent(tmp_path, {0: fits}) == steps(fits)
+    ledger = open_ledger(tmp_path, inherited=start)
+    assert (ledger.inherited, ledger.spent) == (start, steps(fits))
+    assert not ledger.affords(steps(1))
+    ledger.close()
+
+
+@pytest.mark.parametrize("now", [Plan(), Plan((EventRun(PoissonGaussian(1.0, 0.02), 14),))])
+def test_a_trial_never_starts_from_another_release_than_at_first(tmp_path, now):
+    first = Plan((EventRun(PoissonGaussian(1.0, 0.02), 15),))
+    open_ledger(tmp_path, inherited=first).close()
+    for _ in range(2):  # the file is free again after the refusal
+        with pytest.raises(LedgerError, match="has inherited 15 events, not these"):
+            open_ledger(tmp_path, inherited=now)
+    open_ledger(tmp_path, inherited=first).close()
+    open_ledger(tmp_path, trial=1).close()
+    with pytest.raises(LedgerError, match="has inherited 0 events, not these 15"):
+        open_ledger(tmp_path, trial=1, inherited=first)
+
+
+def test_a_reservation_is_for_what_a_trial_charges_itself(tmp_path):
+    study = RenyiFilter.choose([steps(100)], target_epsilon=1.0, delta=1e-5)
+    limit = TrialLimit(study, study.cost(steps(100)))
+    start = Plan((EventRun(PoissonGaussian(1.0, 0.02), 15),))
+    ledger = open_ledger(tmp_path, limit=limit, inherited=start)
+    ledger.charge(0, 100, steps(100))
+    with pytest.raises(BudgetExceededError, match="over the"):
+        ledger.charge(100, 101, steps(1))
+    ledger.close()

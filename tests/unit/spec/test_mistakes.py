@@ -197,7 +197,7 @@ def test_one_mistake_makes_its_line(tmp_path, old, new, line):
 
 
 ADDED = [
-    ("sed: 3", "sweep.yaml:17 sed: unknown key (did you mean 'seed'? known: name, seed, data, pretrain, privacy, search, episodes, scheduler, report, resources, tracking, cluster, storage)"),
+    ("sed: 3", "sweep.yaml:17 sed: unknown key (did you mean 'seed'? known: name, seed, data, pretrain, privacy, search, episodes, start, scheduler, report, resources, tracking, cluster, storage)"),
     ("seed: -1", "sweep.yaml:17 seed: must be >= 0, got -1"),
     ("tracking: {uri: ./mlruns}", "sweep.yaml:17 tracking.uri: './mlruns' is a directory, and MLflow no longer keeps its records in one (use sqlite:///mlflow.db, the http address of a server, or null)"),
     ("tracking: {uri: ''}", "sweep.yaml:17 tracking.uri: must not be empty"),

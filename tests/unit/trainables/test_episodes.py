@@ -174,10 +174,7 @@ def test_a_trial_runs_on_its_episode_and_so_does_its_export(lab: Any) -> None:
     # Shares of 2 * 4 records.
     assert report.metrics["validation/accuracy"] * 8 % 1 == 0
     assert report.metrics["test/accuracy"] * 8 % 1 == 0
-    model, example = export_model(
-        lab.directory(), method="dp_sgd", hparams=task.hparams, plan=task.plan, study_seed=0,
-        trial=0, data=pool,
-    )  # fmt: skip
+    model, example = export_model(lab.directory(), task, study_seed=0, data=pool)
     outputs = model(torch.from_numpy(drawn.parts["test"][0]))
     assert outputs.shape == (8, 2)
     share = (outputs.argmax(1).numpy() == drawn.parts["test"][1]).mean()

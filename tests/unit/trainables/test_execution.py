@@ -60,10 +60,7 @@ def test_learns_and_keeps_the_best(lab):
     assert reports[-1].value == max(r.metrics["validation/accuracy"] for r in reports) > 0.8
     assert "test/accuracy" in reports[-1].metrics
     assert all("test/accuracy" not in r.metrics for r in reports[:-1])
-    model, example = export_model(
-        lab.directory(), method="dp_sgd", hparams=task.hparams, plan=task.plan, study_seed=0,
-        trial=0, data=lab.data,
-    )  # fmt: skip
+    model, example = export_model(lab.directory(), task, study_seed=0, data=lab.data)
     x, y = lab.data.parts["validation"]
     accuracy = (model(torch.tensor(x)).argmax(1).numpy() == y).mean()
     assert accuracy == pytest.approx(reports[-1].value)

@@ -1,0 +1,105 @@
+"""The start section of a spec: one private training run whose releases many trials start from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any
+
+from pydantic import Field
+
+from dpsweep.spec_base import Count, Flaw, Part, Positive, maybe_number, peek, peek_word
+
+
+class StartSpec(Part):
+    """A model trained by DP-SGD before the search; its releases are charged once, not per trial.
+
+    ``dp_sgd`` trains with fixed hyperparameters until the largest of ``epsilons``; the models at
+    the last steps within each of them are released, and a trial of a method that starts from one
+    names it by ``start.epsilon`` (and ``start.run``). Each run is a trial of the study, with a
+    ledger, a report and a number of its own: the first ones.
+
+    Guarantees:
+        What a run releases is a DP output, so however many trials start from it, the study pays
+        for it once. The epsilon of each of these trials alone covers the run's events up to its
+        release and the trial's own.
+    """
+
+    epsilons: tuple[Positive, ...] = Field(
+        description="Epsilons, ascending, whose last models are released along each run, for "
+        "instance [2.2, 3.2]; at privacy.delta."
+    )
+    runs: Count = Field(default=1, description="Independent runs; each is charged.")
+    hyperparameters: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Of dp_sgd, one value each: model.name, optim.lr, train.epochs, ...",
+    )
+
+    @classmethod
+    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
+        """Check the order of the releases, and what fixes the noise."""
+        given = raw.get("epsilons")
+        if isinstance(given, (list, tuple)):
+            if not given:
+                yield Flaw(("epsilons",), "is empty", "give one epsilon at least")
+            known = [maybe_number(epsilon) for epsilon in given]
+            for index, (before, epsilon) in enumerate(pairwise(known), start=1):
+                if before is not None and epsilon is not None and before >= epsilon:
+                    what = f"must ascend, got {epsilon:g} after {before:g}"
+                    yield Flaw(("epsilons", index), what, "write them in ascending order")
+        hyperparameters = raw.get("hyperparameters")
+        if not isinstance(hyperparameters, Mapping):
+            return
+        for name, value in hyperparameters.items():
+            if isinstance(value, (Mapping, list, tuple)):
+                what = "is searched over, and a start has one value of each"
+                yield Flaw(("hyperparameters", name), what, "give one value")
+        for name in ("noise.target_epsilon", "train.repeat", "method"):
+            if name in hyperparameters:
+                what = f"{_INSTEAD[name]} says it"
+                yield Flaw(("hyperparameters", name), what, "remove it")
+
+    @property
+    def keys(self) -> tuple[tuple[int, float], ...]:
+        """Every release: (run, epsilon)."""
+        return tuple((run, epsilon) for run in range(self.runs) for epsilon in self.epsilons)
+
+
+_INSTEAD = {
+    "noise.target_epsilon": "the last of start.epsilons",
+    "train.repeat": "start.runs",
+    "method": "dp_sgd trains every start: nothing else",
+}
+
+
+def start_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
+    """Yield what a start demands of the other sections of a spec; ``raw`` may hold anything."""
+    if raw.get("start") is None:
+        return
+    mode = peek_word(raw, "privacy", "accounting")
+    if mode in ("select", "public"):
+        reason = {
+            "select": "keeps all but its best trial secret, and a start is released before",
+            "public": "searches on public records alone, and a start is trained on private ones",
+        }[mode]
+        yield Flaw(("privacy", "accounting"), f"{mode} {reason}", "use composed or unaccounted")
+    if raw.get("episodes") is not None:
+        what = "has one private dataset, and episodes have one each"
+        yield Flaw(("start",), what, "remove `episodes:` or `start:`")
+    scheduler = peek_word(raw, "scheduler", "type", default="fifo")
+    if scheduler in ("median", "epsilon_halving"):
+        yield Flaw(
+            ("scheduler", "type"),
+            f"{scheduler} compares trials on their way to epsilons that a start has passed already",
+            "use fifo",
+        )
+    cap = maybe_number(peek(raw, "privacy", "trial_epsilon"))
+    epsilons = peek(raw, "start", "epsilons", default=())
+    for index, given in enumerate(epsilons if isinstance(epsilons, (list, tuple)) else ()):
+        epsilon = maybe_number(given)
+        if cap is not None and epsilon is not None and epsilon > cap:
+            yield Flaw(
+                ("start", "epsilons", index),
+                f"must be at most privacy.trial_epsilon, got {epsilon:g} > {cap:g}",
+                "lower it, or raise privacy.trial_epsilon",
+            )
