@@ -7,6 +7,7 @@ from dpsweep.registry import Registry
 TRAINABLES = Registry(
     "method",
     {
+        "active_learning": "dpsweep.trainables.active_learning:ActiveLearning",
         "adamix": "dpsweep.trainables.adamix:AdaMix",
         "adamix_paragon": "dpsweep.trainables.adamix:AdaMixParagon",
         "bitfit": "dpsweep.trainables.bitfit:BiTFiT",

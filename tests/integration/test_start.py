@@ -1,0 +1,107 @@
+"""A whole study of active learning: one private run, charged once, that all trials start from."""
+
+import dataclasses
+
+import pytest
+from whole_studies import make_spec, mlflow_rows
+
+from dpsweep.durable import read_log
+from dpsweep.privacy.accountants import epsilon_of
+from dpsweep.privacy.ledger import study_spent, trial_spent
+from dpsweep.results import load_sweep
+from dpsweep.spec import SweepSpec
+from dpsweep.study import Observer
+from dpsweep.sweep import run_sweep
+from dpsweep.trial import TrialState
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
+
+DELTA = 1e-5
+
+
+def study(root, **changes):
+    space = {
+        "method": "active_learning",
+        "start.epsilon": {"choice": [1.0, 2.0]},
+        "select.by": {"choice": ["margin", "near_private"]},
+        "select.candidates": 100,
+        "labels.max": 30,
+        "finetune.distill_epochs": 2,
+        "finetune.epochs": 2,
+    }
+    start = {
+        "epsilons": [1.0, 2.0],
+        "hyperparameters": {"model.name": "tanh_cnn", "train.max_steps": 30, "optim.lr": 0.5},
+    }
+    return SweepSpec(
+        **make_spec(
+            root,
+            "labels",
+            data__public={"fraction": 0.3},
+            search={"sampler": "grid", "num_trials": 4, "space": space},
+            start=start,
+            privacy={
+                "accounting": "composed",
+                "trial_epsilon": 2.5,
+                "study_epsilon": 6.0,
+                "delta": DELTA,
+            },
+            report={"points": 2},
+            **changes,
+        )
+    )
+
+
+class InterruptedAfter(Observer):
+    """Ctrl-C once the start has ended, before any trial starts from it."""
+
+    def __init__(self):
+        self.is_done = False
+
+    def on_view(self, view):
+        if not self.is_done and view.count(TrialState.FINISHED):
+            self.is_done = True
+            raise KeyboardInterrupt
+
+
+def test_a_start_is_charged_once_and_covered_by_every_trial(tmp_path, ray_cluster):
+    spec = study(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(spec, observer=InterruptedAfter())
+    assert set(load_sweep("labels", root=tmp_path / "studies").view.trials) == {0}
+
+    result = run_sweep(spec)
+    assert {trial.state for trial in result.trials} == {TrialState.FINISHED}
+    first, *others = result.trials
+    assert (first.config["method"], len(others)) == ("dp_sgd", 4)
+    files = result.files
+    charged = trial_spent(files.ledger, 0)
+    start = files.task(0)
+    assert charged == start.plan  # once
+    for trial in others:
+        task = files.task(trial.trial_id)
+        release = start.releases[trial.config["start.epsilon"] == 2.0]
+        assert task.inherited == charged.slice(0, release).merged()
+        own = trial_spent(files.ledger, trial.trial_id)
+        assert own == task.plan
+        assert trial.epsilon == epsilon_of(task.inherited + own, delta=DELTA) <= 2.5
+        assert (len(own.part("private")) == 2) is (trial.config["select.by"] == "near_private")
+        assert trial.metrics["public/labels"] == 30
+    everything = study_spent(files.ledger, result.view.charged())
+    private = [run for run in everything.runs if run.part == "private"]
+    assert sum(run.count for run in private) == len(charged) + 4
+    assert result.study_statement().epsilon == 6.0
+
+    events = [r["kind"] for r in read_log(files.ledger / "study.jsonl")]
+    assert events.count("reserve") >= 5
+    rows = mlflow_rows(
+        tmp_path,
+        "select value from params where key = 'plan.sum_rule_epsilon'",
+    )
+    assert len(rows) == 2
+
+    # Nothing is run again.
+    again = run_sweep(spec)
+    assert [dataclasses.asdict(t) for t in again.view.trials.values()] == [
+        dataclasses.asdict(t) for t in result.view.trials.values()
+    ]

@@ -1,0 +1,200 @@
+"""The start block: what it demands, what it plans, and what its users inherit."""
+
+import copy
+
+import pytest
+
+from dpsweep.errors import SpecError
+from dpsweep.planning import summarize_plan
+from dpsweep.preflight import preflight
+from dpsweep.privacy.accountants import epsilon_of
+from dpsweep.privacy.events import Plan
+from dpsweep.spec import SweepSpec
+
+SPEC = {
+    "name": "labels",
+    "data": {
+        "dataset": "digits",
+        "validation": {"fraction": 0.2, "visibility": "public"},
+        "public": {"fraction": 0.3},
+    },
+    "start": {
+        "epsilons": [1.0, 2.0],
+        "runs": 2,
+        "hyperparameters": {"model.name": "tanh_cnn", "batch.expected": 90, "train.max_steps": 40},
+    },
+    "privacy": {
+        "accounting": "composed",
+        "trial_epsilon": 3.0,
+        "study_epsilon": 8.0,
+        "delta": 1e-5,
+    },
+    "search": {
+        "sampler": "grid",
+        "num_trials": 9,
+        "space": {
+            "method": "active_learning",
+            "start.epsilon": {"choice": [1.0, 2.0]},
+            "start.run": 1,
+            "select.by": {"choice": ["margin", "near_private"]},
+            "select.candidates": 200,
+            "labels.max": 50,
+        },
+    },
+}
+
+
+def changed(changes):
+    raw = copy.deepcopy(SPEC)
+    for path, value in changes.items():
+        *above, last = path.split("/")
+        here = raw
+        for key in above:
+            here = here.setdefault(key, {})
+        if value is None:
+            del here[last]
+        else:
+            here[last] = value
+    return raw
+
+
+def mistakes(call, *arguments, **named):
+    with pytest.raises(SpecError) as caught:
+        call(*arguments, **named)
+    return [str(mistake) for mistake in caught.value.mistakes]
+
+
+@pytest.fixture
+def check(tmp_path):
+    def check(changes):
+        return preflight(SweepSpec(**changed({"storage": {"path": str(tmp_path)}, **changes})))
+
+    return check
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"start/epsilons": []}, "start.epsilons: is empty"),
+        ({"start/epsilons": [2.0, 1.0]}, "start.epsilons[1]: must ascend, got 1 after 2"),
+        ({"start/epsilons": [1.0, 1.0]}, "start.epsilons[1]: must ascend, got 1 after 1"),
+        ({"start/epsilons": [1.0, 4.0]}, "start.epsilons[1]: must be at most privacy.trial_epsi"),
+        ({"start/hyperparameters/method": "dp_sgd"}, "start.hyperparameters.method: dp_sgd trains"),
+        (
+            {"start/hyperparameters/optim.lr": {"choice": [1, 2]}},
+            "start.hyperparameters.optim.lr: is searched over, and a start has one value of each",
+        ),
+        (
+            {"start/hyperparameters/noise.target_epsilon": 1},
+            "start.hyperparameters.noise.target_epsilon: the last of start.epsilons says it",
+        ),
+        ({"scheduler": {"type": "median"}}, "scheduler.type: median compares trials on their way"),
+        ({"privacy/accounting": "public"}, "privacy.accounting: public searches on public records"),
+        ({"privacy/accounting": "select"}, "privacy.accounting: select keeps all but its best"),
+    ],
+)
+def test_what_a_start_demands_of_a_spec(changes, said):
+    assert any(line.startswith(said) for line in mistakes(SweepSpec, **changed(changes)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"start": None}, "search.space.method: active_learning starts from a private model, and"),
+        ({"search/space": {"method": "dp_sgd"}}, "start: no method of the space starts from it"),
+        (
+            {"search/space/start.epsilon": {"choice": [1.0, 1.5]}},
+            "search.space.start.epsilon: 1.5 is not released by the start, which releases 1, 2",
+        ),
+        ({"search/space/start.epsilon": None}, "search.space.start.epsilon: is not given"),
+        ({"search/space/start.run": 2}, "search.space.start.run: 2 is none of the start's 2 runs"),
+        (
+            {"start/hyperparameters/optim.rl": 1},
+            "start.hyperparameters.optim.rl: dp_sgd has no hyperparameter 'optim.rl'",
+        ),
+        (
+            {"start/hyperparameters/optim.lr": -1},
+            "start.hyperparameters.optim.lr: must be > 0, got -1",
+        ),
+        (
+            {"start/hyperparameters/batch.expected": 5000},
+            "start.hyperparameters.batch.expected: 5000 is larger than the 899 declared",
+        ),
+        (
+            {"start/epsilons": [0.01, 2.0], "search/space/start.epsilon": 2.0},
+            "start: start.epsilons: 0.01 is over before the first step, which costs 0.",
+        ),
+        (
+            {"search/space/select.components": 40},
+            "search.space.select.components: 40 components cannot be had of embeddings with 32",
+        ),
+        ({"search/space/labels.max": 600}, "search.space.labels.max: 600 is more than the 539 pub"),
+        ({"privacy/study_epsilon": 2.0, "privacy/trial_epsilon": 2.0}, "privacy.study_epsilon: 2 "),
+    ],
+)
+def test_what_does_not_fit_is_said_before_anything_starts(check, changes, said):
+    def whole():
+        check(changes).choose_filter()
+
+    assert any(line.startswith(said) for line in mistakes(whole)), mistakes(whole)
+
+
+def test_all_mistakes_are_told_at_once(check):
+    told = mistakes(
+        check,
+        {
+            "start/hyperparameters/optim.lr": -1,
+            "search/space/start.run": 7,
+            "search/space/start.epsilon": 0.5,
+        },
+    )
+    assert len(told) == 3
+
+
+def test_runs_are_the_first_trials_and_release_within_each_epsilon(check):
+    checked = check({})
+    assert (checked.num_trials, checked.total_trials) == (4, 6)
+    first, second = checked.start_tasks
+    assert (first.trial, second.trial, first.method) == (0, 1, "dp_sgd")
+    assert first.plan == second.plan
+    assert len(first.plan) == 40
+    early, late = first.releases
+    assert late == 40
+    for position, epsilon in ((early, 1.0), (late, 2.0)):
+        assert epsilon_of(first.plan.slice(0, position), delta=1e-5) <= epsilon
+    assert epsilon_of(first.plan.slice(0, early + 1), delta=1e-5) > 1.0
+
+
+def test_a_trial_inherits_its_release_and_plans_what_that_leaves(check):
+    checked = check({})
+    start = checked.start_tasks[1]
+    values = {**checked.spec.search.space, "start.epsilon": 1.0}
+    free = checked.admit(5, {**values, "select.by": "margin"})
+    assert free.inherited == start.plan.slice(0, start.releases[0]).merged()
+    assert not free.full_plan.part("private")
+    assert free.planned_epsilon == epsilon_of(free.inherited, delta=1e-5) <= 1.0
+    asking = checked.admit(6, {**values, "select.by": "near_private"})
+    assert 3.0 * (1 - 1e-5) < asking.planned_epsilon <= 3.0
+    assert asking.inherited == free.inherited
+    none = checked.admit(7, {**values, "select.by": "random", "finetune.recipe": "labels_only"})
+    assert (none.inherited, none.planned_epsilon) == (Plan(), 0.0)
+    again = type(asking).from_json(asking.to_json())
+    assert (again, again.inherited, again.releases) == (asking, asking.inherited, ())
+    assert type(start).from_json(start.to_json()).releases == start.releases
+
+
+def test_the_price_of_the_study_has_each_run_once(check):
+    checked = check({})
+    summary = summarize_plan(checked)
+    tasks = [*checked.start_tasks, *checked.sample[:4]]
+    plan = Plan(tuple(run for task in tasks for run in task.full_plan.runs))
+    assert summary.composed_epsilon == epsilon_of(plan, delta=1e-5)
+    assert summary.num_trials == 4
+    assert (summary.modes["select"], summary.modes["public"]) == (None, None)
+    assert summary.modes["composed"].epsilon == 8.0
+
+
+def test_a_spec_survives_its_file(check):
+    spec = check({}).spec
+    assert SweepSpec.from_yaml(spec.to_yaml()) == spec
+    assert "start" not in SweepSpec(**changed({"start": None})).to_dict()

@@ -1,0 +1,177 @@
+"""Active learning on images: what it asks for, what it buys, what it draws, what it resumes."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dpsweep.errors import CheckpointError
+from dpsweep.hyperparameters import resolve
+from dpsweep.privacy.budget import PrivacyBudget
+from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
+from dpsweep.spec import DataSpec
+from dpsweep.trainables.active_learning import ActiveLearning, build_start
+from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore
+from dpsweep.trainables.data import SweepData, load_dataset
+from dpsweep.trainables.dp_sgd import DPSGD
+from dpsweep.trainables.embeddings import embed
+from dpsweep.trainables.method import PlanContext, RunContext
+from dpsweep.trainables.starts import Starts, release_name
+
+START = Plan((EventRun(PoissonGaussian(2.0, 0.1), 20),))
+MODEL = resolve(DPSGD.hyperparameters, {"model.name": "tanh_cnn"})
+GIVEN = {
+    "start.epsilon": 1.0,
+    "labels.max": 40,
+    "select.candidates": 200,
+    "select.clusters": 8,
+    "finetune.distill_epochs": 2,
+    "finetune.epochs": 3,
+}
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> SweepData:
+    public = {"fraction": 0.5, "pollution": {"records": 50, "kinds": ["noise"]}}
+    validation = {"fraction": 0.2, "visibility": "public"}
+    data = load_dataset(DataSpec(dataset="digits", validation=validation, public=public))
+    network = build_start(MODEL, data.info, seed=77)
+    path = tmp_path_factory.mktemp("start")
+    saved = Checkpoint(7, None, 0, 7, {}, {"model": network.state_dict()})
+    CheckpointStore(path).save(release_name(7), saved)
+    return replace(data, starts=Starts(MODEL, {(0, 1.0): (path, release_name(7))}))
+
+
+def prepared(data: SweepData, **given: Any) -> tuple[ActiveLearning, Plan]:
+    named = {key.replace("__", "."): value for key, value in given.items()}
+    hparams = resolve(ActiveLearning.hyperparameters, {**GIVEN, **named})
+    context = PlanContext(PrivacyBudget(4.0, 1e-5), "rdp", 500, starts={(0, 1.0): START})
+    plan = ActiveLearning.plan(hparams, context)
+    instance = ActiveLearning()
+    instance.prepare(data, hparams, plan, RunContext(0, 3))
+    return instance, plan
+
+
+def rows_of(instance: ActiveLearning) -> list[int]:
+    return sorted(instance.state_dict()["rows"].tolist())
+
+
+@pytest.mark.parametrize("by", ["random", "entropy", "margin", "diverse_public", "near_private"])
+def test_each_selector_buys_what_it_may_and_no_more(digits: SweepData, by: str) -> None:
+    instance, plan = prepared(digits, select__by=by)
+    assert instance.public_scores() == {"labels": 0.0}
+    instance.run(0, len(plan) - 3)
+    assert instance.public_scores()["labels"] == 0  # distilled, and nobody asked yet
+    instance.run(len(plan) - 3, len(plan))
+    assert len(set(rows_of(instance))) == 40
+    assert digits.polluted is not None
+    share = digits.polluted[rows_of(instance)].mean()
+    assert instance.public_scores() == {"labels": 40.0, "polluted_share": share}
+
+
+def test_labels_that_are_not_bought_change_nothing(digits: SweepData) -> None:
+    def weights(data: SweepData) -> torch.Tensor:
+        instance, plan = prepared(data)
+        instance.run(0, len(plan))
+        parts = [value.flatten() for value in instance.export().state_dict().values()]
+        return torch.cat([*parts, torch.tensor(rows_of(instance), dtype=torch.float32)])
+
+    first = weights(digits)
+    inputs, labels = digits.parts["public"]
+    others = np.setdiff1d(np.arange(len(labels)), first[-40:].long().numpy())
+    hidden = labels.copy()
+    hidden[others] = (hidden[others] + 1) % 10
+    changed = replace(digits, parts={**digits.parts, "public": (inputs, hidden)})
+    assert torch.equal(weights(changed), first)
+    hidden[first[-40:].long().numpy()] = 0
+    assert not torch.equal(weights(changed), first)
+
+
+def test_uncertain_records_are_bought_first(digits: SweepData) -> None:
+    instance, plan = prepared(digits, select__by="margin")
+    instance.run(0, len(plan))
+    _, logits = embed(instance._start, instance._public, block=64, device="cpu")
+    two = logits.topk(2).values
+    margins = two[:, 0] - two[:, 1]
+    kept = torch.ones(len(margins), dtype=torch.bool)
+    kept[rows_of(instance)] = False
+    assert margins[rows_of(instance)].max() <= margins[kept].min()
+
+
+@pytest.mark.parametrize("recipe", ["distill", "plain", "labels_only"])
+def test_recipes_start_where_they_say(digits: SweepData, recipe: str) -> None:
+    instance, plan = prepared(digits, finetune__recipe=recipe)
+    assert [run.phase for run in plan.runs] == (
+        ["distill", "finetune"] if recipe == "distill" else ["finetune"]
+    )
+    start, model = instance._start.state_dict(), instance._model.state_dict()
+    is_same = all(torch.equal(start[name], model[name]) for name in start)
+    assert is_same is (recipe == "plain")
+
+
+def test_distilling_makes_the_network_say_what_the_start_says(digits: SweepData) -> None:
+    instance, plan = prepared(digits, finetune__distill_epochs=30, finetune__lr=0.003)
+    instance.run(0, 30)
+    _, said = embed(instance._start, instance._public, block=64, device="cpu")
+    _, says = embed(instance._model, instance._public, block=64, device="cpu")
+    assert float((said.argmax(1) == says.argmax(1)).float().mean()) > 0.9
+    assert len(plan) == 33
+
+
+@pytest.mark.parametrize("position", [1, 2, 4, 6])
+def test_a_resumed_trial_never_asks_twice(digits: SweepData, position: int) -> None:
+    """What was released is in its state; what is public is computed again, bit by bit."""
+    first, plan = prepared(digits, select__by="near_private")
+    first.run(0, position)
+    state = copy.deepcopy(first.state_dict())
+    first.run(position, len(plan))
+    second, _ = prepared(digits, select__by="near_private")
+    second.load_state_dict(state)
+    if position >= 2:
+        digits_without = replace(
+            digits, parts={**digits.parts, "private": (np.full((3, 1, 8, 8), np.nan), np.zeros(3))}
+        )
+        second._data = digits_without
+    second.run(position, len(plan))
+    if position >= 2:  # then nothing secret is left to happen
+        assert rows_of(first) == rows_of(second)
+        for mine, theirs in zip(
+            first.export().parameters(), second.export().parameters(), strict=True
+        ):
+            assert torch.equal(mine, theirs)
+    assert second.public_scores()["labels"] == 40
+
+
+def test_the_release_is_what_the_trial_starts_from(digits: SweepData, tmp_path: Path) -> None:
+    expected = build_start(MODEL, digits.info, seed=77).state_dict()
+    started = prepared(digits)[0]._start.state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in started.items())
+    with pytest.raises(CheckpointError, match="run 1 of the start has released nothing at 1"):
+        prepared(digits, start__run=1)
+    lost = Starts(MODEL, {(0, 1.0): (tmp_path, release_name(7))})
+    with pytest.raises(CheckpointError, match="has no release release-000007"):
+        prepared(replace(digits, starts=lost))
+
+
+def test_pictures_show_bought_records_only(digits: SweepData, tmp_path: Path) -> None:
+    instance, plan = prepared(digits)
+    assert instance.pictures(tmp_path) == []
+    instance.run(0, len(plan))
+    (path,) = instance.pictures(tmp_path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert instance.public_scores()["labels"] == 40
+
+
+def test_the_export_scores_as_the_trial_does(digits: SweepData) -> None:
+    instance, plan = prepared(digits)
+    instance.run(0, len(plan))
+    inputs, labels = digits.parts["validation"]
+    outputs = instance.export()(torch.from_numpy(inputs))
+    share = float((outputs.argmax(1).numpy() == labels).mean())
+    assert instance.evaluate("validation")["accuracy"] == pytest.approx(share)

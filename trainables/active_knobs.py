@@ -1,0 +1,158 @@
+"""What a configuration of active learning may vary, and which of its numbers fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dpsweep.hyperparameters import Hyperparameter
+
+if TYPE_CHECKING:
+    from dpsweep.trainables.data import DatasetInfo
+
+START_HYPERPARAMETERS = (
+    Hyperparameter(
+        "start.epsilon",
+        "float",
+        None,
+        "Which release of the section start a trial starts from, by its epsilon; a method that "
+        "asks private records something needs one below privacy.trial_epsilon.",
+        low=0,
+        open_low=True,
+        optional=True,
+        changes_privacy=True,
+    ),
+    Hyperparameter(
+        "start.run", "int", 0, "Which run of the start, from 0.", low=0, changes_privacy=True
+    ),
+)
+SELECT_HYPERPARAMETERS = (
+    Hyperparameter(
+        "select.by",
+        "str",
+        "diverse_public",
+        "Which public records get a label: random; the most uncertain by entropy or margin; "
+        "diverse_public, clusters of uncertain ones; near_private, those that most private records "
+        "are nearest to.",
+        choices=("random", "entropy", "margin", "diverse_public", "near_private"),
+        changes_privacy=True,
+    ),
+    Hyperparameter("labels.max", "int", 1000, "Labels that a trial may buy.", low=1),
+    Hyperparameter(
+        "select.uncertainty",
+        "str",
+        "margin",
+        "What makes a record uncertain for diverse_public and near_private.",
+        choices=("entropy", "margin"),
+    ),
+    Hyperparameter(
+        "select.candidates",
+        "int",
+        5000,
+        "Most uncertain public records that diverse_public and near_private choose among (k).",
+        low=1,
+    ),
+    Hyperparameter(
+        "select.components", "int", 10, "Principal components to compare records in (p).", low=1
+    ),
+    Hyperparameter("select.clusters", "int", 100, "Clusters of diverse_public (N_cluster).", low=1),
+    Hyperparameter(
+        "select.each",
+        "int",
+        None,
+        "Labels for each cluster (N_each); where absent, as many as labels.max allows.",
+        low=1,
+        optional=True,
+    ),
+    Hyperparameter(
+        "select.voters",
+        "str",
+        "all",
+        "near_private: the private records that count: all; threshold: those no more certain than "
+        "the candidates; top_k: the k most uncertain ones, with noise for sensitivity 2.",
+        choices=("all", "threshold", "top_k"),
+    ),
+    Hyperparameter(
+        "split.pca",
+        "float",
+        0.5,
+        "near_private: share of the epsilon that the start leaves which goes to the PCA; the rest "
+        "goes to the counts.",
+        low=0.01,
+        high=0.99,
+        changes_privacy=True,
+    ),
+    Hyperparameter(
+        "split.rule",
+        "str",
+        "tight",
+        "near_private: sum adds up epsilons and deltas, as the paper does; tight composes all "
+        "events, which leaves more.",
+        choices=("tight", "sum"),
+        changes_privacy=True,
+    ),
+)
+FINETUNE_HYPERPARAMETERS = (
+    Hyperparameter(
+        "finetune.recipe",
+        "str",
+        "distill",
+        "distill: a fresh network learns what the start says of all public records, then the "
+        "labels; plain: the start itself learns the labels; labels_only: a fresh network does.",
+        choices=("distill", "plain", "labels_only"),
+    ),
+    Hyperparameter("finetune.distill_epochs", "int", 10, "Passes over the public records.", low=1),
+    Hyperparameter("finetune.epochs", "int", 20, "Passes over the labelled records.", low=1),
+    Hyperparameter("finetune.lr", "float", 1e-3, "Learning rate of Adam.", low=0, open_low=True),
+    Hyperparameter("finetune.batch", "int", 64, "Records of a batch.", low=1),
+    Hyperparameter(
+        "finetune.replay",
+        "float",
+        1.0,
+        "Weight of what the start says of other public records, beside the labels.",
+        low=0,
+    ),
+    Hyperparameter(
+        "finetune.temperature", "float", 1.0, "Of the start's soft labels.", low=0, open_low=True
+    ),
+)
+
+
+def selection_problems(
+    values: Mapping[str, Sequence[Any]], info: DatasetInfo
+) -> list[tuple[str, str, str]]:
+    """Return what no trial could run, as ``Method.preflight`` does.
+
+    Args:
+        values: What each hyperparameter of active learning can be.
+        info: Shapes and declared sizes of the data.
+    """
+    problems = []
+
+    kinds = values["select.by"]
+    needs_start = set(kinds) != {"random"} or set(values["finetune.recipe"]) != {"labels_only"}
+    if needs_start and None in values["start.epsilon"]:
+        what = "is not given, and trials start from a release of the start"
+        problems.append(("start.epsilon", what, "name one of start.epsilons"))
+    if info.num_public == 0:
+        what = "there is no public record to label"
+        problems.append(("method", what, "set data.public.fraction"))
+    largest, smallest = max(values["labels.max"]), min(values["labels.max"])
+    if info.num_public and largest > info.num_public:
+        what = f"{largest:g} is more than the {info.num_public} public records"
+        problems.append(("labels.max", what, "lower it, or raise data.public.fraction"))
+    if not {"diverse_public", "near_private"} & set(kinds):
+        return problems
+    most = min(min(values["select.candidates"]), info.num_public)
+    if smallest > most:
+        what = f"{most:g} candidates are fewer than the {smallest:g} labels wanted of them"
+        problems.append(("select.candidates", what, "raise it, or lower labels.max"))
+    each = [count for count in values["select.each"] if count is not None]
+    clusters = min(values["select.clusters"])
+    if "diverse_public" in kinds and clusters > largest:
+        what = f"{clusters:g} clusters are more than the {largest:g} labels"
+        problems.append(("select.clusters", what, "at most labels.max"))
+    elif "diverse_public" in kinds and each and clusters * min(each) > largest:
+        what = f"{clusters:g} clusters with {min(each):g} labels each are over labels.max"
+        problems.append(("select.each", what, "raise labels.max, or leave select.each out"))
+    return problems

@@ -1,0 +1,445 @@
+"""Active learning on public records: a private model says which of them are worth a label.
+
+Zhao et al. 2020, "Improving Differentially Private Models with Active Learning"
+(https://arxiv.org/abs/1910.01177). Loads no torch until ``prepare``, so that plans can be made and
+checked without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from dpsweep.errors import BadInputError
+from dpsweep.hyperparameters import Hyperparameter
+from dpsweep.privacy.accountants import AccountantName
+from dpsweep.privacy.budget import PrivacyBudget
+from dpsweep.privacy.events import EventRun, Gaussian, Laplace, NonPrivate, Plan
+from dpsweep.privacy.randomness import public_seed, secret_numpy_generator
+from dpsweep.trainables.active_knobs import (
+    FINETUNE_HYPERPARAMETERS,
+    SELECT_HYPERPARAMETERS,
+    START_HYPERPARAMETERS,
+    selection_problems,
+)
+from dpsweep.trainables.classifier import TRAIN_REPEAT
+from dpsweep.trainables.method import Method, PlanContext, RunContext, target_budget
+from dpsweep.trainables.private_query import PCA, VOTES, split_query, sum_rule_epsilon
+from dpsweep.trainables.starts import ReleaseKey
+
+if TYPE_CHECKING:
+    import torch
+
+    from dpsweep.trainables.data import DatasetInfo, SweepData
+
+DISTILL, FINETUNE = "distill", "finetune"
+_BLOCK = 512  # records that are looked at at once
+_WITHOUT_COMPONENTS = {"random", "entropy", "margin"}
+
+
+def build_start(
+    hparams: Mapping[str, Any],
+    info: DatasetInfo,
+    *,
+    seed: int,
+    pretrained: Path | None = None,
+    is_initial: bool = True,
+) -> torch.nn.Module:
+    """Return the network of a start on the CPU.
+
+    Args:
+        hparams: Of dp_sgd, all of them.
+        info: Of the data.
+        seed: Of its initial weights.
+        pretrained: What ``model.checkpoint: pretrain`` stands for.
+        is_initial: False if weights follow: none are read from a checkpoint.
+    Raises:
+        BadInputError: The network cannot be built.
+    """
+    from dpsweep.trainables.models import build_model
+    from dpsweep.trainables.weights import PRETRAIN, checkpoint_of
+
+    checkpoint = hparams["model.checkpoint"]
+    if checkpoint == PRETRAIN and not is_initial:
+        checkpoint = None  # only its weights would differ
+    return build_model(
+        hparams["model.name"],
+        info,
+        norm=hparams["model.norm"],
+        seed=seed,
+        checkpoint=checkpoint_of(checkpoint, pretrained),
+        image_size=hparams["model.image_size"],
+        is_initial=is_initial,
+    )
+
+
+class ActiveLearning(Method):
+    """A released private model, improved on public records that are labelled at its request.
+
+    The selectors of Zhao et al. (2020), sections 3.1 to 3.3. The network is the start's.
+
+    Guarantees:
+        Private records are read by ``near_private`` alone: position 0 releases the second moment
+        of their embeddings, clipped to norm 1, with symmetric Gaussian noise (sensitivity 1, DP-PCA
+        by Analyze Gauss), position 1 the numbers of private records that are nearest to each
+        candidate, with Laplace noise of ``event.scale`` times their sensitivity: 1, or 2 for
+        ``top_k``, where one record moves two counts (the paper charges 1 there). Both are under
+        add-or-remove-one, over all private records. Everything else (other selectors, labels,
+        distillation, finetuning) is a function of public records, public seeds and released
+        models: its positions are on public records and cost nothing. The model that a trial starts
+        from is paid for by the start, and in the epsilon of every trial. Not covered: the privacy
+        of public records, and of the people who label them.
+    """
+
+    name: ClassVar[str] = "active_learning"
+    uses_start: ClassVar[bool] = True
+    public_metrics: ClassVar[tuple[str, ...]] = ("labels", "polluted_share")
+    hyperparameters: ClassVar[tuple[Hyperparameter, ...]] = (
+        *START_HYPERPARAMETERS,
+        *SELECT_HYPERPARAMETERS,
+        *FINETUNE_HYPERPARAMETERS,
+        TRAIN_REPEAT,
+    )
+
+    @classmethod
+    def starts_from(cls, hparams: Mapping[str, Any]) -> ReleaseKey | None:
+        """Return the release; None where neither records nor network are chosen by it."""
+        if hparams["finetune.recipe"] == "labels_only" and hparams["select.by"] == "random":
+            return None
+        return int(hparams["start.run"]), float(hparams["start.epsilon"] or 0.0)
+
+    @classmethod
+    def plan(cls, hparams: Mapping[str, Any], context: PlanContext) -> Plan:
+        """Return what near_private asks of private records, then passes over public ones.
+
+        Raises:
+            InfeasibleBudgetError: The start leaves nothing to ask with.
+        """
+        private = Plan(())
+        key = cls.starts_from(hparams)
+        if key is not None and hparams["select.by"] == "near_private":
+            private = split_query(
+                context.starts[key].merged(),
+                hparams["split.pca"],
+                hparams["split.rule"],
+                target_budget(None, context.budget),
+                context.accountant,
+            )
+        runs = [EventRun(NonPrivate(), hparams["finetune.epochs"], FINETUNE, "public")]
+        if hparams["finetune.recipe"] == "distill":
+            epochs = hparams["finetune.distill_epochs"]
+            runs.insert(0, EventRun(NonPrivate(), epochs, DISTILL, "public"))
+        return private + Plan(tuple(runs))
+
+    @classmethod
+    def plan_facts(
+        cls, plan: Plan, inherited: Plan, budget: PrivacyBudget, accountant: AccountantName
+    ) -> dict[str, float]:
+        """Return the epsilon by the paper's sum rule, beside the composed one."""
+        query = plan.part("private")
+        if not query:
+            return {}
+        by_sum = sum_rule_epsilon(inherited, query, delta=budget.delta, accountant=accountant)
+        return {"sum_rule_epsilon": by_sum}
+
+    @classmethod
+    def preflight(
+        cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo
+    ) -> list[tuple[str, str, str]]:
+        """Return what no trial could run: no release named, numbers that do not fit together."""
+        found = {h.name: list(values.get(h.name, [h.default])) for h in cls.hyperparameters}
+        return selection_problems(found, info)
+
+    @classmethod
+    def start_problems(
+        cls,
+        values: Mapping[str, Sequence[Any]],
+        info: DatasetInfo,
+        start: Mapping[str, Any],
+    ) -> list[tuple[str, str, str]]:
+        """Return networks of the start without embeddings, or with smaller ones than compared."""
+        from dpsweep.trainables.embeddings import last_linear
+
+        try:
+            size = last_linear(build_start(start, info, seed=0, is_initial=False)).in_features
+        except BadInputError as error:
+            key = "start.hyperparameters.model.name"
+            return [(key, error.message, error.fix or "use another network")]
+        default = next(h.default for h in cls.hyperparameters if h.name == "select.components")
+        most = max(values.get("select.components", [default]))
+        if most <= size or set(values.get("select.by", ["diverse_public"])) <= _WITHOUT_COMPONENTS:
+            return []
+        what = f"{most:g} components cannot be had of embeddings with {size} numbers"
+        return [("search.space.select.components", what, f"at most {size}")]
+
+    def prepare(
+        self, data: SweepData, hparams: Mapping[str, Any], plan: Plan, context: RunContext
+    ) -> None:
+        """Build the network and load the release; no private record is read.
+
+        Raises:
+            CheckpointError: The release is missing or damaged.
+            ValueError: The plan holds an event that is not this method's.
+        """
+        from dpsweep.trainables.data import part_tensors
+        from dpsweep.trainables.distillation import SoftTrainer
+        from dpsweep.trainables.label_oracle import LabelOracle
+
+        for run in plan.runs:
+            if run.phase not in (PCA, VOTES, DISTILL, FINETUNE):
+                raise ValueError(f"{self.name} cannot execute {run.event}")
+        self._data, self._hparams, self._plan, self._context = data, dict(hparams), plan, context
+        self._phases = [(run, index) for run in plan.runs for index in range(run.count)]
+        self._position = 0
+        self._public = part_tensors(data, "public")[0]
+        self._oracle = LabelOracle(data.parts["public"][1], most=hparams["labels.max"])
+        self._start = self._build(is_initial=False)
+        key = self.starts_from(hparams)
+        state = data.starts.model_state(key) if data.starts is not None and key else None
+        if state is not None:
+            self._start.load_state_dict(state)
+        self._model = self._build()
+        if hparams["finetune.recipe"] == "plain":
+            self._model.load_state_dict(self._start.state_dict())
+        self._trainer = SoftTrainer(
+            self._model,
+            self._public,
+            lr=hparams["finetune.lr"],
+            batch=hparams["finetune.batch"],
+            seed=self._seed("finetuning"),
+            device=context.device,
+            temperature=hparams["finetune.temperature"],
+        )
+        self._noise = secret_numpy_generator()
+        self._directions: torch.Tensor | None = None
+        self._rows: torch.Tensor | None = None
+        self._central: torch.Tensor | None = None
+        self._targets: torch.Tensor | None = None
+
+    def _build(self, *, is_initial: bool = True) -> torch.nn.Module:
+        """Return the start's network on the device, with the initial weights of this trial."""
+        assert self._data.starts is not None
+        model = build_start(
+            self._data.starts.hparams,
+            self._data.info,
+            seed=self._seed("initial weights"),
+            pretrained=self._data.pretrained,
+            is_initial=is_initial,
+        )
+        return model.to(self._context.device)
+
+    def _seed(self, purpose: str) -> int:
+        return public_seed(self._context.study_seed, self._context.trial, purpose)
+
+    def run(self, start: int, stop: int) -> None:
+        """Execute positions ``start`` to ``stop - 1``.
+
+        Raises:
+            ValueError: The positions are not the next ones of this method's plan.
+        """
+        if start != self._position or not start <= stop <= len(self._phases):
+            raise ValueError(
+                f"cannot run positions {start} to {stop}: at {self._position} of "
+                f"{len(self._phases)}"
+            )
+        for position in range(start, stop):
+            run, index = self._phases[position]
+            if run.phase == PCA:
+                assert isinstance(run.event, Gaussian)
+                self._release_directions(run.event)
+            elif run.phase == VOTES:
+                assert isinstance(run.event, Laplace)
+                self._release_votes(run.event)
+            elif run.phase == DISTILL:
+                self._trainer.distill_epoch(self._soft_labels, index)
+            else:
+                self._learn_labels(index)
+            self._position = position + 1
+
+    def _release_directions(self, event: Gaussian) -> None:
+        """DP-PCA of the private embeddings: the one place where their moment is looked at."""
+        import torch
+
+        from dpsweep.trainables.dp_pca import principal_components, second_moment, symmetric_noise
+        from dpsweep.trainables.embeddings import embed
+
+        rows, _ = embed(self._start, self._private, block=_BLOCK, device=self._context.device)
+        moment = second_moment(rows)
+        noise = symmetric_noise(len(moment), event.noise_multiplier, self._noise)
+        self._directions = principal_components(
+            moment + noise.to(torch.float64), int(self._hparams["select.components"])
+        )
+
+    def _release_votes(self, event: Laplace) -> None:
+        """Let private records vote for candidates, and keep those with the most noisy votes."""
+        from dpsweep.trainables import nearest_votes as votes
+        from dpsweep.trainables.embeddings import embed
+        from dpsweep.trainables.selectors import most_uncertain, uncertainty
+
+        assert self._directions is not None
+        device, kind = self._context.device, self._hparams["select.voters"]
+        by, wanted = self._hparams["select.uncertainty"], int(self._hparams["select.candidates"])
+        public, logits = embed(self._start, self._public, block=_BLOCK, device=device)
+        doubt = uncertainty(logits, by)
+        candidates = most_uncertain(doubt, wanted)
+        private, logits = embed(self._start, self._private, block=_BLOCK, device=device)
+        may_vote = votes.voters(
+            kind,
+            uncertainty(logits, by),
+            threshold=float(doubt[candidates[-1]]),
+            k=wanted,
+        )
+        chosen = votes.nearest(
+            private[may_vote].double() @ self._directions,
+            public[candidates].double() @ self._directions,
+        )
+        counts = votes.counts(chosen, len(candidates))
+        noisy = votes.noisy_counts(counts, event.scale * votes.SENSITIVITY[kind], self._noise)
+        self._rows = candidates[votes.largest(noisy, int(self._hparams["labels.max"]))]
+        self._central = self._rows[:100]
+
+    @property
+    def _private(self) -> torch.Tensor:
+        from dpsweep.trainables.data import part_tensors
+
+        return part_tensors(self._data, "private")[0]
+
+    @property
+    def _soft_labels(self) -> torch.Tensor:
+        """What the start says of all public records, float32 (records, classes)."""
+        from dpsweep.trainables.distillation import soft_labels
+
+        if self._targets is None:
+            self._targets = soft_labels(
+                self._start,
+                self._public,
+                temperature=self._hparams["finetune.temperature"],
+                block=_BLOCK,
+                device=self._context.device,
+            )
+        return self._targets
+
+    def _learn_labels(self, epoch: int) -> None:
+        if self._rows is None:
+            self._select()
+        assert self._rows is not None
+        labels = self._oracle.buy(self._rows)
+        is_alone = self._hparams["finetune.recipe"] == "labels_only"
+        targets = None if is_alone else self._soft_labels
+        replay = 0.0 if is_alone else float(self._hparams["finetune.replay"])
+        self._trainer.label_epoch(self._rows, labels, targets, replay, epoch)
+
+    def _select(self) -> None:
+        """Choose by public records and the released model alone."""
+        from dpsweep.trainables.embeddings import embed
+        from dpsweep.trainables.selectors import (
+            diverse_public,
+            most_uncertain,
+            random_rows,
+            uncertainty,
+        )
+
+        hparams, num = self._hparams, int(self._hparams["labels.max"])
+        kind = hparams["select.by"]
+        if kind == "random":
+            self._rows = random_rows(len(self._public), num, self._seed("labels"))
+            self._central = self._rows[:100]
+            return
+        device = self._context.device
+        rows, logits = embed(self._start, self._public, block=_BLOCK, device=device)
+        if kind != "diverse_public":
+            self._rows = most_uncertain(uncertainty(logits, kind), num)
+            self._central = self._rows[:100]
+            return
+        clusters = min(int(hparams["select.clusters"]), num)
+        each = hparams["select.each"] or num // clusters
+        found = diverse_public(
+            rows,
+            uncertainty(logits, hparams["select.uncertainty"]),
+            num_uncertain=int(hparams["select.candidates"]),
+            num_components=int(hparams["select.components"]),
+            num_clusters=clusters,
+            num_each=int(each),
+            seed=self._seed("clusters"),
+        )
+        self._rows, self._central = found.rows[:num], found.central
+
+    def evaluate(self, part: str) -> dict[str, float]:
+        """Return accuracy (share in [0, 1]) and mean loss (nats) on a part of the data.
+
+        Raises:
+            DataError: The part has no record.
+        """
+        from dpsweep.trainables.tasks import score
+
+        return score(self._model, self._data, part, block=_BLOCK, device=self._context.device)
+
+    def public_scores(self) -> dict[str, float]:
+        """Return how many labels were bought, and how many of them for pollution."""
+        if self._rows is None:
+            return {"labels": 0.0}
+        found = {"labels": float(self._oracle.num_bought)}
+        if self._data.polluted is not None:
+            found["polluted_share"] = float(self._data.polluted[self._rows.numpy()].mean())
+        return found
+
+    def pictures(self, directory: Path) -> list[Path]:
+        """Draw the first or most central records that were labelled (figure 4b of the paper).
+
+        A frame is green where the start says what the label says, else red. Records without a
+        bought label are left out, and so is everything where records are no images.
+        """
+        import torch
+
+        from dpsweep.trainables.picture_sheet import picture_sheet
+
+        if self._central is None or self._public.dim() != 4 or self._public.shape[1] not in (1, 3):
+            return []
+        rows = self._central[torch.isin(self._central, torch.from_numpy(self._oracle.bought))]
+        if not len(rows):
+            return []
+        images = self._public[rows].float()
+        low, high = float(self._public.min()), float(self._public.max())
+        path = picture_sheet(
+            directory / "labelled.png",
+            (images - low) / max(high - low, 1e-12),
+            self._soft_labels[rows].argmax(dim=1),
+            self._oracle.buy(rows),
+            class_names=self._data.info.class_names,
+            title=f"{self._hparams['select.by']}: what the start says of records it had labelled",
+        )
+        return [path]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return networks, optimizer, position, directions and rows, all released or public."""
+        from dpsweep.trainables.classifier import copy_to_cpu
+
+        state = {
+            "model": self._model.state_dict(),
+            "optimizer": self._trainer.state_dict(),
+            "position": self._position,
+            "directions": self._directions,
+            "rows": self._rows,
+            "central": self._central,
+            "bought": self._oracle.num_bought > 0,
+        }
+        return dict(copy_to_cpu(state))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``state_dict`` returned; secret randomness goes on afresh."""
+        self._model.load_state_dict(state["model"])
+        self._trainer.load_state_dict(state["optimizer"])
+        self._position = int(state["position"])
+        self._directions, self._rows = state["directions"], state["rows"]
+        self._central = state["central"]
+        if state["bought"]:
+            self._oracle.restore(self._rows)
+
+    def export(self) -> torch.nn.Module:
+        """Return the improved network on the CPU and in eval mode."""
+        model = self._build(is_initial=False).cpu()
+        model.load_state_dict({k: v.cpu() for k, v in self._model.state_dict().items()})
+        for parameter in model.parameters():
+            parameter.requires_grad_(False)
+        return model.eval()
