@@ -20,6 +20,7 @@ PAPERS = Registry(
     "paper",
     {
         "golatkar2022": "dpsweep.search_spaces.golatkar2022:PRESETS",
+        "luo2021": "dpsweep.search_spaces.luo2021:PRESETS",
         "tramer2021": "dpsweep.search_spaces.tramer2021:PRESETS",
     },
     group="dpsweep.presets",

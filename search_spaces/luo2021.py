@@ -1,0 +1,192 @@
+"""Presets of Luo et al. 2021, sparse network finetuning: tables 1 to 3, figures 3 and 4.
+
+https://arxiv.org/abs/2103.01294. One study per row of the table, each over the same budgets and
+repetitions, so that `dpsweep report` can put them side by side; and one study that searches the
+learning rates of all rows on one grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dpsweep.search_spaces.presets import Preset
+from dpsweep.search_spaces.sparse import WHY
+
+SOURCE = "Luo et al. 2021, https://arxiv.org/abs/2103.01294."
+BUDGETS = {"choice": [0.5, 1, 1.5]}
+REPEATS = {"choice": [0, 1, 2]}
+_HAS_BODY = {"sparse.train": ["cls+norm", "cls+conv", "all", "full", "scratch"]}
+
+RECIPE = (
+    "The recipe is the paper's (C 1, momentum .9, one learning rate for the classifier and one for "
+    "the rest, linear warm-up, then cosine) but for its length: 300 steps of 256 examples, where "
+    "the paper takes 200 epochs of 5,000. Its accuracies on CIFAR-10 do not apply here."
+)
+_PARTS = """\
+  validation:                  # what learning rates are compared on
+    fraction: 0.1
+    visibility: exact          # private, and their scores are exact: no guarantee covers them
+  test: {visibility: public}   # scored once, at the end of a trial
+  public: {fraction: 0.02}     # declared public: what `dpsweep layers` reads
+"""
+_WHY = {
+    **WHY,
+    "model.name": "ten layers with GroupNorm; or any network of timm",
+    "model.checkpoint": "what the section above has trained on public classes",
+    "noise.target_epsilon": "the noise is the least that stays within it",
+    "train.max_steps": "optimizer steps",
+    "train.repeat": "numbers the repetitions: other initial weights of what starts anew",
+    "batch.physical": "examples at a time, for memory; no effect on results",
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A public network and a private task.
+
+    Attributes:
+        about: What they are.
+        data: The ``data`` section.
+        pretrain: The ``pretrain`` section, or empty.
+        space: What every study on it has in ``search.space``.
+        best: Row -> the rates of the classifier and of the rest that the search found.
+    """
+
+    about: str
+    data: str
+    pretrain: str
+    space: Mapping[str, Any]
+    best: Mapping[str, tuple[float, float | None]]
+
+
+#: Row -> ``sparse.train`` and ``sparse.density``.
+ROWS: Mapping[str, tuple[str, float | None]] = {
+    "cls": ("cls", None),
+    "cls_norm": ("cls+norm", None),
+    "cls_conv": ("cls+conv", 0.01),
+    "all_0001": ("all", 0.001),
+    "all_001": ("all", 0.01),
+    "all_01": ("all", 0.1),
+    "full": ("full", None),
+    "scratch": ("scratch", None),
+}
+_RECIPE = {
+    "optim.momentum": 0.9,
+    "optim.schedule": "cosine",
+    "optim.warmup_fraction": 0.05,
+    "clip.max_grad_norm": 1.0,
+    "batch.expected": 256,
+    "batch.physical": 64,
+    "train.max_steps": 300,
+}
+_FIVE_CLASSES = Setting(
+    about=(
+        "Public: five classes of Fashion-MNIST, on which a ResNet of 10 layers with GroupNorm "
+        "(1.2 million weights) learns classes and rotations. Private: the other five, 26,400 "
+        "records. The paper pre-trains on CINIC-10 or ImageNet and finetunes on CIFAR-10."
+    ),
+    data=f"""\
+  dataset: fashion_mnist       # 28x28 grey images
+  classes: [2, 3, 4, 7, 9]     # the private task: pullover, dress, coat, sneaker, ankle boot
+{_PARTS}""",
+    pretrain="""\
+  classes: [0, 1, 5, 6, 8]     # declared public by this line
+  model: small_resnet
+  objective: classes_and_rotations
+  augment: true
+  epochs: 8
+  lr: 0.05
+""",
+    space={"model.name": "small_resnet", "model.checkpoint": "pretrain"},
+    best={
+        "cls": (3, None),
+        "cls_norm": (1, 0.4),
+        "cls_conv": (1, 0.4),
+        "all_0001": (1, 0.4),
+        "all_001": (1, 0.4),
+        "all_01": (1, 0.4),
+        "full": (1, 0.1),
+        "scratch": (1, 0.4),
+    },
+)
+SETTINGS: Mapping[str, Setting] = {"five_classes": _FIVE_CLASSES}
+
+
+def _space(setting: Setting, **changes: Any) -> dict[str, Any]:
+    """Return the space of one study; names are written with ``__``, None leaves one out."""
+    space = {"method": "sparse", **setting.space, **_RECIPE}
+    space.update({name.replace("__", "."): domain for name, domain in changes.items()})
+    return {name: domain for name, domain in space.items() if domain is not None}
+
+
+def _rates(name: str, setting: Setting) -> Preset:
+    """Return the search for the learning rates of all rows on one grid, at epsilon 1."""
+    return Preset(
+        title="Sparse finetuning: one grid of learning rates for each method, at epsilon 1.",
+        source=SOURCE,
+        about=(
+            setting.about,
+            "The classifier alone has one rate, the others two. A row whose best is at an end of "
+            "the grid is to be searched again beyond it.",
+            RECIPE,
+        ),
+        data=setting.data,
+        pretrain=setting.pretrain,
+        space=_space(
+            setting,
+            sparse__train={"choice": ["cls", "cls+norm", "cls+conv", "all", "full", "scratch"]},
+            sparse__density={"choice": [0.001, 0.01, 0.1], "when": {"sparse.train": "all"}},
+            optim__lr={"choice": [1, 3]},
+            sparse__body_lr={"choice": [0.1, 0.4, 1.6], "when": _HAS_BODY},
+        ),
+        why=_WHY,
+        epsilon=1.0,
+        points=2,
+        then=("dpsweep report {name} --by sparse.train,sparse.density",),
+    )
+
+
+def _row(row: str, name: str, setting: Setting) -> Preset:
+    """Return one row of the table: a method at the rates that the search found for it."""
+    train, density = ROWS[row]
+    lr, body_lr = setting.best[row]
+    told = train if density is None else f"{train}, density {density:g}"
+    then = ["dpsweep report {name} --by noise.target_epsilon --over train.repeat"]
+    if train != "cls":
+        then.append("dpsweep layers {name} --figure layers.png")
+    return Preset(
+        title=f"Sparse finetuning, {told}: a row of tables 1 to 3.",
+        source=SOURCE,
+        about=(
+            setting.about,
+            f"The learning rates are the best of luo2021/rates_{name} for this row.",
+            RECIPE,
+        ),
+        data=setting.data,
+        pretrain=setting.pretrain,
+        space=_space(
+            setting,
+            sparse__train=train,
+            sparse__density=density,
+            optim__lr=lr,
+            sparse__body_lr=body_lr,
+            noise__target_epsilon=BUDGETS,
+            train__repeat=REPEATS,
+        ),
+        why=_WHY,
+        epsilon=1.5,
+        points=1,
+        then=tuple(then),
+    )
+
+
+PRESETS: Mapping[str, Preset] = {
+    **{f"rates_{name}": _rates(name, setting) for name, setting in SETTINGS.items()},
+    **{
+        f"{row}_{name}": _row(row, name, setting)
+        for name, setting in SETTINGS.items()
+        for row in setting.best
+    },
+}
