@@ -8,7 +8,7 @@ learning rates of all rows on one grid.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dpsweep.search_spaces.presets import Preset
@@ -17,7 +17,6 @@ from dpsweep.search_spaces.sparse import WHY
 SOURCE = "Luo et al. 2021, https://arxiv.org/abs/2103.01294."
 BUDGETS = {"choice": [0.5, 1, 1.5]}
 REPEATS = {"choice": [0, 1, 2]}
-_HAS_BODY = {"sparse.train": ["cls+norm", "cls+conv", "all", "full", "scratch"]}
 
 RECIPE = (
     "The recipe is the paper's (C 1, momentum .9, one learning rate for the classifier and one for "
@@ -128,23 +127,34 @@ def _rates(name: str, setting: Setting) -> Preset:
         source=SOURCE,
         about=(
             setting.about,
-            "The classifier alone has one rate, the others two. A row whose best is at an end of "
-            "the grid is to be searched again beyond it.",
+            "A row whose best is at an end of the grid is to be searched again beyond it.",
             RECIPE,
         ),
         data=setting.data,
         pretrain=setting.pretrain,
         space=_space(
             setting,
-            sparse__train={"choice": ["cls", "cls+norm", "cls+conv", "all", "full", "scratch"]},
+            sparse__train={"choice": ["cls+norm", "cls+conv", "all", "full", "scratch"]},
             sparse__density={"choice": [0.001, 0.01, 0.1], "when": {"sparse.train": "all"}},
             optim__lr={"choice": [1, 3]},
-            sparse__body_lr={"choice": [0.1, 0.4, 1.6], "when": _HAS_BODY},
+            sparse__body_lr={"choice": [0.1, 0.4, 1.6]},
         ),
         why=_WHY,
         epsilon=1.0,
         points=2,
         then=("dpsweep report {name} --by sparse.train,sparse.density",),
+    )
+
+
+def _rates_of_cls(name: str, setting: Setting) -> Preset:
+    """Return the same search for the classifier alone, which has one rate."""
+    rates = _rates(name, setting)
+    space = _space(setting, sparse__train="cls", optim__lr={"choice": [0.3, 1, 3, 9]})
+    return replace(
+        rates,
+        title="Sparse finetuning: learning rates of the classifier alone, at epsilon 1.",
+        space=space,
+        then=("dpsweep report {name} --by optim.lr",),
     )
 
 
@@ -184,6 +194,7 @@ def _row(row: str, name: str, setting: Setting) -> Preset:
 
 PRESETS: Mapping[str, Preset] = {
     **{f"rates_{name}": _rates(name, setting) for name, setting in SETTINGS.items()},
+    **{f"rates_cls_{name}": _rates_of_cls(name, setting) for name, setting in SETTINGS.items()},
     **{
         f"{row}_{name}": _row(row, name, setting)
         for name, setting in SETTINGS.items()
