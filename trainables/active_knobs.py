@@ -15,8 +15,8 @@ START_HYPERPARAMETERS = (
         "start.epsilon",
         "float",
         None,
-        "Which release of the section start a trial starts from, by its epsilon; a method that "
-        "asks private records something needs one below privacy.trial_epsilon.",
+        "Which release of the section start a trial starts from, by its epsilon; where absent, "
+        "the largest within privacy.trial_epsilon, for near_private the largest below it.",
         low=0,
         open_low=True,
         optional=True,
@@ -130,10 +130,6 @@ def selection_problems(
     problems = []
 
     kinds = values["select.by"]
-    needs_start = set(kinds) != {"random"} or set(values["finetune.recipe"]) != {"labels_only"}
-    if needs_start and None in values["start.epsilon"]:
-        what = "is not given, and trials start from a release of the start"
-        problems.append(("start.epsilon", what, "name one of start.epsilons"))
     if info.num_public == 0:
         what = "there is no public record to label"
         problems.append(("method", what, "set data.public.fraction"))

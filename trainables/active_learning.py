@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dpsweep.errors import BadInputError
+from dpsweep.errors import BadInputError, InfeasibleBudgetError
 from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.accountants import AccountantName
 from dpsweep.privacy.budget import PrivacyBudget
@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 DISTILL, FINETUNE = "distill", "finetune"
 _BLOCK = 512  # records that are looked at at once
 _WITHOUT_COMPONENTS = {"random", "entropy", "margin"}
+
+
+def _starts_from_nothing(hparams: Mapping[str, Any]) -> bool:
+    """Say whether neither the records nor the network follow from the start."""
+    return hparams["finetune.recipe"] == "labels_only" and hparams["select.by"] == "random"
 
 
 def build_start(
@@ -105,9 +110,30 @@ class ActiveLearning(Method):
     @classmethod
     def starts_from(cls, hparams: Mapping[str, Any]) -> ReleaseKey | None:
         """Return the release; None where neither records nor network are chosen by it."""
-        if hparams["finetune.recipe"] == "labels_only" and hparams["select.by"] == "random":
+        if _starts_from_nothing(hparams):
             return None
-        return int(hparams["start.run"]), float(hparams["start.epsilon"] or 0.0)
+        return int(hparams["start.run"]), float(hparams["start.epsilon"])
+
+    @classmethod
+    def complete(cls, hparams: Mapping[str, Any], context: PlanContext) -> dict[str, Any]:
+        """Choose the release where none is named; see ``Method.complete``.
+
+        Raises:
+            InfeasibleBudgetError: No release is small enough.
+        """
+        found = dict(hparams)
+        if found["start.epsilon"] is not None or _starts_from_nothing(found):
+            return found
+        cap = context.budget.target_epsilon
+        asks = found["select.by"] == "near_private"
+        within = [e for _, e in context.starts if e < cap or (e == cap and not asks)]
+        if not within:
+            raise InfeasibleBudgetError(
+                f"no release of the start is below privacy.trial_epsilon={cap:g}, so that nothing "
+                f"is left for {found['select.by']}",
+                fix="add a smaller one to start.epsilons",
+            )
+        return {**found, "start.epsilon": max(within)}
 
     @classmethod
     def plan(cls, hparams: Mapping[str, Any], context: PlanContext) -> Plan:

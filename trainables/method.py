@@ -104,6 +104,17 @@ class Method(ABC):
     uses_start: ClassVar[bool] = False
 
     @classmethod
+    def complete(cls, hparams: Mapping[str, Any], context: PlanContext) -> dict[str, Any]:
+        """Return the hyperparameters with those filled in that follow from the study.
+
+        Called before ``plan``; what it returns is what the trial has. Nothing, for most methods.
+
+        Raises:
+            InfeasibleBudgetError: The study has nothing to fill in.
+        """
+        return dict(hparams)
+
+    @classmethod
     @abstractmethod
     def plan(cls, hparams: Mapping[str, Any], context: PlanContext) -> Plan:
         """Return the privacy events of one trial, from public facts alone.

@@ -122,6 +122,7 @@ class Preflight:
             self.spec.data.validation.visibility,
             self.starts,
         )
+        hparams = method.complete(hparams, context)
         inherited = release_of(method, hparams, self.starts)
         plan = method.plan(hparams, context).merged()
         task = TrialTask(

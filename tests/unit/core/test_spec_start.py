@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from dpsweep.errors import SpecError
+from dpsweep.errors import InfeasibleBudgetError, SpecError
 from dpsweep.planning import summarize_plan
 from dpsweep.preflight import preflight
 from dpsweep.privacy.accountants import epsilon_of
@@ -106,7 +106,6 @@ def test_what_a_start_demands_of_a_spec(changes, said):
             {"search/space/start.epsilon": {"choice": [1.0, 1.5]}},
             "search.space.start.epsilon: 1.5 is not released by the start, which releases 1, 2",
         ),
-        ({"search/space/start.epsilon": None}, "search.space.start.epsilon: is not given"),
         ({"search/space/start.run": 2}, "search.space.start.run: 2 is none of the start's 2 runs"),
         (
             {"start/hyperparameters/optim.rl": 1},
@@ -181,6 +180,21 @@ def test_a_trial_inherits_its_release_and_plans_what_that_leaves(check):
     again = type(asking).from_json(asking.to_json())
     assert (again, again.inherited, again.releases) == (asking, asking.inherited, ())
     assert type(start).from_json(start.to_json()).releases == start.releases
+
+
+def test_the_release_is_the_largest_that_leaves_enough_where_none_is_named(check):
+    changes = {"start/epsilons": [2.0, 3.0], "search/space/start.epsilon": None}
+    checked = check(changes)
+    space = {name: value for name, value in checked.spec.search.space.items()}
+    found = {by: checked.admit(9, {**space, "select.by": by}) for by in ("random", "near_private")}
+    assert {by: task.hparams["start.epsilon"] for by, task in found.items()} == {
+        "random": 3.0,
+        "near_private": 2.0,
+    }
+    assert len(found["random"].inherited) > len(found["near_private"].inherited)
+    tight = check({"start/epsilons": [3.0], "search/space/start.epsilon": None})
+    with pytest.raises(InfeasibleBudgetError, match="nothing is left for near_private"):
+        tight.admit(9, {**space, "select.by": "near_private"})
 
 
 def test_the_price_of_the_study_has_each_run_once(check):
