@@ -13,6 +13,7 @@ __all__ = ["SPACES", "Parameter", "SearchSpace", "preset_spec", "preset_titles",
 SPACES = Registry(
     "recommended space",
     {
+        "active_learning": "dpsweep.search_spaces.active_learning:RECOMMENDED",
         "adamix": "dpsweep.search_spaces.adamix:RECOMMENDED",
         "bitfit": "dpsweep.search_spaces.bitfit:RECOMMENDED",
         "dp_sgd": "dpsweep.search_spaces.dp_sgd:RECOMMENDED",

@@ -22,6 +22,7 @@ PAPERS = Registry(
         "golatkar2022": "dpsweep.search_spaces.golatkar2022:PRESETS",
         "luo2021": "dpsweep.search_spaces.luo2021:PRESETS",
         "tramer2021": "dpsweep.search_spaces.tramer2021:PRESETS",
+        "zhao2020": "dpsweep.search_spaces.zhao2020:PRESETS",
     },
     group="dpsweep.presets",
 )
@@ -46,7 +47,7 @@ name: {name}
 seed: 0                        # initial weights and other public randomness; noise stays secret
 
 data:
-{data}{pretrain}
+{data}{pretrain}{start}
 privacy:
   accounting: unaccounted      # {accounting_why}
   trial_epsilon: {epsilon:<14g}# {epsilon_why}
@@ -87,6 +88,7 @@ class Preset:
         about: Paragraphs: what is varied, what the paper reports, what differs here.
         data: The ``data`` section, indented by two.
         pretrain: The ``pretrain`` section, indented by two; empty without one.
+        start: The ``start`` section, in the same way.
         space: ``search.space``; varied values as choices, so that the grid is the table's.
         why: Comment for each parameter of ``space``.
         epsilon: ``privacy.trial_epsilon``.
@@ -108,6 +110,7 @@ class Preset:
     then: tuple[str, ...] = field(default=())
     is_private: bool = True
     pretrain: str = ""
+    start: str = ""
 
 
 def preset_titles() -> dict[str, str]:
@@ -158,6 +161,7 @@ def render(preset: Preset, name: str) -> str:
         name=name,
         data=preset.data,
         pretrain=f"\npretrain:\n{preset.pretrain}" if preset.pretrain else "",
+        start=f"\nstart:\n{preset.start}" if preset.start else "",
         accounting_why=accounting_why,
         epsilon=preset.epsilon,
         epsilon_why=epsilon_why,

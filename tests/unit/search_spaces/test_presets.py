@@ -14,6 +14,7 @@ from dpsweep.errors import BadInputError
 from dpsweep.hyperparameters import resolve
 from dpsweep.preflight import read_spec
 from dpsweep.privacy.budget import PrivacyBudget
+from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.search_spaces import SPACES, SearchSpace, preset_spec, preset_titles, starter_spec
 from dpsweep.search_spaces.presets import study_name
 from dpsweep.spec import SweepSpec
@@ -93,10 +94,13 @@ def test_each_preset_has_a_plan_within_its_budget(name):
         delta=spec.privacy.delta,
         neighboring_relation=spec.privacy.neighboring_relation,
     )
-    context = PlanContext(budget, "rdp", round(total * share), "exact")
+    start = Plan((EventRun(PoissonGaussian(2.0, 0.01), 100),))
+    starts = {} if spec.start is None else dict.fromkeys(spec.start.keys, start)
+    context = PlanContext(budget, "rdp", round(total * share), "exact", starts)
     for point in (grid_of(name)[0], grid_of(name)[-1]):
         method = TRAINABLES[point.pop("method")]
-        plan = method.plan(resolve(method.hyperparameters, point), context)
+        hparams = method.complete(resolve(method.hyperparameters, point), context)
+        plan = method.plan(hparams, context)
         assert len(plan) > 0 or point.get("adamix.variant") == "only_public"
 
 
@@ -180,6 +184,33 @@ def test_the_focused_grid_is_inside_the_papers():
     best = grid_of("tramer2021/fashion_mnist")[0]
     assert best in grid_of("tramer2021/fashion_mnist_pld")
     assert spec_of("tramer2021/fashion_mnist_pld").privacy.accountant == "pld"
+
+
+def test_selectors_are_compared_from_the_same_releases():
+    assert values_of("zhao2020/selectors", "labels.max") == [500, 1000, 4000]
+    assert len(values_of("zhao2020/selectors", "select.by")) == 5
+    assert len(grid_of("zhao2020/selectors")) == 3 * 3 * 5 * 3
+    for name in ("selectors", "pollution"):
+        start = spec_of(f"zhao2020/{name}").start
+        assert (start.epsilons, start.runs) == ((2.2, 3.2), 3)
+    assert spec_of("zhao2020/pollution").data.public.pollution.records == 5000
+    pairs = {(p["select.clusters"], p["select.each"]) for p in grid_of("zhao2020/clusters")}
+    assert max(clusters * each for clusters, each in pairs) == 4000
+
+
+def test_rows_of_sparse_finetuning_differ_in_what_trains_and_its_rates():
+    names = [name for name in NAMES if name.startswith("luo2021/") and "rates" not in name]
+    assert len(names) == 8
+    first = spec_of(names[0])
+    for name in names:
+        spec = spec_of(name)
+        assert (spec.data, spec.privacy, spec.pretrain) == (
+            first.data, first.privacy, first.pretrain,
+        )  # fmt: skip
+        assert values_of(name, "noise.target_epsilon", "train.repeat") == [[0.5, 1, 1.5], [0, 1, 2]]
+        varied = {"sparse.train", "sparse.density", "sparse.body_lr", "optim.lr"}
+        same = {k: v for k, v in spec.search.space.items() if k not in varied}
+        assert same == {k: v for k, v in first.search.space.items() if k not in varied}
 
 
 def test_studies_of_one_knob_are_those_of_the_tables():

@@ -1,0 +1,65 @@
+"""Recommended search spaces of active_learning, one per dataset, beside a section start.
+
+Zhao et al. 2020 (https://arxiv.org/abs/1910.01177): labels are few, and a total epsilon is shared
+by the start and what near_private asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_CLUSTERED = {"select.by": "diverse_public"}
+_ASKING = {"select.by": "near_private"}
+
+
+def _space(**changes: Any) -> dict[str, Any]:
+    space: dict[str, Any] = {
+        "method": "active_learning",
+        "select.by": {"choice": ["margin", "diverse_public", "near_private"]},
+        "labels.max": {"choice": [500, 1000, 2000]},
+        "select.candidates": 5000,
+        "select.components": 10,
+        "select.clusters": {"choice": [50, 100, 200], "when": _CLUSTERED},
+        "split.pca": {"uniform": [0.2, 0.8], "when": _ASKING},
+        "finetune.distill_epochs": 10,
+        "finetune.epochs": {"choice": [10, 20]},
+        "finetune.lr": 0.001,
+        "finetune.replay": {"choice": [0.5, 1]},
+    }
+    return {**space, **{name.replace("__", "."): domain for name, domain in changes.items()}}
+
+
+#: Dataset name -> ``search.space`` of a spec.
+RECOMMENDED: Mapping[str, Mapping[str, Any]] = {
+    "digits": _space(
+        labels__max={"choice": [50, 100]},
+        select__candidates=300,
+        select__clusters={"choice": [10, 20], "when": _CLUSTERED},
+    ),
+    "fashion_mnist": _space(),
+    "npz": _space(),
+    "image_folder": _space(),
+}
+
+#: Why each parameter is there, for the comments of a starter spec.
+WHY: Mapping[str, str] = {
+    "method": "a released private model, improved on public records with bought labels",
+    "start.epsilon": "which release of the start; where absent, the largest that leaves enough",
+    "start.run": "which of the start's runs",
+    "select.by": "whom to label: random, entropy, margin, diverse_public, near_private",
+    "labels.max": "labels that a trial may buy",
+    "select.uncertainty": "what makes a record uncertain",
+    "select.candidates": "k: the most uncertain public records, which clusters and votes are about",
+    "select.components": "p: principal components that records are compared in",
+    "select.clusters": "N_cluster",
+    "select.each": "N_each: labels for each cluster",
+    "split.pca": "share of what the start leaves that goes to the DP-PCA; the rest to the counts",
+    "split.rule": "tight composes all events; sum adds epsilons and deltas up, as the paper",
+    "finetune.recipe": "distill, plain, or labels_only: the labels without any private model",
+    "finetune.distill_epochs": "passes over the public records, taught by the start",
+    "finetune.epochs": "passes over the labelled records",
+    "finetune.lr": "learning rate of Adam",
+    "finetune.replay": "weight of the start's opinion of other records, beside the labels",
+    "train.repeat": "numbers the repetitions: another selection seed, other initial weights",
+}

@@ -1,0 +1,164 @@
+"""Presets of Zhao et al. 2020, active learning of private models: figures 1 to 5.
+
+https://arxiv.org/abs/1910.01177. All selectors start from releases of the same private runs, so
+that they can be compared run by run at one total epsilon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dpsweep.search_spaces.active_learning import WHY
+from dpsweep.search_spaces.presets import Preset
+
+SOURCE = "Zhao et al. 2020, https://arxiv.org/abs/1910.01177."
+REPEATS = {"choice": [0, 1, 2]}
+_ALL = ["random", "entropy", "margin", "diverse_public", "near_private"]
+
+SETTING = (
+    "Private: 30,000 images of Fashion-MNIST, on which the tanh CNN of the TensorFlow Privacy "
+    "tutorial learns by DP-SGD to epsilon 3.2, with a release at 2.2. Public: 20,000 others, whose "
+    "labels are unknown until they are bought. near_private starts at 2.2 and spends the rest on "
+    "its two questions; the others start at 3.2. The paper uses MNIST and SVHN, and trains the "
+    "released network on the labels; here a fresh one is taught by it first, since finetuning it "
+    "in place hardly helps."
+)
+_DATA = """\
+  dataset: fashion_mnist       # 60000 grey 28x28 images and a test part of 10000
+  max_private: 30000           # all that is left is 34,000
+  validation:                  # what configurations are compared on
+    fraction: 0.1
+    visibility: exact          # private, and their scores are exact: no guarantee covers them
+  test: {visibility: public}   # scored once, at the end of a trial
+"""
+_PUBLIC = "  public: {fraction: 0.3333}   # 19,998 records: the pool\n"
+_POLLUTED = """\
+  public:                      # the pool: 10,002 records of the task, and others
+    fraction: 0.1667
+    pollution: {records: 5000} # digits, and images of noise
+"""
+
+
+def _start(runs: int, epsilons: str = "[2.2, 3.2]") -> str:
+    return f"""\
+  epsilons: {epsilons:<19}# the last models within each are released
+  runs: {runs:<23}# independent ones
+  hyperparameters:
+    model.name: tanh_cnn
+    optim.lr: 2
+    optim.momentum: 0.9
+    clip.max_grad_norm: 0.1
+    batch.expected: 1024
+    batch.physical: 256
+    train.epochs: 30
+"""
+
+
+def _space(**changes: Any) -> dict[str, Any]:
+    """Return the space of one study; names are written with ``__``, None leaves one out."""
+    space: dict[str, Any] = {
+        "method": "active_learning",
+        "start.run": REPEATS,
+        "train.repeat": REPEATS,
+        "select.by": {"choice": _ALL},
+        "labels.max": {"choice": [500, 1000, 4000]},
+        "select.candidates": 5000,
+        "select.components": 10,
+        "select.clusters": {"choice": [100], "when": {"select.by": "diverse_public"}},
+        "finetune.distill_epochs": 10,
+        "finetune.epochs": 20,
+        "finetune.lr": 0.001,
+        "finetune.replay": 1,
+    }
+    space.update({name.replace("__", "."): domain for name, domain in changes.items()})
+    return {name: domain for name, domain in space.items() if domain is not None}
+
+
+def _preset(
+    title: str,
+    about: str,
+    by: str,
+    space: Mapping[str, Any],
+    *,
+    start: str,
+    data: str = _DATA + _PUBLIC,
+) -> Preset:
+    return Preset(
+        title=title,
+        source=SOURCE,
+        about=(about, SETTING),
+        data=data,
+        start=start,
+        space=space,
+        why=WHY,
+        epsilon=3.2,
+        points=1,
+        then=(f"dpsweep report {{name}} --by {by} --over start.run,train.repeat",),
+    )
+
+
+PRESETS: Mapping[str, Preset] = {
+    "selectors": _preset(
+        "Accuracy against the number of labels, for each selector: figures 1 and 2.",
+        "Three private runs, three selections from each.",
+        "select.by,labels.max",
+        _space(),
+        start=_start(3),
+    ),
+    "public_only": _preset(
+        "The labels alone, without any private model: what belongs beside every figure.",
+        "A fresh network learns 500, 1,000 or 4,000 random labels. The start is there for its "
+        "network's name; no trial uses what it releases, and these cost no epsilon.",
+        "labels.max",
+        _space(
+            start__run=None,
+            train__repeat={"choice": list(range(9))},
+            select__by="random",
+            select__candidates=None,
+            select__components=None,
+            select__clusters=None,
+            finetune__recipe="labels_only",
+            finetune__distill_epochs=None,
+            finetune__replay=None,
+            finetune__epochs=60,
+        ),
+        start=_start(1),
+    ),
+    "clusters": _preset(
+        "Number of clusters against labels for each of them: figure 4a.",
+        "The paper sees more labels help, and no strong effect of how they are spread.",
+        "select.clusters,select.each",
+        _space(
+            start__run=0,
+            select__by="diverse_public",
+            labels__max=4000,
+            select__clusters={"choice": [50, 100, 200]},
+            select__each={"choice": [5, 10, 20]},
+        ),
+        start=_start(1),
+    ),
+    "split": _preset(
+        "Where near_private starts, and how it splits what is left of 3.2: figure 5.",
+        "The paper finds a start in the middle best at a fixed total.",
+        "start.epsilon,split.pca",
+        _space(
+            start__run=0,
+            start__epsilon={"choice": [1.2, 1.7, 2.2, 2.7]},
+            select__by="near_private",
+            labels__max=1000,
+            select__clusters=None,
+            split__pca={"choice": [0.2, 0.5, 0.8]},
+        ),
+        start=_start(1, "[1.2, 1.7, 2.2, 2.7]"),
+    ),
+    "pollution": _preset(
+        "A pool with records that do not belong to the task: figure 3.",
+        "A third of the pool is digits and noise. MLflow has the share of labels that they got, "
+        "`public/polluted_share`. The paper finds near_private ahead here.",
+        "select.by",
+        _space(labels__max=1000),
+        start=_start(3),
+        data=_DATA + _POLLUTED,
+    ),
+}
