@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dpsweep.errors import BadInputError
-from dpsweep.preflight import NUM_SAMPLED, Preflight
+from dpsweep.preflight import NUM_SAMPLED, Preflight, what_costs
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.filter import RenyiFilter
@@ -316,7 +316,7 @@ def _filter_figures(checked: Preflight, private: Sequence[TrialTask]) -> FilterF
     if privacy.study_epsilon is None:
         return None
     chosen = RenyiFilter.choose(
-        [task.full_plan for task in (*private, *checked.start_tasks)],
+        what_costs([task.full_plan for task in (*private, *checked.start_tasks)]),
         target_epsilon=privacy.study_epsilon,
         delta=privacy.delta,
     )

@@ -224,9 +224,8 @@ class Preflight:
             return None
         sampled = [task.full_plan for task in self.sample]
         starts = [task.full_plan for task in self.start_tasks]
-        plans = sampled + starts
         chosen = RenyiFilter.choose(
-            plans, target_epsilon=privacy.study_epsilon, delta=privacy.delta
+            what_costs(sampled + starts), target_epsilon=privacy.study_epsilon, delta=privacy.delta
         )
         before = sum(max(chosen.cost(plan).values()) for plan in starts)
         cheapest = min(max(chosen.cost(plan).values()) for plan in sampled)
@@ -301,6 +300,15 @@ class Preflight:
         return epsilon_of(
             plan, delta=self.spec.privacy.delta, accountant=self.spec.privacy.accountant
         )
+
+
+def what_costs(plans: Sequence[Plan]) -> list[Plan]:
+    """Return the plans that charge protected records; all of them if none does.
+
+    A study's filter is fitted to these: a plan that is free at every order says nothing of which
+    one is good.
+    """
+    return [plan for plan in plans if any(run.part != "public" for run in plan.runs)] or list(plans)
 
 
 def read_spec(source: Path | str, *, overrides: Sequence[str] = ()) -> SweepSpec:

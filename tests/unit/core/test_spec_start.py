@@ -9,6 +9,7 @@ from dpsweep.planning import summarize_plan
 from dpsweep.preflight import preflight
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import Plan
+from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.spec import SweepSpec
 
 SPEC = {
@@ -206,6 +207,16 @@ def test_the_price_of_the_study_has_each_run_once(check):
     assert summary.num_trials == 4
     assert (summary.modes["select"], summary.modes["public"]) == (None, None)
     assert summary.modes["composed"].epsilon == 8.0
+
+
+def test_the_filter_is_fitted_to_what_costs_something(check):
+    changes = {"search/space/select.by": "margin", "privacy/study_epsilon": 4.0}
+    chosen = check(changes).choose_filter()
+    runs = [task.full_plan for task in check(changes).start_tasks]
+    spent = sum(max(chosen.cost(plan).values()) for plan in runs)
+    assert spent <= chosen.budget
+    # Two runs of epsilon 2 cost no more than by any order: the share left is what one order gives.
+    assert chosen == RenyiFilter.choose(runs, target_epsilon=4.0, delta=1e-5)
 
 
 def test_a_spec_survives_its_file(check):
