@@ -77,11 +77,12 @@ def _filter_text(summary: PlanSummary) -> str:
     figures = summary.composed
     if figures is None:
         return ""
-    low, middle, high = (n if math.isfinite(n) else "any number of" for n in figures.fits)
+    low, middle, high = (f"{n}" if math.isfinite(n) else "any number" for n in figures.fits)
+    start = " after the start" if summary.has_start else ""
     return (
         f"accounting composed: Renyi order {figures.order:g}, budget {figures.budget:.4f}; "
-        f"study_epsilon={figures.target_epsilon:g} admits {middle} full-length trials of the "
-        f"median cost ({low} of the smallest, {high} of the largest)"
+        f"study_epsilon={figures.target_epsilon:g} admits{start}, as full-length trials, {middle} "
+        f"of the median cost ({low} of the smallest, {high} of the largest)"
     )
 
 
@@ -173,6 +174,8 @@ def _mode_rows(summary: PlanSummary) -> list[dict[str, Any]]:
                 row["released"] = "no price: some trial has no plan or no finite epsilon"
                 if summary.episodes is not None:
                     row["released"] = "not for episodes: drawing them reads labels"
+                elif summary.has_start:
+                    row["released"] = "not with a start: it is released before the search"
             elif summary.composed_epsilon is not None:
                 row["holds for"] = (
                     f"composed, {trials} would cost {shown_epsilon(summary.composed_epsilon)} "

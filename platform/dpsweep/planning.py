@@ -80,6 +80,7 @@ class PlanSummary:
         composed_epsilon: Epsilon if every trial (with episodes, every trial of one of them) ran to
             its end, at the sample's costs, or None.
         episodes: Episodes that each configuration runs on, or None.
+        has_start: Whether private runs, which are not among the trials, come first.
         composed: The filter that a composed study would have; None without a ``study_epsilon``.
         selection: What ``select`` costs, or None where no trial has a finite epsilon.
         modes: Cost of the search under each mode; None where it has none.
@@ -96,6 +97,7 @@ class PlanSummary:
     epsilon: tuple[float, float] | None
     composed_epsilon: float | None
     episodes: int | None
+    has_start: bool
     composed: FilterFigures | None
     selection: SelectionFigures | None
     modes: Mapping[str, ModeCost | None]
@@ -264,6 +266,7 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
         epsilon=_range([task.planned_epsilon for task in private]),
         composed_epsilon=composed,
         episodes=episodes,
+        has_start=spec.start is not None,
         composed=figures,
         selection=selection,
         modes=modes,
