@@ -30,8 +30,8 @@ _PARTS = """\
   test: {visibility: public}   # scored once, at the end of a trial
   public: {fraction: 0.02}     # declared public: what `dpsweep layers` reads
 """
-_WHY = {
-    **WHY,
+#: Comments on what networks of these settings share with other papers' studies.
+WHY_FINETUNING: Mapping[str, str] = {
     "model.name": "ten layers with GroupNorm; or any network of timm",
     "model.checkpoint": "what the section above has trained on public classes",
     "noise.target_epsilon": "the noise is the least that stays within it",
@@ -39,6 +39,7 @@ _WHY = {
     "train.repeat": "numbers the repetitions: other initial weights of what starts anew",
     "batch.physical": "examples at a time, for memory; no effect on results",
 }
+_WHY = {**WHY, **WHY_FINETUNING}
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ _RECIPE = {
     "batch.physical": 64,
     "train.max_steps": 300,
 }
-_FIVE_CLASSES = Setting(
+FIVE_CLASSES = Setting(
     about=(
         "Public: five classes of Fashion-MNIST, on which a ResNet of 10 layers with GroupNorm "
         "(1.2 million weights) learns classes and rotations. Private: the other five, 26,400 "
@@ -110,7 +111,7 @@ _FIVE_CLASSES = Setting(
         "scratch": (1, 0.4),
     },
 )
-SETTINGS: Mapping[str, Setting] = {"five_classes": _FIVE_CLASSES}
+SETTINGS: Mapping[str, Setting] = {"five_classes": FIVE_CLASSES}
 
 
 def _space(setting: Setting, **changes: Any) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from dpsweep.search_spaces.base import SearchSpace
 PAPERS = Registry(
     "paper",
     {
+        "bu2024": "dpsweep.search_spaces.bu2024:PRESETS",
         "golatkar2022": "dpsweep.search_spaces.golatkar2022:PRESETS",
         "luo2021": "dpsweep.search_spaces.luo2021:PRESETS",
         "tramer2021": "dpsweep.search_spaces.tramer2021:PRESETS",

@@ -1,0 +1,69 @@
+"""Presets of Bu et al. 2024, DP-BiTFiT: table 3, on public networks of this package's papers.
+
+https://arxiv.org/abs/2210.00036. The settings are those of the presets of Luo et al. 2021, so that
+both papers' methods can be compared. Learning rates are searched on one grid for all variants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dpsweep.search_spaces.bitfit import WHY as WHY_BITFIT
+from dpsweep.search_spaces.luo2021 import FIVE_CLASSES, WHY_FINETUNING, Setting
+from dpsweep.search_spaces.presets import Preset
+
+SOURCE = "Bu et al. 2024, https://arxiv.org/abs/2210.00036."
+RECIPE = (
+    "Adam and a clipping norm of .1, as in the paper (appendix D.2), 300 steps of 256 examples. It "
+    "finds the best learning rate of biases about ten times that of the whole network, and the "
+    "accuracy of biases within a point or two of it."
+)
+_WHY = {**WHY_BITFIT, **WHY_FINETUNING}
+_RECIPE = {
+    "optim.name": "adam",
+    "clip.max_grad_norm": 0.1,
+    "batch.expected": 256,
+    "batch.physical": 64,
+    "train.max_steps": 300,
+}
+_VARIANTS = ["last_layer", "bitfit", "two_phase", "full"]
+SETTINGS: Mapping[str, Setting] = {"five_classes": FIVE_CLASSES}
+
+
+def _space(setting: Setting, variant: Any, lr: Any, **changes: Any) -> dict[str, Any]:
+    space: dict[str, Any] = {
+        "method": "bitfit",
+        **setting.space,
+        **_RECIPE,
+        "bitfit.variant": variant,
+        "optim.lr": lr,
+    }
+    return {**space, **{name.replace("__", "."): domain for name, domain in changes.items()}}
+
+
+def _rates(setting: Setting) -> Preset:
+    """Return the search for the learning rates of all variants on one grid, at epsilon 1."""
+    return Preset(
+        title="DP-BiTFiT: one grid of learning rates for each variant, at epsilon 1.",
+        source=SOURCE,
+        about=(
+            setting.about,
+            "A variant whose best is at an end of the grid is to be searched again beyond it.",
+            RECIPE,
+        ),
+        data=setting.data,
+        pretrain=setting.pretrain,
+        space=_space(
+            setting, {"choice": _VARIANTS}, {"choice": [0.0003, 0.001, 0.003, 0.01, 0.03]}
+        ),
+        why=_WHY,
+        epsilon=1.0,
+        points=2,
+        then=("dpsweep report {name} --by bitfit.variant",),
+    )
+
+
+PRESETS: Mapping[str, Preset] = {
+    f"rates_{name}": _rates(setting) for name, setting in SETTINGS.items()
+}
