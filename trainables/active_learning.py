@@ -94,7 +94,8 @@ class ActiveLearning(Method):
         distillation, finetuning) is a function of public records, public seeds and released
         models: its positions are on public records and cost nothing. The model that a trial starts
         from is paid for by the start, and in the epsilon of every trial. Not covered: the privacy
-        of public records, and of the people who label them.
+        of public records, and of the people who label them; rounding that depends on a record's
+        place in a block of 512 (``embeddings.embed``), which could move votes at exact ties.
     """
 
     name: ClassVar[str] = "active_learning"
@@ -300,7 +301,7 @@ class ActiveLearning(Method):
     def _release_votes(self, event: Laplace) -> None:
         """Let private records vote for candidates, and keep those with the most noisy votes."""
         from dpsweep.trainables import nearest_votes as votes
-        from dpsweep.trainables.embeddings import embed
+        from dpsweep.trainables.embeddings import embed, project
         from dpsweep.trainables.selectors import most_uncertain, uncertainty
 
         assert self._directions is not None
@@ -317,8 +318,8 @@ class ActiveLearning(Method):
             k=wanted,
         )
         chosen = votes.nearest(
-            private[may_vote].double() @ self._directions,
-            public[candidates].double() @ self._directions,
+            project(private, self._directions, block=_BLOCK)[may_vote],
+            project(public[candidates], self._directions, block=_BLOCK),
         )
         counts = votes.counts(chosen, len(candidates))
         noisy = votes.noisy_counts(counts, event.scale * votes.SENSITIVITY[kind], self._noise)

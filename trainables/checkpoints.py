@@ -32,6 +32,7 @@ class Checkpoint:
         state: What the method's ``state_dict`` returned.
         rung: Number of the scheduler's rungs that the trial had reached.
         paused: True if the trial was paused on it, so that its report is known to have arrived.
+        sha256: Of the file with the tensors, once it is one.
     """
 
     step: int
@@ -42,6 +43,7 @@ class Checkpoint:
     state: dict[str, Any]
     rung: int = 0
     paused: bool = False
+    sha256: str = ""
 
 
 class CheckpointStore:
@@ -55,16 +57,17 @@ class CheckpointStore:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
-    def save(self, which: Which, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint durably and drop the one it replaces."""
+    def save(self, which: Which, checkpoint: Checkpoint) -> str:
+        """Write a checkpoint durably, drop the one it replaces, and return its SHA-256."""
         buffer = io.BytesIO()
         torch.save(checkpoint.state, buffer)
         content = buffer.getvalue()
         name = f"{which}-{checkpoint.step:06d}.ckpt"
         write_atomically(self.directory / name, content)
+        digest = hashlib.sha256(content).hexdigest()
         meta = {
             "file": name,
-            "sha256": hashlib.sha256(content).hexdigest(),
+            "sha256": digest,
             "step": checkpoint.step,
             "value": checkpoint.value,
             "best_step": checkpoint.best_step,
@@ -77,6 +80,7 @@ class CheckpointStore:
         for old in self.directory.glob(f"{which}-*.ckpt"):
             if old.name != name:
                 old.unlink()
+        return digest
 
     def mark_paused(self) -> None:
         """Note durably that the trial was paused on its last checkpoint."""
@@ -120,6 +124,7 @@ class CheckpointStore:
             state=state,
             rung=meta["rung"],
             paused=meta["paused"],
+            sha256=meta["sha256"],
         )
 
 

@@ -19,7 +19,11 @@ def embed(
     torch.Size([5, 3])
 
     Guarantees:
-        A row is a function of its record and of the network alone, in eval mode.
+        A row is a function of its record, of the network and of ``block``, to the last bit: every
+        block has the same size, the last one is filled up, and a record is in the same block
+        whoever comes after it. What one record adds to noisy counts therefore is its own vote.
+        Not covered: kernels of a GPU that choose their algorithm anew (``cudnn.benchmark`` is off
+        by default), and a record that enters in front of others and moves them by a place.
 
     Args:
         model: A classifier whose logits are the outputs of a linear layer; left in its mode.
@@ -40,10 +44,12 @@ def embed(
     try:
         for begin in range(0, len(inputs), block):
             seen.clear()
-            logits.append(model(inputs[begin : begin + block].to(device).float()).float().cpu())
+            whole, count = _filled(inputs[begin : begin + block].to(device).float(), block)
+            said = model(whole)
             if len(seen) != 1:
                 raise ModelError("the classifier of this network is used more than once a record")
-            rows.append(seen[0].float().cpu())
+            logits.append(said[:count].float().cpu())
+            rows.append(seen[0][:count].float().cpu())
     finally:
         hook.remove()
         for module, mode in modes:
@@ -52,6 +58,34 @@ def embed(
         size = layer.in_features
         return torch.empty(0, size), torch.empty(0, layer.out_features)
     return torch.cat(rows), torch.cat(logits)
+
+
+def project(rows: torch.Tensor, directions: torch.Tensor, *, block: int) -> torch.Tensor:
+    """Return ``rows @ directions`` with each row computed as if it were alone, as ``embed`` does.
+
+    Args:
+        rows: (n, d), any float dtype, on the CPU.
+        directions: float64 (d, p).
+        block: Rows that are computed at once.
+    Returns:
+        float64 (n, p).
+    """
+    found = []
+    for begin in range(0, len(rows), block):
+        whole, count = _filled(rows[begin : begin + block].double(), block)
+        found.append((whole @ directions)[:count])
+    return torch.cat(found) if found else rows.double() @ directions
+
+
+def _filled(rows: torch.Tensor, size: int) -> tuple[torch.Tensor, int]:
+    """Return rows with zeros after them, so that there are ``size``, and how many there were.
+
+    Kernels round differently for batches of different sizes.
+    """
+    count = len(rows)
+    if count == size:
+        return rows, count
+    return torch.cat([rows, rows.new_zeros(size - count, *rows.shape[1:])]), count
 
 
 def last_linear(model: nn.Module) -> nn.Linear:

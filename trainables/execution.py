@@ -9,14 +9,12 @@ import json
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
 from dpsweep.durable import write_atomically
-from dpsweep.errors import CheckpointError, LedgerError
+from dpsweep.errors import LedgerError
 from dpsweep.privacy.accountants import AccountantName, epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.clock import EpsilonClock
@@ -33,9 +31,7 @@ from dpsweep.trainables.starts import release_name
 from dpsweep.trial import TrialReport, report_interval
 
 if TYPE_CHECKING:
-    import torch
-
-    from dpsweep.trainables.data import DatasetInfo, SweepData
+    from dpsweep.trainables.data import SweepData
 
 
 #: Folder of a trial's directory for what must not be shown to anybody.
@@ -124,7 +120,7 @@ class TrialExecution:
                 f"trial {task.trial} is to train on {task.records} records and was handed "
                 f"{data.records} ones; nothing was run"
             )
-        data = data.for_trial(task.hparams)
+        data = records_for(data, task)
         self.task, self.plan, self.settings = task, task.plan, settings
         method_class: type[Method] = TRAINABLES[task.method]
         self.is_private = method_class.is_private
@@ -155,6 +151,7 @@ class TrialExecution:
             self._restore()
             self._set_end()
             self._set_clock()
+            self._set_releases()
         except BaseException:
             self.ledger.close()
             raise
@@ -248,7 +245,7 @@ class TrialExecution:
         """
         points = (self.settings.report_every, self.settings.report_points)
         every = report_interval(len(self.plan), *points)
-        stops = (*self._rung_positions, *self.task.releases)
+        stops = (*self._rung_positions, *self._release_positions.values())
         return min(
             (self.position // every + 1) * every,
             self.end,
@@ -324,7 +321,16 @@ class TrialExecution:
             self.value, self.best_step = score, self.position
         if self.position == self.end and self.settings.show_test:
             self.metrics.update(_named("test", self.method.evaluate("test")))
-        snapshot = Checkpoint(
+        snapshot = self._snapshot()
+        if is_better:
+            self._store.save("best", snapshot)
+        self._make_releases(snapshot)
+        self._store.save("last", snapshot)
+        if self.position == self.end and not self.settings.fresh_attempts:
+            write_private_report(self._store.directory, self.method)
+
+    def _snapshot(self) -> Checkpoint:
+        return Checkpoint(
             step=self.position,
             value=self.value,
             best_step=self.best_step,
@@ -333,19 +339,42 @@ class TrialExecution:
             state=self.method.state_dict(),
             rung=self.rung,
         )
-        if is_better:
-            self._store.save("best", snapshot)
-        for release in self._due_releases():
-            self._store.save(release_name(release), snapshot)
-        self._store.save("last", snapshot)
-        if self.position == self.end and not self.settings.fresh_attempts:
-            write_private_report(self._store.directory, self.method)
 
-    def _due_releases(self) -> list[int]:
-        """Return the releases that are made now: at the end, also those it did not get to."""
-        is_end = self.position == self.end
-        ahead = [release for release in self.task.releases if release >= self.position]
-        return ahead if is_end else [release for release in ahead if release == self.position]
+    def _set_releases(self) -> None:
+        """Find the last position within each release that is still to be made, and end with them.
+
+        What crashes lost was charged, so a release may come earlier than it was planned: at once,
+        of the model that is there, where the rest was lost.
+
+        Raises:
+            LedgerError: All of it was lost, and there is no model yet.
+        """
+        self._release_positions: dict[int, int] = {}
+        made = self.ledger.releases
+        for index, epsilon in enumerate(self.task.releases):
+            if index in made:
+                continue
+            assert self._clock is not None
+            position = self._origin + self._clock.last_allowed(epsilon)
+            if position == 0:
+                raise LedgerError(
+                    f"no model can be released at epsilon={epsilon:g} any more: all "
+                    f"{self.ledger.position_charges} charged steps were lost to crashes",
+                    fix="start a new study under another name, with larger start.epsilons",
+                )
+            self._release_positions[index] = position
+        if self.task.releases:
+            last = max(self._release_positions.values(), default=self.position)
+            self.end = min(self.end, last)
+            self._make_releases(self._snapshot())
+
+    def _make_releases(self, snapshot: Checkpoint) -> None:
+        """Release the model, if this is a position for it; a release is made once."""
+        for index, position in list(self._release_positions.items()):
+            if position == self.position:
+                digest = self._store.save(release_name(index), snapshot)
+                self.ledger.note_release(index, digest)
+                del self._release_positions[index]
 
     def _report(self) -> TrialReport:
         done = self.position >= self.end
@@ -415,44 +444,14 @@ def _named(part: str, values: Mapping[str, float]) -> dict[str, float]:
     return {f"{part}/{name}": value for name, value in values.items() if math.isfinite(value)}
 
 
-def export_model(
-    directory: Path, task: TrialTask, *, study_seed: int, data: SweepData
-) -> tuple[torch.nn.Module, np.ndarray]:
-    """Return a trial's best model on the CPU, and zeros in the shape of its input.
+def records_for(data: SweepData, task: TrialTask) -> SweepData:
+    """Return a trial's data, without private records where its plan asks them nothing.
 
-    Guarantees:
-        The model is what DP training released; the example input is no record of the data.
-
-    Raises:
-        CheckpointError: The trial has no intact best checkpoint.
+    Of methods that start from a release: their positions on public records are free, and so
+    cannot read others.
     """
-    instance, info = _best_of(directory, task, study_seed, data)
-    kind = np.float32 if info.text is None else np.int64
-    return instance.export(), np.zeros((1, *info.input_shape), dtype=kind)
-
-
-def draw_pictures(
-    directory: Path, task: TrialTask, *, study_seed: int, data: SweepData
-) -> list[Path]:
-    """Let a trial's method draw what it has to show, from public records, beside its checkpoints.
-
-    Raises:
-        CheckpointError: The trial has no intact best checkpoint.
-    """
-    if TRAINABLES[task.method].pictures is Method.pictures:
-        return []
-    return _best_of(directory, task, study_seed, data)[0].pictures(directory)
-
-
-def _best_of(
-    directory: Path, task: TrialTask, study_seed: int, data: SweepData
-) -> tuple[Method, DatasetInfo]:
-    """Return the method of a trial with its best model."""
-    saved = CheckpointStore(directory).load("best")
-    if saved is None:
-        raise CheckpointError(f"{directory} has no best checkpoint", fix="run the study again")
     data = data.for_trial(task.hparams)
-    instance: Method = TRAINABLES[task.method]()
-    instance.prepare(data, task.hparams, task.plan, RunContext(study_seed, task.trial))
-    instance.load_state_dict(saved.state)
-    return instance, data.info
+    if TRAINABLES[task.method].uses_start and not task.plan.part("private"):
+        inputs, labels = data.parts["private"]
+        data = replace(data, parts={**data.parts, "private": (inputs[:0], labels[:0])})
+    return data

@@ -13,9 +13,24 @@ from dpsweep.errors import CheckpointError
 ReleaseKey = tuple[int, float]
 
 
-def release_name(position: int) -> str:
-    """Return the name of the checkpoint that a run releases at a position of its plan."""
-    return f"release-{position:06d}"
+def release_name(index: int) -> str:
+    """Return the name of the checkpoint of a run's release, numbered by its epsilon from 0."""
+    return f"release-{index}"
+
+
+@dataclass(frozen=True)
+class Release:
+    """Where a released model lies.
+
+    Attributes:
+        directory: Of the trial that released it.
+        name: Of the checkpoint.
+        sha256: Of its tensors, as the ledger of the run has it.
+    """
+
+    directory: Path
+    name: str
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -28,12 +43,11 @@ class Starts:
 
     Attributes:
         hparams: Hyperparameters of dp_sgd that all runs were trained with.
-        releases: Release -> (directory of its trial, name of its checkpoint); empty where only
-            shapes matter, and every state is then None.
+        releases: Where each is; empty where only shapes matter, and every state is then None.
     """
 
     hparams: Mapping[str, Any]
-    releases: Mapping[ReleaseKey, tuple[Path, str]]
+    releases: Mapping[ReleaseKey, Release]
 
     def model_state(self, key: ReleaseKey) -> Mapping[str, Any] | None:
         """Return the weights of a released model on the CPU, or None: there are no releases.
@@ -48,9 +62,13 @@ class Starts:
         run, epsilon = key
         if key not in self.releases:
             raise CheckpointError(f"run {run} of the start has released nothing at {epsilon:g}")
-        directory, name = self.releases[key]
-        saved = CheckpointStore(directory).load(name)
-        if saved is None:
-            raise CheckpointError(f"{directory} has no release {name}", fix="run the study again")
+        release = self.releases[key]
+        saved = CheckpointStore(release.directory).load(release.name)
+        if saved is None or saved.sha256 != release.sha256:
+            what = "no" if saved is None else "another"
+            raise CheckpointError(
+                f"{release.directory} has {what} {release.name} than the ledger of its run says",
+                fix="restore it, or start a new study under another name",
+            )
         state: Mapping[str, Any] = saved.state["model"]
         return state

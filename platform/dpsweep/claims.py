@@ -8,7 +8,7 @@ from typing import Any
 from dpsweep.journal import StudyView, TrialView
 from dpsweep.privacy.accountants import AccountantName, PrivacyStatement, epsilon_of, shown_epsilon
 from dpsweep.privacy.events import Plan
-from dpsweep.privacy.ledger import study_spent, trial_spent
+from dpsweep.privacy.ledger import study_spent, trial_covered, trial_spent
 from dpsweep.privacy.study_ledger import read_study_account
 from dpsweep.spec import SweepSpec
 from dpsweep.spec_episodes import EPISODE
@@ -173,9 +173,12 @@ class Claims:
             statement = self.study_statement()
             assert statement is not None
             return statement
-        spent = trial_spent(self.files.ledger, view.trial, at_least=view.charged)
-        if self.spec.start is not None:
-            spent = self.files.task(view.trial).inherited + spent
+        known, number = view.charged, view.trial
+        if self.spec.start is None:
+            spent = trial_spent(self.files.ledger, number, at_least=known)
+        else:
+            inherited = self.files.task(number).inherited
+            spent = trial_covered(self.files.ledger, number, inherited, at_least=known)
         released = "this trial alone; the cost of the search is not included"
         if view.records == "private" and view.state is not TrialState.FINISHED:
             released = SO_FAR

@@ -15,7 +15,7 @@ from dpsweep.start import find_starts
 from dpsweep.study import Observer, Study
 from dpsweep.tracking import Spool
 from dpsweep.trainables.data import SweepData
-from dpsweep.trainables.execution import draw_pictures, export_model
+from dpsweep.trainables.finished import draw_pictures, export_model
 
 FLUSH_S, FLUSH_STEP_S = 120.0, 5.0
 

@@ -242,7 +242,8 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
     composed = figures = selection = None
     episodes = None if spec.episodes is None else spec.episodes.number
     if charged:
-        composed = _composed_epsilon(checked, charged, expected_trials(checked) // (episodes or 1))
+        known = private if sample.is_exact else charged
+        composed = _composed_epsilon(checked, known, expected_trials(checked) // (episodes or 1))
         figures = _filter_figures(checked, charged)
     if charged and episodes is None and spec.start is None:  # no other mode has them
         selection = selection_figures(checked, charged)
@@ -300,9 +301,11 @@ def _charged_sample(checked: Preflight) -> Sequence[TrialTask]:
 def _composed_epsilon(checked: Preflight, private: Sequence[TrialTask], num_trials: int) -> float:
     """Return the epsilon of ``num_trials`` whole trials that cost what the sample's do, in turn.
 
-    The runs of a start are in it, once.
+    The dearest come first. The runs of a start are in it, once.
     """
     whole, rest = divmod(num_trials, len(private))
+    delta = checked.spec.privacy.delta
+    private = sorted(private, key=lambda task: -epsilon_of(task.full_plan, delta=delta))
     runs = [
         dataclasses.replace(run, count=run.count * copies)
         for index, task in enumerate(private)
@@ -310,7 +313,7 @@ def _composed_epsilon(checked: Preflight, private: Sequence[TrialTask], num_tria
         for run in task.full_plan.runs
     ]
     runs += [run for task in checked.start_tasks for run in task.full_plan.runs]
-    return epsilon_of(Plan(tuple(runs)), delta=checked.spec.privacy.delta, accountant="rdp")
+    return epsilon_of(Plan(tuple(runs)), delta=delta, accountant="rdp")
 
 
 def _filter_figures(checked: Preflight, private: Sequence[TrialTask]) -> FilterFigures | None:

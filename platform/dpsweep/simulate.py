@@ -419,11 +419,12 @@ def simulate(
         BadInputError: A policy is unknown, or the spec does not allow it.
         SweepError: No configuration is feasible.
     """
+    if checked.spec.start is not None:
+        raise BadInputError("a study with a start cannot be simulated", fix="`dpsweep plan` it")
     specs = {policy: _with_policy(checked.spec, policy) for policy in policies}
     if not specs:
         raise BadInputError("no policy to simulate", fix=f"choose from {', '.join(POLICIES)}")
-    if num_trials is None:
-        num_trials = _num_trials(checked)
+    num_trials = _num_trials(checked) if num_trials is None else num_trials
     # All policies share the reports of the one that has rungs, and the filter chosen for it.
     widest = max(specs.values(), key=lambda spec: len(spec.rungs))
     reference = dataclasses.replace(checked, spec=widest)

@@ -22,7 +22,7 @@ from dpsweep.preflight import Preflight
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.dataset_ledger import DatasetLedger
 from dpsweep.privacy.filter import RenyiFilter
-from dpsweep.privacy.ledger import trial_spent
+from dpsweep.privacy.ledger import trial_covered
 from dpsweep.privacy.study_ledger import StudyLedger
 from dpsweep.schedulers.base import TrialPolicy
 from dpsweep.schedulers.ray_adapter import PolicyScheduler, StopWhen, TuneListener
@@ -313,8 +313,8 @@ class Stage:
         if not self.study.files.task(trial).is_private:
             return math.inf
         known = 0 if self.fresh_attempts else self.study.view.trials[trial].charged
-        spent = trial_spent(self.study.files.ledger, trial, at_least=known)
-        spent = self.study.files.task(trial).inherited + spent
+        inherited = self.study.files.task(trial).inherited
+        spent = trial_covered(self.study.files.ledger, trial, inherited, at_least=known)
         privacy = self.spec.privacy
         return epsilon_of(spent, delta=privacy.delta, accountant=privacy.accountant)
 

@@ -7,18 +7,19 @@ events as inherited: their own epsilon covers them, the study's sum has them alr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from dpsweep.durable import read_log
 from dpsweep.errors import BadInputError, InfeasibleBudgetError, StudyError, SweepError
 from dpsweep.hyperparameters import resolve
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import Plan
-from dpsweep.privacy.ledger import trial_spent
+from dpsweep.privacy.ledger import releases_of, trial_file, trial_spent
 from dpsweep.registry import did_you_mean
 from dpsweep.trainables.dp_sgd import DPSGD
-from dpsweep.trainables.starts import ReleaseKey, Starts, release_name
+from dpsweep.trainables.starts import Release, ReleaseKey, Starts, release_name
 from dpsweep.trial import TrialState
 
 if TYPE_CHECKING:
@@ -89,6 +90,11 @@ def _hyperparameter_problems(block: StartSpec, info: DatasetInfo) -> list[Proble
     if problems:
         return problems
     values = {name: [value] for name, value in block.hyperparameters.items()}
+    wanted = block.hyperparameters.get("train.num_private")
+    if wanted is not None and wanted > info.num_private:
+        what = f"{wanted} is more than the {info.num_private} declared private records"
+        problems.append(("start.hyperparameters.train.num_private", what, "lower it"))
+        return problems
     found = DPSGD.preflight(values, info)
     return [(f"start.hyperparameters.{name}", what, fix) for name, what, fix in found]
 
@@ -107,14 +113,14 @@ def start_tasks(checked: Preflight) -> list[TrialTask]:
     tasks = []
     for run in range(block.runs):
         task = planner.admit(run, {"method": DPSGD.name, **block.hyperparameters})
-        positions = _positions(checked, block, task.plan)
-        scores = planner.releases(len(task.plan), extra=len(positions))
-        tasks.append(replace(task, releases=positions, validation_plan=scores))
+        _positions(checked, block, task.plan)  # refuses what cannot be released
+        scores = planner.releases(len(task.plan), extra=len(block.epsilons))
+        tasks.append(replace(task, releases=block.epsilons, validation_plan=scores))
     return tasks
 
 
 def _positions(checked: Preflight, block: StartSpec, plan: Plan) -> tuple[int, ...]:
-    """Return the last position within each of the epsilons."""
+    """Return the last position within each of the epsilons, if nothing is lost to crashes."""
     privacy = checked.spec.privacy
     clock = EpsilonClock(plan, delta=privacy.delta, accountant=privacy.accountant)
     positions = tuple(clock.last_allowed(epsilon) for epsilon in block.epsilons)
@@ -136,7 +142,7 @@ def planned_starts(checked: Preflight) -> dict[ReleaseKey, Plan]:
     return {
         (task.trial, epsilon): task.plan.slice(0, position)
         for task in start_tasks(checked)
-        for epsilon, position in zip(block.epsilons, task.releases)
+        for epsilon, position in zip(block.epsilons, _positions(checked, block, task.plan))
     }
 
 
@@ -144,16 +150,15 @@ def find_starts(spec: SweepSpec, files: StudyFiles) -> Starts | None:
     """Return the releases of a study whose start has run; None without a start.
 
     Raises:
-        StudyError: Files of the start were deleted.
+        StudyError: A release is not on the ledger of its run.
     """
     block = spec.start
     if block is None:
         return None
-    releases = {}
-    for run in range(block.runs):
-        task = files.task(run)
-        for epsilon, position in zip(block.epsilons, task.releases):
-            releases[run, epsilon] = (files.trial(run), release_name(position))
+    releases = {
+        key: Release(files.trial(key[0]), release_name(index), record["sha256"])
+        for key, index, record in _on_record(spec, block, files)
+    }
     return Starts(resolve(DPSGD.hyperparameters, block.hyperparameters), releases)
 
 
@@ -161,24 +166,33 @@ def charged_starts(spec: SweepSpec, files: StudyFiles) -> dict[ReleaseKey, Plan]
     """Return the events of every release as the ledgers have them, lost attempts included.
 
     Raises:
-        StudyError: A release is missing.
+        StudyError: A release is not on the ledger of its run.
         LedgerError: A ledger is damaged, or holds less than was charged.
     """
-    from dpsweep.trainables.checkpoints import CheckpointStore
-
-    starts = find_starts(spec, files)
+    block = spec.start
+    if block is None:
+        return {}
     found = {}
-    for (run, epsilon), (directory, name) in (starts.releases if starts else {}).items():
-        saved = CheckpointStore(directory).load(name)
-        if saved is None:
-            raise StudyError(
-                f"the start of study {spec.name!r} has lost its release at epsilon {epsilon:g}",
-                because=f"{directory / name}.json is missing",
-                fix="restore it, or start a new study under another name",
-            )
-        spent = trial_spent(files.ledger, run, at_least=saved.charged)
-        found[run, epsilon] = spent.slice(0, saved.charged).part("private").merged()
+    for key, _, record in _on_record(spec, block, files):
+        spent = trial_spent(files.ledger, key[0], at_least=record["charged"])
+        found[key] = spent.slice(0, record["charged"]).part("private").merged()
     return found
+
+
+def _on_record(
+    spec: SweepSpec, block: StartSpec, files: StudyFiles
+) -> Iterator[tuple[ReleaseKey, int, Mapping[str, Any]]]:
+    """Yield every release with its number and what the ledger of its run says of it."""
+    for run in range(block.runs):
+        made = releases_of(read_log(trial_file(files.ledger, run)))
+        for index, epsilon in enumerate(block.epsilons):
+            if index not in made:
+                raise StudyError(
+                    f"the start of study {spec.name!r} has not released a model at {epsilon:g}",
+                    because=f"the ledger of trial {run} has no such record",
+                    fix="restore it, or start a new study under another name",
+                )
+            yield (run, epsilon), index, made[index]
 
 
 def unfinished_starts(view: StudyView, tasks: Sequence[TrialTask]) -> list[TrialTask]:

@@ -49,7 +49,7 @@ class TrialTask:
         inherited: Events of the run that its model starts from, up to the release it starts at.
             They stand on that run's ledger: the study pays them once, while every trial's epsilon
             covers them.
-        releases: Positions whose models other trials may start from (the start itself).
+        releases: Epsilons, ascending, whose last models other trials may start from: of a start.
     """
 
     trial: int
@@ -62,7 +62,7 @@ class TrialTask:
     records: Literal["private", "public"] = "private"
     seed: int | None = None
     inherited: Plan = field(default_factory=Plan)
-    releases: tuple[int, ...] = ()
+    releases: tuple[float, ...] = ()
 
     @property
     def charges(self) -> Plan:

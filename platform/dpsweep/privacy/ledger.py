@@ -158,6 +158,23 @@ class TrialLedger:
         charges = [r for r in self._log.records if r["kind"] == "charge" and "start" in r]
         return sum(record["stop"] - record["start"] for record in charges)
 
+    @property
+    def releases(self) -> dict[int, Mapping[str, Any]]:
+        """The models that the trial has released for others to start from, by their number."""
+        return releases_of(self._log.records)
+
+    def note_release(self, index: int, sha256: str) -> None:
+        """Put on record that a model was released now: its users inherit what is charged by now.
+
+        Args:
+            index: Number of the release; it has none yet.
+            sha256: Of the checkpoint.
+        """
+        if index in self.releases:
+            raise LedgerError(f"{self.path}: release {index} was made before")
+        record = {"kind": "release", "index": index, "charged": len(self), "sha256": sha256}
+        self._log.append(record)
+
     def epsilon(self) -> float:
         """Return the epsilon of everything ever charged or inherited, at the budget's delta."""
         covered = self.inherited + self.spent
@@ -253,6 +270,36 @@ def trial_spent(directory: Path, trial: int, *, at_least: int = 0) -> Plan:
     spent = charged_events(read_log(path))
     check_complete(path, len(spent), at_least)
     return spent
+
+
+def releases_of(records: list[dict[str, Any]]) -> dict[int, Mapping[str, Any]]:
+    """Return what a run's ledger says of its releases: number -> ``charged`` and ``sha256``."""
+    return {record["index"]: record for record in records if record["kind"] == "release"}
+
+
+def trial_covered(directory: Path, trial: int, inherited: Plan, *, at_least: int = 0) -> Plan:
+    """Return what a trial's epsilon covers: what it inherited, then what it charged itself.
+
+    Args:
+        directory: Where the ledger files of a study lie.
+        trial: Trial number.
+        inherited: Of its task.
+        at_least: As in ``trial_spent``.
+    Raises:
+        LedgerError: As there; or the ledger says that the trial has inherited something else.
+    """
+    spent = trial_spent(directory, trial, at_least=at_least)
+    path = trial_file(directory, trial)
+    records = read_log(path)
+    known = inherited_events(records)
+    if records and known != inherited.merged():
+        raise LedgerError(
+            f"{path} says that the trial has inherited {len(known)} events, and its task "
+            f"{len(inherited)}",
+            because="one of the two was edited, or replaced by an older copy",
+            fix="restore it; without it nothing true can be said of this trial's epsilon",
+        )
+    return (inherited + spent).merged()
 
 
 def check_complete(path: Path, charged: int, at_least: int) -> None:

@@ -68,10 +68,11 @@ def test_the_composed_indication_is_the_composition_of_all_trials():
     from dpsweep.planning import _composed_epsilon
 
     plans = checked()
-    tasks = plans.sample[:4]
+    tasks = sorted(plans.sample[:4], key=lambda task: -epsilon_of(task.full_plan, delta=1e-5))
     runs = [run for index in range(6) for run in tasks[index % 4].full_plan.runs]
     whole = epsilon_of(Plan(tuple(runs)), delta=1e-5, accountant="rdp")
     assert _composed_epsilon(plans, tasks, 6) == whole
+    assert _composed_epsilon(plans, tasks[::-1], 6) == whole  # the dearest count twice
 
 
 def test_infeasible_configurations_are_counted_with_their_reason():

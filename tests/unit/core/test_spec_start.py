@@ -4,12 +4,13 @@ import copy
 
 import pytest
 
-from dpsweep.errors import InfeasibleBudgetError, SpecError
+from dpsweep.errors import BadInputError, InfeasibleBudgetError, SpecError
 from dpsweep.planning import summarize_plan
 from dpsweep.preflight import preflight
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.filter import RenyiFilter
+from dpsweep.simulate import simulate
 from dpsweep.spec import SweepSpec
 
 SPEC = {
@@ -139,6 +140,16 @@ def test_what_does_not_fit_is_said_before_anything_starts(check, changes, said):
     assert any(line.startswith(said) for line in mistakes(whole)), mistakes(whole)
 
 
+def test_more_records_than_there_are_cannot_be_trained_on(check):
+    (told,) = mistakes(check, {"start/hyperparameters/train.num_private": 900})
+    assert told.startswith("start.hyperparameters.train.num_private: 900 is more than the 899")
+
+
+def test_a_study_with_a_start_is_not_simulated(check):
+    with pytest.raises(BadInputError, match="with a start cannot be simulated"):
+        simulate(check({}), None, policies=["fifo"])
+
+
 def test_all_mistakes_are_told_at_once(check):
     told = mistakes(
         check,
@@ -155,14 +166,17 @@ def test_runs_are_the_first_trials_and_release_within_each_epsilon(check):
     checked = check({})
     assert (checked.num_trials, checked.total_trials) == (4, 6)
     first, second = checked.start_tasks
+    starts = checked.starts
     assert (first.trial, second.trial, first.method) == (0, 1, "dp_sgd")
     assert first.plan == second.plan
     assert len(first.plan) == 40
-    early, late = first.releases
-    assert late == 40
-    for position, epsilon in ((early, 1.0), (late, 2.0)):
-        assert epsilon_of(first.plan.slice(0, position), delta=1e-5) <= epsilon
+    assert first.releases == (1.0, 2.0)
+    early = len(starts[0, 1.0])
+    assert starts[1, 1.0] == starts[0, 1.0] == first.plan.slice(0, early)
+    assert starts[0, 2.0] == first.plan
+    assert epsilon_of(starts[0, 1.0], delta=1e-5) <= 1.0
     assert epsilon_of(first.plan.slice(0, early + 1), delta=1e-5) > 1.0
+    assert epsilon_of(first.plan, delta=1e-5) <= 2.0
 
 
 def test_a_trial_inherits_its_release_and_plans_what_that_leaves(check):
@@ -170,7 +184,7 @@ def test_a_trial_inherits_its_release_and_plans_what_that_leaves(check):
     start = checked.start_tasks[1]
     values = {**checked.spec.search.space, "start.epsilon": 1.0}
     free = checked.admit(5, {**values, "select.by": "margin"})
-    assert free.inherited == start.plan.slice(0, start.releases[0]).merged()
+    assert free.inherited == checked.starts[1, 1.0].merged()
     assert not free.full_plan.part("private")
     assert free.planned_epsilon == epsilon_of(free.inherited, delta=1e-5) <= 1.0
     asking = checked.admit(6, {**values, "select.by": "near_private"})
@@ -201,7 +215,8 @@ def test_the_release_is_the_largest_that_leaves_enough_where_none_is_named(check
 def test_the_price_of_the_study_has_each_run_once(check):
     checked = check({})
     summary = summarize_plan(checked)
-    tasks = [*checked.start_tasks, *checked.sample[:4]]
+    grid = [checked.admit(number, point) for number, point in enumerate(checked.space.grid())]
+    tasks = [*checked.start_tasks, *grid]
     plan = Plan(tuple(run for task in tasks for run in task.full_plan.runs))
     assert summary.composed_epsilon == epsilon_of(plan, delta=1e-5)
     assert summary.num_trials == 4

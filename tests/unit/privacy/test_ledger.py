@@ -11,6 +11,7 @@ from dpsweep.privacy.ledger import (
     TrialLedger,
     TrialLimit,
     study_spent,
+    trial_covered,
     trial_file,
     trial_spent,
     trials_on_disk,
@@ -307,3 +308,16 @@ def test_a_reservation_is_for_what_a_trial_charges_itself(tmp_path):
     with pytest.raises(BudgetExceededError, match="over the"):
         ledger.charge(100, 101, steps(1))
     ledger.close()
+
+
+def test_what_a_trial_is_said_to_inherit_is_what_its_ledger_says(tmp_path):
+    start = Plan((EventRun(PoissonGaussian(1.0, 0.02), 15),))
+    assert trial_covered(tmp_path, 0, start) == start  # it has not begun
+    ledger = open_ledger(tmp_path, inherited=start)
+    ledger.charge(0, 5, steps(5))
+    ledger.close()
+    assert trial_covered(tmp_path, 0, start, at_least=5) == start + steps(5)
+    with pytest.raises(LedgerError, match="has inherited 15 events, and its task 0"):
+        trial_covered(tmp_path, 0, Plan())
+    with pytest.raises(LedgerError, match="holds 5 charged events"):
+        trial_covered(tmp_path, 0, start, at_least=6)

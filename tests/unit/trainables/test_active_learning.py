@@ -22,7 +22,7 @@ from dpsweep.trainables.data import SweepData, load_dataset
 from dpsweep.trainables.dp_sgd import DPSGD
 from dpsweep.trainables.embeddings import embed
 from dpsweep.trainables.method import PlanContext, RunContext
-from dpsweep.trainables.starts import Starts, release_name
+from dpsweep.trainables.starts import Release, Starts, release_name
 
 START = Plan((EventRun(PoissonGaussian(2.0, 0.1), 20),))
 MODEL = resolve(DPSGD.hyperparameters, {"model.name": "tanh_cnn"})
@@ -44,8 +44,9 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> SweepData:
     network = build_start(MODEL, data.info, seed=77)
     path = tmp_path_factory.mktemp("start")
     saved = Checkpoint(7, None, 0, 7, {}, {"model": network.state_dict()})
-    CheckpointStore(path).save(release_name(7), saved)
-    return replace(data, starts=Starts(MODEL, {(0, 1.0): (path, release_name(7))}))
+    digest = CheckpointStore(path).save(release_name(0), saved)
+    release = Release(path, release_name(0), digest)
+    return replace(data, starts=Starts(MODEL, {(0, 1.0): release}))
 
 
 def prepared(data: SweepData, **given: Any) -> tuple[ActiveLearning, Plan]:
@@ -154,9 +155,14 @@ def test_the_release_is_what_the_trial_starts_from(digits: SweepData, tmp_path: 
     assert all(torch.equal(value, expected[name]) for name, value in started.items())
     with pytest.raises(CheckpointError, match="run 1 of the start has released nothing at 1"):
         prepared(digits, start__run=1)
-    lost = Starts(MODEL, {(0, 1.0): (tmp_path, release_name(7))})
-    with pytest.raises(CheckpointError, match="has no release release-000007"):
+    assert digits.starts is not None
+    release = digits.starts.releases[0, 1.0]
+    lost = Starts(MODEL, {(0, 1.0): replace(release, directory=tmp_path)})
+    with pytest.raises(CheckpointError, match="has no release-0 "):
         prepared(replace(digits, starts=lost))
+    other = Starts(MODEL, {(0, 1.0): replace(release, sha256="0" * 64)})
+    with pytest.raises(CheckpointError, match="has another release-0 than the ledger"):
+        prepared(replace(digits, starts=other))
 
 
 def test_pictures_show_bought_records_only(digits: SweepData, tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ from dpsweep.spec_episodes import EPISODE
 from dpsweep.trainables import feature_store
 from dpsweep.trainables.data import DatasetInfo, SweepData, load_dataset
 from dpsweep.trainables.episodes import Episodes
-from dpsweep.trainables.execution import export_model
 from dpsweep.trainables.feature_store import FeatureParts, FeatureStore
 from dpsweep.trainables.features import FeatureSpec
+from dpsweep.trainables.finished import export_model
 
 CLASSES = 6
 SIZES = {"private": 150, "validation": 120, "test": 90, "public": 60}

@@ -18,7 +18,8 @@ from dpsweep.spec import DataSpec
 from dpsweep.testing.conformance import tiny_data
 from dpsweep.trainables.data import load_dataset
 from dpsweep.trainables.dp_sgd import DPSGD
-from dpsweep.trainables.execution import TrialExecution, export_model
+from dpsweep.trainables.execution import TrialExecution
+from dpsweep.trainables.finished import export_model
 
 DELTA = 1e-5
 COSINE = {"noise.shape": "cosine", "noise.end_ratio": 0.5}
