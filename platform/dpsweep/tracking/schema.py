@@ -160,7 +160,7 @@ PARAMS = _items(
             "plan.sum_rule_epsilon",
             "1",
             "public",
-            "Of the plan: epsilons of start, PCA and counts, and deltas, added up as the paper does.",
+            "Of the plan: epsilons of start, PCA and counts added up, and deltas, as in the paper.",
         ),
         ("plan.noise_multiplier", "1", "public", "Noise multiplier at the plan's first step."),
         ("noise.seed", "", "private", "A noise that can be regenerated protects nobody."),
