@@ -37,12 +37,14 @@ class ReportedStudy:
         trials: Its trials; only finished ones with a value are looked at.
         space: What its space names: parameter to the values it can have (None: a range).
         is_maximized: True when a high value of its metric is good.
+        drawn_by: What decides which records a repetition has: seed, data and episodes of its spec.
     """
 
     name: str
     trials: Sequence[TrialResult]
     space: Mapping[str, Sequence[Any] | None]
     is_maximized: bool = True
+    drawn_by: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, result: SweepResult) -> ReportedStudy:
@@ -54,7 +56,10 @@ class ReportedStudy:
             trials = [t for t in trials if result.claims.is_final(result.view.trials[t.trial_id])]
         parameters = SearchSpace.from_spec(result.spec.space).parameters
         space = {p.name: None if p.is_range else list(p.choices) for p in parameters}
-        return cls(result.name, trials, space, result.is_maximized)
+        tree = result.spec.to_dict()
+        drawn_by = {f"data.{key}": value for key, value in tree["data"].items()}
+        drawn_by |= {key: tree.get(key) for key in ("seed", "episodes")}
+        return cls(result.name, trials, space, result.is_maximized, drawn_by)
 
     @property
     def varied(self) -> list[str]:
@@ -162,6 +167,8 @@ def build_report(
         raise BadInputError(
             "--paired compares studies, and there is one", fix="name a second study"
         )
+    for study in studies[1:] if is_paired else ():
+        _check_pairs(studies[0], study)
     others = [study for study in (lower, upper) if study is not None]
     has_episodes = any(EPISODE in study.space for study in [*studies, *others])
     if has_episodes and EPISODE not in (*by, *over):
@@ -323,6 +330,22 @@ def _boost(cell: Cell, lower: Sequence[Cell], upper: Sequence[Cell], score: str)
         return None
     gained = _error(cell, score) - _error(public, score)
     return gained / (_error(best, score) - _error(public, score))
+
+
+def _check_pairs(first: ReportedStudy, other: ReportedStudy) -> None:
+    """Refuse to call repetitions of two studies pairs that have other records.
+
+    Raises:
+        BadInputError: They differ in what their records are drawn by.
+    """
+    names = sorted(set(first.drawn_by) | set(other.drawn_by))
+    changed = [n for n in names if first.drawn_by.get(n) != other.drawn_by.get(n)]
+    if changed:
+        raise BadInputError(
+            f"repetitions of {first.name} and {other.name} are no pairs: they have other records",
+            because=f"the specs differ in {', '.join(changed)}",
+            fix="leave --paired out, or run both studies with the same",
+        )
 
 
 def _error(cell: Cell, score: str) -> float:

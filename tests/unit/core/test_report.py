@@ -1,5 +1,6 @@
 """Reports: which configuration a cell stands for, its spread, its epsilon, differences, boost."""
 
+import dataclasses
 import json
 import math
 import statistics
@@ -209,6 +210,18 @@ def test_differences_are_taken_repetition_by_repetition():
     row = build_report([study("a", FULL), study("b", mixed)], by=BY, over=OVER, is_paired=True)[2]
     assert row["signs"] == "-="
     assert row["difference (test/accuracy)"] == pytest.approx(-0.005)
+
+
+def test_repetitions_on_other_records_are_no_pairs():
+    first, second = study("a", FULL), study("b", FULL)
+    drawn_by = {"seed": 0, "data.public": {"fraction": 0.1}}
+    same = [dataclasses.replace(one, drawn_by=dict(drawn_by)) for one in (first, second)]
+    assert build_report(same, by=BY, over=OVER, is_paired=True)
+    other = dataclasses.replace(second, drawn_by={**drawn_by, "seed": 1})
+    with pytest.raises(BadInputError, match="a and b are no pairs") as caught:
+        build_report([same[0], other], by=BY, over=OVER, is_paired=True)
+    assert "differ in seed" in str(caught.value)
+    assert build_report([same[0], other], by=BY, over=OVER)
 
 
 def test_only_common_repetitions_are_paired():
