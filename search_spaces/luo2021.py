@@ -108,7 +108,7 @@ FIVE_CLASSES = Setting(
         "all_001": (1, 0.4),
         "all_01": (1, 0.4),
         "full": (1, 0.1),
-        "scratch": (1, 0.4),
+        "scratch": (1, 1.6),
     },
 )
 SETTINGS: Mapping[str, Setting] = {"five_classes": FIVE_CLASSES}
