@@ -132,7 +132,7 @@ def selection_problems(
     kinds = values["select.by"]
     if info.num_public == 0:
         what = "there is no public record to label"
-        problems.append(("method", what, "set data.public.fraction"))
+        return [("method", what, "set data.public.fraction")]
     largest, smallest = max(values["labels.max"]), min(values["labels.max"])
     if info.num_public and largest > info.num_public:
         what = f"{largest:g} is more than the {info.num_public} public records"

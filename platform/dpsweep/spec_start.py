@@ -26,8 +26,8 @@ class StartSpec(Part):
     """
 
     epsilons: tuple[Positive, ...] = Field(
-        description="Epsilons, ascending, whose last models are released along each run, for "
-        "instance [2.2, 3.2]; at privacy.delta."
+        description="say at which epsilons a run releases its model, ascending, for instance "
+        "[2.2, 3.2]"
     )
     runs: Count = Field(default=1, description="Independent runs; each is charged.")
     hyperparameters: dict[str, Any] = Field(
@@ -56,8 +56,7 @@ class StartSpec(Part):
                 yield Flaw(("hyperparameters", name), what, "give one value")
         for name in ("noise.target_epsilon", "train.repeat", "method"):
             if name in hyperparameters:
-                what = f"{_INSTEAD[name]} says it"
-                yield Flaw(("hyperparameters", name), what, "remove it")
+                yield Flaw(("hyperparameters", name), _INSTEAD[name], "remove it")
 
     @property
     def keys(self) -> tuple[tuple[int, float], ...]:
@@ -66,9 +65,9 @@ class StartSpec(Part):
 
 
 _INSTEAD = {
-    "noise.target_epsilon": "the last of start.epsilons",
-    "train.repeat": "start.runs",
-    "method": "dp_sgd trains every start: nothing else",
+    "noise.target_epsilon": "the last of start.epsilons says it",
+    "train.repeat": "start.runs says it",
+    "method": "every start is trained by dp_sgd",
 }
 
 

@@ -81,7 +81,7 @@ def check(tmp_path):
         ({"start/epsilons": [2.0, 1.0]}, "start.epsilons[1]: must ascend, got 1 after 2"),
         ({"start/epsilons": [1.0, 1.0]}, "start.epsilons[1]: must ascend, got 1 after 1"),
         ({"start/epsilons": [1.0, 4.0]}, "start.epsilons[1]: must be at most privacy.trial_epsi"),
-        ({"start/hyperparameters/method": "dp_sgd"}, "start.hyperparameters.method: dp_sgd trains"),
+        ({"start/hyperparameters/method": "dp_sgd"}, "start.hyperparameters.method: every start"),
         (
             {"start/hyperparameters/optim.lr": {"choice": [1, 2]}},
             "start.hyperparameters.optim.lr: is searched over, and a start has one value of each",
