@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 DISTILL, FINETUNE = "distill", "finetune"
 _BLOCK = 512  # records that are looked at at once
+_AMONG_CANDIDATES = {"diverse_public", "near_private"}
 _WITHOUT_COMPONENTS = {"random", "entropy", "margin"}
 
 
@@ -141,8 +142,15 @@ class ActiveLearning(Method):
         """Return what near_private asks of private records, then passes over public ones.
 
         Raises:
-            InfeasibleBudgetError: The start leaves nothing to ask with.
+            InfeasibleBudgetError: The start leaves nothing to ask with, or more labels are wanted
+                than there are candidates.
         """
+        labels, candidates = hparams["labels.max"], hparams["select.candidates"]
+        if hparams["select.by"] in _AMONG_CANDIDATES and labels > candidates:
+            raise InfeasibleBudgetError(
+                f"labels.max={labels} is more than select.candidates={candidates}",
+                fix="more candidates, or fewer labels",
+            )
         private = Plan(())
         key = cls.starts_from(hparams)
         if key is not None and hparams["select.by"] == "near_private":

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpsweep.errors import CheckpointError
+from dpsweep.errors import CheckpointError, InfeasibleBudgetError
 from dpsweep.hyperparameters import resolve
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
@@ -74,6 +74,13 @@ def test_each_selector_buys_what_it_may_and_no_more(digits: SweepData, by: str) 
     assert digits.polluted is not None
     share = digits.polluted[rows_of(instance)].mean()
     assert instance.public_scores() == {"labels": 40.0, "polluted_share": share}
+
+
+@pytest.mark.parametrize("by", ["diverse_public", "near_private"])
+def test_no_configuration_wants_more_labels_than_candidates(digits: SweepData, by: str) -> None:
+    with pytest.raises(InfeasibleBudgetError, match="labels.max=201 is more than select.cand"):
+        prepared(digits, select__by=by, labels__max=201)
+    prepared(digits, select__by="margin", labels__max=201)
 
 
 def test_labels_that_are_not_bought_change_nothing(digits: SweepData) -> None:
