@@ -5,6 +5,7 @@
          -> ClusterTarget        a Ray cluster, joined or started
          -> with_pretrained      public weights that trials start from (``dpsweep.pretrain``)
          -> mode                 composed, select, public or unaccounted (``dpsweep.modes``):
+            -> start             the private run that trials start from, once (``dpsweep.start``)
             -> prefetch          frozen features that trials need, once (``dpsweep.features``)
             -> TaskSource        suggests hyperparameters; each becomes a plan or is infeasible
             -> StudyLedger       reserves the plan's cost, durably, before launch
