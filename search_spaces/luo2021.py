@@ -103,10 +103,10 @@ FIVE_CLASSES = Setting(
     best={
         "cls": (3, None),
         "cls_norm": (1, 0.4),
-        "cls_conv": (1, 0.4),
+        "cls_conv": (3, 0.4),
         "all_0001": (1, 0.4),
         "all_001": (1, 0.4),
-        "all_01": (1, 0.4),
+        "all_01": (1, 0.1),
         "full": (1, 0.1),
         "scratch": (1, 1.6),
     },
