@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dpsweep.search_spaces.changes import changed
+
 _CLUSTERED = {"select.by": "diverse_public"}
 _ASKING = {"select.by": "near_private"}
 
@@ -27,7 +29,7 @@ def _space(**changes: Any) -> dict[str, Any]:
         "finetune.lr": 0.001,
         "finetune.replay": {"choice": [0.5, 1]},
     }
-    return {**space, **{name.replace("__", "."): domain for name, domain in changes.items()}}
+    return changed(space, changes)
 
 
 #: Dataset name -> ``search.space`` of a spec.

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dpsweep.search_spaces.changes import changed
+
 
 def _space(**changes: Any) -> dict[str, Any]:
     space: dict[str, Any] = {
@@ -24,7 +26,7 @@ def _space(**changes: Any) -> dict[str, Any]:
         "clip.percentile": {"choice": [75, 90]},
         "regularize.weight": 0.01,
     }
-    return {**space, **{name.replace("__", "."): domain for name, domain in changes.items()}}
+    return changed(space, changes)
 
 
 #: Dataset name -> ``search.space`` of a spec; all need ``data.public.fraction`` above 0.

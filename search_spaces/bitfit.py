@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dpsweep.search_spaces.changes import changed
+
 _TWO_PHASE = {"bitfit.variant": "two_phase"}
 
 
@@ -29,7 +31,7 @@ def _space(**changes: Any) -> dict[str, Any]:
         "batch.expected": {"choice": [128, 256]},
         "train.epochs": {"uniform": [3, 10]},
     }
-    return {**space, **{name.replace("__", "."): domain for name, domain in changes.items()}}
+    return changed(space, changes)
 
 
 #: Dataset name -> ``search.space`` of a spec; records must be grey or colour images.

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpsweep.search_spaces.bitfit import WHY as WHY_BITFIT
+from dpsweep.search_spaces.changes import changed
 from dpsweep.search_spaces.luo2021 import FIVE_CLASSES, WHY_FINETUNING, Setting
 from dpsweep.search_spaces.presets import Preset
 
@@ -39,7 +40,7 @@ def _space(setting: Setting, variant: Any, lr: Any, **changes: Any) -> dict[str,
         "bitfit.variant": variant,
         "optim.lr": lr,
     }
-    return {**space, **{name.replace("__", "."): domain for name, domain in changes.items()}}
+    return changed(space, changes)
 
 
 def _rates(setting: Setting) -> Preset:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dpsweep.search_spaces.changes import changed
+
 _COSINE = {"noise.shape": "cosine"}
 
 
@@ -25,7 +27,7 @@ def _space(**changes: Any) -> dict[str, Any]:
         "noise.shape": {"choice": ["constant", "cosine"]},
         "noise.end_ratio": {"uniform": [0.4, 1.5], "when": _COSINE},
     }
-    return {**space, **{name.replace("__", "."): domain for name, domain in changes.items()}}
+    return changed(space, changes)
 
 
 #: Dataset name -> ``search.space`` of a spec.

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from dpsweep.search_spaces.adamix import WHY
+from dpsweep.search_spaces.changes import changed
 from dpsweep.search_spaces.presets import Preset
 
 SOURCE = "Golatkar et al. 2022, https://arxiv.org/abs/2203.11481."
@@ -75,8 +76,7 @@ def _space(**changes: Any) -> dict[str, Any]:
         "projection.fraction": None,
         "public.lr": None,
     }
-    space.update({name.replace("__", "."): domain for name, domain in changes.items()})
-    return {name: domain for name, domain in space.items() if domain is not None}
+    return changed(space, changes)
 
 
 def _row(title: str, about: str, space: Mapping[str, Any]) -> Preset:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dpsweep.search_spaces.changes import changed
 from dpsweep.search_spaces.presets import Preset
 from dpsweep.search_spaces.sparse import WHY
 
@@ -117,8 +118,7 @@ SETTINGS: Mapping[str, Setting] = {"five_classes": FIVE_CLASSES}
 def _space(setting: Setting, **changes: Any) -> dict[str, Any]:
     """Return the space of one study; names are written with ``__``, None leaves one out."""
     space = {"method": "sparse", **setting.space, **_RECIPE}
-    space.update({name.replace("__", "."): domain for name, domain in changes.items()})
-    return {name: domain for name, domain in space.items() if domain is not None}
+    return changed(space, changes)
 
 
 def _rates(name: str, setting: Setting) -> Preset:

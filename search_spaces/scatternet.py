@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dpsweep.search_spaces.changes import changed
+
 _GROUP = {"normalize.kind": "group"}
 _DATA = {"normalize.kind": "private_data"}
 
@@ -28,7 +30,7 @@ def _space(**changes: Any) -> dict[str, Any]:
         "batch.expected": {"choice": [128, 256, 512]},
         "train.epochs": {"uniform": [15, 40]},
     }
-    return {**space, **{name.replace("__", "."): domain for name, domain in changes.items()}}
+    return changed(space, changes)
 
 
 #: Dataset name -> ``search.space`` of a spec.

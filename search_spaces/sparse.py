@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dpsweep.search_spaces.changes import changed
+
 _BODY = {"sparse.train": ["cls+norm", "all"]}
 _MASKED = {"sparse.train": "all"}
 
@@ -34,7 +36,7 @@ def _space(**changes: Any) -> dict[str, Any]:
         "batch.expected": {"choice": [256, 512]},
         "train.epochs": {"uniform": [5, 20]},
     }
-    return {**space, **{name.replace("__", "."): domain for name, domain in changes.items()}}
+    return changed(space, changes)
 
 
 #: Dataset name -> ``search.space`` of a spec.

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from dpsweep.search_spaces.changes import changed
 from dpsweep.search_spaces.dp_sgd import WHY as WHY_DP_SGD
 from dpsweep.search_spaces.presets import Preset
 from dpsweep.search_spaces.scatternet import WHY
@@ -72,8 +73,7 @@ def _space(**changes: Any) -> dict[str, Any]:
         "train.num_private": None,
         "train.repeat": None,
     }
-    space.update({name.replace("__", "."): domain for name, domain in changes.items()})
-    return {name: domain for name, domain in space.items() if domain is not None}
+    return changed(space, changes)
 
 
 def _normalizations(mean_norm: float, square_norm: float) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpsweep.search_spaces.active_learning import WHY
+from dpsweep.search_spaces.changes import changed
 from dpsweep.search_spaces.presets import Preset
 
 SOURCE = "Zhao et al. 2020, https://arxiv.org/abs/1910.01177."
@@ -71,8 +72,7 @@ def _space(**changes: Any) -> dict[str, Any]:
         "finetune.lr": 0.001,
         "finetune.replay": 1,
     }
-    space.update({name.replace("__", "."): domain for name, domain in changes.items()})
-    return {name: domain for name, domain in space.items() if domain is not None}
+    return changed(space, changes)
 
 
 def _preset(
