@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dpsweep.errors import BadInputError, InfeasibleBudgetError
 from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.accountants import AccountantName
-from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Gaussian, Laplace, NonPrivate, Plan
 from dpsweep.privacy.randomness import public_seed, secret_numpy_generator
 from dpsweep.trainables.active_knobs import (
@@ -24,7 +23,7 @@ from dpsweep.trainables.active_knobs import (
     selection_problems,
 )
 from dpsweep.trainables.classifier import TRAIN_REPEAT
-from dpsweep.trainables.method import Method, PlanContext, RunContext, target_budget
+from dpsweep.trainables.method import Method, PlanContext, RunContext
 from dpsweep.trainables.private_query import PCA, VOTES, split_query, sum_rule_epsilon
 from dpsweep.trainables.starts import ReleaseKey
 
@@ -158,7 +157,7 @@ class ActiveLearning(Method):
                 context.starts[key].merged(),
                 hparams["split.pca"],
                 hparams["split.rule"],
-                target_budget(None, context.budget),
+                context.budget,
                 context.accountant,
             )
         runs = [EventRun(NonPrivate(), hparams["finetune.epochs"], FINETUNE, "public")]
@@ -169,13 +168,13 @@ class ActiveLearning(Method):
 
     @classmethod
     def plan_facts(
-        cls, plan: Plan, inherited: Plan, budget: PrivacyBudget, accountant: AccountantName
+        cls, plan: Plan, inherited: Plan, *, delta: float, accountant: AccountantName
     ) -> dict[str, float]:
         """Return the epsilon by the paper's sum rule, beside the composed one."""
         query = plan.part("private")
         if not query:
             return {}
-        by_sum = sum_rule_epsilon(inherited, query, delta=budget.delta, accountant=accountant)
+        by_sum = sum_rule_epsilon(inherited, query, delta=delta, accountant=accountant)
         return {"sum_rule_epsilon": by_sum}
 
     @classmethod
@@ -231,7 +230,8 @@ class ActiveLearning(Method):
         self._oracle = LabelOracle(data.parts["public"][1], most=hparams["labels.max"])
         self._start = self._build(is_initial=False)
         key = self.starts_from(hparams)
-        state = data.starts.model_state(key) if data.starts is not None and key else None
+        assert data.starts is not None
+        state = None if key is None else data.starts.model_state(key)
         if state is not None:
             self._start.load_state_dict(state)
         self._model = self._build()
@@ -294,8 +294,6 @@ class ActiveLearning(Method):
 
     def _release_directions(self, event: Gaussian) -> None:
         """DP-PCA of the private embeddings: the one place where their moment is looked at."""
-        import torch
-
         from dpsweep.trainables.dp_pca import principal_components, second_moment, symmetric_noise
         from dpsweep.trainables.embeddings import embed
 
@@ -303,7 +301,7 @@ class ActiveLearning(Method):
         moment = second_moment(rows)
         noise = symmetric_noise(len(moment), event.noise_multiplier, self._noise)
         self._directions = principal_components(
-            moment + noise.to(torch.float64), int(self._hparams["select.components"])
+            moment + noise, int(self._hparams["select.components"])
         )
 
     def _release_votes(self, event: Laplace) -> None:

@@ -358,7 +358,8 @@ class TrialExecution:
             position = self._origin + self._clock.last_allowed(epsilon)
             if position == 0:
                 raise LedgerError(
-                    f"no model can be released at epsilon={epsilon:g} any more: all "
+                    f"no model can be released at epsilon={epsilon:g} any more "
+                    f"(delta={self.settings.budget.delta:g}, {self.settings.accountant}): all "
                     f"{self.ledger.position_charges} charged steps were lost to crashes",
                     fix="start a new study under another name, with larger start.epsilons",
                 )

@@ -178,14 +178,14 @@ class Method(ABC):
 
     @classmethod
     def plan_facts(
-        cls, plan: Plan, inherited: Plan, budget: PrivacyBudget, accountant: AccountantName
+        cls, plan: Plan, inherited: Plan, *, delta: float, accountant: AccountantName
     ) -> dict[str, float]:
         """Return what else is worth knowing of a plan; nothing, for most methods.
 
         Args:
             plan: Of a trial.
             inherited: Events of the release that it starts from.
-            budget: Of the trial; its delta counts.
+            delta: Of the study.
             accountant: Of the study.
         """
         return {}

@@ -16,7 +16,6 @@ from dpsweep.claims import FINAL_RUN, PUBLIC_MODEL, SO_FAR, WINNER
 from dpsweep.durable import write_atomically
 from dpsweep.errors import NothingWithinBudgetError
 from dpsweep.pretrain import describe_pretraining
-from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.dataset_ledger import read_dataset_ledger
 from dpsweep.privacy.ledger import STUDY_FILE, trial_file
 from dpsweep.results import SweepResult
@@ -140,9 +139,11 @@ def trial_started(
     epsilon = task.planned_epsilon if task.is_private else None
     sampling = (task.inherited + task.full_plan).sampling
     plan: dict[str, Any] = {"steps": len(task.plan), "epsilon": epsilon}
-    budget = PrivacyBudget(spec.privacy.trial_epsilon, spec.privacy.delta)
     plan |= TRAINABLES[task.method].plan_facts(
-        task.plan, task.inherited, budget, spec.privacy.accountant
+        task.plan,
+        task.inherited,
+        delta=spec.privacy.delta,
+        accountant=spec.privacy.accountant,
     )
     if sigmas:
         plan |= {"noise_multiplier": sigmas[0], "noise_multiplier_end": sigmas[-1]}

@@ -54,14 +54,9 @@ class StartSpec(Part):
             if isinstance(value, (Mapping, list, tuple)):
                 what = "is searched over, and a start has one value of each"
                 yield Flaw(("hyperparameters", name), what, "give one value")
-        for name in ("noise.target_epsilon", "train.repeat", "method"):
+        for name, what in _INSTEAD.items():
             if name in hyperparameters:
-                yield Flaw(("hyperparameters", name), _INSTEAD[name], "remove it")
-
-    @property
-    def keys(self) -> tuple[tuple[int, float], ...]:
-        """Every release: (run, epsilon)."""
-        return tuple((run, epsilon) for run in range(self.runs) for epsilon in self.epsilons)
+                yield Flaw(("hyperparameters", name), what, "remove it")
 
 
 _INSTEAD = {

@@ -110,13 +110,11 @@ def start_tasks(checked: Preflight) -> list[TrialTask]:
         return []
     target = replace(checked.budget, target_epsilon=block.epsilons[-1])
     planner = replace(checked, methods={DPSGD.name: DPSGD}, budget=target, given_starts={})
-    tasks = []
-    for run in range(block.runs):
-        task = planner.admit(run, {"method": DPSGD.name, **block.hyperparameters})
-        _positions(checked, block, task.plan)  # refuses what cannot be released
-        scores = planner.releases(len(task.plan), extra=len(block.epsilons))
-        tasks.append(replace(task, releases=block.epsilons, validation_plan=scores))
-    return tasks
+    task = planner.admit(0, {"method": DPSGD.name, **block.hyperparameters})
+    _positions(checked, block, task.plan)  # refuses what cannot be released
+    scores = planner.releases(len(task.plan), extra=len(block.epsilons))
+    task = replace(task, releases=block.epsilons, validation_plan=scores)
+    return [replace(task, trial=run) for run in range(block.runs)]
 
 
 def _positions(checked: Preflight, block: StartSpec, plan: Plan) -> tuple[int, ...]:
@@ -128,7 +126,8 @@ def _positions(checked: Preflight, block: StartSpec, plan: Plan) -> tuple[int, .
         if position == 0:
             raise InfeasibleBudgetError(
                 f"start.epsilons: {epsilon:g} is over before the first step, which costs "
-                f"{clock.epsilon_after(1):.4g} at delta={privacy.delta:g}",
+                f"{clock.epsilon_after(1):.4g} at delta={privacy.delta:g} ({privacy.accountant}, "
+                f"{privacy.neighboring_relation}, {privacy.accounting})",
                 fix="raise it, or give the start more noise (fewer examples a batch, more steps)",
             )
     return positions
@@ -139,10 +138,12 @@ def planned_starts(checked: Preflight) -> dict[ReleaseKey, Plan]:
     block = checked.spec.start
     if block is None:
         return {}
+    plan = checked.start_tasks[0].plan
+    positions = _positions(checked, block, plan)
     return {
-        (task.trial, epsilon): task.plan.slice(0, position)
-        for task in start_tasks(checked)
-        for epsilon, position in zip(block.epsilons, _positions(checked, block, task.plan))
+        (run, epsilon): plan.slice(0, position)
+        for run in range(block.runs)
+        for epsilon, position in zip(block.epsilons, positions)
     }
 
 

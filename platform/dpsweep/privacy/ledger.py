@@ -288,10 +288,10 @@ def trial_covered(directory: Path, trial: int, inherited: Plan, *, at_least: int
     Raises:
         LedgerError: As there; or the ledger says that the trial has inherited something else.
     """
-    spent = trial_spent(directory, trial, at_least=at_least)
     path = trial_file(directory, trial)
     records = read_log(path)
-    known = inherited_events(records)
+    spent, known = charged_events(records), inherited_events(records)
+    check_complete(path, len(spent), at_least)
     if records and known != inherited.merged():
         raise LedgerError(
             f"{path} says that the trial has inherited {len(known)} events, and its task "

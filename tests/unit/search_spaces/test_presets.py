@@ -95,7 +95,8 @@ def test_each_preset_has_a_plan_within_its_budget(name):
         neighboring_relation=spec.privacy.neighboring_relation,
     )
     start = Plan((EventRun(PoissonGaussian(2.0, 0.01), 100),))
-    starts = {} if spec.start is None else dict.fromkeys(spec.start.keys, start)
+    block = spec.start
+    starts = {(run, e): start for run in range(block.runs) for e in block.epsilons} if block else {}
     context = PlanContext(budget, "rdp", round(total * share), "exact", starts)
     for point in (grid_of(name)[0], grid_of(name)[-1]):
         method = TRAINABLES[point.pop("method")]
