@@ -1,11 +1,9 @@
 """The episodes block: what it demands, what it adds to the space, the sizes and unit that follow."""
 
-import copy
-
 import pytest
+from raw_specs import changed, mistakes
 
 from dpsweep import entries
-from dpsweep.errors import SpecError
 from dpsweep.preflight import preflight
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec import EpisodesSpec, SearchSpec, SweepSpec
@@ -32,26 +30,9 @@ SPEC = {
 }
 
 
-def changed(changes):
-    raw = copy.deepcopy(SPEC)
-    for path, value in changes.items():
-        *above, last = path.split("/")
-        here = raw
-        for key in above:
-            here = here.setdefault(key, {})
-        here[last] = value
-    return raw
-
-
-def mistakes(call, *arguments, **named):
-    with pytest.raises(SpecError) as caught:
-        call(*arguments, **named)
-    return [str(mistake) for mistake in caught.value.mistakes]
-
-
 @pytest.fixture
 def checked(tmp_path):
-    return preflight(SweepSpec(**changed({"storage": {"path": str(tmp_path)}})))
+    return preflight(SweepSpec(**changed(SPEC, {"storage": {"path": str(tmp_path)}})))
 
 
 def test_the_paper_is_the_default():
@@ -65,9 +46,9 @@ def test_a_spec_of_episodes_is_a_grid_and_survives_yaml():
     assert SweepSpec.from_yaml(spec.to_yaml()) == spec
     assert EPISODE not in spec.search.space
     assert list(spec.space) == [EPISODE, *spec.search.space]
-    again = SweepSpec(**changed({"search/num_trials": None}))
+    again = SweepSpec(**changed(SPEC, {"search/num_trials": None}))
     assert again == spec
-    objects = SweepSpec(**changed({"search": SearchSpec(**SPEC["search"])}))
+    objects = SweepSpec(**changed(SPEC, {"search": SearchSpec(**SPEC["search"])}))
     assert objects == spec
 
 
@@ -114,14 +95,14 @@ def test_without_the_block_nothing_is_added():
     ],
 )
 def test_what_episodes_cannot_be_combined_with_is_one_mistake(changes, where, what):
-    found = mistakes(SweepSpec, **changed(changes))
+    found = mistakes(SweepSpec, **changed(SPEC, changes))
     assert len(found) == 1, found
     assert found[0].startswith(f"{where}: ")
     assert what in found[0]
 
 
 def test_records_without_a_class_have_no_episodes():
-    found = mistakes(SweepSpec, **changed({"data/task": "multi_label"}))
+    found = mistakes(SweepSpec, **changed(SPEC, {"data/task": "multi_label"}))
     assert any(m.startswith("data.task: episodes draw records class by class") for m in found)
 
 
@@ -141,14 +122,14 @@ def test_plans_follow_from_the_size_of_an_episode(checked, tmp_path):
     task = checked.admit(4, checked.space.grid()[4])
     assert task.hparams[EPISODE] == 2
     assert task.planned_epsilon <= 2.0
-    by_batch = changed({"storage": {"path": str(tmp_path)}, "search/space/batch.expected": 5})
+    by_batch = changed(SPEC, {"storage": {"path": str(tmp_path)}, "search/space/batch.expected": 5})
     del by_batch["search"]["space"]["batch.sample_rate"]
     smaller = preflight(SweepSpec(**by_batch))
     assert smaller.admit(0, smaller.space.grid()[0]).plan.runs[0].event.sample_rate == 5 / 25
 
 
 def test_without_public_test_records_none_are_drawn(tmp_path):
-    raw = changed({"data/test": {"fraction": 0.0}, "storage": {"path": str(tmp_path)}})
+    raw = changed(SPEC, {"data/test": {"fraction": 0.0}, "storage": {"path": str(tmp_path)}})
     assert preflight(SweepSpec(**raw)).info.num_test == 0
 
 
@@ -172,14 +153,14 @@ def test_without_public_test_records_none_are_drawn(tmp_path):
     ],
 )  # fmt: skip
 def test_too_few_records_are_found_in_declared_numbers(changes, expected, tmp_path):
-    raw = changed({**changes, "storage": {"path": str(tmp_path)}})
+    raw = changed(SPEC, {**changes, "storage": {"path": str(tmp_path)}})
     assert expected in mistakes(preflight, SweepSpec(**raw))
 
 
 @pytest.mark.parametrize("name", sorted(TRAINABLES))
 def test_no_method_has_to_know_of_episodes(name):
     assert EPISODE not in {p.name for p in TRAINABLES[name].hyperparameters}
-    space = SweepSpec(**changed({"search/space": {"method": name}})).space
+    space = SweepSpec(**changed(SPEC, {"search/space": {"method": name}})).space
     checked = preflight.__globals__["_declared"](SweepSpec(**SPEC))
     assert SearchSpace.from_spec(space).check(checked) == []
 

@@ -1,10 +1,9 @@
 """The start block: what it demands, what it plans, and what its users inherit."""
 
-import copy
-
 import pytest
+from raw_specs import LEFT_OUT, changed, mistakes
 
-from dpsweep.errors import BadInputError, InfeasibleBudgetError, SpecError
+from dpsweep.errors import BadInputError, InfeasibleBudgetError
 from dpsweep.planning import summarize_plan
 from dpsweep.preflight import preflight
 from dpsweep.privacy.accountants import epsilon_of
@@ -46,30 +45,12 @@ SPEC = {
 }
 
 
-def changed(changes):
-    raw = copy.deepcopy(SPEC)
-    for path, value in changes.items():
-        *above, last = path.split("/")
-        here = raw
-        for key in above:
-            here = here.setdefault(key, {})
-        if value is None:
-            del here[last]
-        else:
-            here[last] = value
-    return raw
-
-
-def mistakes(call, *arguments, **named):
-    with pytest.raises(SpecError) as caught:
-        call(*arguments, **named)
-    return [str(mistake) for mistake in caught.value.mistakes]
-
-
 @pytest.fixture
 def check(tmp_path):
     def check(changes):
-        return preflight(SweepSpec(**changed({"storage": {"path": str(tmp_path)}, **changes})))
+        return preflight(
+            SweepSpec(**changed(SPEC, {"storage": {"path": str(tmp_path)}, **changes}))
+        )
 
     return check
 
@@ -96,13 +77,16 @@ def check(tmp_path):
     ],
 )
 def test_what_a_start_demands_of_a_spec(changes, said):
-    assert any(line.startswith(said) for line in mistakes(SweepSpec, **changed(changes)))
+    assert any(line.startswith(said) for line in mistakes(SweepSpec, **changed(SPEC, changes)))
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"start": None}, "search.space.method: active_learning starts from a private model, and"),
+        (
+            {"start": LEFT_OUT},
+            "search.space.method: active_learning starts from a private model, and",
+        ),
         ({"search/space": {"method": "dp_sgd"}}, "start: no method of the space starts from it"),
         (
             {"search/space/start.epsilon": {"choice": [1.0, 1.5]}},
@@ -198,7 +182,7 @@ def test_a_trial_inherits_its_release_and_plans_what_that_leaves(check):
 
 
 def test_the_release_is_the_largest_that_leaves_enough_where_none_is_named(check):
-    changes = {"start/epsilons": [2.0, 3.0], "search/space/start.epsilon": None}
+    changes = {"start/epsilons": [2.0, 3.0], "search/space/start.epsilon": LEFT_OUT}
     checked = check(changes)
     space = {name: value for name, value in checked.spec.search.space.items()}
     found = {by: checked.admit(9, {**space, "select.by": by}) for by in ("random", "near_private")}
@@ -207,7 +191,7 @@ def test_the_release_is_the_largest_that_leaves_enough_where_none_is_named(check
         "near_private": 2.0,
     }
     assert len(found["random"].inherited) > len(found["near_private"].inherited)
-    tight = check({"start/epsilons": [3.0], "search/space/start.epsilon": None})
+    tight = check({"start/epsilons": [3.0], "search/space/start.epsilon": LEFT_OUT})
     with pytest.raises(InfeasibleBudgetError, match="nothing is left for near_private"):
         tight.admit(9, {**space, "select.by": "near_private"})
 
@@ -237,4 +221,4 @@ def test_the_filter_is_fitted_to_what_costs_something(check):
 def test_a_spec_survives_its_file(check):
     spec = check({}).spec
     assert SweepSpec.from_yaml(spec.to_yaml()) == spec
-    assert "start" not in SweepSpec(**changed({"start": None})).to_dict()
+    assert "start" not in SweepSpec(**changed(SPEC, {"start": LEFT_OUT})).to_dict()
