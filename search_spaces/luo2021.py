@@ -52,7 +52,7 @@ class Setting:
         data: The ``data`` section.
         pretrain: The ``pretrain`` section, or empty.
         space: What every study on it has in ``search.space``.
-        best: Row -> the rates of the classifier and of the rest that the search found.
+        best: Row -> the best rates found so far, of the classifier and of the rest.
     """
 
     about: str
@@ -172,7 +172,8 @@ def _row(row: str, name: str, setting: Setting) -> Preset:
         source=SOURCE,
         about=(
             setting.about,
-            f"The learning rates are the best of luo2021/rates_{name} for this row.",
+            f"The learning rates are the best that were found on grids like luo2021/rates_{name}, "
+            "one run of each point.",
             RECIPE,
         ),
         data=setting.data,

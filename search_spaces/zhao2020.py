@@ -108,8 +108,8 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "public_only": _preset(
         "The labels alone, without any private model: what belongs beside every figure.",
-        "A fresh network learns 500, 1,000 or 4,000 random labels. The start is there for its "
-        "network's name; no trial uses what it releases, and these cost no epsilon.",
+        "A fresh network learns 500, 1,000 or 4,000 random labels. These trials cost no epsilon; "
+        "the start names their network, and is trained all the same, for 3.2.",
         "labels.max",
         _space(
             start__run=None,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dpsweep.errors import BadInputError
+from dpsweep.preflight import read_spec
 from dpsweep.search_spaces import SPACES, SearchSpace, starter_spec
 from dpsweep.spec import SweepSpec
 from dpsweep.trainables import TRAINABLES
@@ -144,3 +145,14 @@ def test_loads_neither_optuna_nor_torch_nor_ray():
     )
     out = subprocess.check_output([sys.executable, "-c", code], text=True, env=dict(os.environ))
     assert out.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", ["digits", "fashion_mnist", "labels"])
+def test_each_example_is_a_valid_spec(name):
+    path = Path(__file__).parents[2] / "examples" / f"{name}.yaml"
+    assert read_spec(path).search.num_trials > 0
+    assert {path.stem for path in path.parent.glob("*.yaml")} == {
+        "digits",
+        "fashion_mnist",
+        "labels",
+    }

@@ -16,11 +16,13 @@ from dpsweep.hyperparameters import resolve
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.spec import DataSpec
+from dpsweep.study import TrialTask
 from dpsweep.trainables.active_learning import ActiveLearning, build_start
 from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.data import SweepData, load_dataset
 from dpsweep.trainables.dp_sgd import DPSGD
 from dpsweep.trainables.embeddings import embed
+from dpsweep.trainables.execution import records_for
 from dpsweep.trainables.method import PlanContext, RunContext
 from dpsweep.trainables.starts import Release, Starts, release_name
 
@@ -81,6 +83,19 @@ def test_no_configuration_wants_more_labels_than_candidates(digits: SweepData, b
     with pytest.raises(InfeasibleBudgetError, match="=201 is more than select"):
         prepared(digits, select__by=by, labels__max=201)
     prepared(digits, select__by="margin", labels__max=201)
+
+
+@pytest.mark.parametrize(("by", "rows"), [("margin", 0), ("near_private", 540)])
+def test_only_who_asks_private_records_is_handed_them(
+    digits: SweepData, by: str, rows: int
+) -> None:
+    instance, plan = prepared(digits, select__by=by)
+    task = TrialTask(3, "active_learning", instance._hparams, plan, 1.0, True)
+    handed = records_for(digits, task)
+    assert [len(array) for array in handed.parts["private"]] == [rows, rows]
+    assert handed.info == digits.info
+    for part in ("public", "validation", "test"):
+        assert handed.parts[part] is digits.parts[part]
 
 
 def test_labels_that_are_not_bought_change_nothing(digits: SweepData) -> None:
