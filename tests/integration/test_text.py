@@ -53,8 +53,8 @@ def test_biases_of_an_encoder_are_searched_on_a_csv_file(tmp_path, ray_cluster):
             "method": "bitfit",
             "model.name": f"text/{tmp_path / 'bert'}",
             "batch.expected": 60,
-            "train.max_steps": 50,
-            "optim.lr": {"choice": [0.5, 1.0]},
+            "train.max_steps": 150,
+            "optim.lr": {"choice": [0.3, 0.4]},
             "optim.momentum": 0.5,
         },
     }
