@@ -159,6 +159,11 @@ class BiTFiT(DPSGD):
         return problems
 
     @classmethod
+    def notes(cls, values: Mapping[str, Sequence[Any]]) -> list[str]:
+        """Return what works, but hardly as it is meant: random weights that never train."""
+        return cls._notes_on_random_weights(values, "bitfit.variant", whole=("full", "two_phase"))
+
+    @classmethod
     def _phase_problems(cls, values: Mapping[str, Sequence[Any]]) -> list[tuple[str, str, str]]:
         """Say if no configuration has a step left for the second phase."""
         shortest = min(cls._possible(values, "bitfit.full_epochs"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpsweep.errors import BadInputError, InfeasibleBudgetError
@@ -144,6 +144,28 @@ class DPSGD(ClassifierMethod):
     noise_observer: Callable[[torch.Tensor], None] | None = None
     #: L2 sensitivity of what one step releases, divided by the bound on one gradient.
     _joint_sensitivity = 1.0
+
+    @classmethod
+    def _notes_on_random_weights(
+        cls, values: Mapping[str, Sequence[Any]], part: str, *, whole: Collection[str]
+    ) -> list[str]:
+        """Return a note if weights that never train may be random.
+
+        Args:
+            values: As for ``preflight``.
+            part: Hyperparameter that says what trains.
+            whole: Its values under which everything does.
+        """
+        known = cls._possible(values, "model.name")
+        names = [name for name in known if name != "linear" and not name.startswith("text/")]
+        frozen = [value for value in cls._possible(values, part) if value not in whole]
+        if not names or not frozen or None not in cls._possible(values, "model.checkpoint"):
+            return []
+        return [
+            f"without model.checkpoint the weights of {', '.join(names)} that {part}: "
+            f"{', '.join(frozen)} never trains are random; published, pretrain or a file gives "
+            "it public ones"
+        ]
 
     @classmethod
     def plan(cls, hparams: Mapping[str, Any], context: PlanContext) -> Plan:

@@ -145,6 +145,15 @@ class Method(ABC):
         return []
 
     @classmethod
+    def notes(cls, values: Mapping[str, Sequence[Any]]) -> list[str]:
+        """Return what works, but hardly as it is meant; nothing, for most methods.
+
+        Args:
+            values: As for ``preflight``.
+        """
+        return []
+
+    @classmethod
     def start_problems(
         cls,
         values: Mapping[str, Sequence[Any]],

@@ -111,6 +111,11 @@ class SparseFinetuning(DPSGD):
         return problems
 
     @classmethod
+    def notes(cls, values: Mapping[str, Sequence[Any]]) -> list[str]:
+        """Return what works, but hardly as it is meant: random weights that never train."""
+        return cls._notes_on_random_weights(values, "sparse.train", whole=_WHOLE)
+
+    @classmethod
     def _choice_problems(
         cls,
         name: str,

@@ -36,4 +36,7 @@ def load_checked(spec: str, sets: list[str] | None) -> Preflight:
     from dpsweep.preflight import preflight, read_spec
 
     source = sys.stdin.read() if spec == "-" else Path(spec)
-    return preflight(read_spec(source, overrides=sets or []))
+    checked = preflight(read_spec(source, overrides=sets or []))
+    for note in checked.notes:
+        say(f"note: {note}")
+    return checked

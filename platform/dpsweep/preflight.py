@@ -87,6 +87,13 @@ class Preflight:
         return start_tasks(self)
 
     @property
+    def notes(self) -> list[str]:
+        """What is valid, but hardly meant so, in words of the methods."""
+        values = self.space.values()
+        found = (note for method in self.methods.values() for note in method.notes(values))
+        return list(dict.fromkeys(found))
+
+    @property
     def num_trials(self) -> int:
         """Trials of the search: a grid may have fewer points than ``search.num_trials``."""
         if self.spec.episodes is not None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dpsweep import estimate as forecasting
+from dpsweep.cli import app
 from dpsweep.estimate import estimate, expected_batch, local_slots
 from dpsweep.planning import draw_sample, summarize_plan
 from dpsweep.preflight import preflight, read_spec
@@ -53,6 +54,21 @@ def checked(
         validation=validation,
     )
     return preflight(read_spec(text, overrides=list(sets)))
+
+
+@pytest.mark.parametrize("verb", ["validate", "plan"])
+def test_what_is_hardly_meant_is_noted_first(verb, tmp_path, capsys):
+    path = tmp_path / "spec.yaml"
+    path.write_text(SPEC.format(
+        privacy="unaccounted", sampler="random", trial_epsilon=2.0, method="sparse",
+        num_trials="num_trials: 1", validation="{visibility: public}",
+    ))  # fmt: skip
+    sets = [f"storage.path={tmp_path / 'studies'}", "search.space.sparse.train=cls",
+            "search.space.model.name=tanh_cnn"]  # fmt: skip
+    options = [word for item in sets for word in ("--set", item)]
+    app([verb, str(path), *options], standalone_mode=False)
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.startswith("note: without model.checkpoint the weights of tanh_cnn that sparse.")
 
 
 def test_the_figures_of_a_trial_are_those_of_the_space():

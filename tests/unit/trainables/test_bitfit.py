@@ -407,6 +407,26 @@ def test_preflight(values: Mapping[str, Any], where: list[str], said: str) -> No
     assert all(what and "\n" not in what and fix for _, what, fix in problems)
 
 
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"model.name": ["timm/vit"], "bitfit.variant": VARIANTS}, True),
+        ({"model.name": ["timm/vit"], "model.checkpoint": ["pretrain", None]}, True),
+        ({"model.name": ["timm/vit"], "model.checkpoint": ["pretrain"]}, False),
+        ({"model.name": ["timm/vit"], "bitfit.variant": ["full", "two_phase"]}, False),
+        ({"model.name": ["text//encoder"]}, False),  # the directory has the weights
+        ({"model.name": ["linear"]}, False),  # nothing but a classifier
+    ],
+)
+def test_frozen_random_weights_are_noted(values: Mapping[str, Any], named: bool) -> None:
+    notes = BiTFiT.notes(values)
+    assert len(notes) == named
+    for note in notes:
+        frozen = note.partition("bitfit.variant: ")[2].partition(" never")[0].split(", ")
+        given = values.get("bitfit.variant", ["bitfit"])
+        assert frozen == [variant for variant in given if variant not in ("full", "two_phase")]
+
+
 def test_layers_without_a_rule_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """One without a rule for its bias, and one whose rows are no examples."""
 

@@ -316,6 +316,14 @@ def test_scratch_ignores_the_checkpoint(tmp_path: Any) -> None:
     assert torch.equal(first["scratch"], random)
 
 
+def test_frozen_random_weights_are_noted() -> None:
+    values = {"model.name": ["tanh_cnn"], "sparse.train": ["cls", "scratch", "full"]}
+    (note,) = SparseFinetuning.notes(values)
+    assert "sparse.train: cls never trains are random" in note
+    assert SparseFinetuning.notes({**values, "model.checkpoint": ["published"]}) == []
+    assert SparseFinetuning.notes({**values, "sparse.train": ["full", "scratch"]}) == []
+
+
 # State.
 
 
