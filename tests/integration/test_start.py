@@ -3,15 +3,19 @@
 import dataclasses
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from whole_studies import make_spec, mlflow_rows
 
 from dpsweep.durable import read_log
+from dpsweep.preflight import preflight
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.ledger import study_spent, trial_spent
 from dpsweep.results import load_sweep
 from dpsweep.spec import SweepSpec
 from dpsweep.study import Observer
 from dpsweep.sweep import run_sweep
+from dpsweep.trainables.active_learning import build_start
 from dpsweep.trial import TrialState
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
@@ -19,7 +23,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 DELTA = 1e-5
 
 
-def study(root, **changes):
+def study(root, *, network=None, **changes):
     space = {
         "method": "active_learning",
         "start.epsilon": {"choice": [1.0, 2.0]},
@@ -31,7 +35,12 @@ def study(root, **changes):
     }
     start = {
         "epsilons": [1.0, 2.0],
-        "hyperparameters": {"model.name": "tanh_cnn", "train.max_steps": 30, "optim.lr": 0.5},
+        "hyperparameters": {
+            "model.name": "tanh_cnn",
+            "train.max_steps": 30,
+            "optim.lr": 0.5,
+            **(network or {}),
+        },
     }
     return SweepSpec(
         **make_spec(
@@ -106,3 +115,33 @@ def test_a_start_is_charged_once_and_covered_by_every_trial(tmp_path, ray_cluste
     assert [dataclasses.asdict(t) for t in again.view.trials.values()] == [
         dataclasses.asdict(t) for t in result.view.trials.values()
     ]
+
+
+def test_a_start_may_begin_with_what_the_pool_teaches_without_labels(tmp_path, ray_cluster):
+    """Rotations of public records (Zhao et al. 2020, section 4), then DP-SGD, then selection."""
+    spec = study(
+        tmp_path,
+        network={"model.checkpoint": "pretrain"},
+        pretrain={"model": "tanh_cnn", "objective": "rotations", "epochs": 1},
+    )
+    result = run_sweep(spec)
+    assert {trial.state for trial in result.trials} == {TrialState.FINISHED}
+    files, address = result.files, result.view.pretrained["address"]
+    path = spec.storage.pretrained_path / f"{address}.safetensors"
+    assert trial_spent(files.ledger, 0) == files.task(0).plan == plan_without(tmp_path)
+    start = files.task(0).hparams
+    info = preflight(spec).info
+    taught, fresh = (
+        build_start(hparams, info, seed=0, pretrained=path).state_dict()
+        for hparams in (start, {**start, "model.checkpoint": None})
+    )
+    known = load_file(path)
+    assert all(torch.equal(taught[name], known[name]) for name in known)
+    assert any(not torch.equal(fresh[name], known[name]) for name in known)
+    rows = mlflow_rows(tmp_path, "select value from tags where key = 'dpsweep.pretrained'")
+    assert {address} == {value for (value,) in rows}
+
+
+def plan_without(root):
+    """Return the plan of the start's run where nothing was learnt before it."""
+    return preflight(study(root / "other")).start_tasks[0].plan
