@@ -22,7 +22,7 @@ demo: setup
 # What starts Ray runs alone, on all cores; everything else in two processes.
 test: setup
 	$(PYTEST) -n 2 -m 'not (ray or slow or gpu)'
-	$(PYTEST) -m 'ray and not (slow or gpu)'
+	$(PYTEST) -n 2 --dist loadfile -m 'ray and not (slow or gpu)'
 
 test-slow: setup
 	$(PYTEST) -m slow --timeout=3600

@@ -52,7 +52,7 @@ def blobs():
 
 @pytest.fixture(scope="session")
 def ray_cluster():
-    """One local Ray for the whole session; sweeps that run in this process join it."""
+    """One local Ray for all tests of this process; sweeps that run in it join that."""
     ray = pytest.importorskip("ray")
     import os
 
