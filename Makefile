@@ -19,7 +19,7 @@ demo: setup
 	$(BIN)/dpsweep run tests/examples/digits.yaml
 	$(BIN)/dpsweep best digits-demo --max-epsilon 2 -f yaml
 
-# What starts Ray runs alone, on all cores; everything else in two processes.
+# Two processes for each half; with Ray, each has a cluster of its own, and a file stays in one.
 test: setup
 	$(PYTEST) -n 2 -m 'not (ray or slow or gpu)'
 	$(PYTEST) -n 2 --dist loadfile -m 'ray and not (slow or gpu)'
