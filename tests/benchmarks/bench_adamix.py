@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from timing import median_ms
+from timing import median_ms, steps_of
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -84,14 +84,7 @@ class Bench:
         instance = AdaMix()
         plan = Plan((EventRun(Gaussian(NOISE_MULTIPLIER), STEPS),))
         instance.prepare(self.data, hparams, plan, RunContext(0, 0, self.device))
-        position = 0
-
-        def step() -> None:
-            nonlocal position
-            instance.run(position, position + 1)
-            position += 1
-
-        return step
+        return steps_of(instance)
 
     def _head(self) -> nn.Linear:
         torch.manual_seed(0)

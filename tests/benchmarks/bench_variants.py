@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from timing import median_ms, resident_bytes
+from timing import median_ms, resident_bytes, steps_of
 
 from dpsweep.preflight import Preflight, preflight, read_spec
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
@@ -63,14 +63,7 @@ def step_of(checked: Preflight, by: str, value: str) -> Callable[[], None]:
     method: Method = checked.methods[task.method]()
     method.prepare(made_up(checked.info, batch), hparams, plan, RunContext(0, 0))
     method.run(0, 1)
-    position = 1
-
-    def step() -> None:
-        nonlocal position
-        method.run(position, position + 1)
-        position += 1
-
-    return step
+    return steps_of(method, 1)
 
 
 def peak_bytes(step: Callable[[], None]) -> int:

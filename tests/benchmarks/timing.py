@@ -10,6 +10,8 @@ from typing import TypeVar
 
 import torch
 
+from dpsweep.trainables.method import Method
+
 Key = TypeVar("Key", str, int)
 
 
@@ -50,6 +52,17 @@ def median_ms(
                 step()
             times[name].append((seconds(device) - begin) / repeats(name) * 1000)
     return {name: statistics.median(values) for name, values in times.items()}
+
+
+def steps_of(method: Method, position: int = 0) -> Callable[[], None]:
+    """Return a function that takes the next step of a prepared method, from a position on."""
+
+    def step() -> None:
+        nonlocal position
+        method.run(position, position + 1)
+        position += 1
+
+    return step
 
 
 def resident_bytes(field: str) -> int:
