@@ -32,6 +32,8 @@ class Checkpoint:
         state: What the method's ``state_dict`` returned.
         rung: Number of the scheduler's rungs that the trial had reached.
         paused: True if the trial was paused on it, so that its report is known to have arrived.
+        is_scored: False if it was kept between reports; its metrics are then those of an earlier
+            model.
         sha256: Of the file with the tensors, once it is one.
     """
 
@@ -43,6 +45,7 @@ class Checkpoint:
     state: dict[str, Any]
     rung: int = 0
     paused: bool = False
+    is_scored: bool = True
     sha256: str = ""
 
 
@@ -75,6 +78,7 @@ class CheckpointStore:
             "metrics": checkpoint.metrics,
             "rung": checkpoint.rung,
             "paused": checkpoint.paused,
+            "is_scored": checkpoint.is_scored,
         }
         write_atomically(self.directory / f"{which}.json", json.dumps(meta).encode())
         for old in self.directory.glob(f"{which}-*.ckpt"):
@@ -124,6 +128,7 @@ class CheckpointStore:
             state=state,
             rung=meta["rung"],
             paused=meta["paused"],
+            is_scored=meta.get("is_scored", True),  # of before there were others
             sha256=meta["sha256"],
         )
 

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -27,6 +28,7 @@ from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.method import Method, RunContext
 from dpsweep.trainables.noise import noisy_accuracy
+from dpsweep.trainables.pace import Pace
 from dpsweep.trainables.starts import release_name
 from dpsweep.trial import TrialReport, report_interval
 
@@ -94,7 +96,9 @@ class TrialExecution:
         take the trial over its cap or over its reservation: the last allowed position is found at
         setup from everything ever charged, by asking the ledger that refuses what is beyond it.
         After a crash, events between the last checkpoint and the crash were charged and are
-        charged again when they are repeated, with fresh noise; the trial then ends earlier.
+        charged again when they are repeated, with fresh noise; the trial then ends earlier. What a
+        crash can lose is bounded in time (``pace``): also between reports, charges cover a few
+        seconds of work and checkpoints are written.
         A noisy score is charged before it is computed, and never more of them than the task's
         ``validation_plan`` holds; exact scores stay here unless ``validation`` is ``exact``. A
         trial on public records (charged, at no cost) is refused private ones, and vice versa.
@@ -107,13 +111,20 @@ class TrialExecution:
         settings: What the study's trials share.
         data: The dataset, possibly with read-only arrays; ``SweepData.for_public_search`` for a
             trial on public records. In a study of episodes, the trial's own is drawn from it.
+        pace: How much one charge covers, and when models are kept between reports.
     Raises:
         LedgerError: The ledger is locked or has lost charges, or these are not the task's records.
         CheckpointError: A checkpoint is damaged.
     """
 
     def __init__(
-        self, directory: Path, task: TrialTask, *, settings: ExecutionSettings, data: SweepData
+        self,
+        directory: Path,
+        task: TrialTask,
+        *,
+        settings: ExecutionSettings,
+        data: SweepData,
+        pace: Pace | None = None,
     ) -> None:
         if data.records != task.records:
             raise LedgerError(
@@ -140,6 +151,7 @@ class TrialExecution:
         )
         try:
             self._started = time.monotonic()
+            self._pace = pace or Pace()
             self._store = CheckpointStore(directory)
             if settings.fresh_attempts:
                 self._store.discard()
@@ -163,10 +175,14 @@ class TrialExecution:
                 check_complete(self.ledger.path, len(self.ledger), saved.charged)
         self.position = last.step if last else 0
         self.metrics = last.metrics if last else {}
-        self._is_evaluated = last is not None
+        self._is_evaluated = last is not None and last.is_scored
         # If nothing was charged since the last checkpoint, its report may have been lost.
-        charged = len(self.ledger)
-        self._is_unreported = last is not None and not last.paused and last.charged == charged
+        self._is_unreported = (
+            last is not None
+            and last.is_scored
+            and not last.paused
+            and last.charged == len(self.ledger)
+        )
         self._rungs_before = last.rung if last else 0
         # The best checkpoint is written before the last one, so it is the newer of the two.
         self.value = best.value if best else None
@@ -261,18 +277,41 @@ class TrialExecution:
         if self._is_unreported:
             self._is_unreported = False
             return self._report()
-        stop = self.next_report()
-        if stop > self.position:
-            events = self._charges.slice(self.position, stop)
-            self.ledger.charge(self.position, stop, events)
-            self.method.run(self.position, stop)
-            self.position = stop
-            self._is_evaluated = False
+        self._run_to(self.next_report())
         if not self._is_evaluated:
             self.metrics = self._scores() | _named("public", self.method.public_scores())
             self._is_evaluated = True
         self._keep()
         return self._report()
+
+    def _run_to(self, stop: int) -> None:
+        """Charge and run the positions before ``stop``, and keep models on the way.
+
+        What a method asks private records once, before passes over public ones, is charged alone
+        and kept at once: nothing would be left to ask it again with.
+        """
+        while self.position < stop:
+            is_question = self.position < self._num_questions
+            until = self.position + 1 if is_question else self.position + self._pace.steps
+            until = min(until, stop)
+            with self._pace.charging():
+                self.ledger.charge(self.position, until, self._charges.slice(self.position, until))
+            with self._pace.running(until - self.position):
+                self.method.run(self.position, until)
+            self.position = until
+            self._is_evaluated = False
+            if until < stop and (is_question or self._pace.is_due()):
+                self._store.save("last", self._snapshot())
+                self._pace.kept()
+
+    @cached_property
+    def _num_questions(self) -> int:
+        """Positions on private records that stand before others on public ones."""
+        runs = self.plan.runs
+        private = [index for index, run in enumerate(runs) if run.part == "private"]
+        if not private or private[-1] == len(runs) - 1:
+            return 0
+        return sum(run.count for run in runs[: private[-1] + 1])
 
     def _scores(self) -> dict[str, float]:
         """Return the validation scores that may leave the actor; a noisy one is charged first."""
@@ -326,6 +365,7 @@ class TrialExecution:
             self._store.save("best", snapshot)
         self._make_releases(snapshot)
         self._store.save("last", snapshot)
+        self._pace.kept()
         if self.position == self.end and not self.settings.fresh_attempts:
             write_private_report(self._store.directory, self.method)
 
@@ -338,6 +378,7 @@ class TrialExecution:
             metrics=self.metrics,
             state=self.method.state_dict(),
             rung=self.rung,
+            is_scored=self._is_evaluated,
         )
 
     def _set_releases(self) -> None:

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +20,7 @@ from dpsweep.errors import StudyError, SweepError
 from dpsweep.features import prefetch
 from dpsweep.preflight import Preflight, SelectionCharge
 from dpsweep.privacy.filter import RenyiFilter
+from dpsweep.privacy.ledger import steps_charged
 from dpsweep.privacy.study_ledger import StudyLedger
 from dpsweep.schedulers import POLICIES
 from dpsweep.schedulers.base import TrialPolicy
@@ -122,7 +124,7 @@ def _run_start(launch: Launch) -> Ending:
     for task in left:
         if task.trial in study.view.trials:
             task = study.files.task(task.trial)
-            launch.observer.on_message(f"trial {task.trial}: continuing the start")
+            launch.observer.on_message(continuing(study.files, task.trial, " the start"))
         if not launch.ledger.reserve(task.trial, task.full_plan, epsilon=task.planned_epsilon):
             raise SweepError(
                 f"run {task.trial} of the start does not fit into the study's budget",
@@ -152,7 +154,7 @@ def _search(launch: Launch, checked: Preflight, data: SweepData) -> Ending:
     unfinished = [files.task(number) for number in running]
     for task in list(unfinished):
         if launch.ledger.reserve(task.trial, task.full_plan, epsilon=task.planned_epsilon):
-            launch.observer.on_message(f"trial {task.trial}: continuing")
+            launch.observer.on_message(continuing(files, task.trial))
             stage.admit(task)
         else:  # a crash hit between the end of its reservation and that of the trial
             stage.end_unreserved(task.trial)
@@ -199,7 +201,7 @@ def run_public(launch: Launch) -> Ending:
         )
         launch.ledger.reserve(number, task.full_plan, epsilon=task.planned_epsilon)
     elif final.state is TrialState.RUNNING:
-        observer.on_message(f"trial {final.trial}: continuing the final run")
+        observer.on_message(continuing(study.files, final.trial, " the final run"))
         task = study.files.task(final.trial)
     else:
         return Ending("finished", "the final run has ended; it is never repeated")
@@ -207,6 +209,15 @@ def run_public(launch: Launch) -> Ending:
     stage = launch.stage(launch.checked, data, launch.fifo())
     stage.admit(task)
     return Ending(stage.execute(TaskList([task]), launch.target), "the final run has ended")
+
+
+def continuing(files: StudyFiles, trial: int, what: str = "") -> str:
+    """Return where a trial goes on, and how many charged steps an end without notice has lost."""
+    pointer = files.trial(trial) / "last.json"
+    step = json.loads(pointer.read_text())["step"] if pointer.exists() else 0
+    lost = steps_charged(files.ledger, trial) - step
+    told = f"; {lost} charged steps were lost and stay spent" if lost else ""
+    return f"trial {trial}: continuing{what} at step {step}{told}"
 
 
 def lost_optuna(files: StudyFiles) -> StudyError:

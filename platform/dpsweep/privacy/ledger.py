@@ -155,8 +155,7 @@ class TrialLedger:
     @property
     def position_charges(self) -> int:
         """Number of charged events that were positions of the plan, repeats included."""
-        charges = [r for r in self._log.records if r["kind"] == "charge" and "start" in r]
-        return sum(record["stop"] - record["start"] for record in charges)
+        return _position_charges(self._log.records)
 
     @property
     def releases(self) -> dict[int, Mapping[str, Any]]:
@@ -254,6 +253,16 @@ def _archive_of(path: Path) -> Path:
     while (archive := path.with_name(f"{path.stem}.attempt-{number}.jsonl")).exists():
         number += 1
     return archive
+
+
+def _position_charges(records: list[dict[str, Any]]) -> int:
+    charges = [record for record in records if record["kind"] == "charge" and "start" in record]
+    return sum(record["stop"] - record["start"] for record in charges)
+
+
+def steps_charged(directory: Path, trial: int) -> int:
+    """Return how many positions of its plan a trial was charged for, repeats included."""
+    return _position_charges(read_log(trial_file(directory, trial)))
 
 
 def trial_spent(directory: Path, trial: int, *, at_least: int = 0) -> Plan:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ from dpsweep.trainables import TRAINABLES, execution
 from dpsweep.trainables.data import DatasetInfo, SweepData
 from dpsweep.trainables.execution import ExecutionSettings, TrialExecution
 from dpsweep.trainables.method import Method, PlanContext, RunContext
+from dpsweep.trainables.pace import Pace
 from dpsweep.trial import TrialReport
 
 DELTA = 1e-5
@@ -119,6 +121,21 @@ class Scripted(Method):
         raise NotImplementedError
 
 
+class AtReports(Pace):
+    """Charges everything up to the next report at once, and keeps models there alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 10**9
+
+    @contextmanager
+    def running(self, steps: int) -> Iterator[None]:
+        yield
+
+    def is_due(self) -> bool:
+        return False
+
+
 class Lab:
     """Opens trials, one directory each, on one ledger directory."""
 
@@ -165,11 +182,15 @@ class Lab:
         """Admit a trial that runs ``plan`` without training."""
         return TrialTask(trial, "scripted", {}, plan, epsilon_of(plan, delta=DELTA), True, **more)
 
-    def open(self, settings: ExecutionSettings, task: TrialTask) -> TrialExecution:
+    def open(
+        self, settings: ExecutionSettings, task: TrialTask, pace: Pace | None = None
+    ) -> TrialExecution:
         data = (
             self.data if task.records == "private" else self.data.for_public_search(with_test=True)
         )
-        return TrialExecution(self.directory(task.trial), task, settings=settings, data=data)
+        return TrialExecution(
+            self.directory(task.trial), task, settings=settings, data=data, pace=pace or AtReports()
+        )
 
     def run(self, settings: ExecutionSettings, task: TrialTask) -> list[TrialReport]:
         """Open a trial and run it to its end."""
