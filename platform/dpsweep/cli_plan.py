@@ -6,7 +6,7 @@ import dataclasses
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dpsweep.simulate import PolicyRun
 
 DEFAULT_POLICIES = "fifo,median,epsilon_halving"
+_EPSILONS = ("epsilon", "composed_epsilon", "study_epsilon", "sum_rule_epsilon")
 LINE_EVERY_S = 5.0  # of progress, where stderr is no terminal
 
 
@@ -60,8 +61,8 @@ def _plan_cells(summary: PlanSummary, forecast: Mapping[str, Any]) -> dict[str, 
     record = summary.to_dict()
     modes = record.pop("study_epsilon_by_mode")
     cells: dict[str, Any] = {}
-    for key, value in record.items():
-        if key.startswith(("epsilon", "composed_epsilon", "study_epsilon")) and value is not None:
+    for key, value in _with_facts(record):
+        if key.startswith(_EPSILONS) and value is not None:
             shown = [shown_epsilon(v) for v in value] if isinstance(value, list) else [value]
             value = " to ".join(v if isinstance(v, str) else shown_epsilon(v) for v in shown)
         elif isinstance(value, list) and len(value) == 2 and not isinstance(value[0], str):
@@ -71,6 +72,12 @@ def _plan_cells(summary: PlanSummary, forecast: Mapping[str, Any]) -> dict[str, 
     cells["filter"], cells["selection"] = _filter_text(summary), _selection_text(summary)
     cells["time"], cells["disk"] = _time_text(forecast), _disk_text(forecast)
     return {key: value for key, value in cells.items() if value not in (None, [], "")}
+
+
+def _with_facts(record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield a record's items; what methods say of their plans comes one by one."""
+    for key, value in record.items():
+        yield from value.items() if key == "plan_facts" else [(key, value)]
 
 
 def _filter_text(summary: PlanSummary) -> str:

@@ -22,6 +22,7 @@ from dpsweep.privacy.events import Plan
 from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.selection_price import SelectionFigures, selection_figures
 from dpsweep.study import TrialTask
+from dpsweep.trainables import TRAINABLES
 
 MAX_GRID_PLANNED = 1000
 
@@ -77,6 +78,8 @@ class PlanSummary:
         steps: Smallest and largest number of steps.
         noise_multiplier: Smallest and largest noise multiplier of any step, or None.
         epsilon: Smallest and largest epsilon of a whole trial, or None.
+        plan_facts: What methods say of their own plans (``Method.plan_facts``), as under
+            ``privacy``: name to smallest and largest value.
         composed_epsilon: Epsilon if every trial (with episodes, every trial of one of them) ran to
             its end, at the sample's costs, or None.
         episodes: Episodes that each configuration runs on, or None.
@@ -95,6 +98,7 @@ class PlanSummary:
     steps: tuple[int, int] | None
     noise_multiplier: tuple[float, float] | None
     epsilon: tuple[float, float] | None
+    plan_facts: Mapping[str, tuple[float, float]]
     composed_epsilon: float | None
     episodes: int | None
     has_start: bool
@@ -121,6 +125,7 @@ class PlanSummary:
             "steps_per_trial": list(self.steps) if self.steps else None,
             "noise_multiplier": list(self.noise_multiplier) if self.noise_multiplier else None,
             "epsilon_per_trial": list(self.epsilon) if self.epsilon else None,
+            "plan_facts": {name: list(span) for name, span in self.plan_facts.items()},
             "delta": self.delta,
             "privacy_unit": self.privacy_unit,
             "neighboring_relation": self.neighboring_relation,
@@ -265,6 +270,7 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
             ]
         ),
         epsilon=_range([task.planned_epsilon for task in private]),
+        plan_facts=_plan_facts(checked, private),
         composed_epsilon=composed,
         episodes=episodes,
         has_start=spec.start is not None,
@@ -279,6 +285,19 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
         neighboring_relation=privacy.neighboring_relation,
         sampling=sampling,
     )
+
+
+def _plan_facts(checked: Preflight, tasks: Sequence[TrialTask]) -> dict[str, tuple[float, float]]:
+    """Return the smallest and largest value of what methods say of the plans of ``tasks``."""
+    privacy = checked.spec.privacy
+    found: dict[str, list[float]] = {}
+    for task in tasks:
+        facts = TRAINABLES[task.method].plan_facts(
+            task.plan, task.inherited, delta=privacy.delta, accountant=privacy.accountant
+        )
+        for name, value in facts.items():
+            found.setdefault(name, []).append(value)
+    return {name: (min(values), max(values)) for name, values in found.items()}
 
 
 def expected_trials(checked: Preflight) -> int:
