@@ -214,6 +214,24 @@ def test_rows_of_sparse_finetuning_differ_in_what_trains_and_its_rates():
         assert same == {k: v for k, v in first.search.space.items() if k not in varied}
 
 
+def test_rows_of_bias_training_differ_in_the_variant_and_its_rate():
+    rows = {f"bu2024/{v}_five_classes": v for v in ("last_layer", "bitfit", "two_phase", "full")}
+    rates = spec_of("bu2024/rates_five_classes")
+    assert values_of("bu2024/rates_five_classes", "bitfit.variant") == sorted(rows.values())
+    for name, variant in rows.items():
+        spec = spec_of(name)
+        assert (spec.data, spec.privacy, spec.pretrain) == (
+            rates.data, rates.privacy, rates.pretrain,
+        )  # fmt: skip
+        assert values_of(name, "bitfit.variant", "train.repeat") == [[variant], [0, 1, 2]]
+        rate = spec.search.space["optim.lr"]
+        tried = values_of("bu2024/rates_five_classes", "optim.lr")
+        assert tried[0] < rate < tried[-1]
+        varied = {"bitfit.variant", "optim.lr", "train.repeat"}
+        same = {k: v for k, v in spec.search.space.items() if k not in varied}
+        assert same == {k: v for k, v in rates.search.space.items() if k not in varied}
+
+
 def test_studies_of_one_knob_are_those_of_the_tables():
     assert values_of("tramer2021/batch_size", "batch.expected") == [512, 1024, 2048, 4096]
     assert values_of("tramer2021/transfer", "optim.lr") == [0.5, 1, 2, 4]
