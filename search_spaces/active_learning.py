@@ -44,6 +44,42 @@ RECOMMENDED: Mapping[str, Mapping[str, Any]] = {
     "image_folder": _space(),
 }
 
+#: Share of all records that a starter declares public: the pool.
+PUBLIC: Mapping[str, float] = {
+    "digits": 0.3,
+    "fashion_mnist": 0.3333,
+    "npz": 0.3,
+    "image_folder": 0.3,
+}
+
+
+def _start(epsilons: str, lr: float, batch: int, length: str) -> str:
+    return f"""\
+start:                         # DP-SGD on the private records, once, before the search; needs
+                               # accounting composed or unaccounted
+  epsilons: {epsilons:<18} # the last models within each are released; trials start from one
+  runs: 1                      # independent ones, for `start.run`
+  hyperparameters:
+    model.name: tanh_cnn
+    optim.lr: {lr}
+    clip.max_grad_norm: 0.1
+    batch.expected: {batch}
+    batch.physical: {min(batch, 256)}
+    {length}
+"""
+
+
+_LARGE = _start("[2.2, 3.2]", 2, 1024, "train.epochs: 30")
+#: Dataset name -> section ``start`` of a starter.
+START: Mapping[str, str] = {
+    "digits": _start("[2.0, 3.2]", 1, 128, "train.max_steps: 100"),
+    "fashion_mnist": _LARGE,
+    "npz": _LARGE,
+    "image_folder": _LARGE,
+}
+#: ``trial_epsilon`` and ``study_epsilon`` of a starter: room for some trials that ask.
+BUDGET = ("3.2", "10.0")
+
 #: Why each parameter is there, for the comments of a starter spec.
 WHY: Mapping[str, str] = {
     "method": "a released private model, improved on public records with bought labels",
@@ -58,7 +94,7 @@ WHY: Mapping[str, str] = {
     "select.each": "N_each: labels for each cluster",
     "split.pca": "share of what the start leaves that goes to the DP-PCA; the rest to the counts",
     "split.rule": "tight composes all events; sum adds epsilons and deltas up, as the paper",
-    "finetune.recipe": "distill, plain, or labels_only: the labels without any private model",
+    "finetune.recipe": "distill, plain, or labels_only: without any private model if random",
     "finetune.distill_epochs": "passes over the public records, taught by the start",
     "finetune.epochs": "passes over the labelled records",
     "finetune.lr": "learning rate of Adam",

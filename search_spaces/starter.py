@@ -3,20 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from dpsweep.errors import BadInputError
 from dpsweep.registry import did_you_mean
-from dpsweep.search_spaces import adamix, bitfit, dp_sgd, scatternet, sparse
+from dpsweep.search_spaces import (
+    active_learning,
+    adamix,
+    bitfit,
+    dp_sgd,
+    scatternet,
+    sparse,
+)
 from dpsweep.search_spaces.presets import space_text
 
-#: Methods with a starter: their spaces by dataset, and why each parameter is there.
-_METHODS: Mapping[str, tuple[Mapping[str, Mapping[str, Any]], Mapping[str, str]]] = {
-    "dp_sgd": (dp_sgd.RECOMMENDED, dp_sgd.WHY),
-    "scatternet": (scatternet.RECOMMENDED, scatternet.WHY),
-    "adamix": (adamix.RECOMMENDED, adamix.WHY),
-    "bitfit": (bitfit.RECOMMENDED, bitfit.WHY),
-    "sparse": (sparse.RECOMMENDED, sparse.WHY),
+
+@dataclass(frozen=True)
+class _Starter:
+    """What a method's starters have in their own way.
+
+    Attributes:
+        spaces: Dataset name -> ``search.space``.
+        why: Why each parameter is there.
+        public: Dataset name -> share of all records that is declared public; 0 where absent.
+        start: Dataset name -> section ``start``.
+        budget: ``trial_epsilon`` and ``study_epsilon``; None: the dataset's.
+        scheduler: Section ``scheduler``; ``{rungs}`` stands for the dataset's.
+    """
+
+    spaces: Mapping[str, Mapping[str, Any]]
+    why: Mapping[str, str]
+    public: Mapping[str, float] = field(default_factory=dict)
+    start: Mapping[str, str] = field(default_factory=dict)
+    budget: tuple[str, str] | None = None
+    scheduler: str = """\
+scheduler:                     # every trial to its end: {{type: fifo}}
+  type: epsilon_halving        # compares trials at equal epsilon; or median (with min_trials: 5)
+  rungs: {rungs}            # at these epsilons; []: .4 and .65 of trial_epsilon
+  reduction_factor: 3          # one in so many goes on from a rung
+  variant: stop                # stop ends the others; promote pauses them, and may continue them
+"""
+
+
+_METHODS: Mapping[str, _Starter] = {
+    "dp_sgd": _Starter(dp_sgd.RECOMMENDED, dp_sgd.WHY),
+    "scatternet": _Starter(scatternet.RECOMMENDED, scatternet.WHY),
+    "adamix": _Starter(adamix.RECOMMENDED, adamix.WHY, adamix.PUBLIC),
+    "bitfit": _Starter(bitfit.RECOMMENDED, bitfit.WHY),
+    "sparse": _Starter(sparse.RECOMMENDED, sparse.WHY),
+    "active_learning": _Starter(
+        active_learning.RECOMMENDED,
+        active_learning.WHY,
+        active_learning.PUBLIC,
+        active_learning.START,
+        active_learning.BUDGET,
+        scheduler="""\
+scheduler:                     # no rungs: trials begin with most of their epsilon spent
+  type: fifo                   # every trial to its end
+""",
+    ),
 }
 
 _DATA: Mapping[str, str] = {
@@ -113,7 +159,7 @@ data:
   public: {{fraction: {public}}}  {pad}# share of all records that is declared public
   max_private: null            # use only this many private records (for quick trials)
   privacy_unit: example        # whose data one record is
-
+{start}
 # What is claimed about the search, one of four; `dpsweep plan` shows what yours costs.
 #   composed     everything may be shown: all trials together stay within study_epsilon. Any sampler
 #                and scheduler; trials that are stopped early leave their budget to more trials.
@@ -146,14 +192,9 @@ search:
   max_concurrent: null         # most trials at once; null: as many as the resources allow
   points_to_evaluate: []       # configurations to try first, as in [{{optim.lr: 1.0}}]
   space:                       # uniform, loguniform, int, logint: [low, high]; choice: [..];
-                               # a plain value is fixed; all names: `dpsweep describe {method}`
+                               # a plain value is fixed; names: `dpsweep describe {method}`
 {space}
-scheduler:                     # every trial to its end: {{type: fifo}}
-  type: epsilon_halving        # compares trials at equal epsilon; or median (with min_trials: 5)
-  rungs: {rungs}            # at these epsilons; []: .4 and .65 of trial_epsilon
-  reduction_factor: 3          # one in so many goes on from a rung
-  variant: stop                # stop ends the others; promote pauses them, and may continue them
-report:
+{scheduler}report:
   points: 10                   # evaluations per trial, evenly spaced
   every_steps: null            # or one every so many steps; wins over points
 resources:
@@ -199,16 +240,18 @@ def starter_spec(dataset: str = "digits", method: str | None = None) -> str:
                 f"no starter spec for {what} {word!r}",
                 fix=(hint + " " if hint else "") + f"known: {', '.join(known)}",
             )
-    if dataset not in _METHODS[method][0]:
-        able = [name for name, (spaces, _) in _METHODS.items() if dataset in spaces]
+    own = _METHODS[method]
+    if dataset not in own.spaces:
+        able = [name for name, starter in _METHODS.items() if dataset in starter.spaces]
         raise BadInputError(
             f"no starter spec for {method} on {dataset}", fix=f"use --method {' or '.join(able)}"
         )
     epsilon, study, rungs = _BUDGETS.get(dataset, ("2.0", "6.0", "[0.8, 1.3]"))
-    spaces, why = _METHODS[method]
-    public = f"{adamix.PUBLIC[dataset] if method == 'adamix' else 0.0:g}"
+    if own.budget is not None:
+        epsilon, study = own.budget
+    public = f"{own.public.get(dataset, 0.0):g}"
     public = public if "." in public else public + ".0"
-    kind = "" if method == "dp_sgd" else f"-{method}"
+    kind = "" if method == "dp_sgd" else f"-{method.replace('_', '-')}"
     return _SPEC.format(
         name=f"{dataset.replace('_', '-')}{kind}-eps{epsilon[0]}",
         data=_DATA[dataset],
@@ -216,7 +259,8 @@ def starter_spec(dataset: str = "digits", method: str | None = None) -> str:
         pad=" " * (7 - len(public)),
         epsilon=epsilon,
         study=study,
-        rungs=rungs,
+        start="\n" + own.start[dataset] if own.start else "",
+        scheduler=own.scheduler.format(rungs=rungs),
         method=method,
-        space=space_text(spaces[dataset], why),
+        space=space_text(own.spaces[dataset], own.why),
     )

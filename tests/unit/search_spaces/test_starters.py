@@ -30,6 +30,19 @@ def test_each_starter_is_valid_and_fits_its_method(dataset):
     assert spec.search.space == SweepSpec.from_yaml(spec.to_yaml()).search.space
 
 
+@pytest.mark.parametrize(
+    ("method", "dataset"), [(method, name) for method in SPACES for name in SPACES[method]]
+)
+def test_each_recommended_space_has_a_starter(method, dataset):
+    text = starter_spec(dataset, method)
+    spec = SweepSpec.from_yaml(text, check_space=check_methods)
+    assert spec.search.space == SPACES[method][dataset]
+    assert (spec.data.dataset, spec.privacy.accounting) == (dataset, "composed")
+    assert (spec.start is not None) == (method == "active_learning")
+    assert max(len(line) for line in text.splitlines()) <= 100
+    assert SweepSpec.from_yaml(spec.to_yaml()) == spec
+
+
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_each_starter_accounts_for_its_search(dataset):
     spec = SweepSpec.from_yaml(starter_spec(dataset))
@@ -147,12 +160,14 @@ def test_loads_neither_optuna_nor_torch_nor_ray():
     assert out.strip() == "[]"
 
 
-@pytest.mark.parametrize("name", ["digits", "fashion_mnist", "labels"])
+@pytest.mark.parametrize("name", ["digits", "fashion_mnist", "few_shot", "labels"])
 def test_each_example_is_a_valid_spec(name):
     path = Path(__file__).parents[2] / "examples" / f"{name}.yaml"
-    assert read_spec(path).search.num_trials > 0
+    spec = read_spec(path)
+    assert spec.search.num_trials or spec.episodes.number == 60
     assert {path.stem for path in path.parent.glob("*.yaml")} == {
         "digits",
         "fashion_mnist",
+        "few_shot",
         "labels",
     }
