@@ -98,8 +98,10 @@ FINETUNE_HYPERPARAMETERS = (
         "str",
         "distill",
         "distill: a fresh network learns what the start says of all public records, then the "
-        "labels; plain: the start itself learns the labels; labels_only: a fresh network does.",
+        "labels; plain: the start itself learns the labels; labels_only: a fresh network does; "
+        "with select.by random this touches no private model, and costs nothing.",
         choices=("distill", "plain", "labels_only"),
+        changes_privacy=True,
     ),
     Hyperparameter("finetune.distill_epochs", "int", 10, "Passes over the public records.", low=1),
     Hyperparameter("finetune.epochs", "int", 20, "Passes over the labelled records.", low=1),
@@ -116,6 +118,13 @@ FINETUNE_HYPERPARAMETERS = (
         "finetune.temperature", "float", 1.0, "Of the start's soft labels.", low=0, open_low=True
     ),
 )
+
+
+def possible(
+    declared: Sequence[Hyperparameter], values: Mapping[str, Sequence[Any]]
+) -> dict[str, list[Any]]:
+    """Return what each hyperparameter can be; its default where the space does not name it."""
+    return {h.name: list(values.get(h.name, [h.default])) for h in declared}
 
 
 def selection_problems(
@@ -152,3 +161,33 @@ def selection_problems(
         what = f"{clusters:g} clusters with {min(each):g} labels each are over labels.max"
         problems.append(("select.each", what, "raise labels.max, or leave select.each out"))
     return problems
+
+
+#: Hyperparameter -> who reads it: values of ``select.by``, and of ``finetune.recipe``.
+_READ_BY: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    **{
+        key: ("select.by", ("near_private",))
+        for key in ("split.pca", "split.rule", "select.voters")
+    },
+    **{key: ("select.by", ("diverse_public",)) for key in ("select.clusters", "select.each")},
+    **{
+        key: ("select.by", ("diverse_public", "near_private"))
+        for key in ("select.candidates", "select.components", "select.uncertainty")
+    },
+    "finetune.distill_epochs": ("finetune.recipe", ("distill",)),
+    "finetune.replay": ("finetune.recipe", ("distill", "plain")),
+    "finetune.temperature": ("finetune.recipe", ("distill", "plain")),
+}
+
+
+def selection_notes(values: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Return what is searched and read by no configuration, as ``Method.notes`` does.
+
+    Args:
+        values: What each hyperparameter of active learning can be.
+    """
+    return [
+        f"{key} is searched, but has an effect with {switch}: {' or '.join(readers)} alone"
+        for key, (switch, readers) in _READ_BY.items()
+        if len(set(values[key])) > 1 and not set(readers) & set(values[switch])
+    ]

@@ -20,6 +20,8 @@ from dpsweep.trainables.active_knobs import (
     FINETUNE_HYPERPARAMETERS,
     SELECT_HYPERPARAMETERS,
     START_HYPERPARAMETERS,
+    possible,
+    selection_notes,
     selection_problems,
 )
 from dpsweep.trainables.classifier import TRAIN_REPEAT
@@ -142,13 +144,20 @@ class ActiveLearning(Method):
 
         Raises:
             InfeasibleBudgetError: The start leaves nothing to ask with, or more labels are wanted
-                than there are candidates.
+                than there are candidates, or than may be bought.
         """
         labels, candidates = hparams["labels.max"], hparams["select.candidates"]
         if hparams["select.by"] in _AMONG_CANDIDATES and labels > candidates:
             raise InfeasibleBudgetError(
                 f"labels.max={labels} is more than select.candidates={candidates}",
                 fix="more candidates, or fewer labels",
+            )
+        each, clusters = hparams["select.each"], hparams["select.clusters"]
+        if hparams["select.by"] == "diverse_public" and each and each * clusters > labels:
+            raise InfeasibleBudgetError(
+                f"select.each={each} labels in select.clusters={clusters} are more than "
+                f"labels.max={labels}",
+                fix="more labels, or fewer of the others",
             )
         private = Plan(())
         key = cls.starts_from(hparams)
@@ -182,8 +191,12 @@ class ActiveLearning(Method):
         cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo
     ) -> list[tuple[str, str, str]]:
         """Return what no trial could run: no release named, numbers that do not fit together."""
-        found = {h.name: list(values.get(h.name, [h.default])) for h in cls.hyperparameters}
-        return selection_problems(found, info)
+        return selection_problems(possible(cls.hyperparameters, values), info)
+
+    @classmethod
+    def notes(cls, values: Mapping[str, Sequence[Any]]) -> list[str]:
+        """Return what is searched in vain: hyperparameters of selectors and recipes not there."""
+        return selection_notes(possible(cls.hyperparameters, values))
 
     @classmethod
     def start_problems(
@@ -265,7 +278,13 @@ class ActiveLearning(Method):
         return model.to(self._context.device)
 
     def _seed(self, purpose: str) -> int:
-        return public_seed(self._context.study_seed, self._context.trial, purpose)
+        """Return a seed that trials share which differ in neither run nor repetition.
+
+        So selectors are compared on the same initial weights and order of batches.
+        """
+        run, repetition = (int(self._hparams[key]) for key in ("start.run", "train.repeat"))
+        purpose = f"{purpose}/start {run}/repetition {repetition}"
+        return public_seed(self._context.study_seed, 0, purpose)
 
     def run(self, start: int, stop: int) -> None:
         """Execute positions ``start`` to ``stop - 1``.
@@ -386,7 +405,7 @@ class ActiveLearning(Method):
             self._central = self._rows[:100]
             return
         clusters = min(int(hparams["select.clusters"]), num)
-        each = hparams["select.each"] or num // clusters
+        each = hparams["select.each"] or -(-num // clusters)
         found = diverse_public(
             rows,
             uncertainty(logits, hparams["select.uncertainty"]),
@@ -396,7 +415,7 @@ class ActiveLearning(Method):
             num_each=int(each),
             seed=self._seed("clusters"),
         )
-        self._rows, self._central = found.rows[:num], found.central
+        self._rows, self._central = found.first(num), found.central
 
     def evaluate(self, part: str) -> dict[str, float]:
         """Return accuracy (share in [0, 1]) and mean loss (nats) on a part of the data.
@@ -421,13 +440,16 @@ class ActiveLearning(Method):
         """Draw the first or most central records that were labelled (figure 4b of the paper).
 
         A frame is green where the start says what the label says, else red. Records without a
-        bought label are left out, and so is everything where records are no images.
+        bought label are left out, and so is everything where records are no images or no model of
+        the start has a say.
         """
         import torch
 
         from dpsweep.trainables.picture_sheet import picture_sheet
 
-        if self._central is None or self._public.dim() != 4 or self._public.shape[1] not in (1, 3):
+        if self._central is None or self.starts_from(self._hparams) is None:
+            return []
+        if self._public.dim() != 4 or self._public.shape[1] not in (1, 3):
             return []
         rows = self._central[torch.isin(self._central, torch.from_numpy(self._oracle.bought))]
         if not len(rows):
@@ -440,7 +462,7 @@ class ActiveLearning(Method):
             self._soft_labels[rows].argmax(dim=1),
             self._oracle.buy(rows),
             class_names=self._data.info.class_names,
-            title=f"{self._hparams['select.by']}: what the start says of records it had labelled",
+            title=f"{self._hparams['select.by']}: labelled records (start says -> label bought)",
         )
         return [path]
 

@@ -123,6 +123,20 @@ class Clusters:
     cluster: torch.Tensor
     central: torch.Tensor
 
+    def first(self, num: int) -> torch.Tensor:
+        """Return ``num`` of the picks, spread over clusters: of each the nearest first.
+
+        Returns:
+            int64 (min(num, len(rows)),), in turns over the clusters.
+        """
+        seen: dict[int, int] = {}
+        turns = []
+        for cluster in self.cluster.tolist():
+            turns.append(seen.setdefault(cluster, 0))
+            seen[cluster] += 1
+        order = np.lexsort((self.cluster.numpy(), np.array(turns, dtype=np.int64)))
+        return self.rows[torch.from_numpy(order[:num])]
+
 
 @contextmanager
 def _repeatable() -> Iterator[None]:

@@ -129,8 +129,12 @@ def _users(space: SearchSpace) -> list[Mapping[str, Any]] | None:
 def _start_user(start: StartSpec) -> list[Mapping[str, Any]]:
     """Return the network of a start that begins with pre-trained weights, as ``_users`` does."""
     declared = TRAINABLES["dp_sgd"].hyperparameters
-    known = {parameter.name for parameter in declared}
-    given = {name: value for name, value in start.hyperparameters.items() if name in known}
+    hparams = start.hyperparameters
+    given = {
+        parameter.name: hparams[parameter.name]
+        for parameter in declared
+        if parameter.name in hparams and not parameter.problem(hparams[parameter.name])
+    }  # what is wrong is told with the start
     values = resolve(declared, given)
     if values["model.checkpoint"] != PRETRAIN:
         return []
@@ -153,6 +157,9 @@ def _record_problems(spec: SweepSpec, block: PretrainSpec, info: DatasetInfo) ->
             return
     elif info.num_public < 2:
         yield key, f"data.public has {info.num_public} records", "raise data.public.fraction"
+    elif spec.start is not None and block.objective != "rotations":
+        what = f"{block.objective} reads the labels of the pool, which trials buy one by one"
+        yield "pretrain.objective", what, "use rotations, or other public records"
     if shape != info.input_shape:
         theirs, own = ("x".join(map(str, s)) for s in (shape, info.input_shape))
         yield key, f"its records are {theirs}, those of the study {own}", fix

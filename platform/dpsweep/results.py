@@ -150,9 +150,14 @@ class SweepResult:
 
     @property
     def _most_trials(self) -> int:
-        if self.spec.episodes is None:
-            return self.spec.search.num_trials
-        return len(SearchSpace.from_spec(self.spec.space).grid())
+        spec = self.spec
+        num_runs = spec.start.runs if spec.start is not None else 0
+        if spec.episodes is None and spec.search.sampler != "grid":
+            return num_runs + spec.search.num_trials
+        in_grid = len(SearchSpace.from_spec(spec.space).grid())
+        if spec.episodes is not None:
+            return in_grid
+        return num_runs + min(in_grid, spec.search.num_trials)
 
     def history(self, trial: int | None = None) -> list[dict[str, Any]]:
         """Return what happened, oldest first: time, event, trial, step, epsilon, detail."""

@@ -81,6 +81,7 @@ def test_a_start_is_charged_once_and_covered_by_every_trial(tmp_path, ray_cluste
 
     result = run_sweep(spec)
     assert {trial.state for trial in result.trials} == {TrialState.FINISHED}
+    assert "5 finished of at most 5" in result.status_line()
     first, *others = result.trials
     assert (first.config["method"], len(others)) == ("dp_sgd", 4)
     files = result.files

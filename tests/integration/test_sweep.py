@@ -347,7 +347,7 @@ def test_kill_9_of_the_driver(tmp_path):
     before = {n: len(trial_spent(study / "ledger", n)) for n in (0, 1)}
     done = cli("run", path)
     assert done.returncode == 0, done.stderr
-    assert "trial 0: continuing" in done.stderr
+    assert "trial 0: continuing at step " in done.stderr
     result = check_truth_after_crash(tmp_path, spec, "driver")
     assert all(len(trial_spent(result.files.ledger, n)) >= before[n] for n in before)
     assert all(t.step >= 40 for t in result.trials)

@@ -3,10 +3,11 @@
 import pytest
 from raw_specs import LEFT_OUT, changed, mistakes
 
+from dpsweep import cli_plan
 from dpsweep.errors import BadInputError, InfeasibleBudgetError
 from dpsweep.planning import summarize_plan
 from dpsweep.preflight import preflight
-from dpsweep.privacy.accountants import epsilon_of
+from dpsweep.privacy.accountants import epsilon_of, shown_epsilon
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.simulate import simulate
@@ -100,6 +101,21 @@ def test_what_a_start_demands_of_a_spec(changes, said):
         (
             {"start/hyperparameters/optim.lr": -1},
             "start.hyperparameters.optim.lr: must be > 0, got -1",
+        ),
+        (
+            {
+                "start/hyperparameters/optim.lr": "big",
+                "start/hyperparameters/model.checkpoint": "pretrain",
+                "pretrain": {"model": "tanh_cnn", "objective": "rotations"},
+            },
+            "start.hyperparameters.optim.lr: must be a number, got 'big'",
+        ),
+        (
+            {
+                "start/hyperparameters/model.checkpoint": "pretrain",
+                "pretrain": {"model": "tanh_cnn"},
+            },
+            "pretrain.objective: classes reads the labels of the pool, which trials buy one by one",
         ),
         (
             {"start/hyperparameters/batch.expected": 5000},
@@ -206,6 +222,20 @@ def test_the_price_of_the_study_has_each_run_once(check):
     assert summary.num_trials == 4
     assert (summary.modes["select"], summary.modes["public"]) == (None, None)
     assert summary.modes["composed"].epsilon == 8.0
+
+
+def test_the_plan_shows_both_rules_for_what_asks(check, tmp_path, capsys):
+    """Tight: within trial_epsilon. The paper's sum of the same events: more, or it were no news."""
+    record = summarize_plan(check({})).to_dict()
+    low, high = record["plan_facts"]["sum_rule_epsilon"]
+    assert record["epsilon_per_trial"][1] <= 3 < low <= high < 5
+    by_sum = check({"search/space/split.rule": "sum"})
+    assert max(summarize_plan(by_sum).plan_facts["sum_rule_epsilon"]) == pytest.approx(3, abs=1e-3)
+    path = tmp_path / "spec.yaml"
+    path.write_text(check({}).spec.to_yaml())
+    cli_plan.plan(path)
+    shown = next(line for line in capsys.readouterr().out.splitlines() if "sum_rule" in line)
+    assert shown.split() == ["sum_rule_epsilon", shown_epsilon(low), "to", shown_epsilon(high)]
 
 
 def test_the_filter_is_fitted_to_what_costs_something(check):

@@ -51,13 +51,13 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> SweepData:
     return replace(data, starts=Starts(MODEL, {(0, 1.0): release}))
 
 
-def prepared(data: SweepData, **given: Any) -> tuple[ActiveLearning, Plan]:
+def prepared(data: SweepData, trial: int = 3, **given: Any) -> tuple[ActiveLearning, Plan]:
     named = {key.replace("__", "."): value for key, value in given.items()}
     hparams = resolve(ActiveLearning.hyperparameters, {**GIVEN, **named})
     context = PlanContext(PrivacyBudget(4.0, 1e-5), "rdp", 500, starts={(0, 1.0): START})
     plan = ActiveLearning.plan(hparams, context)
     instance = ActiveLearning()
-    instance.prepare(data, hparams, plan, RunContext(0, 3))
+    instance.prepare(data, hparams, plan, RunContext(0, trial))
     return instance, plan
 
 
@@ -83,6 +83,46 @@ def test_no_configuration_wants_more_labels_than_candidates(digits: SweepData, b
     with pytest.raises(InfeasibleBudgetError, match="=201 is more than select"):
         prepared(digits, select__by=by, labels__max=201)
     prepared(digits, select__by="margin", labels__max=201)
+
+
+def test_labels_for_each_cluster_are_within_what_may_be_bought(digits: SweepData) -> None:
+    with pytest.raises(InfeasibleBudgetError, match=r"select.each=6 labels in select.clusters=8"):
+        prepared(digits, select__each=6)
+    prepared(digits, select__each=5)
+    prepared(digits, select__each=6, select__by="margin")
+
+
+def test_what_is_searched_in_vain_is_noted() -> None:
+    values = {"select.by": ["margin", "random"], "split.pca": [0.2, 0.8], "select.clusters": [9]}
+    (note,) = ActiveLearning.notes(values)
+    assert note.startswith("split.pca is searched, but has an effect with select.by: near_private")
+    assert ActiveLearning.notes({**values, "select.by": ["margin", "near_private"]}) == []
+    recipe = {"finetune.recipe": ["labels_only"], "finetune.replay": [0, 1]}
+    assert len(ActiveLearning.notes({**values, **recipe})) == 2
+
+
+@pytest.mark.parametrize("clusters", [7, 30])
+def test_clusters_share_all_labels_that_may_be_bought(digits: SweepData, clusters: int) -> None:
+    """40 = 7 * 5 + 5 = 30 + 10: none is left over, and no cluster has two more than another."""
+    instance, plan = prepared(digits, select__clusters=clusters)
+    instance.run(0, len(plan))
+    assert len(set(rows_of(instance))) == instance.public_scores()["labels"] == 40
+
+
+def test_selectors_are_compared_on_the_same_network_and_seeds(digits: SweepData) -> None:
+    def first(trial: int, **given: Any) -> tuple[torch.Tensor, list[int]]:
+        instance, plan = prepared(digits, trial, **given)
+        weights = next(instance._model.parameters()).detach().clone()
+        instance.run(0, len(plan))
+        return weights, instance.state_dict()["rows"].tolist()
+
+    weights, rows = first(3, select__by="random")
+    for trial, given in ((4, {"select__by": "margin"}), (5, {"labels__max": 30})):
+        assert torch.equal(first(trial, **given)[0], weights)
+    assert first(6, select__by="random", labels__max=30)[1] == rows[:30]
+    again, others = first(3, select__by="random", train__repeat=1)
+    assert not torch.equal(again, weights)
+    assert others != rows
 
 
 @pytest.mark.parametrize(("by", "rows"), [("margin", 0), ("near_private", 540)])
@@ -194,6 +234,12 @@ def test_pictures_show_bought_records_only(digits: SweepData, tmp_path: Path) ->
     (path,) = instance.pictures(tmp_path)
     assert path.read_bytes().startswith(b"\x89PNG")
     assert instance.public_scores()["labels"] == 40
+
+
+def test_there_are_no_pictures_of_what_no_start_has_said(digits: SweepData, tmp_path: Path) -> None:
+    instance, plan = prepared(digits, select__by="random", finetune__recipe="labels_only")
+    instance.run(0, len(plan))
+    assert instance.pictures(tmp_path) == []
 
 
 def test_the_export_scores_as_the_trial_does(digits: SweepData) -> None:

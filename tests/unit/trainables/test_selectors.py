@@ -179,6 +179,13 @@ def test_all_are_taken_where_there_are_too_few() -> None:
         assert torch.equal(found.rows.sort().values, expected.sort().values)
 
 
+def test_the_first_picks_are_spread_over_clusters() -> None:
+    rows, cluster = torch.arange(10, 17), torch.tensor([0, 0, 0, 1, 2, 2, 0])
+    found = Clusters(rows, cluster, rows[:3])
+    assert found.first(4).tolist() == [10, 13, 14, 11]
+    assert found.first(99).tolist() == [10, 13, 14, 11, 15, 12, 16]
+
+
 def test_a_seed_says_everything() -> None:
     """Neither global seeds nor the number of threads do; and nothing global changes."""
     embeddings, values = normal(800, 6), normal(800, seed=1)
