@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import (
@@ -258,7 +258,10 @@ def _flaw(cls: type[Part], detail: ErrorDetails) -> Flaw:
     if kind == "mistake":
         return Flaw(path, context["what"], context["fix"])
     if kind == "extra_forbidden":
-        return Flaw(path, "unknown key", _which_key(cls, str(path[-1])))
+        fix = _which_key(cls, str(path[-1]))
+        if "search" in cls.model_fields and fix.startswith("known") and _is_parameter(path, got):
+            fix = f"hyperparameters stand below search.space; {fix} here"
+        return Flaw(path, "unknown key", fix)
     if kind == "missing":
         description = cls.model_fields[str(path[-1])].description
         return Flaw(path, "is missing", description or "")
@@ -285,6 +288,11 @@ def _flaw(cls: type[Part], detail: ErrorDetails) -> Flaw:
     if kind == "value_error":
         return Flaw(path, str(context["error"]))
     return Flaw(path, f"{detail['msg'][:1].lower()}{detail['msg'][1:]}, got {seen(got)}")
+
+
+def _is_parameter(path: Sequence[int | str], got: Any) -> bool:
+    """Say whether an unknown key looks like ``optim.lr``, of a file or of ``--set``."""
+    return "." in str(path[-1]) or isinstance(got, Mapping)
 
 
 def _literals(annotation: Any) -> list[str]:

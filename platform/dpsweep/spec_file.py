@@ -79,6 +79,8 @@ class Document:
         for given in self.overridden:
             if path == given or path.startswith((given + ".", given + "[")):
                 return f"--set {path}"
+            if path not in self.lines and given.startswith(path + "."):
+                return f"--set {given}"
         return f"{self.name}:{self.line(path)} {path}"
 
     def located(self, mistakes: Sequence[Mistake]) -> list[Mistake]:

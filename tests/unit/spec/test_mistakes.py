@@ -23,6 +23,10 @@ search:
     noise.shape: {choice: [constant, cosine]}
     noise.end_ratio: {uniform: [0.4, 1.5], when: {noise.shape: cosine}}
 """
+SECTIONS = (
+    "name, seed, data, pretrain, privacy, search, episodes, start, scheduler, report, resources, "
+    "tracking, cluster, storage"
+)
 
 
 def write(tmp_path, text):
@@ -371,6 +375,8 @@ class TestOverrides:
             ("privacy.trial_epsilon=-3", "--set privacy.trial_epsilon: must be > 0, got -3"),
             ("privacy.trial_epsilo=3", "--set privacy.trial_epsilo: unknown key (did you mean 'trial_epsilon'? known: delta, trial_epsilon, accounting, study_epsilon, selection, accountant, neighboring_relation, dataset_ledger, dataset_epsilon, dataset_delta)"),
             ("search.space.optim.lr={uniform: [2, 1]}", "--set search.space.optim.lr: bounds are reversed: [2, 1] (write [1, 2])"),
+            ("optim.lr=3", f"--set optim.lr: unknown key (hyperparameters stand below search.space; known: {SECTIONS} here)"),
+            ("scheduller.rungs=[]", f"--set scheduller.rungs: unknown key (did you mean 'scheduler'? known: {SECTIONS})"),
             ("privacy.trial_epsilon", "--set privacy.trial_epsilon: is not KEY=VALUE (for instance --set privacy.trial_epsilon=3)"),
             ("=3", "--set =3: is not KEY=VALUE (for instance --set privacy.trial_epsilon=3)"),
             ("name.first=x", "--set name.first=x: name is a value, it has no keys below it"),
