@@ -269,9 +269,8 @@ def train(method: str, place: Path, info: DatasetInfo, make_plan: Any, **given: 
         epsilon=3000.0,
         batch__expected=20,
         batch__physical=16,
-        train__max_steps=20,
         model__name=f"text/{place}",
-        **given,
+        **{"train__max_steps": 20, **given},
     )
     run = trainable()
     run.prepare(data, hparams, plan, RunContext(0, 0))
@@ -282,12 +281,14 @@ def train(method: str, place: Path, info: DatasetInfo, make_plan: Any, **given: 
     return run, before, scores
 
 
-@pytest.mark.parametrize(("kind", "lr"), [("BertModel", 0.1), ("BertForMaskedLM", 0.3)])
+@pytest.mark.parametrize("kind", ["BertModel", "BertForMaskedLM"])
 def test_biases_of_an_encoder_are_trained_and_nothing_else(
-    tmp_path: Path, make_plan: Any, kind: str, lr: float
+    tmp_path: Path, make_plan: Any, kind: str
 ) -> None:
     save_encoder(tmp_path, kind)
-    run, before, scores = train("bitfit", tmp_path, info_of(classes=2), make_plan, optim__lr=lr)
+    run, before, scores = train(
+        "bitfit", tmp_path, info_of(classes=2), make_plan, optim__lr=0.2, train__max_steps=60
+    )
     assert isinstance(run._engine, BiasEngine)
     assert scores[1]["loss"] < scores[0]["loss"]
     head = head_layers(run._model)
