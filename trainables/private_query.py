@@ -10,13 +10,14 @@ from dataclasses import replace
 from functools import lru_cache
 
 from dpsweep.errors import InfeasibleBudgetError
-from dpsweep.privacy.accountants import AccountantName, epsilon_of
+from dpsweep.privacy.accountants import AccountantName, epsilon_of, shown_epsilon
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.calibration import gaussian_noise
 from dpsweep.privacy.events import EventRun, Gaussian, Laplace, Plan
 
 PCA, VOTES = "pca", "votes"
-_STEPS = 24  # halvings of a bracket that spans a factor of 100: to 3e-7 of what is sought
+_LEAST = 1e-3  # of the total: what is left has to be more
+_STEPS = 24  # halvings of a bracket that spans a factor of 1e4: to 6e-7 of what is sought
 
 
 def query_events(epsilon_pca: float, epsilon_support: float, budget: PrivacyBudget) -> Plan:
@@ -61,7 +62,7 @@ def split_query(
         budget: Of the whole trial.
         accountant: Composes the events.
     Raises:
-        InfeasibleBudgetError: The start leaves nothing.
+        InfeasibleBudgetError: The start leaves less than a thousandth of the budget.
     """
     total = budget.target_epsilon
 
@@ -72,16 +73,16 @@ def split_query(
         plan = start + events(extra)
         return epsilon_of(plan, delta=budget.delta, accountant=accountant) <= total
 
-    most = 10 * total
+    most, low = 10 * total, _LEAST * total
+    delta = budget.delta / 2 if rule == "sum" else budget.delta
+    spent = epsilon_of(start, delta=delta, accountant=accountant)
     if rule == "sum":
-        spent = epsilon_of(start, delta=budget.delta / 2, accountant=accountant)
         most = total - spent
-    low = most / 100
-    if not most > 0 or not fits(low):
-        spent = epsilon_of(start, delta=budget.delta, accountant=accountant)
+    if most < low or not fits(low):
         raise InfeasibleBudgetError(
-            f"the start leaves nothing for near_private: it costs epsilon={spent:.4g} of "
-            f"{total:g} at delta={budget.delta:g} ({accountant}, {budget.neighboring_relation})",
+            f"the start leaves less than {low:g} for near_private: by split.rule={rule} it costs "
+            f"epsilon={shown_epsilon(spent)} of {total:g} at delta={delta:g} ({accountant}, "
+            f"{budget.neighboring_relation})",
             fix="start.epsilon: a smaller one; or raise privacy.trial_epsilon",
         )
     if fits(most):
