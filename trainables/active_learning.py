@@ -27,7 +27,7 @@ from dpsweep.trainables.active_knobs import (
 from dpsweep.trainables.classifier import TRAIN_REPEAT
 from dpsweep.trainables.method import Method, PlanContext, RunContext
 from dpsweep.trainables.private_query import PCA, VOTES, split_query, sum_rule_epsilon
-from dpsweep.trainables.starts import ReleaseKey
+from dpsweep.trainables.starts import ReleaseKey, build_start
 
 if TYPE_CHECKING:
     import torch
@@ -43,42 +43,6 @@ _WITHOUT_COMPONENTS = {"random", "entropy", "margin"}
 def _starts_from_nothing(hparams: Mapping[str, Any]) -> bool:
     """Say whether neither the records nor the network follow from the start."""
     return hparams["finetune.recipe"] == "labels_only" and hparams["select.by"] == "random"
-
-
-def build_start(
-    hparams: Mapping[str, Any],
-    info: DatasetInfo,
-    *,
-    seed: int,
-    pretrained: Path | None = None,
-    is_initial: bool = True,
-) -> torch.nn.Module:
-    """Return the network of a start on the CPU.
-
-    Args:
-        hparams: Of dp_sgd, all of them.
-        info: Of the data.
-        seed: Of its initial weights.
-        pretrained: What ``model.checkpoint: pretrain`` stands for.
-        is_initial: False if weights follow: none are read from a checkpoint.
-    Raises:
-        BadInputError: The network cannot be built.
-    """
-    from dpsweep.trainables.models import build_model
-    from dpsweep.trainables.weights import PRETRAIN, checkpoint_of
-
-    checkpoint = hparams["model.checkpoint"]
-    if checkpoint == PRETRAIN and not is_initial:
-        checkpoint = None  # only its weights would differ
-    return build_model(
-        hparams["model.name"],
-        info,
-        norm=hparams["model.norm"],
-        seed=seed,
-        checkpoint=checkpoint_of(checkpoint, pretrained),
-        image_size=hparams["model.image_size"],
-        is_initial=is_initial,
-    )
 
 
 class ActiveLearning(Method):
@@ -116,6 +80,14 @@ class ActiveLearning(Method):
         if _starts_from_nothing(hparams):
             return None
         return int(hparams["start.run"]), float(hparams["start.epsilon"])
+
+    @classmethod
+    def may_start(cls, values: Mapping[str, Sequence[Any]]) -> bool:
+        """Say whether the space has more than random labels alone; see ``Method.may_start``."""
+        found = possible(cls.hyperparameters, values)
+        return set(found["finetune.recipe"]) != {"labels_only"} or set(found["select.by"]) != {
+            "random"
+        }
 
     @classmethod
     def complete(cls, hparams: Mapping[str, Any], context: PlanContext) -> dict[str, Any]:

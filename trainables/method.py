@@ -154,6 +154,15 @@ class Method(ABC):
         return []
 
     @classmethod
+    def may_start(cls, values: Mapping[str, Sequence[Any]]) -> bool:
+        """Say whether some configuration of a space starts from a run of the section start.
+
+        Args:
+            values: As for ``preflight``.
+        """
+        return cls.uses_start
+
+    @classmethod
     def start_problems(
         cls,
         values: Mapping[str, Sequence[Any]],

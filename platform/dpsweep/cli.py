@@ -65,6 +65,7 @@ app.command()(describe)
 @app.command()
 def validate(spec: Spec, sets: Sets = None) -> None:
     """Check a spec completely; starts nothing, reads no record."""
+    from dpsweep.entries import terms
     from dpsweep.pretrain import plan_pretraining
 
     checked = load_checked(spec, sets)
@@ -75,8 +76,8 @@ def validate(spec: Spec, sets: Sets = None) -> None:
     say(f"{spec}: valid; study {checked.spec.name!r}, {number} trials")
     if checked.spec.pretrain is not None:
         say(f"  pretrain: {plan_pretraining(checked.spec)}")
-    for task in checked.start_tasks:
-        say(f"  start: trial {task.trial} is a run of dp_sgd that the others may start from")
+    if checked.start is not None:
+        say(f"  start, before the others: {checked.start} ({terms(checked.spec)})")
 
 
 @app.command()

@@ -60,6 +60,8 @@ def _plan_cells(summary: PlanSummary, forecast: Mapping[str, Any]) -> dict[str, 
 
     record = summary.to_dict()
     modes = record.pop("study_epsilon_by_mode")
+    if summary.start is not None:
+        record["start"] = str(summary.start)
     cells: dict[str, Any] = {}
     for key, value in _with_facts(record):
         if key.startswith(_EPSILONS) and value is not None:
@@ -85,7 +87,7 @@ def _filter_text(summary: PlanSummary) -> str:
     if figures is None:
         return ""
     low, middle, high = (f"{n}" if math.isfinite(n) else "any number" for n in figures.fits)
-    start = " after the start" if summary.has_start else ""
+    start = " after the start" if summary.start else ""
     return (
         f"accounting composed: Renyi order {figures.order:g}, budget {figures.budget:.4f}; "
         f"study_epsilon={figures.target_epsilon:g} admits{start}, as full-length trials, {middle} "

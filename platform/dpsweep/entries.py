@@ -153,6 +153,8 @@ def trial_started(
     started_from = {}
     if task.inherited:
         started_from["dp.inherited_events"] = str(len(task.inherited))
+    if task.releases:
+        started_from["dpsweep.releases"] = ", ".join(f"{epsilon:g}" for epsilon in task.releases)
     if hparams.get("model.checkpoint") == PRETRAIN and pretrained is not None:
         started_from["dpsweep.pretrained"] = pretrained["address"]
     return {
@@ -264,6 +266,13 @@ def card(files: StudyFiles) -> str:
         facts["episodes"] = spec.episodes.model_dump()
     if spec.data.classes is not None:
         facts["classes"] = list(info.class_names)
+    if spec.num_starts and spec.start is not None:
+        first = result.view.trials.get(0)
+        facts["start"] = {
+            "runs": spec.num_starts,
+            "epsilons": list(spec.start.epsilons),
+            "sampling": first.sampling if first is not None else None,
+        }
     if spec.pretrain is not None:
         facts["pretrained"] = {
             "about": describe_pretraining(spec),

@@ -98,7 +98,7 @@ class Ending:
 
 def run_search(launch: Launch) -> Ending:
     """Search on the private records, after the start where there is one."""
-    if launch.checked.start_tasks:
+    if launch.checked.spec.start is not None:
         ending = _run_start(launch)
         if ending.state != "finished":
             return ending

@@ -21,6 +21,7 @@ from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.selection_price import SelectionFigures, selection_figures
+from dpsweep.start import StartSummary
 from dpsweep.study import TrialTask
 from dpsweep.trainables import TRAINABLES
 
@@ -83,7 +84,8 @@ class PlanSummary:
         composed_epsilon: Epsilon if every trial (with episodes, every trial of one of them) ran to
             its end, at the sample's costs, or None.
         episodes: Episodes that each configuration runs on, or None.
-        has_start: Whether private runs, which are not among the trials, come first.
+        has_start: Whether the spec has a section start.
+        start: Its private runs, which come first and are not among the trials, or None.
         composed: The filter that a composed study would have; None without a ``study_epsilon``.
         selection: What ``select`` costs, or None where no trial has a finite epsilon.
         modes: Cost of the search under each mode; None where it has none.
@@ -102,6 +104,7 @@ class PlanSummary:
     composed_epsilon: float | None
     episodes: int | None
     has_start: bool
+    start: StartSummary | None
     composed: FilterFigures | None
     selection: SelectionFigures | None
     modes: Mapping[str, ModeCost | None]
@@ -125,6 +128,7 @@ class PlanSummary:
             "steps_per_trial": list(self.steps) if self.steps else None,
             "noise_multiplier": list(self.noise_multiplier) if self.noise_multiplier else None,
             "epsilon_per_trial": list(self.epsilon) if self.epsilon else None,
+            "start": self.start.to_dict() if self.start else None,
             "plan_facts": {name: list(span) for name, span in self.plan_facts.items()},
             "delta": self.delta,
             "privacy_unit": self.privacy_unit,
@@ -274,6 +278,7 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
         composed_epsilon=composed,
         episodes=episodes,
         has_start=spec.start is not None,
+        start=checked.start,
         composed=figures,
         selection=selection,
         modes=modes,

@@ -24,7 +24,16 @@ from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.privacy.selection import Selection, envelope, selection_epsilon
 from dpsweep.search_spaces.base import Parameter, SearchSpace
 from dpsweep.spec import SweepSpec
-from dpsweep.start import planned_starts, release_of, start_problems, start_tasks
+from dpsweep.start import (
+    StartSummary,
+    planned_starts,
+    release_of,
+    release_problems,
+    start_notes,
+    start_problems,
+    start_tasks,
+    summarize_start,
+)
 from dpsweep.study import TrialTask
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data import DatasetInfo, describe_dataset
@@ -86,11 +95,17 @@ class Preflight:
         """The runs of the start, which come before the trials of the search."""
         return start_tasks(self)
 
+    @cached_property
+    def start(self) -> StartSummary | None:
+        """What the start will do; None if nothing is trained before the search."""
+        return summarize_start(self)
+
     @property
     def notes(self) -> list[str]:
-        """What is valid, but hardly meant so, in words of the methods."""
+        """What is valid, but hardly meant so."""
         values = self.space.values()
-        found = (note for method in self.methods.values() for note in method.notes(values))
+        found = [note for method in self.methods.values() for note in method.notes(values)]
+        found += start_notes(self.spec, self.methods, values)
         return list(dict.fromkeys(found))
 
     @property
@@ -464,7 +479,9 @@ def preflight(spec: SweepSpec) -> Preflight:
     )
     checked = Preflight(spec, space, info, methods, budget)
     try:
-        checked.start_tasks  # noqa: B018 (a start without a plan is a mistake of the spec)
-    except BadInputError as error:
-        raise SpecError([Mistake(where("start"), error.message, error.fix or "")]) from None
+        problems = list(release_problems(checked))
+    except BadInputError as error:  # no plan at all
+        problems = [("start", error.message, error.fix or "")]
+    if problems:
+        raise SpecError([Mistake(where(key), what, fix) for key, what, fix in problems])
     return checked

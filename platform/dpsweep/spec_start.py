@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from dpsweep.spec_base import Count, Flaw, Part, Positive, maybe_number, peek, peek_word
+from dpsweep.spec_base import AS_WHOLE, Flaw, Part, Positive, maybe_number, peek, peek_word
+
+_WHICH = "say at which epsilons a run releases its model, ascending, for instance [2.2, 3.2]"
 
 
 class StartSpec(Part):
@@ -25,11 +27,12 @@ class StartSpec(Part):
         release and the trial's own.
     """
 
-    epsilons: tuple[Positive, ...] = Field(
-        description="say at which epsilons a run releases its model, ascending, for instance "
-        "[2.2, 3.2]"
+    epsilons: tuple[Positive, ...] = Field(default=(), description=_WHICH)
+    runs: Annotated[int, Field(ge=0), AS_WHOLE] = Field(
+        default=1,
+        description="Independent runs; each is charged. 0: nothing is trained, and trials take "
+        "from here what their network is.",
     )
-    runs: Count = Field(default=1, description="Independent runs; each is charged.")
     hyperparameters: dict[str, Any] = Field(
         default_factory=dict,
         description="Of dp_sgd, one value each: model.name, optim.lr, train.epochs, ...",
@@ -39,7 +42,12 @@ class StartSpec(Part):
     def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
         """Check the order of the releases, and what fixes the noise."""
         given = raw.get("epsilons")
-        if isinstance(given, (list, tuple)):
+        if maybe_number(raw.get("runs")) == 0:
+            if given:
+                yield Flaw(("epsilons",), "start.runs is 0, so nothing is released", "remove it")
+        elif given is None:
+            yield Flaw(("epsilons",), "is missing", _WHICH)
+        elif isinstance(given, (list, tuple)):
             if not given:
                 yield Flaw(("epsilons",), "is empty", "give one epsilon at least")
             known = [maybe_number(epsilon) for epsilon in given]

@@ -8,14 +8,15 @@ events as inherited: their own epsilon covers them, the study's sum has them alr
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.durable import read_log
-from dpsweep.errors import BadInputError, InfeasibleBudgetError, StudyError, SweepError
+from dpsweep.errors import BadInputError, StudyError, SweepError
 from dpsweep.hyperparameters import resolve
+from dpsweep.privacy.accountants import shown_epsilon
 from dpsweep.privacy.clock import EpsilonClock
-from dpsweep.privacy.events import Plan
+from dpsweep.privacy.events import Gaussian, Plan, PoissonGaussian
 from dpsweep.privacy.ledger import releases_of, trial_file, trial_spent
 from dpsweep.registry import did_you_mean
 from dpsweep.trainables.dp_sgd import DPSGD
@@ -63,8 +64,13 @@ def start_problems(
         if epsilon is not None and epsilon not in block.epsilons:
             what = f"{epsilon:g} is not released by the start, which releases {known}"
             problems.append(("search.space.start.epsilon", what, "name one of these"))
-    for run in values.get("start.run", ()):
-        if run >= block.runs:
+    starting = [name for name in users if methods[name].may_start(values)]
+    for run in values.get("start.run", (0,)):
+        if starting and block.runs == 0:
+            what = f"is 0, and configurations of {starting[0]} start from a run"
+            problems.append(("start.runs", what, "raise it"))
+            break
+        if starting and run >= block.runs:
             what = f"{run} is none of the start's {block.runs} runs, which are numbered from 0"
             problems.append(("search.space.start.run", what, "lower it, or raise start.runs"))
     if not problems:
@@ -99,51 +105,142 @@ def _hyperparameter_problems(block: StartSpec, info: DatasetInfo) -> list[Proble
     return [(f"start.hyperparameters.{name}", what, fix) for name, what, fix in found]
 
 
+def start_notes(
+    spec: SweepSpec, methods: Mapping[str, type[Method]], values: Mapping[str, Sequence[Any]]
+) -> list[str]:
+    """Return what of a start is trained, and charged, in vain."""
+    if spec.start is None or not spec.start.runs:
+        return []
+    used: set[int] = set()
+    if any(method.may_start(values) for method in methods.values()):
+        used.update(values.get("start.run", (0,)))
+    idle = [str(run) for run in range(spec.start.runs) if run not in used]
+    if not idle:
+        return []
+    what = "starts from it" if spec.start.runs == 1 else f"starts from run {', '.join(idle)}"
+    return [f"start.runs is {spec.start.runs}, but no configuration {what}; it costs all the same"]
+
+
 def start_tasks(checked: Preflight) -> list[TrialTask]:
     """Return the runs of a spec's start, the first trials of its study; none without a start.
 
     Raises:
-        InfeasibleBudgetError: A release is over before the first step.
+        InfeasibleBudgetError: The hyperparameters have no plan within the largest epsilon.
     """
     block = checked.spec.start
-    if block is None:
+    if block is None or not block.runs:
         return []
     target = replace(checked.budget, target_epsilon=block.epsilons[-1])
     planner = replace(checked, methods={DPSGD.name: DPSGD}, budget=target, given_starts={})
     task = planner.admit(0, {"method": DPSGD.name, **block.hyperparameters})
-    _positions(checked, block, task.plan)  # refuses what cannot be released
     scores = planner.releases(len(task.plan), extra=len(block.epsilons))
     task = replace(task, releases=block.epsilons, validation_plan=scores)
     return [replace(task, trial=run) for run in range(block.runs)]
 
 
-def _positions(checked: Preflight, block: StartSpec, plan: Plan) -> tuple[int, ...]:
-    """Return the last position within each of the epsilons, if nothing is lost to crashes."""
-    privacy = checked.spec.privacy
+@dataclass(frozen=True)
+class StartSummary:
+    """What a start will do, planned from public facts.
+
+    Attributes:
+        runs: Independent runs.
+        steps: Of each.
+        noise_multiplier: Smallest and largest of any step.
+        sampling: How batches are drawn.
+        releases: The epsilon that is asked for -> last step within it, and its epsilon.
+    """
+
+    runs: int
+    steps: int
+    noise_multiplier: tuple[float, float]
+    sampling: str
+    releases: Mapping[float, tuple[int, float]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON-ready values; delta and the other terms are the study's."""
+        return {
+            "runs": self.runs,
+            "method": DPSGD.name,
+            "steps": self.steps,
+            "noise_multiplier": list(self.noise_multiplier),
+            "sampling": self.sampling,
+            "releases": [
+                {"within": within, "step": step, "epsilon": epsilon}
+                for within, (step, epsilon) in self.releases.items()
+            ],
+        }
+
+    def __str__(self) -> str:
+        low, high = (f"{sigma:.6g}" for sigma in self.noise_multiplier)
+        released = ", ".join(
+            f"{shown_epsilon(epsilon)} (step {step})" for step, epsilon in self.releases.values()
+        )
+        return (
+            f"{self.runs} {'run' if self.runs == 1 else 'runs'} of {DPSGD.name}, {self.steps} "
+            f"steps ({self.sampling}), noise multiplier "
+            f"{low if low == high else f'{low} to {high}'}; released at epsilon {released}"
+        )
+
+
+def summarize_start(checked: Preflight) -> StartSummary | None:
+    """Return what the start of a spec will do, if nothing is lost to crashes; None without runs.
+
+    A release that is over before the first step has position 0.
+
+    Raises:
+        InfeasibleBudgetError: The hyperparameters have no plan within the largest epsilon.
+    """
+    if not checked.start_tasks:
+        return None
+    block, privacy, plan = checked.spec.start, checked.spec.privacy, checked.start_tasks[0].plan
+    assert block is not None
     clock = EpsilonClock(plan, delta=privacy.delta, accountant=privacy.accountant)
-    positions = tuple(clock.last_allowed(epsilon) for epsilon in block.epsilons)
-    for epsilon, position in zip(block.epsilons, positions):
+    positions = {epsilon: clock.last_allowed(epsilon) for epsilon in block.epsilons}
+    noise = [
+        run.event.noise_multiplier
+        for run in plan.runs
+        if isinstance(run.event, (Gaussian, PoissonGaussian))
+    ]
+    return StartSummary(
+        runs=block.runs,
+        steps=len(plan),
+        noise_multiplier=(min(noise), max(noise)),
+        sampling=plan.sampling,
+        releases={
+            epsilon: (position, clock.epsilon_after(position))
+            for epsilon, position in positions.items()
+        },
+    )
+
+
+def release_problems(checked: Preflight) -> Iterator[Problem]:
+    """Yield the releases that are over before the first step.
+
+    Raises:
+        InfeasibleBudgetError: The hyperparameters have no plan within the largest epsilon.
+    """
+    summary, privacy = checked.start, checked.spec.privacy
+    for index, (within, (position, _)) in enumerate(summary.releases.items() if summary else ()):
         if position == 0:
-            raise InfeasibleBudgetError(
-                f"start.epsilons: {epsilon:g} is over before the first step, which costs "
-                f"{clock.epsilon_after(1):.4g} at delta={privacy.delta:g} ({privacy.accountant}, "
-                f"{privacy.neighboring_relation}, {privacy.accounting})",
-                fix="raise it, or give the start more noise (fewer examples a batch, more steps)",
+            first = checked.epsilon(checked.start_tasks[0].plan.slice(0, 1))
+            yield (
+                f"start.epsilons[{index}]",
+                f"{within:g} is over before the first step, which costs {shown_epsilon(first)} at "
+                f"delta={privacy.delta:g} ({privacy.accountant}, {privacy.neighboring_relation}, "
+                f"{privacy.accounting})",
+                "raise it, or give the start more noise (fewer examples a batch, more steps)",
             )
-    return positions
 
 
 def planned_starts(checked: Preflight) -> dict[ReleaseKey, Plan]:
     """Return the events of every release as they are planned, before anything has run."""
-    block = checked.spec.start
-    if block is None:
+    if checked.start is None:
         return {}
     plan = checked.start_tasks[0].plan
-    positions = _positions(checked, block, plan)
     return {
-        (run, epsilon): plan.slice(0, position)
-        for run in range(block.runs)
-        for epsilon, position in zip(block.epsilons, positions)
+        (run, within): plan.slice(0, position)
+        for run in range(checked.start.runs)
+        for within, (position, _) in checked.start.releases.items()
     }
 
 

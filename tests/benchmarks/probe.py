@@ -21,9 +21,9 @@ from sklearn.preprocessing import StandardScaler
 
 from dpsweep.preflight import preflight
 from dpsweep.results import load_sweep
-from dpsweep.trainables.active_learning import build_start
 from dpsweep.trainables.data import load_dataset
 from dpsweep.trainables.embeddings import embed
+from dpsweep.trainables.starts import build_start
 
 STRENGTHS = (0.0001, 0.001, 0.01)  # inverse, as scikit-learn counts
 PARTS = ("private", "validation", "test")

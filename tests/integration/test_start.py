@@ -15,7 +15,7 @@ from dpsweep.results import load_sweep
 from dpsweep.spec import SweepSpec
 from dpsweep.study import Observer
 from dpsweep.sweep import run_sweep
-from dpsweep.trainables.active_learning import build_start
+from dpsweep.trainables.starts import build_start
 from dpsweep.trial import TrialState
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]

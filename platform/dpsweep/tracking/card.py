@@ -83,8 +83,9 @@ def privacy_card(facts: Mapping[str, Any]) -> str:
             list, and ``broken`` once it bounds nothing), ``downgrade`` (why the label is not the
             one that was asked for), ``accounting_asked`` (that one), ``episodes`` (``number``,
             ``ways``, ``shots``), ``classes`` (names of the private task's, where the dataset has
-            others), ``pretrained`` (``about``, ``address``, ``is_trained``: by this study and not
-            read from a file), ``version``.
+            others), ``start`` (``runs``, ``epsilons`` that they release within, ``sampling``,
+            None before the first), ``pretrained`` (``about``, ``address``, ``is_trained``: by this
+            study and not read from a file), ``version``.
     Raises:
         BadInputError: A required fact is missing, the accounting mode is unknown, or a claim is
             made that the mode does not allow.
@@ -222,6 +223,8 @@ def _protected(facts: Mapping[str, Any]) -> str:
     ]
     if facts.get("classes"):
         rows.insert(1, ("Classes", ", ".join(facts["classes"]) + ": records of no others"))
+    if facts.get("start"):
+        rows.append(("Starts from private models", _start(facts["start"], facts)))
     if facts.get("pretrained"):
         rows.append(_pretrained(facts["pretrained"]))
     if facts.get("episodes"):
@@ -231,6 +234,18 @@ def _protected(facts: Mapping[str, Any]) -> str:
         for method in facts["unbounded_methods"]
     ]
     return _points("What is protected", rows)
+
+
+def _start(start: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+    runs, (*smaller, largest) = start["runs"], start["epsilons"]
+    counted = "1 run" if runs == 1 else f"{runs} runs"
+    if start["sampling"] is None:
+        return f"{counted} of `dp_sgd`, which come first and have not begun"
+    also = f", and {' and '.join(_up(epsilon) for epsilon in smaller)} on the same terms"
+    return (
+        f"{counted} of `dp_sgd`, charged once each; they release models within "
+        f"{_epsilon('<=', largest, facts, start)}{also if smaller else ''}"
+    )
 
 
 def _pretrained(weights: Mapping[str, Any]) -> tuple[str, str]:

@@ -143,6 +143,7 @@ TAGS = _items(
         ("dp.released", "", "public", "What dp.study_epsilon covers the release of."),
         ("dp.downgraded", "", "public", "Why the study lost its claim, for good."),
         ("dp.filter_order", "", "public", "Order of the study's Renyi filter, fixed before it."),
+        ("dpsweep.releases", "2.2, 3.2", "public", "A run of the start: within which epsilons."),
         ("dp.inherited_events", "1", "public", "Events of the release that the trial starts from."),
         ("dp.records", "", "public", "public for a trial on public records only, else private."),
         ("dp.validation", "", "public", "Declared visibility of the validation scores."),

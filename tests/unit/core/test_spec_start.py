@@ -60,6 +60,9 @@ def check(tmp_path):
     ("changes", "said"),
     [
         ({"start/epsilons": []}, "start.epsilons: is empty"),
+        ({"start/epsilons": LEFT_OUT}, "start.epsilons: is missing"),
+        ({"start/runs": 0}, "start.epsilons: start.runs is 0, so nothing is released"),
+        ({"start/runs": -1}, "start.runs: must be >= 0, got -1"),
         ({"start/epsilons": [2.0, 1.0]}, "start.epsilons[1]: must ascend, got 1 after 2"),
         ({"start/epsilons": [1.0, 1.0]}, "start.epsilons[1]: must ascend, got 1 after 1"),
         ({"start/epsilons": [1.0, 4.0]}, "start.epsilons[1]: must be at most privacy.trial_epsi"),
@@ -123,13 +126,17 @@ def test_what_a_start_demands_of_a_spec(changes, said):
         ),
         (
             {"start/epsilons": [0.01, 2.0], "search/space/start.epsilon": 2.0},
-            "start: start.epsilons: 0.01 is over before the first step, which costs 0.",
+            "start.epsilons[0]: 0.01 is over before the first step, which costs 0.",
         ),
         (
             {"search/space/select.components": 40},
             "search.space.select.components: 40 components cannot be had of embeddings with 32",
         ),
         ({"search/space/labels.max": 600}, "search.space.labels.max: 600 is more than the 539 pub"),
+        (
+            {"start/runs": 0, "start/epsilons": LEFT_OUT, "search/space/start.epsilon": LEFT_OUT},
+            "start.runs: is 0, and configurations of active_learning start from a run",
+        ),
         ({"privacy/study_epsilon": 2.0, "privacy/trial_epsilon": 2.0}, "privacy.study_epsilon: 2 "),
     ],
 )
@@ -143,6 +150,38 @@ def test_what_does_not_fit_is_said_before_anything_starts(check, changes, said):
 def test_more_records_than_there_are_cannot_be_trained_on(check):
     (told,) = mistakes(check, {"start/hyperparameters/train.num_private": 900})
     assert told.startswith("start.hyperparameters.train.num_private: 900 is more than the 899")
+
+
+WITHOUT = {
+    "start/runs": 0,
+    "start/epsilons": LEFT_OUT,
+    "search/space": {
+        "method": "active_learning",
+        "select.by": "random",
+        "finetune.recipe": "labels_only",
+        "labels.max": {"choice": [20, 50]},
+    },
+}
+
+
+@pytest.mark.parametrize("accounting", ["composed", "unaccounted"])
+def test_a_start_without_runs_names_the_network_and_costs_nothing(check, accounting):
+    budget = 8.0 if accounting == "composed" else None
+    privacy = {"privacy/accounting": accounting, "privacy/study_epsilon": budget}
+    checked = check({**WITHOUT, **privacy})
+    assert (checked.start_tasks, checked.start, dict(checked.starts)) == ([], None, {})
+    checked.choose_filter()
+    summary = summarize_plan(checked)
+    assert (summary.start, summary.epsilon) == (None, (0.0, 0.0))
+    assert (checked.total_trials, checked.notes) == (2, [])
+
+
+def test_runs_that_nobody_starts_from_are_told(check):
+    told = "start.runs is {}, but no configuration {}; it costs all the same"
+    assert check({}).notes == [told.format(2, "starts from run 0")]
+    assert check({"search/space/start.run": {"choice": [0, 1]}}).notes == []
+    alone = {**WITHOUT, "start/runs": 1, "start/epsilons": [1.0]}
+    assert check(alone).notes == [told.format(1, "starts from it")]
 
 
 def test_a_study_with_a_start_is_not_simulated(check):
@@ -236,6 +275,31 @@ def test_the_plan_shows_both_rules_for_what_asks(check, tmp_path, capsys):
     cli_plan.plan(path)
     shown = next(line for line in capsys.readouterr().out.splitlines() if "sum_rule" in line)
     assert shown.split() == ["sum_rule_epsilon", shown_epsilon(low), "to", shown_epsilon(high)]
+
+
+def test_the_plan_says_what_the_start_does(check, tmp_path, capsys):
+    checked = check({})
+    first, plan = checked.starts[0, 1.0], checked.start_tasks[0].plan
+    record = summarize_plan(checked).to_dict()["start"]
+    (sigma,) = {run.event.noise_multiplier for run in plan.runs}
+    assert record == {
+        "runs": 2,
+        "method": "dp_sgd",
+        "steps": 40,
+        "noise_multiplier": [sigma, sigma],
+        "sampling": "poisson",
+        "releases": [
+            {"within": 1.0, "step": len(first), "epsilon": epsilon_of(first, delta=1e-5)},
+            {"within": 2.0, "step": 40, "epsilon": epsilon_of(plan, delta=1e-5)},
+        ],
+    }
+    path = tmp_path / "spec.yaml"
+    path.write_text(checked.spec.to_yaml())
+    cli_plan.plan(path)
+    shown = " ".join(capsys.readouterr().out.split())
+    for part in ("start 2 runs of dp_sgd, 40 steps (poisson)", f"(step {len(first)})"):
+        assert part in shown
+    assert f"{shown_epsilon(record['releases'][0]['epsilon'])} (step" in shown
 
 
 def test_the_filter_is_fitted_to_what_costs_something(check):

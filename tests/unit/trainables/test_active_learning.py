@@ -17,14 +17,14 @@ from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.spec import DataSpec
 from dpsweep.study import TrialTask
-from dpsweep.trainables.active_learning import ActiveLearning, build_start
+from dpsweep.trainables.active_learning import ActiveLearning
 from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.data import SweepData, load_dataset
 from dpsweep.trainables.dp_sgd import DPSGD
 from dpsweep.trainables.embeddings import embed
 from dpsweep.trainables.execution import records_for
 from dpsweep.trainables.method import PlanContext, RunContext
-from dpsweep.trainables.starts import Release, Starts, release_name
+from dpsweep.trainables.starts import Release, Starts, build_start, release_name
 
 START = Plan((EventRun(PoissonGaussian(2.0, 0.1), 20),))
 MODEL = resolve(DPSGD.hyperparameters, {"model.name": "tanh_cnn"})
