@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.live import Live
@@ -30,8 +31,7 @@ class ProgressDisplay(Observer):
     def __init__(self, spec: SweepSpec, num_trials: int, console: Console) -> None:
         self._spec, self._num_trials, self._console = spec, num_trials, console
         self._live = Live(console=console, refresh_per_second=4, transient=True)
-        self._started = time.monotonic()
-        self._done_at_start: float | None = None
+        self._begun: dict[str, tuple[float, float]] = {}  # phase -> moment, and what was done
         self._last_line = 0.0
         self._accounting: str = spec.privacy.accounting
 
@@ -78,7 +78,7 @@ class ProgressDisplay(Observer):
                 f"best {self._spec.search.metric} {value:.4f} (trial {trial.trial}, epsilon "
                 f"{shown_epsilon(trial.epsilon)}: {self._terms(trial.sampling)})"
             )
-        eta = self._eta(view)
+        eta = self._eta(view, moving)
         if eta is not None:
             parts.append(f"ETA {eta}")
         return " | ".join(parts)
@@ -92,25 +92,32 @@ class ProgressDisplay(Observer):
             f"{self._accounting}, one trial alone"
         )
 
-    def _eta(self, view: StudyView) -> str | None:
+    def _eta(self, view: StudyView, moving: Sequence[TrialState]) -> str | None:
         """Extrapolate from what was done in this launch, of the trials or of the budget.
+
+        A start is another kind of work than the trials after it, so each is extrapolated alone.
 
         Returns:
             Minutes and seconds; None before anything was done.
         """
+        runs = self._spec.num_starts
+        starts = [view.trials[number] for number in range(runs) if number in view.trials]
+        is_start = any(trial.state in moving for trial in starts)
+        trials = [t for number, t in view.trials.items() if is_start == (number < runs)]
         done = sum(
             t.step / max(t.num_steps, 1) if t.state is TrialState.RUNNING else 1.0
-            for t in view.trials.values()
+            for t in trials
             if t.state is not TrialState.PAUSED
         )
-        done = max(done / self._num_trials, view.spent_share)
-        if self._done_at_start is None:
-            self._done_at_start = done
-        gained = done - self._done_at_start
-        if gained <= 0:
+        done /= runs if is_start else max(self._num_trials - runs, 1)
+        if not runs:  # of a start the budget has most, whatever follows
+            done = max(done, view.spent_share)
+        phase, now = ("start" if is_start else "search"), time.monotonic()
+        begun, before = self._begun.setdefault(phase, (now, done))
+        if done <= before:
             return None
-        left = max(1 - done, 0.0) * (time.monotonic() - self._started) / gained
-        return f"{int(left // 60)}:{int(left % 60):02d}"
+        left = max(1 - done, 0.0) * (now - begun) / (done - before)
+        return f"{int(left // 60)}:{int(left % 60):02d}" + (" of the start" if is_start else "")
 
     def _table(self, view: StudyView) -> Table:
         privacy = self._spec.privacy

@@ -1,0 +1,75 @@
+"""The progress line: what its ETA extrapolates."""
+
+import pytest
+from rich.console import Console
+
+from dpsweep import progress
+from dpsweep.journal import StudyView, TrialView
+from dpsweep.progress import ProgressDisplay
+from dpsweep.spec import SweepSpec
+from dpsweep.trial import TrialState
+
+DONE, RUNNING = TrialState.FINISHED, TrialState.RUNNING
+SPEC = {
+    "name": "progress",
+    "data": {"dataset": "digits", "validation": {"fraction": 0.2, "visibility": "public"}},
+    "privacy": {
+        "accounting": "composed",
+        "trial_epsilon": 3.0,
+        "study_epsilon": 8.0,
+        "delta": 1e-5,
+    },
+    "search": {"num_trials": 10, "space": {"method": "dp_sgd"}},
+}
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    moments = {"now": 100.0}
+    monkeypatch.setattr(progress.time, "monotonic", lambda: moments["now"])
+    return moments
+
+
+def view(*trials):
+    """Return a view of trials, each a state and its share of 100 steps."""
+    found = {
+        number: TrialView(number, state=state, step=int(100 * share), num_steps=100)
+        for number, (state, share) in enumerate(trials)
+    }
+    return StudyView(trials=found, spent_share=0.5)
+
+
+def eta(display, shown):
+    _, found, rest = display.summary(shown).partition("ETA ")
+    return rest if found else None
+
+
+def test_a_start_and_the_trials_after_it_are_extrapolated_apart(clock):
+    """The start's two runs take minutes, its four users seconds: neither says how long the other is.
+
+    What is spent says nothing, either: the start spends most of it.
+    """
+    start = {"epsilons": [1.0], "runs": 2}
+    search = {"num_trials": 4, "space": {"method": "active_learning"}}
+    started = {"start": start, "search": search}
+    display = ProgressDisplay(SweepSpec(**{**SPEC, **started}), 6, Console(quiet=True))
+    assert eta(display, view((RUNNING, 0), (RUNNING, 0))) is None
+    clock["now"] += 60
+    assert eta(display, view((RUNNING, 0.5), (RUNNING, 0))) == "3:00 of the start"
+    clock["now"] += 180
+    ended = [(DONE, 1), (DONE, 1)]
+    assert eta(display, view(*ended)) is None
+    clock["now"] += 10
+    assert eta(display, view(*ended, (DONE, 1), (RUNNING, 0))) == "0:30"
+    clock["now"] += 10
+    assert eta(display, view(*ended, (DONE, 1), (DONE, 1), (RUNNING, 0.5))) == "0:12"
+
+
+def test_without_a_start_the_budget_counts_too(clock):
+    """Trials that are stopped early leave budget to more of them: what is spent may be ahead."""
+    display = ProgressDisplay(SweepSpec(**SPEC), 10, Console(quiet=True))
+    first = view((RUNNING, 0))
+    first.spent_share = 0.0
+    assert eta(display, first) is None
+    clock["now"] += 90
+    assert eta(display, view((DONE, 1), (DONE, 1))) == "1:30"
