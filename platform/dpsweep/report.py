@@ -38,6 +38,7 @@ class ReportedStudy:
         space: What its space names: parameter to the values it can have (None: a range).
         is_maximized: True when a high value of its metric is good.
         drawn_by: What decides which records a repetition has: seed, data and episodes of its spec.
+        starts: Numbers of the trials that are runs of the start, and no configurations.
     """
 
     name: str
@@ -45,6 +46,7 @@ class ReportedStudy:
     space: Mapping[str, Sequence[Any] | None]
     is_maximized: bool = True
     drawn_by: Mapping[str, Any] = field(default_factory=dict)
+    starts: range = range(0)
 
     @classmethod
     def of(cls, result: SweepResult) -> ReportedStudy:
@@ -59,7 +61,8 @@ class ReportedStudy:
         tree = result.spec.to_dict()
         drawn_by = {f"data.{key}": value for key, value in tree["data"].items()}
         drawn_by |= {key: tree.get(key) for key in ("seed", "episodes")}
-        return cls(result.name, trials, space, result.is_maximized, drawn_by)
+        starts = range(result.spec.num_starts)
+        return cls(result.name, trials, space, result.is_maximized, drawn_by, starts)
 
     @property
     def varied(self) -> list[str]:
@@ -216,15 +219,21 @@ def _check_names(studies: Sequence[ReportedStudy], by: Sequence[str], over: Sequ
 
 
 def _cells(study: ReportedStudy, by: Sequence[str], over: Sequence[str]) -> list[Cell]:
-    """Return the cells of a study in the order of their values."""
+    """Return the cells of a study in the order of their values; its start comes first."""
     others = [name for name in study.varied if name not in by and name not in over]
     table: dict[Key, dict[Key, dict[Key, TrialResult]]] = {}
+    runs = {(t.trial_id,): t for t in study.finished if t.trial_id in study.starts}
     for trial in study.finished:
+        if trial.trial_id in study.starts:
+            continue
         cell = table.setdefault(_values(trial, by), {})
         repetitions = cell.setdefault(_values(trial, others), {})
         repetitions.setdefault(_values(trial, over), trial)
     expected = _num_declared(study, over)
     result = []
+    if runs:
+        told = {**dict.fromkeys(by), **dict.fromkeys(by[:1], "(the start)")}
+        result.append(Cell(study, told, 1, len(study.starts), {"method": "dp_sgd"}, runs))
     for values in sorted(table, key=_order):
         configurations = table[values]
         chosen = max(configurations.items(), key=lambda item: _rank(study, item[1]))

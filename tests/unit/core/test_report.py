@@ -48,6 +48,25 @@ def trial(number, config, value, *, test=None, epsilon=1.0, state=TrialState.FIN
     return TrialResult(**{**values, **changes})
 
 
+def test_runs_of_a_start_are_a_row_of_their_own_and_no_configuration():
+    """Their numbers repeat them; the best of the study is chosen among what came after."""
+    space = {"method": ["active_learning"], "select.by": ["random", "margin"], "labels.max": [5, 9]}
+    runs = [trial(run, {"method": "dp_sgd"}, 0.99, test=0.7 + run / 10) for run in (0, 1)]
+    later = [
+        trial(2 + number, {"method": "active_learning", "select.by": by, "labels.max": most}, 0.8)
+        for number, (by, most) in enumerate([("random", 5), ("margin", 5), ("margin", 9)])
+    ]
+    given = ReportedStudy("labels", [*runs, *later], space, starts=range(2))
+    first, *rows = build_report([given], by=["select.by", "labels.max"])
+    assert (first["select.by"], first["labels.max"]) == ("(the start)", None)
+    assert (first["method"], first["repetitions"]) == ("dp_sgd", 2)
+    assert first["test/accuracy"] == pytest.approx(0.75)
+    assert [row["select.by"] for row in rows] == ["margin", "margin", "random"]
+    start, best = build_report([given])
+    assert (start["method"], start["configurations"]) == ("dp_sgd", 1)
+    assert (best["validation/accuracy"], best["configurations"]) == (0.8, 3)
+
+
 def study(name, table, *, space=SPACE, start=0, is_maximized=True, **changes):
     """Return a study from {(size, lr, draw): (value, test)}."""
     trials = [
