@@ -7,6 +7,7 @@ that they can be compared run by run at one total epsilon.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from dpsweep.search_spaces.active_learning import WHY
@@ -16,6 +17,16 @@ from dpsweep.search_spaces.presets import Preset
 SOURCE = "Zhao et al. 2020, https://arxiv.org/abs/1910.01177."
 REPEATS = {"choice": [0, 1, 2]}
 _ALL = ["random", "entropy", "margin", "diverse_public", "near_private"]
+
+_WHY_NON_PRIVATE = {
+    "method": "no clipping, no noise: no privacy",
+    "model.name": "the network of the other studies",
+    "optim.momentum": "of SGD",
+    "optim.lr": "learning rate",
+    "batch.expected": "expected batch size",
+    "train.epochs": "expected passes over the private records",
+    "train.repeat": "numbers the repetitions: other initial weights and batches",
+}
 
 SETTING = (
     "Private: 30,000 images of Fashion-MNIST, on which the tanh CNN of the TensorFlow Privacy "
@@ -42,6 +53,11 @@ _POLLUTED = """\
 
 
 def _start(runs: int, epsilons: str = "[2.2, 3.2]") -> str:
+    if not runs:
+        return """\
+  runs: 0                      # none is trained: only what the network is
+  hyperparameters: {model.name: tanh_cnn}
+"""
     return f"""\
   epsilons: {epsilons:<19}# the last models within each are released
   runs: {runs:<23}# independent ones
@@ -108,8 +124,8 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "public_only": _preset(
         "The labels alone, without any private model: what belongs beside every figure.",
-        "A fresh network learns 500, 1,000 or 4,000 random labels. These trials cost no epsilon; "
-        "the start names their network, and is trained all the same, for 3.2.",
+        "A fresh network learns 500, 1,000 or 4,000 random labels. No private record is read, and "
+        "no epsilon is spent.",
         "labels.max",
         _space(
             start__run=None,
@@ -123,7 +139,27 @@ PRESETS: Mapping[str, Preset] = {
             finetune__replay=None,
             finetune__epochs=60,
         ),
-        start=_start(1),
+        start=_start(0),
+    ),
+    "non_private": replace(
+        _preset(
+            "The network without noise or clipping, on the same private records: an upper bound.",
+            "It learns the 30,000 private records as usual, and buys no labels.",
+            "optim.lr",
+            {
+                "method": "non_private",
+                "model.name": "tanh_cnn",
+                "optim.momentum": 0.9,
+                "optim.lr": {"choice": [0.03, 0.1, 0.3]},
+                "batch.expected": 256,
+                "train.epochs": 10,
+                "train.repeat": REPEATS,
+            },
+            start="",
+        ),
+        why=_WHY_NON_PRIVATE,
+        is_private=False,
+        then=("dpsweep report {name} --over train.repeat",),
     ),
     "clusters": _preset(
         "Number of clusters against labels for each of them: figure 4a.",
