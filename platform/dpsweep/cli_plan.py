@@ -183,7 +183,7 @@ def _mode_rows(summary: PlanSummary) -> list[dict[str, Any]]:
                 row["released"] = "no price: some trial has no plan or no finite epsilon"
                 if summary.episodes is not None:
                     row["released"] = "not for episodes: drawing them reads labels"
-                elif summary.has_start:
+                elif summary.has_start and mode != "composed":
                     row["released"] = "not with a start: it is released before the search"
             elif summary.composed_epsilon is not None:
                 row["holds for"] = (

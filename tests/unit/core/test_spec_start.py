@@ -302,6 +302,18 @@ def test_the_plan_says_what_the_start_does(check, tmp_path, capsys):
     assert f"{shown_epsilon(record['releases'][0]['epsilon'])} (step" in shown
 
 
+def test_composed_has_no_price_where_nothing_has_a_plan(check, tmp_path, capsys):
+    """It is not the start that forbids it, as under the modes that keep trials secret."""
+    changes = {"search/space/start.epsilon": 2.0, "search/space/select.by": "near_private"}
+    path = tmp_path / "spec.yaml"
+    path.write_text(check({**changes, "privacy/trial_epsilon": 2.0}).spec.to_yaml())
+    cli_plan.plan(path)
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    said = [line.partition(" none ")[2] for line in lines if " none " in line]
+    assert said[0].startswith("no price: some trial has no plan")
+    assert said[1] == said[2] == "not with a start: it is released before the search"
+
+
 def test_the_filter_is_fitted_to_what_costs_something(check):
     changes = {"search/space/select.by": "margin", "privacy/study_epsilon": 4.0}
     chosen = check(changes).choose_filter()
