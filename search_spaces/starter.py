@@ -147,6 +147,14 @@ _DATA: Mapping[str, str] = {
 # rungs at about a tenth and two fifths of the steps.
 _BUDGETS: Mapping[str, tuple[str, str, str]] = {"fashion_mnist": ("3.0", "8.0", "[1.2, 1.9]")}
 
+#: The accounting modes that keep trials secret or off private records; no start goes with them.
+_SECRET_MODES = """\
+#   select       only the best trial is shown, of a random and secret number of them; costs about
+#                twice trial_epsilon. Sampler random, scheduler fifo, no num_trials: how many is
+#                said below privacy, `selection: {mean: 10, shape: 1}`.
+#   public       the search trains on public records only (data.public.fraction > 0); then one
+#                private run of the winner, at trial_epsilon. No study_epsilon.
+"""
 _SPEC = """\
 # A sweep for dpsweep. Check it with `dpsweep plan FILE`, start it with `dpsweep run FILE`; the same
 # command again continues it. One key for one run: `--set privacy.trial_epsilon=3`.
@@ -160,14 +168,10 @@ data:
   max_private: null            # use only this many private records (for quick trials)
   privacy_unit: example        # whose data one record is
 {start}
-# What is claimed about the search, one of four; `dpsweep plan` shows what yours costs.
+# What is claimed about the search, one of {modes}; `dpsweep plan` shows what yours costs.
 #   composed     everything may be shown: all trials together stay within study_epsilon. Any sampler
 #                and scheduler; trials that are stopped early leave their budget to more trials.
-#   select       only the best trial is shown, of a random and secret number of them; costs about
-#                twice trial_epsilon. Sampler random, scheduler fifo, no num_trials: how many is
-#                said below privacy, `selection: {{mean: 10, shape: 1}}`.
-#   public       the search trains on public records only (data.public.fraction > 0); then one
-#                private run of the winner, at trial_epsilon. No study_epsilon.
+{secret}\
 #   unaccounted  no claim: epsilon is that of one trial, the search is NOT included. No
 #                study_epsilon; the only mode for exact scores and the method non_private.
 privacy:
@@ -260,6 +264,8 @@ def starter_spec(dataset: str = "digits", method: str | None = None) -> str:
         epsilon=epsilon,
         study=study,
         start="\n" + own.start[dataset] if own.start else "",
+        modes="two with a start" if own.start else "four",
+        secret="" if own.start else _SECRET_MODES,
         scheduler=own.scheduler.format(rungs=rungs),
         method=method,
         space=space_text(own.spaces[dataset], own.why),

@@ -39,6 +39,7 @@ def test_each_recommended_space_has_a_starter(method, dataset):
     assert spec.search.space == SPACES[method][dataset]
     assert (spec.data.dataset, spec.privacy.accounting) == (dataset, "composed")
     assert (spec.start is not None) == (method == "active_learning")
+    assert ("#   select " in text) == ("one of four" in text) == (spec.start is None)
     assert max(len(line) for line in text.splitlines()) <= 100
     assert SweepSpec.from_yaml(spec.to_yaml()) == spec
 
