@@ -53,7 +53,12 @@ SELECT_HYPERPARAMETERS = (
         low=1,
     ),
     Hyperparameter(
-        "select.components", "int", 10, "Principal components to compare records in (p).", low=1
+        "select.components",
+        "int",
+        10,
+        "Principal components to compare records in (p): of public embeddings, centred, for "
+        "diverse_public; of private ones by DP-PCA, not centred, for near_private.",
+        low=1,
     ),
     Hyperparameter("select.clusters", "int", 100, "Clusters of diverse_public (N_cluster).", low=1),
     Hyperparameter(
