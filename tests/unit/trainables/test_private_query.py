@@ -73,5 +73,5 @@ def test_events_match_a_composition_written_by_hand() -> None:
 @pytest.mark.parametrize("rule", ["tight", "sum"])
 def test_a_start_that_leaves_nothing_is_refused(rule: str) -> None:
     spent = epsilon_of(START, delta=DELTA)
-    with pytest.raises(InfeasibleBudgetError, match="leaves less than .* for near_private"):
+    with pytest.raises(InfeasibleBudgetError, match=r"leaves less than .* for near_private"):
         split_query(START, 0.5, rule, PrivacyBudget(spent, DELTA), "rdp")
