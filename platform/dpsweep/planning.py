@@ -79,8 +79,8 @@ class PlanSummary:
         steps: Smallest and largest number of steps.
         noise_multiplier: Smallest and largest noise multiplier of any step, or None.
         epsilon: Smallest and largest epsilon of a whole trial, or None.
-        plan_facts: What methods say of their own plans (``Method.plan_facts``), as under
-            ``privacy``: name to smallest and largest value.
+        plan_facts: What methods say of their own plans (``Method.plan_facts``) at the study's delta
+            and by its accountant: name to smallest and largest value.
         composed_epsilon: Epsilon if every trial (with episodes, every trial of one of them) ran to
             its end, at the sample's costs, or None.
         episodes: Episodes that each configuration runs on, or None.

@@ -53,6 +53,11 @@ def killed_at(lab: Any, trial: Any, position: int) -> None:
     trial.close()
 
 
+def told_of(lab: Any, what: str = "") -> str:
+    """Return what is said when trial 0 continues."""
+    return continuing(StudyFiles(lab.path.parent, lab.path.name), 0, what)
+
+
 def test_a_crash_between_reports_loses_what_was_charged_since_a_model_was_kept(lab: Any) -> None:
     """Kept at 6 and 12, charged to 18: six steps are lost, not all eighteen."""
     settings = lab.settings(report_every=20)
@@ -60,7 +65,7 @@ def test_a_crash_between_reports_loses_what_was_charged_since_a_model_was_kept(l
     killed_at(lab, lab.open(settings, task, Threes()), 15)
     assert len(trial_spent(settings.ledger, 0)) == 18
     told = "trial 0: continuing at step 12; 6 charged steps were lost and stay spent"
-    assert continuing(StudyFiles(lab.path.parent, lab.path.name), 0) == told
+    assert told_of(lab) == told
     resumed = lab.open(settings, task, Threes())
     assert resumed.position == 12
     reports = lab.finish(resumed)
@@ -70,15 +75,10 @@ def test_a_crash_between_reports_loses_what_was_charged_since_a_model_was_kept(l
 
 def test_nothing_is_said_to_be_lost_where_nothing_is(lab: Any) -> None:
     trial = lab.open(lab.settings(report_every=20), lab.scripted(STEPS))
-    assert continuing(StudyFiles(lab.path.parent, lab.path.name), 0, " the start") == (
-        "trial 0: continuing the start at step 0"
-    )
+    assert told_of(lab, " the start") == "trial 0: continuing the start at step 0"
     trial.advance()
     trial.close()
-    assert (
-        continuing(StudyFiles(lab.path.parent, lab.path.name), 0)
-        == "trial 0: continuing at step 20"
-    )
+    assert told_of(lab) == "trial 0: continuing at step 20"
 
 
 def test_a_model_that_was_kept_between_reports_is_not_reported(lab: Any) -> None:
