@@ -8,6 +8,7 @@ from safetensors.torch import load_file
 from whole_studies import make_spec, mlflow_rows
 
 from dpsweep.durable import read_log
+from dpsweep.entries import card
 from dpsweep.preflight import preflight
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.ledger import study_spent, trial_spent
@@ -23,8 +24,8 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 DELTA = 1e-5
 
 
-def study(root, *, network=None, **changes):
-    space = {
+def study(root, *, network=None, start=None, space=None, **changes):
+    space = space or {
         "method": "active_learning",
         "start.epsilon": {"choice": [1.0, 2.0]},
         "select.by": {"choice": ["margin", "near_private"]},
@@ -33,7 +34,7 @@ def study(root, *, network=None, **changes):
         "finetune.distill_epochs": 2,
         "finetune.epochs": 2,
     }
-    start = {
+    start = start or {
         "epsilons": [1.0, 2.0],
         "hyperparameters": {
             "model.name": "tanh_cnn",
@@ -110,6 +111,10 @@ def test_a_start_is_charged_once_and_covered_by_every_trial(tmp_path, ray_cluste
         "select value from params where key = 'plan.sum_rule_epsilon'",
     )
     assert len(rows) == 2
+    releases = mlflow_rows(tmp_path, "select value from tags where key = 'dpsweep.releases'")
+    assert releases == [("1, 2",)]
+    told = "- Starts from private models: 1 run of `dp_sgd`, charged once each; they release models"
+    assert f"{told} within epsilon <= 2 at delta = 1e-05" in card(files)
 
     # Nothing is run again.
     again = run_sweep(spec)
@@ -141,6 +146,27 @@ def test_a_start_may_begin_with_what_the_pool_teaches_without_labels(tmp_path, r
     assert any(not torch.equal(fresh[name], known[name]) for name in known)
     rows = mlflow_rows(tmp_path, "select value from tags where key = 'dpsweep.pretrained'")
     assert {address} == {value for (value,) in rows}
+
+
+def test_labels_alone_need_no_run_of_a_start(tmp_path, ray_cluster):
+    """``start.runs: 0`` says what the network is: no private record is read, and nothing is spent."""
+    spec = study(
+        tmp_path,
+        start={"runs": 0, "hyperparameters": {"model.name": "tanh_cnn"}},
+        space={
+            "method": "active_learning",
+            "select.by": "random",
+            "labels.max": {"choice": [20, 40]},
+            "finetune.recipe": "labels_only",
+            "finetune.epochs": 2,
+        },
+    )
+    result = run_sweep(spec)
+    assert [(t.state, t.epsilon) for t in result.trials] == [(TrialState.FINISHED, 0.0)] * 2
+    assert {trial.metrics["public/labels"] for trial in result.trials} == {20, 40}
+    everything = study_spent(result.files.ledger, result.view.charged())
+    assert {run.part for run in everything.runs} == {"public"}
+    assert "Starts from private models" not in card(result.files)
 
 
 def plan_without(root):
