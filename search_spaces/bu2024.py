@@ -46,19 +46,14 @@ VIT = replace(
     network=("any vision transformer of timm", FIVE_CLASSES.network[1]),
     best={},
 )
-#: 300 steps of 64 are a third of a pass over 54,000 records, so a whole one would be all.
-_LITE0 = replace(
-    LITE0,
-    space={
-        **LITE0.space,
-        "bitfit.full_epochs": {"choice": [0.1], "when": {"bitfit.variant": "two_phase"}},
-    },
-)
 SETTINGS: Mapping[str, Setting] = {
     "five_classes": FIVE_CLASSES,
     "five_classes_vit": VIT,
-    "lite0": _LITE0,
+    "lite0": LITE0,
 }
+#: Setting -> passes of two_phase over everything, where its one would be all that there are: 300
+#: steps of 64 are a third of a pass over 54,000 records.
+_FULL_EPOCHS = {"lite0": 0.1}
 #: Setting -> variant -> the best rate found so far.
 BEST: Mapping[str, Mapping[str, float]] = {
     "five_classes": {"last_layer": 0.03, "bitfit": 0.03, "two_phase": 0.03, "full": 0.003},
@@ -87,8 +82,11 @@ def _about(setting: Setting, what: str) -> tuple[str, ...]:
     return setting.about, what, recipe
 
 
-def _rates(setting: Setting) -> Preset:
+def _rates(name: str, setting: Setting) -> Preset:
     """Return the search for the learning rates of all variants on one grid, at epsilon 1."""
+    epochs = None
+    if name in _FULL_EPOCHS:
+        epochs = {"choice": [_FULL_EPOCHS[name]], "when": {"bitfit.variant": "two_phase"}}
     return Preset(
         title="DP-BiTFiT: one grid of learning rates for each variant, at epsilon 1.",
         source=SOURCE,
@@ -98,7 +96,12 @@ def _rates(setting: Setting) -> Preset:
         ),
         data=setting.data,
         pretrain=setting.pretrain,
-        space=_space(setting, {"choice": _VARIANTS}, {"choice": [0.001, 0.003, 0.01, 0.03, 0.1]}),
+        space=_space(
+            setting,
+            {"choice": _VARIANTS},
+            {"choice": [0.001, 0.003, 0.01, 0.03, 0.1]},
+            bitfit__full_epochs=epochs,
+        ),
         why={**WHY_BITFIT, **setting.why},
         epsilon=1.0,
         points=2,
@@ -118,7 +121,13 @@ def _row(variant: str, name: str, setting: Setting) -> Preset:
         ),
         data=setting.data,
         pretrain=setting.pretrain,
-        space=_space(setting, variant, BEST[name][variant], train__repeat=REPEATS),
+        space=_space(
+            setting,
+            variant,
+            BEST[name][variant],
+            bitfit__full_epochs=_FULL_EPOCHS.get(name) if variant == "two_phase" else None,
+            train__repeat=REPEATS,
+        ),
         why={**WHY_BITFIT, **setting.why},
         epsilon=1.0,
         points=1,
@@ -127,7 +136,7 @@ def _row(variant: str, name: str, setting: Setting) -> Preset:
 
 
 PRESETS: Mapping[str, Preset] = {
-    **{f"rates_{name}": _rates(setting) for name, setting in SETTINGS.items()},
+    **{f"rates_{name}": _rates(name, setting) for name, setting in SETTINGS.items()},
     **{
         f"{variant}_{name}": _row(variant, name, setting)
         for name, setting in SETTINGS.items()
