@@ -116,7 +116,8 @@ def test_the_moment_is_symmetric_to_the_last_bit(monkeypatch: pytest.MonkeyPatch
     def uneven(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         """As a library may round it."""
         product = multiply(one, other)
-        return product * (1 + 1e-15 * torch.arange(product.numel()).view_as(product))
+        unlike = torch.arange(product.numel(), dtype=product.dtype).view_as(product)
+        return product * (1 + 1e-15 * unlike)
 
     monkeypatch.setattr(torch.Tensor, "__matmul__", uneven)
     rows = embeddings()
