@@ -8,7 +8,7 @@ from dp_accounting import rdp as rdp_accounting
 
 from dpsweep.errors import InfeasibleBudgetError
 from dpsweep.privacy import rdp
-from dpsweep.privacy.accountants import epsilon_of
+from dpsweep.privacy.accountants import epsilon_of, shown_epsilon
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Gaussian, Laplace, Plan, PoissonGaussian
 from dpsweep.trainables.private_query import query_events, split_query, sum_rule_epsilon
@@ -75,3 +75,13 @@ def test_a_start_that_leaves_nothing_is_refused(rule: str) -> None:
     spent = epsilon_of(START, delta=DELTA)
     with pytest.raises(InfeasibleBudgetError, match=r"leaves less than .* for near_private"):
         split_query(START, 0.5, rule, PrivacyBudget(spent, DELTA), "rdp")
+
+
+def test_little_is_asked_with_where_little_is_left() -> None:
+    """A hundredth of the budget is enough; what is refused says by which rule and at which delta."""
+    budget = PrivacyBudget(1.01 * epsilon_of(START, delta=DELTA), DELTA)
+    plan = START + split_query(START, 0.5, "tight", budget, "rdp")
+    assert 0.9999 < epsilon_of(plan, delta=DELTA) / budget.target_epsilon <= 1
+    spent = shown_epsilon(epsilon_of(START, delta=DELTA / 2))
+    with pytest.raises(InfeasibleBudgetError, match=f"split.rule=sum it costs epsilon={spent} of"):
+        split_query(START, 0.5, "sum", budget, "rdp")
