@@ -48,7 +48,8 @@ def _starts_from_nothing(hparams: Mapping[str, Any]) -> bool:
 class ActiveLearning(Method):
     """A released private model, improved on public records that are labelled at its request.
 
-    The selectors of Zhao et al. (2020), sections 3.1 to 3.3. The network is the start's.
+    The selectors of Zhao et al. (2020), sections 3.1 to 3.3. The network is the start's. Trials
+    that would distil a release alike share the work, see ``distilled``.
 
     Guarantees:
         Private records are read by ``near_private`` alone: position 0 releases the second moment
@@ -203,6 +204,7 @@ class ActiveLearning(Method):
         """
         from dpsweep.trainables.data import part_tensors
         from dpsweep.trainables.distillation import SoftTrainer
+        from dpsweep.trainables.distilled import distilled_states
         from dpsweep.trainables.label_oracle import LabelOracle
 
         for run in plan.runs:
@@ -230,6 +232,15 @@ class ActiveLearning(Method):
             seed=self._seed("finetuning"),
             device=context.device,
             temperature=hparams["finetune.temperature"],
+        )
+        self._distilled = distilled_states(
+            data.starts.release(key),
+            data,
+            self._model,
+            hparams,
+            seeds={purpose: self._seed(purpose) for purpose in ("initial weights", "finetuning")},
+            block=_BLOCK,
+            device=context.device,
         )
         self._noise = secret_numpy_generator()
         self._directions: torch.Tensor | None = None
@@ -278,10 +289,21 @@ class ActiveLearning(Method):
                 assert isinstance(run.event, Laplace)
                 self._release_votes(run.event)
             elif run.phase == DISTILL:
-                self._trainer.distill_epoch(self._soft_labels, index)
+                self._distill(index)
             else:
                 self._learn_labels(index)
             self._position = position + 1
+
+    def _distill(self, epoch: int) -> None:
+        """Learn what the start says of all public records, or load what that has given before."""
+        kept = self._distilled.load(epoch)
+        if kept is not None:
+            self._model.load_state_dict(kept["model"])
+            self._trainer.load_state_dict(kept["optimizer"])
+            return
+        self._trainer.distill_epoch(self._soft_labels, epoch)
+        model, optimizer = self._model.state_dict(), self._trainer.state_dict()
+        self._distilled.save(epoch, {"model": model, "optimizer": optimizer})
 
     def _release_directions(self, event: Gaussian) -> None:
         """DP-PCA of the private embeddings: the one place where their moment is looked at."""

@@ -54,6 +54,10 @@ class Starts:
     hparams: Mapping[str, Any]
     releases: Mapping[ReleaseKey, Release]
 
+    def release(self, key: ReleaseKey | None) -> Release | None:
+        """Return where a released model lies; None without a key, or where nothing is released."""
+        return None if key is None else self.releases.get(key)
+
     def model_state(self, key: ReleaseKey) -> Mapping[str, Any] | None:
         """Return the weights of a released model on the CPU, or None: there are no releases.
 
