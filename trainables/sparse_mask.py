@@ -24,6 +24,7 @@ from torch.nn import functional as F
 
 from dpsweep._validate import in_unit_interval
 from dpsweep.errors import BadInputError, ModelError
+from dpsweep.trainables.depthwise import DepthwiseTaps, is_depthwise
 from dpsweep.trainables.weight_products import block_bytes
 
 Scope = Literal["global", "layer"]
@@ -31,6 +32,8 @@ SCOPES = ("global", "layer")
 
 #: Largest table of positions that is kept for a layer, in elements of four bytes.
 TABLE_SIZE = 2**17
+#: Time of one product of a tap, in nanoseconds: see ``_choose``.
+TAP_NS = 0.45
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,7 +214,7 @@ class MaskedConv:
     G_n is the gradient by example n's output, (out channels, positions), and A_n its unfolded
     input, (columns, positions). For each size of images it is planned once which columns are
     formed and whether entries are sampled (``torch.sparse.sampled_addmm``) or picked out of the
-    whole product, block of examples by block.
+    whole product, or computed tap by tap (``DepthwiseTaps``), block of examples by block.
 
     Raises:
         ModelError: The layer does more to its weight or input than a convolution does.
@@ -269,9 +272,17 @@ class _Plan:
         rows, columns = rows[live], columns[live]
         num_columns = layer.in_channels * taps
         used = columns.unique()
-        self.some_columns, self.dense = _choose(
+        self.some_columns, self.dense, cost = _choose(
             layer.groups, layer.out_channels, num_columns, len(used), len(rows), self._out, device
         )
+        self._none, self._taps = len(rows) == 0, None
+        met = (columns % taps).unique()
+        products = len(met) * layer.out_channels * self._out[0] * self._out[1]
+        if is_depthwise(layer) and TAP_NS * products + len(rows) < cost:
+            self._taps = DepthwiseTaps(layer, self._pads, size, self._out, met.tolist())
+            self._flat = torch.searchsorted(met, columns % taps) * layer.out_channels + rows
+            self._block = max(1, block_bytes(device) // self._taps.bytes_each)
+            return
         if self.some_columns:
             columns = torch.searchsorted(used, columns)
             num_columns = width = len(used)
@@ -294,7 +305,6 @@ class _Plan:
             bytes_each = max(bytes_each, 4 * product)
         budget = block_bytes(device)
         self._block = max(1, budget // max(1, bytes_each))
-        self._none = len(rows) == 0
 
     def _windows(self, x: torch.Tensor) -> torch.Tensor:
         """Return a view (batch, channels, kernel height and width, output height and width)."""
@@ -345,8 +355,12 @@ class _Plan:
             into = found[part]
             if self._where is not None:
                 into = x.new_zeros(len(into), len(self._where))
-            patches, by_output = self._patches(x[part]), gradient[part].flatten(2)
-            (self._pick if self.dense else self._sample)(by_output, patches, into)
+            if self._taps is not None:
+                product = self._taps(x[part], gradient[part]).flatten(1)
+                torch.index_select(product, 1, self._flat, out=into)
+            else:
+                patches, by_output = self._patches(x[part]), gradient[part].flatten(2)
+                (self._pick if self.dense else self._sample)(by_output, patches, into)
             if self._where is not None:
                 found[part].index_copy_(1, self._where, into)
         return found
@@ -371,7 +385,7 @@ class _Plan:
     def _pick(self, by_output: torch.Tensor, patches: torch.Tensor, into: torch.Tensor) -> None:
         count, groups = len(by_output), self._layer.groups
         rows, columns = self._shape
-        left = by_output.reshape(count * groups, rows // groups, -1)
+        left = by_output.contiguous().view(count * groups, rows // groups, -1)
         right = patches.reshape(count * groups, columns // groups, -1).mT
         if self._whole:
             torch.bmm(left, right, out=into.view(count * groups, rows // groups, -1))
@@ -388,23 +402,26 @@ def _choose(
     nnz: int,
     out: tuple[int, int],
     device: torch.device,
-) -> tuple[bool, bool]:
-    """Return whether to form the used columns alone, and whether to form the whole product.
+) -> tuple[bool, bool, float]:
+    """Return whether to form the used columns alone, whether the whole product, and its cost.
 
     Estimates in nanoseconds per example, fitted to one core with AVX-512. On CUDA the whole
-    product of few columns is taken; it needs nothing but large dense products.
+    product of few columns is taken; it needs nothing but large dense products, and no other way
+    is cheaper.
     """
     positions = out[0] * out[1]
     if device.type == "cuda":
-        return groups == 1 and 2 * used < columns, True
+        return groups == 1 and 2 * used < columns, True, 0.0
     all_columns = columns * positions * (0.1 + 6.0 / out[1])
     some_columns = used * positions * (1.0 if used * positions <= TABLE_SIZE else 2.3)
-    some = some_columns < all_columns
+    some, formed = some_columns < all_columns, min(some_columns, all_columns)
     product = rows * (used if some else columns) // groups
     whole = product * (0.5 + 0.033 * positions) + nnz
     sampled = nnz * (2.0 + 0.15 * max(8, positions))
     # The whole product of a grouped convolution needs the columns of all its groups.
-    return some and (groups == 1 or sampled < whole), whole < sampled
+    if groups > 1 and whole <= sampled:
+        some, formed = False, all_columns
+    return some, whole < sampled, formed + min(whole, sampled)
 
 
 def is_plain(layer: nn.Conv2d) -> bool:
