@@ -290,7 +290,7 @@ def long_spec(root, name):
         "model.name": "tanh_cnn",
         "optim.lr": {"loguniform": [0.1, 4]},
         "train.max_steps": 200,
-        "batch.expected": 128,
+        "batch.expected": 32,
     }
     spec["report"] = {"every_steps": 10}
     path = root / f"{name}.yaml"
