@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from dpsweep import __version__
 from dpsweep.cli_account import account
 from dpsweep.cli_base import Output, Root, Sets, Spec, load_checked, say
 from dpsweep.cli_describe import describe
@@ -30,8 +31,25 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Hyperparameter sweeps for differentially private training, with an honest ledger.",
 )
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        print(f"dpsweep {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Hyperparameter sweeps for differentially private training, with an honest ledger."""
+
+
 app.add_typer(account, name="account")
 app.command()(init)
 app.command()(plan)
