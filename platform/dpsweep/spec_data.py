@@ -392,7 +392,9 @@ class DataSpec(Part):
         if raw.get("classes") is not None:
             what = "has no meaning with data.classes, which takes records out class by class"
             yield Flaw(path, what, "keep one of the two")
-        kinds = peek(raw, *path, "kinds", default=("digits",))
+        pollution = peek(raw, *path)
+        is_section = isinstance(pollution, (Mapping, Pollution))  # else that is what is wrong
+        kinds = peek(pollution, "kinds", default=("digits",)) if is_section else ()
         if dataset == "digits" and isinstance(kinds, (list, tuple)) and "digits" in kinds:
             yield Flaw(
                 (*path, "kinds"),

@@ -227,6 +227,7 @@ FASHION = {"dataset": "fashion_mnist", "validation": {"visibility": "public"}}
         ({"public": public(5, kinds="noise")}, "public.pollution.kinds: must be a list, got 'noise'"),
         ({"public": public(5, kinds=["noise", "noise"])}, "public.pollution.kinds: has 'noise' twice (name each once)"),
         ({"public": public(5, kinds=["nois"])}, "public.pollution.kinds[0]: unknown value 'nois' (did you mean 'noise'? known: digits, noise)"),
+        ({"dataset": "digits", "public": {"fraction": 0.4, "pollution": 100}}, "public.pollution: must be a mapping of keys to values, got 100"),
         ({"dataset": "digits", "public": public(5)}, "public.pollution.kinds: has digits, which are the study's own records, private ones among them (use kinds: [noise])"),
         ({"classes": [0, 1], "public": public(5)}, "public.pollution: has no meaning with data.classes, which takes records out class by class (keep one of the two)"),
         ({"dataset": "text", "path": "x", "num_records": 9, "num_classes": 2, "tokenizer": "t", "max_length": 9, "public": public(5)}, "public.pollution: is made of images, and text has none (remove it)"),
