@@ -45,6 +45,7 @@ class Setting:
         space: What every study on it has in ``search.space``.
         network: Comments on ``model.name`` and ``model.checkpoint``.
         rates: The grid of learning rates: of the classifier, and of the rest.
+        rates_of_cls: The grid of the classifier where it trains alone.
         best: Row -> the best rates found so far, of the classifier and of the rest.
         scratch: What the row ``scratch`` has in ``search.space`` in another way.
     """
@@ -57,6 +58,7 @@ class Setting:
     rates: tuple[Sequence[float], Sequence[float]]
     best: Mapping[str, tuple[float, float | None]]
     scratch: Mapping[str, Any] = field(default_factory=dict)
+    rates_of_cls: Sequence[float] = (0.3, 1, 3, 9)
 
     @property
     def why(self) -> dict[str, str]:
@@ -154,6 +156,7 @@ LITE0 = Setting(
     rates=((1, 3), (0.1, 0.4, 1.6)),
     best={},
     scratch={"model__checkpoint": None, "model__norm": "group"},
+    rates_of_cls=(0.03, 0.1, 0.3, 1),
 )
 SETTINGS: Mapping[str, Setting] = {"five_classes": FIVE_CLASSES, "lite0": LITE0}
 
@@ -205,7 +208,7 @@ def _rates(name: str, setting: Setting) -> Preset:
 def _rates_of_cls(name: str, setting: Setting) -> Preset:
     """Return the same search for the classifier alone, which has one rate."""
     rates = _rates(name, setting)
-    space = _space(setting, "cls", optim__lr={"choice": [0.3, 1, 3, 9]})
+    space = _space(setting, "cls", optim__lr={"choice": list(setting.rates_of_cls)})
     return replace(
         rates,
         title="Sparse finetuning: learning rates of the classifier alone, at epsilon 1.",
