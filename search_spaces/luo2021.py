@@ -153,10 +153,10 @@ LITE0 = Setting(
         "3.4 million weights; or any network of timm",
         "its ImageNet weights, from a package: no download",
     ),
-    rates=((1, 3), (0.1, 0.4, 1.6)),
+    rates=((0.03, 0.1), (0.1, 0.4, 1.6)),
     best={},
     scratch={"model__checkpoint": None, "model__norm": "group"},
-    rates_of_cls=(0.03, 0.1, 0.3, 1),
+    rates_of_cls=(0.01, 0.03, 0.1, 0.3),
 )
 SETTINGS: Mapping[str, Setting] = {"five_classes": FIVE_CLASSES, "lite0": LITE0}
 
