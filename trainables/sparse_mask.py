@@ -276,11 +276,11 @@ class _Plan:
             layer.groups, layer.out_channels, num_columns, len(used), len(rows), self._out, device
         )
         self._none, self._taps = len(rows) == 0, None
-        met = (columns % taps).unique()
+        met, place = (columns % taps).unique(return_inverse=True)
         products = len(met) * layer.out_channels * self._out[0] * self._out[1]
         if is_depthwise(layer) and TAP_NS * products + len(rows) < cost:
             self._taps = DepthwiseTaps(layer, self._pads, size, self._out, met.tolist())
-            self._flat = torch.searchsorted(met, columns % taps) * layer.out_channels + rows
+            self._flat = place * layer.out_channels + rows
             self._block = max(1, block_bytes(device) // self._taps.bytes_each)
             return
         if self.some_columns:

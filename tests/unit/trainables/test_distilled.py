@@ -123,6 +123,15 @@ def ended(instance: ActiveLearning, plan: Plan, start: int = 0) -> dict[str, Any
     }
 
 
+def one_after_another(
+    data: SweepData, computed: list[int], **given: Any
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run a trial and another one; of ``computed``, the second one's epochs are left."""
+    first = ended(*prepared(data))
+    computed.clear()
+    return first, ended(*prepared(data, trial=8, **given))
+
+
 def same(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor):
         return isinstance(other, torch.Tensor) and torch.equal(one, other)
@@ -148,9 +157,7 @@ def test_a_trial_that_asks_others_takes_what_is_distilled(
     given: dict[str, Any],
 ) -> None:
     expected = alone(**given)
-    first = ended(*prepared(shared))
-    computed.clear()
-    found = ended(*prepared(shared, trial=8, **given))
+    first, found = one_after_another(shared, computed, **given)
     assert computed == []
     assert same(found, expected)
     assert not same(found["state"], first["state"])
@@ -160,9 +167,7 @@ def test_a_longer_distillation_goes_on_from_a_shorter_one(
     shared: SweepData, alone: Callable[..., dict[str, Any]], computed: list[int]
 ) -> None:
     expected = alone(finetune__distill_epochs=EPOCHS + 2)
-    ended(*prepared(shared))
-    computed.clear()
-    found = ended(*prepared(shared, finetune__distill_epochs=EPOCHS + 2))
+    _, found = one_after_another(shared, computed, finetune__distill_epochs=EPOCHS + 2)
     assert computed == [EPOCHS, EPOCHS + 1]
     assert same(found, expected)
 
@@ -185,9 +190,7 @@ def test_a_trial_that_distils_otherwise_takes_nothing(
     given: dict[str, Any],
 ) -> None:
     expected = alone(**given)
-    ended(*prepared(shared))
-    computed.clear()
-    found = ended(*prepared(shared, **given))
+    _, found = one_after_another(shared, computed, **given)
     assert computed == list(range(EPOCHS))
     assert same(found, expected)
 
