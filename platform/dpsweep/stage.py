@@ -126,7 +126,11 @@ class Stage:
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             ),
         )
-        tuner.fit()
+        try:
+            tuner.fit()
+        except KeyboardInterrupt:  # a second Ctrl-C; after the first one, Tune clears up itself
+            scheduler.release_actors()
+            raise
         if searcher.failure is not None:
             raise searcher.failure
         if self.violation:

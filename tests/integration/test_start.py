@@ -78,6 +78,7 @@ def test_a_start_is_charged_once_and_covered_by_every_trial(tmp_path, ray_cluste
     spec = study(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         run_sweep(spec, observer=InterruptedAfter())
+    # Its process holds both cores of this Ray until it is ended.
     assert set(load_sweep("labels", root=tmp_path / "studies").view.trials) == {0}
 
     result = run_sweep(spec)

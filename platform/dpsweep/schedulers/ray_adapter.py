@@ -94,6 +94,7 @@ class PolicyScheduler(FIFOScheduler):
         self._refused: set[int] = set()
         self._stopped: set[int] = set()
         self._resumed: Trial | None = None
+        self._controller: Any = None
 
     @property
     def is_resuming(self) -> bool:
@@ -106,6 +107,7 @@ class PolicyScheduler(FIFOScheduler):
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Keep a paused trial paused that Tune would start, for the first time or again."""
+        self._controller = tune_controller
         number = trial.config["trial"]
         if number in self._expected:
             self._paused[number] = (trial, self._expected.pop(number))
@@ -163,6 +165,11 @@ class PolicyScheduler(FIFOScheduler):
         if is_idle and self._paused and self._search_is_done():
             self._give_up(tune_controller)
         return None
+
+    def release_actors(self) -> None:
+        """End all actors and give back their resources, as Tune does when a run ends."""
+        if self._controller is not None:
+            self._controller.cleanup()
 
     def _waiting(self, *statuses: str) -> set[int]:
         return {
