@@ -1,5 +1,8 @@
 """Specs, commands and look-ups that the tests of whole studies share."""
 
+import os
+import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -7,13 +10,16 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from dpsweep.durable import read_log
 
 DELTA = 1e-5
+CORES = 2  # of the Ray that tests share
 
 
 def make_spec(root: Path, name="digits", **changes):
+    """Return a small study; one process runs its trials, as starting another takes longest."""
     spec = {
         "name": name,
         "data": {
@@ -34,6 +40,7 @@ def make_spec(root: Path, name="digits", **changes):
             },
         },
         "report": {"points": 5},
+        "resources": {"cpu": CORES},
         "tracking": {"uri": f"sqlite:///{root}/mlflow.db"},
         "storage": {"path": str(root / "studies")},
     }
@@ -97,3 +104,36 @@ def wait_for_steps(journal, steps, process, trial=0):
             return
         time.sleep(0.1)
     pytest.fail(f"no report at step {steps}")
+
+
+def openings(ledger):
+    """Return trial -> the process of each actor that opened its ledger, in order."""
+    return {
+        int(path.stem.removeprefix("trial-")): [
+            record["pid"] for record in read_log(path) if record["kind"] == "open"
+        ]
+        for path in sorted(ledger.glob("trial-*.jsonl"))
+    }
+
+
+def kill_driver(process, ledger):
+    """Kill a driver, which cannot clean up, and wait until its actors have ended with it."""
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    actors = {pid for pids in openings(ledger).values() for pid in pids}
+    deadline = time.monotonic() + 60
+    while any(Path(f"/proc/{pid}").exists() for pid in actors):
+        assert time.monotonic() < deadline, f"of the actors {actors} one goes on without a driver"
+        time.sleep(0.1)
+
+
+def run_and_kill(root, raw, folder, **wait):
+    """Run a study, kill its driver at a report, and return its spec's file and a copy of it."""
+    path = root / f"{raw['name']}.yaml"
+    path.write_text(yaml.safe_dump(raw))
+    process = start(path)
+    files = root / "studies" / folder
+    wait_for_steps(files / "journal.jsonl", process=process, **wait)
+    kill_driver(process, files / "ledger")
+    shutil.copytree(root / "studies", root / "copy")
+    return path, root / "copy"

@@ -3,17 +3,19 @@
 import csv
 import json
 import math
-import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import yaml
-from whole_studies import DELTA, cli, make_spec, mlflow_rows, most_in_flight, start, wait_for_steps
+from whole_studies import (
+    DELTA,
+    cli,
+    make_spec,
+    mlflow_rows,
+    most_in_flight,
+    run_and_kill,
+)
 
 from dpsweep.durable import read_log
 from dpsweep.privacy.accountants import epsilon_of
@@ -175,21 +177,23 @@ def test_optuna_is_told_the_truth(composed):
         assert states[trial.trial_id] == names[trial.state]
 
 
-def test_kill_9_of_the_driver_of_a_composed_study(tmp_path):
-    raw = composed_spec(tmp_path, "killed", search__num_trials=12)
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """A composed study whose driver was killed: root, spec's file, copy of the studies."""
+    root = tmp_path_factory.mktemp("killed")
+    raw = composed_spec(root, "killed", search__num_trials=12, resources={"cpu": 1})
     raw["report"] = {"every_steps": 5}
-    path = tmp_path / "killed.yaml"
-    path.write_text(yaml.safe_dump(raw))
-    process = start(path)
-    files = tmp_path / "studies" / "killed"
-    wait_for_steps(files / "journal.jsonl", 10, process, trial=3)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=60)
+    return root, *run_and_kill(root, raw, "killed", steps=10, trial=3)
+
+
+def test_kill_9_of_the_driver_of_a_composed_study(killed):
+    root, path, _ = killed
+    files = root / "studies" / "killed"
     before = [r for r in read_log(files / "journal.jsonl") if r["event"] == "trial_verdict"]
     order = read_study_account(files / "ledger").filter.order
     done = cli("run", path)
     assert done.returncode == 0, done.stderr
-    result = load_sweep("killed", root=tmp_path / "studies")
+    result = load_sweep("killed", root=root / "studies")
     assert result.state == "finished"
     account, _ = check_filter(result)
     assert account.filter.order == order
@@ -197,14 +201,27 @@ def test_kill_9_of_the_driver_of_a_composed_study(tmp_path):
     assert after[: len(before)] == before
     stopped = [r["trial"] for r in after if r["verdict"] == "stop"]
     assert len(stopped) == len(set(stopped))  # nobody who was stopped came back
-    states = mlflow_rows(tmp_path, "select count(*) from runs where status = 'RUNNING'")
+    states = mlflow_rows(root, "select count(*) from runs where status = 'RUNNING'")
     assert states == [(0,)]
+
+
+def test_a_violation_costs_the_claim_of_the_study(killed):
+    _, path, copy = killed
+    ledger = copy / "killed" / "ledger" / "trial-0003.jsonl"
+    lines = ledger.read_text().splitlines(keepends=True)
+    assert len(lines) > 2
+    ledger.write_text("".join(lines[:2]))
+    done = cli("run", path, "--set", f"storage.path={copy}")
+    assert done.returncode == 1, done.stderr
+    again = cli("status", "killed", "--root", copy)
+    assert "epsilon=6.0000" not in again.stdout
 
 
 def test_paused_trials_keep_ledger_and_checkpoint(tmp_path, ray_cluster):
     from dpsweep.sweep import run_sweep
 
-    raw = composed_spec(tmp_path, "promote", search__num_trials=12, tracking={"uri": None})
+    raw = composed_spec(tmp_path, "promote", search__num_trials=12, resources={"cpu": 1})
+    raw["tracking"] = {"uri": None}
     raw["scheduler"]["variant"] = "promote"
     result = run_sweep(SweepSpec(**raw))
     assert result.state == "finished"
@@ -238,156 +255,6 @@ def test_noisy_scores_are_charged_and_bounded(tmp_path, ray_cluster):
     whole = epsilon_of(spent, delta=DELTA)
     parts = [epsilon_of(Plan(spent.part(p).runs), delta=DELTA) for p in ("private", "validation")]
     assert whole == max(parts)
-
-
-def select_spec(root, name="select", **changes):
-    raw = make_spec(root, name, **changes)
-    raw["privacy"] = {
-        "delta": DELTA, "trial_epsilon": 1.0, "accounting": "select",
-        "selection": {"mean": 4, "shape": 1},
-    }  # fmt: skip
-    raw["search"] = {
-        "space": {
-            "method": "dp_sgd",
-            "optim.lr": {"loguniform": [0.001, 4]},
-            "clip.max_grad_norm": {"loguniform": [0.1, 2]},
-            "train.epochs": {"uniform": [3, 6]},
-        }
-    }
-    return raw
-
-
-def everything_under(root):
-    for path in sorted(root.rglob("*")):
-        if path.is_file() and not path.is_symlink():
-            yield path, path.read_bytes().decode("utf-8", "replace")
-
-
-# Runs a selection of five trials and keeps a copy of what it erases, for the test to look for.
-WITH_A_COPY = """
-import shutil, sys
-from pathlib import Path
-from dpsweep import cli, sealed
-from dpsweep.privacy.selection import Selection
-
-Selection.draw = lambda self, rng: 5
-aside, erase = Path(sys.argv.pop()), shutil.rmtree
-
-def keep_a_copy(path, **kwargs):
-    if Path(path).name == sealed.SEALED:
-        shutil.copytree(path, aside)
-        assert Path(path).stat().st_mode & 0o777 == 0o700
-    erase(path, **kwargs)
-
-sealed.shutil.rmtree = keep_a_copy
-cli.main()
-"""
-
-
-def ray_sessions():
-    """Directories in which Ray keeps its state; other programs of this machine may add some."""
-    return set(Path("/tmp").glob("ray/session_2*"))
-
-
-def test_a_selection_leaves_nothing_of_its_losers(tmp_path):
-    from dpsweep import sealed
-
-    root, aside = tmp_path / "visible", tmp_path / "aside"
-    root.mkdir()
-    raw = select_spec(root)
-    path = tmp_path / "select.yaml"
-    path.write_text(yaml.safe_dump(raw))
-    before = ray_sessions()
-    done = subprocess.run(
-        [sys.executable, "-c", WITH_A_COPY, "run", str(path), str(aside)],
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    for session in ray_sessions() - before:
-        for place, text in everything_under(session):
-            assert str(root) not in text, place
-    result = load_sweep("select", root=root / "studies")
-    assert result.state == "finished"
-    assert [t.trial_id for t in result.trials] == [0]
-    winner = result.best()
-    ray = Path((aside / "ray-directory").read_text())
-    assert not ray.exists()
-
-    ended = [r for r in read_log(aside / "journal.jsonl") if r["event"] == "trial_ended"]
-    started = {
-        r["trial"]: r["hparams"]
-        for r in read_log(aside / "journal.jsonl") if r["event"] == "trial_started"
-    }  # fmt: skip
-    assert len(ended) == 5
-    best = max(ended, key=lambda r: r["value"])
-    assert winner.value == best["value"]
-    assert winner.config["optim.lr"] == started[best["trial"]]["optim.lr"]
-    losers = [r["trial"] for r in ended if r["trial"] != best["trial"]]
-    marks = {repr(started[n][key]) for n in losers for key in ("optim.lr", "clip.max_grad_norm")}
-    reported = [
-        (r["trial"], repr(value))
-        for r in read_log(aside / "journal.jsonl")
-        if r["event"] in ("trial_report", "trial_ended")
-        for value in r["metrics"].values()
-        if 0 < value < 1
-    ]
-    own = {text for number, text in reported if number == best["trial"]}
-    marks |= {text for number, text in reported if number != best["trial"]} - own
-    assert len(marks) > 20
-    shown = {str(path): text for path, text in everything_under(root)}
-    shown["stdout and stderr"] = done.stdout + done.stderr
-    for place, text in shown.items():
-        # Digits of a loser, to the precision that any output prints.
-        found = [mark for mark in marks if mark[:9] in text]
-        assert not found, (place, found)
-        assert "5 trials" not in text
-    assert not (result.files.path / sealed.SEALED).exists()
-    times = {r["time_ms"] for r in read_log(result.files.journal)}
-    assert all(time % 86_400_000 == 0 for time in times)  # the day: the run time tells K
-    again = cli("status", "select", "--root", root / "studies")
-    assert not re.search(r"\d s\b", again.stderr)
-    children = mlflow_rows(root, "select count(*) from tags where key = 'mlflow.parentRunId'")
-    assert children == [(1,)]
-    counts = mlflow_rows(root, "select key, value from metrics where key like 'search/%'")
-    assert all(value <= 1 for _, value in counts)
-
-    claim = result.study_statement()
-    assert claim.accounting == "select"
-    assert winner.statement == claim
-    assert winner.epsilon > 1.0  # the price of the choice, not of one run
-    assert "winner only" in claim.released
-
-
-def test_a_selection_that_is_killed_goes_on_with_the_same_number_of_trials(tmp_path):
-    raw = select_spec(tmp_path, "apart")
-    raw["privacy"]["selection"] = {"mean": 5, "shape": 1}
-    raw["search"]["space"]["train.epochs"] = 40
-    raw["report"] = {"every_steps": 5}
-    path = tmp_path / "apart.yaml"
-    path.write_text(yaml.safe_dump(raw))
-    process = start(path)
-    apart = tmp_path / "studies" / "apart" / "sealed"
-    wait_for_steps(apart / "journal.jsonl", 10, process)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=60)
-    drawn = [r for r in read_log(apart / "ledger" / "study.jsonl") if r["kind"] == "num_trials"]
-    assert len(drawn) == 1
-    status = cli("status", "apart", "--root", tmp_path / "studies")
-    assert status.returncode == 0, status.stderr
-    assert "nothing is released yet" in status.stderr
-    for verb in ("status", "logs", "best"):  # the sealed study is nobody's to open
-        peeked = cli(verb, "sealed", "--root", tmp_path / "studies" / "apart")
-        assert peeked.returncode == 2, peeked.stdout
-    done = cli("run", path)
-    assert done.returncode == 0, done.stderr
-    result = load_sweep("apart", root=tmp_path / "studies")
-    assert [t.state for t in result.trials] == [TrialState.FINISHED]
-    best = cli("best", "apart", "--root", tmp_path / "studies", "-f", "json")
-    record = json.loads(best.stdout)
-    assert record["accounting"] == "select"
-    assert record["epsilon"] == result.study_statement().epsilon
-    # An attempt that a crash cut off is thrown away: the winner has charged its plan once.
-    assert len(trial_spent(result.files.ledger, 0)) == result.view.trials[0].num_steps
 
 
 def public_spec(root, name="public"):
@@ -552,42 +419,3 @@ def test_every_epsilon_in_the_tracking_store_stands_with_its_terms(composed):
     for term, pattern in TERMS.items():
         assert re.search(pattern, card, re.IGNORECASE), (term, card)
     assert math.isfinite(float(re.search(r"epsilon <= ([\d.]+)", card)[1]))
-
-
-def test_a_selection_whose_trials_were_removed_loses_its_claim(tmp_path):
-    raw = select_spec(tmp_path, "cut")
-    raw["search"]["space"]["train.epochs"] = 60
-    raw["report"] = {"every_steps": 5}
-    path = tmp_path / "cut.yaml"
-    path.write_text(yaml.safe_dump(raw))
-    process = start(path)
-    apart = tmp_path / "studies" / "cut" / "sealed"
-    wait_for_steps(apart / "journal.jsonl", 5, process)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=60)
-    shutil.rmtree(apart)  # a number of trials cut short, to draw another one
-    done = cli("run", path)
-    assert done.returncode == 1
-    assert "would be drawn anew" in done.stderr
-    result = load_sweep("cut", root=tmp_path / "studies")
-    assert result.claims.accounting == "unaccounted"
-    assert result.study_statement() is None
-
-
-def test_a_violation_costs_the_claim_of_the_study(tmp_path):
-    raw = composed_spec(tmp_path, "viol", search__num_trials=2, tracking={"uri": None})
-    raw["report"] = {"every_steps": 5}
-    raw["scheduler"] = {"type": "fifo"}
-    path = tmp_path / "viol.yaml"
-    path.write_text(yaml.safe_dump(raw))
-    process = start(path)
-    files = tmp_path / "studies" / "viol"
-    wait_for_steps(files / "journal.jsonl", 20, process)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=60)
-    ledger = files / "ledger" / "trial-0000.jsonl"
-    ledger.write_text("".join(ledger.read_text().splitlines(keepends=True)[:2]))
-    done = cli("run", path)
-    assert done.returncode == 1, done.stderr
-    again = cli("status", "viol", "--root", tmp_path / "studies")
-    assert "epsilon=6.0000" not in again.stdout

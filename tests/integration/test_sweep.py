@@ -11,7 +11,17 @@ from pathlib import Path
 
 import pytest
 import yaml
-from whole_studies import DELTA, children, cli, make_spec, mlflow_rows, start, wait_for_steps
+from whole_studies import (
+    DELTA,
+    children,
+    cli,
+    kill_driver,
+    make_spec,
+    mlflow_rows,
+    openings,
+    start,
+    wait_for_steps,
+)
 
 from dpsweep.durable import read_log
 from dpsweep.privacy.accountants import epsilon_of
@@ -281,32 +291,35 @@ def test_infeasible_configurations_never_start(tmp_path, ray_cluster):
     assert states.count("FAIL") == result.view.num_infeasible == len(states) - 3
 
 
-def long_spec(root, name):
+LONG = 400  # steps of a trial: enough that three interruptions hit the middle
+
+
+def long_spec(root):
     """Two CNN trials of many short segments, so that a kill hits the middle of one."""
-    spec = make_spec(root, name)
+    spec = make_spec(root, "long", resources={"cpu": 1})
     spec["search"]["num_trials"] = 2
     spec["search"]["space"] = {
         "method": "dp_sgd",
         "model.name": "tanh_cnn",
         "optim.lr": {"loguniform": [0.1, 4]},
-        "train.max_steps": 200,
+        "train.max_steps": LONG,
         "batch.expected": 32,
     }
     spec["report"] = {"every_steps": 10}
-    path = root / f"{name}.yaml"
+    path = root / "long.yaml"
     path.write_text(yaml.safe_dump(spec))
-    return path, spec
+    return path
 
 
-def check_truth_after_crash(root, spec, name):
-    result = load_sweep(name, root=root / "studies")
+def check_truth_after_crash(root):
+    result = load_sweep("long", root=root / "studies")
     assert result.state == "finished"
     assert [t.state for t in result.trials] == [TrialState.FINISHED] * 2
     for trial in result.trials:
         spent = trial_spent(result.files.ledger, trial.trial_id)
         assert trial.epsilon == epsilon_of(spent, delta=DELTA)
         assert trial.epsilon <= 2.0
-        assert trial.step <= len(spent) <= 200
+        assert trial.step <= len(spent) <= LONG
     epsilons = {}
     for record in read_log(result.files.journal):
         if record["event"] in ("trial_report", "trial_ended"):
@@ -317,55 +330,40 @@ def check_truth_after_crash(root, spec, name):
     assert mlflow_rows(root, "select count(*) from runs where status = 'RUNNING'") == [(0,)]
     import optuna
 
-    study = optuna.load_study(study_name=name, storage=f"sqlite:///{result.files.optuna}")
+    study = optuna.load_study(study_name="long", storage=f"sqlite:///{result.files.optuna}")
     assert [t.state.name for t in study.trials] == ["COMPLETE"] * 2
-    return result
 
 
-def test_kill_9_of_the_actor(tmp_path):
-    path, spec = long_spec(tmp_path, "actor")
+def test_a_study_outlives_its_actor_its_driver_and_ctrl_c(tmp_path):
+    """One study, interrupted three times, each time by something else."""
+    path = long_spec(tmp_path)
+    study = tmp_path / "studies" / "long"
+    journal, ledger = study / "journal.jsonl", study / "ledger"
+
     process = start(path)
-    journal = tmp_path / "studies" / "actor" / "journal.jsonl"
     wait_for_steps(journal, 40, process)
-    ledger = read_log(tmp_path / "studies" / "actor" / "ledger" / "trial-0000.jsonl")
-    os.kill(next(r["pid"] for r in ledger if r["kind"] == "open"), signal.SIGKILL)
-    _, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
-    check_truth_after_crash(tmp_path, spec, "actor")
-    ledgers = (tmp_path / "studies" / "actor" / "ledger").glob("trial-*.jsonl")
-    opened = [sum(r["kind"] == "open" for r in read_log(p)) for p in ledgers]
-    assert sorted(opened) == [1, 2]
+    os.kill(openings(ledger)[0][0], signal.SIGKILL)
+    wait_for_steps(journal, 120, process)  # the same process goes on, by another actor
+    assert [len(pids) for pids in openings(ledger).values()] == [2, 1]
 
-
-def test_kill_9_of_the_driver(tmp_path):
-    path, spec = long_spec(tmp_path, "driver")
+    kill_driver(process, ledger)
+    before = [len(trial_spent(ledger, n)) for n in (0, 1)]
     process = start(path)
-    study = tmp_path / "studies" / "driver"
-    wait_for_steps(study / "journal.jsonl", 40, process)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=60)
-    before = {n: len(trial_spent(study / "ledger", n)) for n in (0, 1)}
-    done = cli("run", path)
-    assert done.returncode == 0, done.stderr
-    assert "trial 0: continuing at step " in done.stderr
-    result = check_truth_after_crash(tmp_path, spec, "driver")
-    assert all(len(trial_spent(result.files.ledger, n)) >= before[n] for n in before)
-    assert all(t.step >= 40 for t in result.trials)
-
-
-def test_ctrl_c_is_safe(tmp_path):
-    path, spec = long_spec(tmp_path, "interrupt")
-    process = start(path)
-    journal = tmp_path / "studies" / "interrupt" / "journal.jsonl"
-    wait_for_steps(journal, 40, process)
+    wait_for_steps(journal, 240, process)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole process group
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
+    assert "trial 0: continuing at step " in err
     assert "run the same command again" in err
     assert mlflow_rows(tmp_path, "select count(*) from runs where status = 'RUNNING'") == [(0,)]
+    between = [len(trial_spent(ledger, n)) for n in (0, 1)]
+    assert all(b >= a for a, b in zip(before, between))
+
     done = cli("run", path)
     assert done.returncode == 0, done.stderr
-    check_truth_after_crash(tmp_path, spec, "interrupt")
+    check_truth_after_crash(tmp_path)
+    assert all(len(trial_spent(ledger, n)) >= between[n] for n in (0, 1))
+    assert len(openings(ledger)[0]) == 4
 
 
 def test_the_demo_runs(tmp_path):
