@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from dpsweep.errors import BadInputError, ModelError
 from dpsweep.registry import did_you_mean
 from dpsweep.trainables.data import DatasetInfo
+from dpsweep.trainables.depthwise import is_depthwise
 from dpsweep.trainables.small_resnet import small_resnet
 from dpsweep.trainables.text_models import TEXT, build_text
 from dpsweep.trainables.weights import PUBLISHED
@@ -84,7 +85,8 @@ def build_model(
             if getattr(module, "inplace", False) is True:
                 module.inplace = False  # type: ignore[assignment]
         set_training_mode(model)
-        if _has_depthwise(model):
+        convs = (module for module in model.modules() if isinstance(module, nn.Conv2d))
+        if any(is_depthwise(conv) for conv in convs):  # they are slow with channels first
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         _probe(model, name, info)
     return model
@@ -122,12 +124,6 @@ def set_training_mode(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, _BatchNorm):
             module.eval()
-
-
-def _has_depthwise(model: nn.Module) -> bool:
-    """Say whether a network has convolutions of one channel each: slow with channels first."""
-    convs = (module for module in model.modules() if isinstance(module, nn.Conv2d))
-    return any(1 < conv.groups == conv.in_channels for conv in convs)
 
 
 def _build(name: str, info: DatasetInfo) -> nn.Module:
