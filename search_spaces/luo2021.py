@@ -153,8 +153,16 @@ LITE0 = Setting(
         "3.4 million weights; or any network of timm",
         "its ImageNet weights, from a package: no download",
     ),
-    rates=((0.03, 0.1), (0.1, 0.4, 1.6)),
-    best={},
+    rates=((0.03,), (0.002, 0.01, 0.05, 0.25)),
+    best={
+        "cls": (0.03, None),
+        "cls_norm": (0.03, 0.05),
+        "cls_conv": (0.03, 0.01),
+        "all_0001": (0.03, 0.05),
+        "all_001": (0.03, 0.05),
+        "all_01": (0.03, 0.05),
+        "full": (0.03, 0.01),
+    },
     scratch={"model__checkpoint": None, "model__norm": "group"},
     rates_of_cls=(0.01, 0.03, 0.1, 0.3),
 )
@@ -178,6 +186,7 @@ def _about(setting: Setting, what: str) -> tuple[str, ...]:
 
 
 _BEYOND = "A row whose best is at an end of the grid is to be searched again beyond it."
+_ALONE = "The classifier has the rate that is best for it alone (luo2021/rates_cls_{name})."
 
 
 def _rates(name: str, setting: Setting) -> Preset:
@@ -185,10 +194,11 @@ def _rates(name: str, setting: Setting) -> Preset:
     trains = ["cls+norm", "cls+conv", "all", "full"]
     if not setting.scratch:
         trains.append("scratch")
+    is_known = len(setting.rates[0]) == 1
     return Preset(
         title="Sparse finetuning: one grid of learning rates for each method, at epsilon 1.",
         source=SOURCE,
-        about=_about(setting, _BEYOND),
+        about=_about(setting, f"{_ALONE.format(name=name)} {_BEYOND}" if is_known else _BEYOND),
         data=setting.data,
         pretrain=setting.pretrain,
         space=_space(
