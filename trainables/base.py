@@ -14,6 +14,7 @@ from ray import tune
 
 from dpsweep.errors import BudgetExceededError, LedgerError, LockedError, SweepError
 from dpsweep.study import TrialTask
+from dpsweep.trainables.allocator import keep_freed_memory
 from dpsweep.trial import TrialReport
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class DPTrainable(tune.Trainable):
         import dpsweep.trainables.execution  # noqa: F401
 
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+        keep_freed_memory()
         self._settings, self._data = settings, data
         self._execution: TrialExecution | None = None
 
