@@ -25,6 +25,7 @@ from dpsweep.preflight import Preflight, preflight, read_spec
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.search_spaces import preset_spec
 from dpsweep.study import TrialTask
+from dpsweep.trainables.allocator import keep_freed_memory
 from dpsweep.trainables.data import DatasetInfo, SweepData
 from dpsweep.trainables.method import Method, RunContext
 from dpsweep.trainables.threads import torch_threads
@@ -85,6 +86,7 @@ def main() -> None:
     parser.add_argument("--peak-of", help=argparse.SUPPRESS)
     options = parser.parse_args()
     checked = preflight(read_spec(preset_spec(options.preset)))
+    is_kept = keep_freed_memory()  # as trials do
     with torch_threads(1):
         if options.peak_of:
             print(peak_bytes(step_of(checked, options.by, options.peak_of)))
@@ -102,7 +104,8 @@ def main() -> None:
         memory[value] = int(ran.stdout.split()[-1]) / 2**20
     last = options.values[-1]
     batch = trial_of(checked, options.by, last).hparams["batch.expected"]
-    print(f"{options.preset}, batch {batch}, 1 thread")
+    kept = "kept" if is_kept else "as the environment says"
+    print(f"{options.preset}, batch {batch}, 1 thread, freed memory {kept}")
     print(f"{options.by:<20}{'ms/step':>10}{'ratio':>10}{'extra MiB':>12}{'ratio':>10}")
     for value in options.values:
         ratio, share = times[value] / times[last], memory[value] / memory[last]
