@@ -162,6 +162,7 @@ LITE0 = Setting(
         "all_001": (0.03, 0.05),
         "all_01": (0.03, 0.05),
         "full": (0.03, 0.01),
+        "scratch": (0.3, 0.25),
     },
     scratch={"model__checkpoint": None, "model__norm": "group"},
     rates_of_cls=(0.01, 0.03, 0.1, 0.3),

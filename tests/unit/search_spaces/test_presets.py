@@ -200,10 +200,14 @@ def test_selectors_are_compared_from_the_same_releases():
     assert max(clusters * each for clusters, each in pairs) == 4000
 
 
-@pytest.mark.parametrize(("setting", "rows"), [("five_classes", 8), ("lite0", 7)])
-def test_rows_of_sparse_finetuning_differ_in_what_trains_and_its_rates(setting, rows):
+@pytest.mark.parametrize(
+    ("setting", "fresh"),
+    [("five_classes", {}), ("lite0", {"model.checkpoint": "published", "model.norm": "frozen"})],
+)
+def test_rows_of_sparse_finetuning_differ_in_what_trains_and_its_rates(setting, fresh):
+    """A network from scratch leaves out, or has otherwise, what belongs to public weights."""
     names = [n for n in NAMES if re.match(rf"luo2021/(?!rates).*_{setting}$", n)]
-    assert len(names) == rows
+    assert len(names) == 8
     first = spec_of(names[0])
     for name in names:
         spec = spec_of(name)
@@ -213,6 +217,9 @@ def test_rows_of_sparse_finetuning_differ_in_what_trains_and_its_rates(setting, 
         assert values_of(name, "noise.target_epsilon", "train.repeat") == [[0.5, 1, 1.5], [0, 1, 2]]
         varied = {"sparse.train", "sparse.density", "sparse.body_lr", "optim.lr"}
         same = {k: v for k, v in spec.search.space.items() if k not in varied}
+        if spec.search.space["sparse.train"] == "scratch":
+            assert not any(same.get(k) == v for k, v in fresh.items())
+            same |= fresh
         assert same == {k: v for k, v in first.search.space.items() if k not in varied}
 
 
