@@ -213,6 +213,7 @@ def test_a_violation_costs_the_claim_of_the_study(killed):
     ledger.write_text("".join(lines[:2]))
     done = cli("run", path, "--set", f"storage.path={copy}")
     assert done.returncode == 1, done.stderr
+    assert "trial-0003.jsonl holds" in done.stderr
     again = cli("status", "killed", "--root", copy)
     assert "epsilon=6.0000" not in again.stdout
 
