@@ -195,11 +195,11 @@ def _rates(name: str, setting: Setting) -> Preset:
     trains = ["cls+norm", "cls+conv", "all", "full"]
     if not setting.scratch:
         trains.append("scratch")
-    is_known = len(setting.rates[0]) == 1
+    alone = f"{_ALONE.format(name=name)} " if len(setting.rates[0]) == 1 else ""
     return Preset(
         title="Sparse finetuning: one grid of learning rates for each method, at epsilon 1.",
         source=SOURCE,
-        about=_about(setting, f"{_ALONE.format(name=name)} {_BEYOND}" if is_known else _BEYOND),
+        about=_about(setting, f"{alone}{_BEYOND}"),
         data=setting.data,
         pretrain=setting.pretrain,
         space=_space(
@@ -223,6 +223,7 @@ def _rates_of_cls(name: str, setting: Setting) -> Preset:
     return replace(
         rates,
         title="Sparse finetuning: learning rates of the classifier alone, at epsilon 1.",
+        about=_about(setting, _BEYOND),
         space=space,
         then=("dpsweep report {name} --by optim.lr",),
     )
