@@ -108,11 +108,11 @@ def test_a_selection_leaves_nothing_of_its_losers(tmp_path):
         for r in read_log(aside / "journal.jsonl")
         if r["event"] in ("trial_report", "trial_ended")
         for value in r["metrics"].values()
-        if 0 < value < 1
+        if len(repr(value)) > 9  # a round number may stand anywhere
     ]
     own = {text for number, text in reported if number == best["trial"]}
     marks |= {text for number, text in reported if number != best["trial"]} - own
-    assert len(marks) > 20
+    assert len(marks) > 8  # their hyperparameters, and what they reported
     shown = {str(path): text for path, text in everything_under(root)}
     shown["stdout and stderr"] = done.stdout + done.stderr
     for place, text in shown.items():
