@@ -70,11 +70,11 @@ def test_the_start_is_within_and_a_thousandth_less_is_not(
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_same_for_pld(shape: str) -> None:
     schedule = NoiseSchedule(shape, 1.0 if shape == "constant" else 0.6)
-    arguments = {"schedule": schedule, "sample_rate": 0.02, "steps": 12}
+    arguments = {"schedule": schedule, "sample_rate": 0.2, "steps": 12}
     start = calibrate_noise_schedule(BUDGET, **arguments, accountant="pld")
 
     def epsilon(value: float) -> float:
-        return epsilon_of(schedule.plan(value, 0.02, 12), delta=1e-5, accountant="pld")
+        return epsilon_of(schedule.plan(value, 0.2, 12), delta=1e-5, accountant="pld")
 
     assert epsilon(start) <= 2.0
     assert epsilon(start * (1 - 1e-3)) > 2.0
