@@ -1,5 +1,7 @@
 """Specs, commands and look-ups that the tests of whole studies share."""
 
+import contextlib
+import io
 import os
 import shutil
 import signal
@@ -8,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import yaml
@@ -56,6 +59,23 @@ def make_spec(root: Path, name="digits", **changes):
 def cli(*arguments, timeout=300, **kwargs):
     command = [sys.executable, "-m", "dpsweep", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, **kwargs)
+
+
+def cli_here(*arguments):
+    """Run a command in this process: for those that only read, as starting Python takes longer."""
+    from dpsweep.cli import main
+
+    command, code = ["dpsweep", *map(str, arguments)], 0
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as out,
+        contextlib.redirect_stderr(io.StringIO()) as err,
+        mock.patch.object(sys, "argv", command),
+    ):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+    return subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())
 
 
 def mlflow_rows(root, query):

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from whole_studies import cli, cli_here
 
 GOOD = """\
 name: bad
@@ -116,19 +117,31 @@ def import_seconds():
     return cpu_seconds() - before
 
 
-@pytest.mark.parametrize("case", sorted(CASES))
-def test_malformed_spec(case, tmp_path, import_seconds):
-    (old, new), expected = CASES[case]
+def write(case, folder):
+    (old, new), _ = CASES[case]
     assert GOOD.count(old) == 1
-    spec = tmp_path / "bad.yaml"
-    spec.write_text(GOOD.replace(old, new))
+    (folder / "bad.yaml").write_text(GOOD.replace(old, new))
+
+
+# One whose text says it, one that knows the data, one that asks for the machine, one of timm.
+@pytest.mark.parametrize(
+    "case", ["unknown key", "missing data", "more cpus than there are", "batch norm"]
+)
+def test_a_malformed_spec_takes_seconds(case, tmp_path, import_seconds):
+    write(case, tmp_path)
     before = cpu_seconds()
-    done = subprocess.run(
-        [sys.executable, "-m", "dpsweep", "run", "bad.yaml"],
-        capture_output=True, text=True, cwd=tmp_path, timeout=60,
-    )  # fmt: skip
+    done = cli("run", "bad.yaml", cwd=tmp_path, timeout=60)
+    assert done.returncode == 2, done.stderr
     # It is 3 to 4 times that where a network of timm is built, .6 times where nothing is.
     assert cpu_seconds() - before < 6 * import_seconds
+
+
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_malformed_spec(case, tmp_path, monkeypatch):
+    _, expected = CASES[case]
+    write(case, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    done = cli_here("run", "bad.yaml")
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
@@ -141,9 +154,6 @@ def test_malformed_spec(case, tmp_path, import_seconds):
 
 def test_the_good_spec_is_good(tmp_path):
     (tmp_path / "good.yaml").write_text(GOOD)
-    done = subprocess.run(
-        [sys.executable, "-m", "dpsweep", "validate", "good.yaml"],
-        capture_output=True, text=True, cwd=tmp_path, timeout=60,
-    )  # fmt: skip
+    done = cli_here("validate", tmp_path / "good.yaml")
     assert done.returncode == 0, done.stderr
     assert "valid" in done.stderr

@@ -6,7 +6,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from whole_studies import cli, most_in_flight
+from whole_studies import cli, cli_here, most_in_flight
 
 from dpsweep.durable import read_log
 from dpsweep.privacy.accountants import epsilon_of
@@ -146,13 +146,15 @@ def test_eight_different_trials_at_once_are_judged_at_equal_epsilon(tmp_path, ra
 def preset_report(tmp_path, preset, over, *overrides, name="paper"):
     """Run a preset at the command line; return the one row of its report."""
     spec = tmp_path / f"{name}.yaml"
-    assert cli("init", spec, "--preset", preset).returncode == 0
+    assert cli_here("init", spec, "--preset", preset).returncode == 0
     root = tmp_path / "studies"
     settings = [f"name={name}", f"storage.path={root}", f"tracking.uri=sqlite:///{tmp_path}/m.db"]
     words = [word for setting in (*settings, *overrides) for word in ("--set", setting)]
     done = cli("run", spec, *words, timeout=1700)
     assert done.returncode == 0, done.stderr
-    (row,) = json.loads(cli("report", name, "--over", over, "--root", root, "-f", "json").stdout)
+    (row,) = json.loads(
+        cli_here("report", name, "--over", over, "--root", root, "-f", "json").stdout
+    )
     assert row["repetitions"] == 3
     return row
 

@@ -11,6 +11,7 @@ import pytest
 from whole_studies import (
     DELTA,
     cli,
+    cli_here,
     make_spec,
     mlflow_rows,
     most_in_flight,
@@ -160,7 +161,7 @@ def test_the_log_explains_every_stop(composed):
     assert len(rows) == len(result.decisions())
     assert {"delta", "privacy_unit", "neighboring_relation", "sampling", "accountant",
             "accounting"} <= set(rows[0])  # fmt: skip
-    done = cli("decisions", "composed", "--root", root / "studies", "-f", "json")
+    done = cli_here("decisions", "composed", "--root", root / "studies", "-f", "json")
     assert len(json.loads(done.stdout)) == len(rows)
     stored = mlflow_rows(root, "select artifact_uri from runs where name = 'composed'")
     assert (Path(stored[0][0].removeprefix("file://")) / "decisions.csv").exists()
@@ -214,7 +215,7 @@ def test_a_violation_costs_the_claim_of_the_study(killed):
     done = cli("run", path, "--set", f"storage.path={copy}")
     assert done.returncode == 1, done.stderr
     assert "trial-0003.jsonl holds" in done.stderr
-    again = cli("status", "killed", "--root", copy)
+    again = cli_here("status", "killed", "--root", copy)
     assert "epsilon=6.0000" not in again.stdout
 
 
@@ -335,7 +336,7 @@ def test_two_objectives_give_a_pareto_front(tmp_path, ray_cluster):
     for trial in result.trials:
         beaten = any(f.epsilon <= trial.epsilon and f.value >= trial.value for f in front)
         assert beaten
-    done = cli("pareto", "front", "--root", tmp_path / "studies", "-f", "json")
+    done = cli_here("pareto", "front", "--root", tmp_path / "studies", "-f", "json")
     assert [row["trial"] for row in json.loads(done.stdout)] == [t.trial_id for t in front]
     import optuna
 
@@ -391,7 +392,7 @@ TERMS = {
 @pytest.mark.parametrize("output", ["table", "json", "csv", "yaml"])
 def test_every_epsilon_of_every_verb_stands_with_its_terms(composed, verb, output):
     root, _, _ = composed
-    done = cli(verb, "composed", "--root", root / "studies", "-f", output)
+    done = cli_here(verb, "composed", "--root", root / "studies", "-f", output)
     assert done.returncode == 0, done.stderr
     text = done.stdout
     assert re.search("epsilon", text)

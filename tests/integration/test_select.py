@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from whole_studies import DELTA, cli, make_spec, mlflow_rows, run_and_kill
+from whole_studies import DELTA, cli, cli_here, make_spec, mlflow_rows, run_and_kill
 
 from dpsweep.durable import read_log
 from dpsweep.privacy.ledger import trial_spent
@@ -123,7 +123,7 @@ def test_a_selection_leaves_nothing_of_its_losers(tmp_path):
     assert not (result.files.path / sealed.SEALED).exists()
     times = {r["time_ms"] for r in read_log(result.files.journal)}
     assert all(time % 86_400_000 == 0 for time in times)  # the day: the run time tells K
-    again = cli("status", "select", "--root", root / "studies")
+    again = cli_here("status", "select", "--root", root / "studies")
     assert not re.search(r"\d s\b", again.stderr)
     children = mlflow_rows(root, "select count(*) from tags where key = 'mlflow.parentRunId'")
     assert children == [(1,)]
@@ -143,7 +143,7 @@ def killed_selection(tmp_path_factory):
     root = tmp_path_factory.mktemp("killed_selection")
     raw = select_spec(root, "apart")
     raw["privacy"]["selection"] = {"mean": 5, "shape": 1}
-    raw["search"]["space"]["train.epochs"] = 40
+    raw["search"]["space"]["train.epochs"] = 15
     raw["report"] = {"every_steps": 5}
     return root, *run_and_kill(root, raw, "apart/sealed", steps=10)
 
@@ -153,17 +153,17 @@ def test_a_selection_that_is_killed_goes_on_with_the_same_number_of_trials(kille
     apart = root / "studies" / "apart" / "sealed"
     drawn = [r for r in read_log(apart / "ledger" / "study.jsonl") if r["kind"] == "num_trials"]
     assert len(drawn) == 1
-    status = cli("status", "apart", "--root", root / "studies")
+    status = cli_here("status", "apart", "--root", root / "studies")
     assert status.returncode == 0, status.stderr
     assert "nothing is released yet" in status.stderr
     for verb in ("status", "logs", "best"):  # the sealed study is nobody's to open
-        peeked = cli(verb, "sealed", "--root", root / "studies" / "apart")
+        peeked = cli_here(verb, "sealed", "--root", root / "studies" / "apart")
         assert peeked.returncode == 2, peeked.stdout
     done = cli("run", path)
     assert done.returncode == 0, done.stderr
     result = load_sweep("apart", root=root / "studies")
     assert [t.state for t in result.trials] == [TrialState.FINISHED]
-    best = cli("best", "apart", "--root", root / "studies", "-f", "json")
+    best = cli_here("best", "apart", "--root", root / "studies", "-f", "json")
     record = json.loads(best.stdout)
     assert record["accounting"] == "select"
     assert record["epsilon"] == result.study_statement().epsilon

@@ -15,6 +15,7 @@ from whole_studies import (
     DELTA,
     children,
     cli,
+    cli_here,
     kill_driver,
     make_spec,
     mlflow_rows,
@@ -58,7 +59,7 @@ def test_every_trial_finishes_within_its_cap(finished):
 
 def test_best_has_all_that_its_epsilon_depends_on(finished):
     root, result = finished
-    done = cli("best", "digits", "--root", root / "studies", "--max-epsilon", 2, "-f", "json")
+    done = cli_here("best", "digits", "--root", root / "studies", "--max-epsilon", 2, "-f", "json")
     assert done.returncode == 0, done.stderr
     best = json.loads(done.stdout)
     assert {
@@ -69,7 +70,7 @@ def test_best_has_all_that_its_epsilon_depends_on(finished):
     assert best["accounting"] == "unaccounted"
     assert best["config"]["method"] == "dp_sgd"
     assert "unaccounted" in done.stderr
-    nothing = cli("best", "digits", "--root", root / "studies", "--max-epsilon", 0.1)
+    nothing = cli_here("best", "digits", "--root", root / "studies", "--max-epsilon", 0.1)
     assert nothing.returncode == 3
     assert "no finished trial with epsilon <= 0.1" in nothing.stderr
 
@@ -156,7 +157,7 @@ def test_a_deleted_ledger_is_refused_by_every_reader(finished, tmp_path):
     shutil.copytree(root / "studies", tmp_path / "studies")
     (tmp_path / "studies" / "digits" / "ledger" / "trial-0001.jsonl").unlink()
     for verb in ("best", "status"):
-        done = cli(verb, "digits", "--root", tmp_path / "studies")
+        done = cli_here(verb, "digits", "--root", tmp_path / "studies")
         assert done.returncode == 1, done.stdout
         assert "trial-0001.jsonl holds 0 charged events" in done.stderr
 
@@ -186,7 +187,7 @@ def test_trial_numbers_are_never_given_out_twice(finished, tmp_path, loss, ray_c
 @pytest.mark.parametrize("output", ["json", "table"])
 def test_no_epsilon_without_its_terms(finished, verb, output):
     root, _ = finished
-    done = cli(verb, "digits", "--root", root / "studies", "-f", output)
+    done = cli_here(verb, "digits", "--root", root / "studies", "-f", output)
     assert done.returncode == 0, done.stderr
     for term in ("1e-05", "example", "add_or_remove_one", "poisson", "rdp", "unaccounted"):
         assert term in done.stdout, (term, done.stdout)
@@ -244,18 +245,17 @@ def test_a_grid_has_each_point_once_and_named_points_first(tmp_path, ray_cluster
     assert [t.config["optim.lr"] for t in run_sweep(spec).trials] == [1.0, 0.5]
 
 
-def test_a_dead_tracking_server_does_not_hold_up_a_study(tmp_path):
+def test_a_dead_tracking_server_does_not_hold_up_a_study(tmp_path, ray_cluster):
     """The study ends; the same command, with a store that works, delivers events and model."""
-    raw = make_spec(tmp_path, "dead", tracking={"uri": "http://127.0.0.1:9"})
-    raw["search"]["num_trials"] = 1
     path = tmp_path / "dead.yaml"
-    path.write_text(yaml.safe_dump(raw))
+    spec = make_spec(tmp_path, "dead", search__num_trials=1)
+    path.write_text(yaml.safe_dump(spec))
     started = time.monotonic()
-    done = cli("run", path)
+    done = cli_here("run", path, "--set", "tracking.uri=http://127.0.0.1:9")
     assert done.returncode == 0, done.stderr
     assert time.monotonic() - started < 100
     assert "events are not in the tracking store yet" in done.stderr
-    again = cli("run", path, "--set", f"tracking.uri=sqlite:///{tmp_path}/mlflow.db")
+    again = cli_here("run", path)
     assert again.returncode == 0, again.stderr
     assert [status for status, _ in children(tmp_path)] == ["FINISHED"]
     best = load_sweep("dead", root=tmp_path / "studies").best()
@@ -265,7 +265,7 @@ def test_a_dead_tracking_server_does_not_hold_up_a_study(tmp_path):
 
 def test_logs_of_an_unknown_trial(finished):
     root, _ = finished
-    done = cli("logs", "digits", "--trial", 99, "--root", root / "studies")
+    done = cli_here("logs", "digits", "--trial", 99, "--root", root / "studies")
     assert done.returncode == 2
     assert "has no trial 99" in done.stderr
 
@@ -384,7 +384,7 @@ def test_the_demo_runs(tmp_path):
     assert rows[0]["state"] == "finished"
     assert rows[1]["state"] in ("finished", "pruned")
     assert "dpsweep ui digits-demo" in done.stderr
-    best = cli("best", "digits-demo", "--root", tmp_path / "studies", "-f", "json")
+    best = cli_here("best", "digits-demo", "--root", tmp_path / "studies", "-f", "json")
     assert json.loads(best.stdout)["value"] > 0.7
 
 
