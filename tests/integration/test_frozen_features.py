@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import yaml
-from whole_studies import cli, make_spec
+from whole_studies import cli_here, make_spec
 
 from dpsweep.errors import ResourceError
 from dpsweep.privacy.events import Gaussian, PoissonGaussian
@@ -44,18 +44,23 @@ BOTH = {
 }
 
 
-def study(root, name, accounting="composed", space=BOTH, num_trials=2):
+def study(root, name, accounting="unaccounted", space=BOTH, num_trials=2, **changes):
+    """Return a study; only the first logs its model, which takes longer than its trials."""
     privacy = {"delta": 1e-5, "trial_epsilon": 2.0, "accounting": accounting}
     if accounting == "composed":
         privacy["study_epsilon"] = 4.0
     search = {"sampler": "grid", "num_trials": num_trials, "space": space}
-    return SweepSpec(**make_spec(root, name=name, data=DATA, privacy=privacy, search=search))
+    changes = {"tracking": {"uri": None}, **changes}
+    return SweepSpec(
+        **make_spec(root, name=name, data=DATA, privacy=privacy, search=search, **changes)
+    )
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, ray_cluster):
     root = tmp_path_factory.mktemp("features")
-    result = run_sweep(study(root, "both"))
+    tracking = {"uri": f"sqlite:///{root}/mlflow.db"}
+    result = run_sweep(study(root, "both", "composed", tracking=tracking))
     return root, result
 
 
@@ -85,7 +90,7 @@ def test_the_same_features_are_never_computed_again(finished):
     store = root / "studies" / ".features"
     before = {path.name: path.stat().st_mtime_ns for path in store.glob("*.npy")}
     assert len(before) == 8  # four parts, plain for scatternet and of norm 1 for adamix
-    again = run_sweep(study(root, "again", "unaccounted"))
+    again = run_sweep(study(root, "again"))
     assert again.state == "finished"
     assert {path.name: path.stat().st_mtime_ns for path in store.glob("*.npy")} == before
 
@@ -115,7 +120,7 @@ def test_a_public_search_opens_private_features_for_the_final_run_alone(finished
 def test_a_study_says_why_it_failed_and_goes_on_when_that_is_mended(finished):
     root, _ = finished
     space = {"method": "scatternet", "batch.expected": 64, "train.max_steps": 2}
-    spec = study(root, "no-room", "unaccounted", space, num_trials=1)
+    spec = study(root, "no-room", space=space, num_trials=1)
     storage = {"features": str(root / "small"), "features_gb": 1e-6}
     small = spec.model_copy(update={"storage": spec.storage.model_copy(update=storage)})
     with pytest.raises(ResourceError, match="do not fit"):
@@ -144,7 +149,7 @@ def test_the_best_model_is_one_network_on_raw_records(finished):
 def test_report_makes_a_table_of_studies(finished):
     root, _ = finished
     studies = root / "studies"
-    done = cli("report", "both", "--by", "method", "--root", studies, "-f", "yaml")
+    done = cli_here("report", "both", "--by", "method", "--root", studies, "-f", "yaml")
     assert done.returncode == 0, done.stderr
     rows = yaml.safe_load(done.stdout)
     rows = rows["rows"] if isinstance(rows, dict) else rows
