@@ -87,6 +87,7 @@ def validate(spec: Spec, sets: Sets = None) -> None:
     from dpsweep.pretrain import plan_pretraining
 
     checked = load_checked(spec, sets)
+    checked.check_some_plan()
     checked.choose_filter()
     checked.check_dataset_budget(checked.choose_selection())
     is_random = checked.spec.privacy.accounting == "select"

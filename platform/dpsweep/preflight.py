@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpsweep.entries import terms
 from dpsweep.errors import BadInputError, DataError, InfeasibleBudgetError, Mistake, SpecError
 from dpsweep.hyperparameters import Hyperparameter, resolve
 from dpsweep.pretrain import pretrain_problems
@@ -45,6 +46,8 @@ from dpsweep.trial import report_interval
 
 #: Configurations that a study's filter or selection is chosen from.
 NUM_SAMPLED = 32
+#: As many configurations in a row without a plan, and a space counts as having none.
+MAX_INFEASIBLE_IN_A_ROW = 200
 
 
 @dataclass(frozen=True)
@@ -218,21 +221,44 @@ class Preflight:
         Raises:
             InfeasibleBudgetError: None of them has a plan within the budget.
         """
-        rng = np.random.default_rng(self.spec.seed)
-        tasks: list[TrialTask] = []
-        errors: list[BadInputError] = []
-        for number in range(NUM_SAMPLED):
-            try:
-                tasks.append(self.admit(number, self.space.sample(rng)))
-            except BadInputError as error:
-                errors.append(error)
+        drawn = list(self._draw(NUM_SAMPLED))
+        tasks = [task for task in drawn if isinstance(task, TrialTask)]
         if not tasks:
-            raise InfeasibleBudgetError(
-                f"none of {NUM_SAMPLED} configurations drawn from the space has a plan",
-                because=errors[0].message,
-                fix=errors[0].fix or "change what the reason names, or raise privacy.trial_epsilon",
-            )
+            self._refuse([error for error in drawn if isinstance(error, BadInputError)])
         return tasks
+
+    def check_some_plan(self) -> None:
+        """Refuse a space in which a search would find nothing to run.
+
+        Raises:
+            InfeasibleBudgetError: None of ``MAX_INFEASIBLE_IN_A_ROW`` configurations has a plan.
+        """
+        if self.spec.privacy.accounting == "public" and self.records == "private":
+            self.for_public_search().check_some_plan()
+        errors = []
+        for drawn in self._draw(MAX_INFEASIBLE_IN_A_ROW):
+            if isinstance(drawn, TrialTask):
+                return
+            errors.append(drawn)
+        self._refuse(errors)
+
+    def _draw(self, count: int) -> Iterator[TrialTask | BadInputError]:
+        """Draw configurations, the same ones each time; yield tasks, or why there is none."""
+        rng = np.random.default_rng(self.spec.seed)
+        for number in range(count):
+            try:
+                yield self.admit(number, self.space.sample(rng))
+            except BadInputError as error:
+                yield error
+
+    def _refuse(self, errors: Sequence[BadInputError]) -> NoReturn:
+        first = errors[0]
+        raise InfeasibleBudgetError(
+            f"{self.spec.where('search.space')}: none of {len(errors)} configurations drawn from "
+            "it has a plan",
+            because=f"{first.message} ({terms(self.spec)})",
+            fix=first.fix or "change what the reason names, or raise privacy.trial_epsilon",
+        )
 
     def choose_filter(self) -> RenyiFilter | None:
         """Return the filter of a composed study, chosen from its space; None in other modes.

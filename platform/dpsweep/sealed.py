@@ -18,11 +18,11 @@ from dpsweep.durable import DurableLog, read_log, write_atomically
 from dpsweep.errors import BadInputError, SweepError
 from dpsweep.features import prefetch
 from dpsweep.modes import Ending, Launch
+from dpsweep.preflight import MAX_INFEASIBLE_IN_A_ROW
 from dpsweep.privacy.ledger import trial_file
 from dpsweep.privacy.randomness import secret_numpy_generator, secret_seed
 from dpsweep.privacy.selection import is_under
 from dpsweep.privacy.study_ledger import StudyLedger
-from dpsweep.sources import MAX_INFEASIBLE_IN_A_ROW
 from dpsweep.stage import Stage, give_up_claim
 from dpsweep.study import Observer, Study, StudyFiles, TrialTask
 from dpsweep.trial import TrialReport, TrialState

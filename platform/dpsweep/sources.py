@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from dpsweep.errors import BadInputError, StudyError, SweepError
+from dpsweep.preflight import MAX_INFEASIBLE_IN_A_ROW
 from dpsweep.privacy.study_ledger import StudyLedger
 from dpsweep.study import TrialTask
 from dpsweep.suggestions import Outcome, Suggestions
 from dpsweep.trial import TrialReport, TrialState
 
-MAX_INFEASIBLE_IN_A_ROW = 200
 MAX_UNAFFORDABLE_IN_A_ROW = 20
 
 _OUTCOMES: Mapping[TrialState, Outcome] = {

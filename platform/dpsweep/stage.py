@@ -34,6 +34,9 @@ from dpsweep.trainables.data import SweepData
 from dpsweep.trainables.execution import ExecutionSettings
 from dpsweep.trial import Decision, TrialReport, TrialState, Verdict
 
+#: Infeasible configurations that a launch names, one message each.
+MAX_REFUSALS_TOLD = 5
+
 
 class Stage:
     """Runs the trials of one source to their ends.
@@ -67,7 +70,7 @@ class Stage:
         self.running: set[int] = set()
         self.live: dict[int, TrialReport] = {}
         self.violation = ""
-        self._max_concurrent = 0
+        self._max_concurrent = self._num_refused = 0
         self._source: TaskSource | None = None
         self._stop_reasons: dict[int, str] = {}
         self._ended_early: list[tuple[TrialReport, TrialState]] = []
@@ -175,8 +178,16 @@ class Stage:
     def refuse(self, trial: int, values: Mapping[str, Any], error: SweepError) -> None:
         """Write that a configuration has no plan within the budget."""
         self.study.write("trial_infeasible", trial=trial, hparams=dict(values), reason=str(error))
+        self._num_refused += 1
+        if self._num_refused > MAX_REFUSALS_TOLD:
+            return
         terms = entries.terms(self.spec)
         self.observer.on_message(f"configuration {trial} is infeasible: {error.message} ({terms})")
+        if self._num_refused == MAX_REFUSALS_TOLD:
+            self.observer.on_message(
+                "further infeasible configurations are written to the journal only; `dpsweep plan` "
+                "shows their share of the space"
+            )
 
     def replay(self, *, first: int = 0) -> None:
         """Show the policy all earlier reports, and carry out verdicts that a crash cut off.

@@ -76,6 +76,7 @@ def run_checked(checked: Preflight, *, observer: Observer | None = None) -> Swee
     observer = observer or Observer()
     spec = checked.spec
     TARGETS[spec.cluster.target].refuse_early(spec.cluster, spec.resources)
+    checked.check_some_plan()
     renyi_filter, selection = checked.choose_filter(), checked.choose_selection()
     checked.check_dataset_budget(selection)
     num_draws = selection.selection.draw(secret_numpy_generator()) if selection else 0

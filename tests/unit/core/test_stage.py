@@ -199,6 +199,15 @@ def test_infeasible_configurations_are_told_with_their_terms(driver):
     assert driver.study.view.num_infeasible == 1
 
 
+def test_few_infeasible_configurations_are_told(driver):
+    for number in range(30):
+        driver.stage.refuse(number, {"optim.lr": 1.0}, SweepError("no plan costs epsilon 1"))
+    *told, last = driver.observer.messages
+    assert [text.split(" is")[0] for text in told] == [f"configuration {n}" for n in range(5)]
+    assert "dpsweep plan" in last
+    assert driver.study.view.num_infeasible == 30
+
+
 def test_a_verdict_is_one_line_of_the_log(driver):
     task = driver.source().next_task(num_running=0)
     driver.stage.on_verdict(report(task, 3), Verdict(Decision.STOP, 1, 0.5, 0.7, "too low"))
