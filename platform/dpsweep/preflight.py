@@ -403,6 +403,7 @@ def preflight(spec: SweepSpec) -> Preflight:
         found = episodes.problems(info)
         mistakes += [Mistake(where(key), what, fix) for key, what, fix in found]
         info = episodes.describe(info)
+    is_unreadable = bool(mistakes)  # of the rest, methods can be asked in spite of mistakes
     if info is not None and info.num_validation == 0:
         what = f"{spec.search.metric} needs validation records, and there are none"
         mistakes.append(Mistake(where("search.metric"), what, "set data.validation.fraction"))
@@ -419,7 +420,7 @@ def preflight(spec: SweepSpec) -> Preflight:
         mistakes.append(Mistake(where("storage.path"), what, "name a directory of yours"))
     problems = space_problems(spec, space.values(), info) + pretrain_problems(spec, space)
     mistakes += [Mistake(where(key), what, fix) for key, what, fix in problems]
-    if mistakes or info is None:
+    if is_unreadable or info is None:
         raise SpecError(mistakes)
     methods: dict[str, type[Method]] = {name: TRAINABLES[name] for name in space.values()["method"]}
     for name, method in methods.items():
@@ -428,7 +429,7 @@ def preflight(spec: SweepSpec) -> Preflight:
             fix = "remove it, or use accounting unaccounted"
             mistakes.append(Mistake(where("search.space.method"), what, fix))
     infos = [info]
-    if spec.privacy.accounting == "public":
+    if spec.privacy.accounting == "public" and info.num_public:
         infos.append(replace(info, num_private=info.num_public))  # what the search trains on
     found = [
         problem

@@ -97,6 +97,13 @@ CASES = {
         ("dataset: digits,", "dataset: fashion_mnist, path: nowhere,"),
         [("dataset-fashion-mnist",)],
     ),
+    "of a folder and of a network": (
+        (
+            "model.name: linear\nresources:",
+            "model.name: timm/resnet18\nstorage: {path: bad.yaml}\nresources:",
+        ),
+        [("bad.yaml:11 storage.path",), ("search.space.model.norm", "BatchNorm")],
+    ),
     "three at once": (
         ("num_trials: 2\n", "num_trials: 0\n  smapler: tpe\n  metric: validation/acuracy\n"),
         [("num_trials",), ("smapler", "sampler"), ("acuracy", "accuracy")],
