@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -221,41 +221,48 @@ class Preflight:
         Raises:
             InfeasibleBudgetError: None of them has a plan within the budget.
         """
-        drawn = list(self._draw(NUM_SAMPLED))
-        tasks = [task for task in drawn if isinstance(task, TrialTask)]
+        tried = list(self._try(self._draw(NUM_SAMPLED)))
+        tasks = [task for task in tried if isinstance(task, TrialTask)]
         if not tasks:
-            self._refuse([error for error in drawn if isinstance(error, BadInputError)])
+            self._refuse([error for error in tried if isinstance(error, BadInputError)])
         return tasks
 
     def check_some_plan(self) -> None:
         """Refuse a space in which a search would find nothing to run.
 
         Raises:
-            InfeasibleBudgetError: None of ``MAX_INFEASIBLE_IN_A_ROW`` configurations has a plan.
+            InfeasibleBudgetError: No point of the grid has a plan, or none of
+                ``MAX_INFEASIBLE_IN_A_ROW`` configurations that are drawn.
         """
         if self.spec.privacy.accounting == "public" and self.records == "private":
             self.for_public_search().check_some_plan()
+        is_grid = self.spec.search.sampler == "grid" or self.spec.episodes is not None
+        points = self.space.grid() if is_grid else self._draw(MAX_INFEASIBLE_IN_A_ROW)
         errors = []
-        for drawn in self._draw(MAX_INFEASIBLE_IN_A_ROW):
-            if isinstance(drawn, TrialTask):
+        for tried in self._try(points):
+            if isinstance(tried, TrialTask):
                 return
-            errors.append(drawn)
+            errors.append(tried)
         self._refuse(errors)
 
-    def _draw(self, count: int) -> Iterator[TrialTask | BadInputError]:
-        """Draw configurations, the same ones each time; yield tasks, or why there is none."""
+    def _draw(self, count: int) -> Iterator[dict[str, Any]]:
+        """Draw configurations at random, the same ones each time."""
         rng = np.random.default_rng(self.spec.seed)
-        for number in range(count):
+        return (self.space.sample(rng) for _ in range(count))
+
+    def _try(self, points: Iterable[Mapping[str, Any]]) -> Iterator[TrialTask | BadInputError]:
+        """Yield the task of each configuration, or why it has none."""
+        for number, values in enumerate(points):
             try:
-                yield self.admit(number, self.space.sample(rng))
+                yield self.admit(number, values)
             except BadInputError as error:
                 yield error
 
     def _refuse(self, errors: Sequence[BadInputError]) -> NoReturn:
         first = errors[0]
         raise InfeasibleBudgetError(
-            f"{self.spec.where('search.space')}: none of {len(errors)} configurations drawn from "
-            "it has a plan",
+            f"{self.spec.where('search.space')}: none of {len(errors)} configurations of it that "
+            "were tried has a plan",
             because=f"{first.message} ({terms(self.spec)})",
             fix=first.fix or "change what the reason names, or raise privacy.trial_epsilon",
         )

@@ -11,6 +11,7 @@ import pytest
 
 from dpsweep import estimate as forecasting
 from dpsweep.cli import app
+from dpsweep.errors import InfeasibleBudgetError
 from dpsweep.estimate import estimate, expected_batch, local_slots
 from dpsweep.planning import draw_sample, summarize_plan
 from dpsweep.preflight import preflight, read_spec
@@ -104,6 +105,33 @@ def test_the_share_of_a_grid_is_exact():
     summary = summarize_plan(checked(sampler="grid", sets=sets))
     assert (summary.num_sampled, summary.is_exact) == (27, True)
     assert summary.infeasible == pytest.approx(9 / 27)
+
+
+TOO_LITTLE = [0.2 + n / 1000 for n in range(40)]  # noise, of which one step costs too much
+
+
+def test_a_space_without_a_plan_is_refused():
+    space = checked(sets=[f"search.space.noise.noise_multiplier={{choice: {TOO_LITTLE}}}"])
+    with pytest.raises(InfeasibleBudgetError, match="space: none of 200") as caught:
+        space.check_some_plan()
+    for term in ("epsilon=", "1e-05", "example", "add_or_remove_one", "rdp", "unaccounted"):
+        assert term in caught.value.because
+
+
+def test_one_point_of_a_grid_is_enough(monkeypatch):
+    monkeypatch.setattr("dpsweep.preflight.MAX_INFEASIBLE_IN_A_ROW", 3)
+    noise = f"search.space.noise.noise_multiplier={{choice: {[*TOO_LITTLE, 20]}}}"
+    with pytest.raises(InfeasibleBudgetError, match="none of 3 "):
+        checked(sets=[noise]).check_some_plan()
+    checked(sampler="grid", sets=[noise]).check_some_plan()
+
+
+def test_a_public_search_needs_a_plan_on_fewer_records():
+    sets = ["data.public.fraction=0.1", "search.space.noise.noise_multiplier=1.3",
+            "search.space.batch.expected=64"]  # fmt: skip
+    checked(sets=sets).check_some_plan()
+    with pytest.raises(InfeasibleBudgetError, match="none of 200"):
+        checked("public", sets=sets).check_some_plan()
 
 
 def test_a_large_grid_is_sampled_evenly(monkeypatch):
