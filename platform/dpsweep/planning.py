@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -214,23 +215,18 @@ class Sample:
 
 def draw_sample(checked: Preflight, num_samples: int = 2 * NUM_SAMPLED) -> Sample:
     """Plan configurations drawn from the space at random; of a grid all of them, up to a limit."""
-    rng = np.random.default_rng(checked.spec.seed)
     is_exact = False
+    points: Iterable[Mapping[str, Any]] = checked.draw(num_samples)
     if checked.spec.search.sampler == "grid":
         grid = checked.space.grid()
         is_exact = len(grid) <= MAX_GRID_PLANNED
+        rng = np.random.default_rng(checked.spec.seed)
         order = np.sort(rng.permutation(len(grid))[:MAX_GRID_PLANNED])
-        draws = [grid[index] for index in order]
-    else:
-        draws = [checked.space.sample(rng) for _ in range(num_samples)]
-    tasks: list[TrialTask] = []
-    reasons: dict[str, int] = {}
-    for number, values in enumerate(draws):
-        try:
-            tasks.append(checked.admit(number, values))
-        except BadInputError as error:
-            reasons[error.message] = reasons.get(error.message, 0) + 1
-    return Sample(tasks, len(draws), reasons, is_exact)
+        points = (grid[index] for index in order)
+    tried = list(checked.try_points(points))
+    tasks = [task for task in tried if isinstance(task, TrialTask)]
+    reasons = Counter(error.message for error in tried if isinstance(error, BadInputError))
+    return Sample(tasks, len(tried), reasons, is_exact)
 
 
 def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSummary:

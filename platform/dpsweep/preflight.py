@@ -221,7 +221,7 @@ class Preflight:
         Raises:
             InfeasibleBudgetError: None of them has a plan within the budget.
         """
-        tried = list(self._try(self._draw(NUM_SAMPLED)))
+        tried = list(self.try_points(self.draw(NUM_SAMPLED)))
         tasks = [task for task in tried if isinstance(task, TrialTask)]
         if not tasks:
             self._refuse([error for error in tried if isinstance(error, BadInputError)])
@@ -237,20 +237,22 @@ class Preflight:
         if self.spec.privacy.accounting == "public" and self.records == "private":
             self.for_public_search().check_some_plan()
         is_grid = self.spec.search.sampler == "grid" or self.spec.episodes is not None
-        points = self.space.grid() if is_grid else self._draw(MAX_INFEASIBLE_IN_A_ROW)
+        points = self.space.grid() if is_grid else self.draw(MAX_INFEASIBLE_IN_A_ROW)
         errors = []
-        for tried in self._try(points):
+        for tried in self.try_points(points):
             if isinstance(tried, TrialTask):
                 return
             errors.append(tried)
         self._refuse(errors)
 
-    def _draw(self, count: int) -> Iterator[dict[str, Any]]:
+    def draw(self, count: int) -> Iterator[dict[str, Any]]:
         """Draw configurations at random, the same ones each time."""
         rng = np.random.default_rng(self.spec.seed)
         return (self.space.sample(rng) for _ in range(count))
 
-    def _try(self, points: Iterable[Mapping[str, Any]]) -> Iterator[TrialTask | BadInputError]:
+    def try_points(
+        self, points: Iterable[Mapping[str, Any]]
+    ) -> Iterator[TrialTask | BadInputError]:
         """Yield the task of each configuration, or why it has none."""
         for number, values in enumerate(points):
             try:
