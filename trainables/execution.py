@@ -5,7 +5,6 @@ Nothing here knows Ray; ``dpsweep.trainables.base`` turns it into a Ray Tune tra
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Mapping
@@ -14,7 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from dpsweep.durable import write_atomically
 from dpsweep.errors import LedgerError
 from dpsweep.privacy.accountants import AccountantName, epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
@@ -29,15 +27,12 @@ from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.method import Method, RunContext
 from dpsweep.trainables.noise import noisy_accuracy
 from dpsweep.trainables.pace import Pace
+from dpsweep.trainables.private_report import write_private_report
 from dpsweep.trainables.starts import release_name
 from dpsweep.trial import TrialReport, report_interval
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data import SweepData
-
-
-#: Folder of a trial's directory for what must not be shown to anybody.
-PRIVATE_FOLDER = "private"
 
 
 @dataclass(frozen=True)
@@ -463,22 +458,6 @@ class TrialExecution:
     def close(self) -> None:
         """Release the ledger, so that another process may continue the trial."""
         self.ledger.close()
-
-
-def write_private_report(directory: Path, method: Method) -> None:
-    """Write a method's figures about single private records, if it has any, for its owner alone.
-
-    Guarantees:
-        The file is readable by the owner of the study only and is not among the artifacts that
-        are sent to the tracking store. It is not covered by any epsilon: whoever shows it gives
-        up the guarantee.
-    """
-    figures = method.private_report()
-    if figures is None:
-        return
-    folder = directory / PRIVATE_FOLDER
-    folder.mkdir(mode=0o700, exist_ok=True)
-    write_atomically(folder / "report.json", json.dumps(figures, indent=2).encode())
 
 
 def _named(part: str, values: Mapping[str, float]) -> dict[str, float]:

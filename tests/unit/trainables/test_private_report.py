@@ -7,7 +7,7 @@ import pytest
 
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.trainables import execution
-from dpsweep.trainables.execution import PRIVATE_FOLDER
+from dpsweep.trainables.private_report import PRIVATE_FOLDER
 
 PLAN = Plan((EventRun(Gaussian(20.0), 20),))
 

@@ -1,0 +1,28 @@
+"""A method's figures about single private records, for the owner of the study alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from dpsweep.durable import write_atomically
+from dpsweep.trainables.method import Method
+
+#: Folder of a trial's directory for what must not be shown to anybody.
+PRIVATE_FOLDER = "private"
+
+
+def write_private_report(directory: Path, method: Method) -> None:
+    """Write a method's figures about single private records, if it has any, for its owner alone.
+
+    Guarantees:
+        The file is readable by the owner of the study only and is not among the artifacts that
+        are sent to the tracking store. It is not covered by any epsilon: whoever shows it gives
+        up the guarantee.
+    """
+    figures = method.private_report()
+    if figures is None:
+        return
+    folder = directory / PRIVATE_FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    write_atomically(folder / "report.json", json.dumps(figures, indent=2).encode())
