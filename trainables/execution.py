@@ -267,8 +267,11 @@ class TrialExecution:
         """Run to the next report and make it; call until a report is ``done``.
 
         The first one may repeat the last report of an earlier process, which was perhaps lost with
-        it: a policy hears of every rung at its own epsilon.
+        it: a policy hears of every rung at its own epsilon. Where crashes have lost all that a
+        model would rest on, the only one is a failure, and nothing is charged or scored.
         """
+        if self._has_lost_all:
+            return self._report()
         if self._is_unreported:
             self._is_unreported = False
             return self._report()
@@ -307,6 +310,11 @@ class TrialExecution:
         if not private or private[-1] == len(runs) - 1:
             return 0
         return sum(run.count for run in runs[: private[-1] + 1])
+
+    @property
+    def _has_lost_all(self) -> bool:
+        """Say whether what is left of the budget pays for no step, or not for all questions."""
+        return self.end < min(len(self.plan), max(1, self._num_questions))
 
     def _scores(self) -> dict[str, float]:
         """Return the validation scores that may leave the actor; a noisy one is charged first."""
@@ -419,6 +427,7 @@ class TrialExecution:
         if not done:
             releases = 1 if self._affords_a_score() else 0
             next_epsilon = self._epsilon_at(self.next_report(), releases=releases)
+        reason = self._why_done() if done else ""
         return TrialReport(
             trial=self.task.trial,
             step=self.position,
@@ -427,7 +436,8 @@ class TrialExecution:
             next_epsilon=next_epsilon,
             rung=self.rung,
             done=done,
-            reason=self._why_done() if done else "",
+            reason=reason,
+            failure=reason if self._has_lost_all else "",
             wall_s=time.monotonic() - self._started,
             charged=len(self.ledger),
             value=self.value,

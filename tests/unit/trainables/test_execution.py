@@ -100,14 +100,18 @@ def test_a_crash_costs_what_was_charged_and_the_cap_holds(lab):
     assert after[-1].epsilon <= 2.0
 
 
-def test_a_trial_that_lost_all_its_steps_ends_where_it_was(lab):
-    settings = lab.settings(report_every=60)
-    task = lab.task(settings, {"train.max_steps": 60})
+@pytest.mark.parametrize("noise", [{}, {"validation": "noisy", "validation_noise": 50.0}])
+def test_a_trial_that_lost_all_its_steps_fails_without_a_score(lab, noise):
+    settings = lab.settings(report_every=60, **noise)
+    scores = Plan((EventRun(Gaussian(50.0), 1, "score", "validation"),))
+    task = lab.task(settings, {"train.max_steps": 60}, validation_plan=scores)
     lab.crash_in_segment(lab.open(settings, task), 1)
     (report,) = lab.run(settings, task)
     assert (report.step, report.charged, report.done) == (0, 60, True)
     assert "60 charged steps were lost" in report.reason
-    assert len(trial_spent(settings.ledger, 0)) == 60
+    assert report.failure == report.reason
+    assert (report.metrics, report.value) == ({}, None)
+    assert len(trial_spent(settings.ledger, 0)) == 60  # and none for a score
 
 
 @pytest.mark.parametrize("validation", ["exact", "noisy"])

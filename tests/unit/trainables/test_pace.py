@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -118,6 +119,25 @@ def test_a_question_is_never_asked_twice(lab: Any, position: int) -> None:
     assert (report.step, report.reason) == (14, "plan complete")
     spent = trial_spent(settings.ledger, 0)
     assert [run.count for run in spent.runs if run.part == "private"] == [1, 1]
+
+
+@pytest.mark.parametrize(("lost", "sigma", "scale"), [(0, 2.8, 40.0), (1, 40.0, 0.8)])
+def test_a_trial_that_lost_a_question_fails(
+    lab: Any, lost: int, sigma: float, scale: float
+) -> None:
+    """Passes over public records are free, but what they were to learn from cannot be asked."""
+    first, second, passes = QUESTIONS.runs
+    questions = replace(first, event=Gaussian(sigma)), replace(second, event=Laplace(scale))
+    task = lab.scripted(Plan((*questions, passes)))
+    settings = lab.settings(report_every=1000)
+    killed_at(lab, lab.open(settings, task), lost)
+    (report,) = lab.finish(lab.open(settings, task))
+    assert (report.step, report.charged, report.metrics) == (lost, lost + 1, {})
+    assert (
+        report.failure
+        == report.reason
+        == (f"stopped at the cap after {lost} of 14 steps: 1 charged steps were lost to crashes")
+    )
 
 
 def test_a_charge_covers_some_seconds_of_work_as_steps_go() -> None:
