@@ -16,6 +16,7 @@ from dpsweep.claims import Claims
 from dpsweep.durable import is_locked, read_log
 from dpsweep.errors import BadInputError, NothingWithinBudgetError
 from dpsweep.journal import StudyView, TrialView
+from dpsweep.pretrain import describe_pretraining
 from dpsweep.privacy.accountants import PrivacyStatement
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec import SweepSpec
@@ -146,6 +147,8 @@ class SweepResult:
         seconds = (self.view.last_ms - self.view.first_ms) / 1000
         why = f" ({self.view.end_reason})" if self.view.end_reason else ""
         took = "" if self.spec.privacy.accounting == "select" else f"; {seconds:.0f} s"
+        if self.state == "running" and self.spec.pretrain and self.view.pretrained is None:
+            took += f"; public weights first: {describe_pretraining(self.spec)}"
         return f"study {self.name!r}: {self.state}{why}; {told}{took}"
 
     @property

@@ -23,6 +23,18 @@ class Ear(Observer):
         self.messages.append(text)
 
 
+class Onlooker(Ear):
+    """Asks for the status of a study whenever there is a message."""
+
+    def __init__(self, root, name):
+        super().__init__()
+        self.told, self._root, self._name = [], root, name
+
+    def on_message(self, text):
+        super().on_message(text)
+        self.told.append(load_sweep(self._name, root=self._root / "studies").status_line())
+
+
 def study(root, name, starts, **changes):
     space = {
         "method": "dp_sgd",
@@ -41,8 +53,11 @@ def study(root, name, starts, **changes):
 
 
 def test_two_studies_share_one_public_pre_training(tmp_path, ray_cluster):
-    ear = Ear()
+    ear = Onlooker(tmp_path, "first")
     first = run_sweep(study(tmp_path, "first", ["pretrain", None]), observer=ear)
+    first_thing = "public weights first: tanh_cnn on classes 0, 1, 2, 3, 4 of digits, 2 epochs"
+    assert ear.told[0] == f"study 'first': running; no trials yet of at most 2; 0 s; {first_thing}"
+    assert "public weights" not in first.status_line()
     assert [trial.state for trial in first.trials] == [TrialState.FINISHED] * 2
     assert [trial.config.get("model.checkpoint") for trial in first.trials] == ["pretrain", None]
     assert all(trial.epsilon <= 2.0 for trial in first.trials)
