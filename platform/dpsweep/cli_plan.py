@@ -32,7 +32,7 @@ def plan(
     """Show what a sweep will do and cost, before anything starts.
 
     Plans are those of configurations drawn from the space. Time and disk are measured with a few
-    steps on made-up records; no record of the data is opened.
+    steps on made-up records; no private record is opened.
     """
     from dpsweep.estimate import estimate
     from dpsweep.planning import draw_sample, expected_trials, summarize_plan
@@ -213,7 +213,11 @@ def simulate(
         int | None, typer.Option("--trials", min=1, help="Most trials; default: the spec's.")
     ] = None,
     policies: Annotated[
-        str | None, typer.Option(help=f"Schedulers to compare; default: {DEFAULT_POLICIES}.")
+        str | None,
+        typer.Option(
+            help=f"Schedulers to compare; default: {DEFAULT_POLICIES}, or fifo alone where the "
+            "spec allows no other."
+        ),
     ] = None,
     curves: Annotated[
         str | None,
@@ -255,9 +259,9 @@ def _policies(given: str | None, checked: Preflight) -> list[str]:
     from dpsweep.schedulers import POLICIES
 
     if given is None:
-        only_fifo = checked.spec.privacy.accounting == "select" or (
-            checked.spec.privacy.accountant == "pld"
-        )
+        spec = checked.spec
+        only_fifo = spec.privacy.accounting == "select" or spec.privacy.accountant == "pld"
+        only_fifo = only_fifo or spec.episodes is not None
         return ["fifo"] if only_fifo else DEFAULT_POLICIES.split(",")
     names = list(dict.fromkeys(name.strip() for name in given.split(",") if name.strip()))
     for name in names:

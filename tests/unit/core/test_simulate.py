@@ -352,3 +352,28 @@ def test_an_unknown_policy_is_named_with_the_known_ones(tmp_path):
     assert done.returncode == 2
     assert "medain" in done.stderr
     assert "median" in done.stderr
+
+
+EPISODES = """\
+name: episodes
+data:
+  dataset: digits
+  validation: {fraction: 0.2, visibility: public}
+  test: {fraction: 0.2, visibility: public}
+episodes: {ways: 3, shots: 5, queries: 5, number: 4}
+privacy: {accounting: unaccounted, trial_epsilon: 8, delta: 1.0e-3}
+search:
+  space:
+    method: dp_sgd
+    model.name: linear
+    optim.lr: 0.5
+    batch.sample_rate: 1.0
+    train.max_steps: 5
+"""
+
+
+def test_what_allows_no_other_scheduler_is_simulated_under_fifo(tmp_path):
+    done = command(tmp_path, "-f", "json", text=EPISODES)
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)
+    assert (row["policy"], row["started"]) == ("fifo", 4)
