@@ -49,7 +49,8 @@ def account_epsilon(
         delta: In (0, 1).
         accountant: ``rdp`` or ``pld``.
     Raises:
-        BadInputError: With every mistake of every segment.
+        BadInputError: With every mistake of every segment; or for a wrong delta or accountant, or
+            ``pld`` with a segment of repeat_and_select.
     """
     return _statement(Plan.from_json(events_json), delta, accountant)
 
@@ -70,6 +71,8 @@ def account_steps(
     Returns:
         ``steps`` (0 if not even one is allowed), ``target_epsilon``, the arguments, and the
         statement with the epsilon after those steps.
+    Raises:
+        BadInputError: A value is out of range, or more than 1e9 steps are allowed.
     """
     budget = PrivacyBudget(target_epsilon=epsilon, delta=delta)
     steps = max_steps(
@@ -107,6 +110,7 @@ def account_noise(
         ``noise_multiplier`` of the first step (rounded up), ``target_epsilon``, the arguments,
         and the statement with the epsilon of the resulting plan.
     Raises:
+        BadInputError: A value is out of range, or a constant shape has an end_ratio other than 1.
         InfeasibleBudgetError: No finite noise multiplier meets the budget.
     """
     budget = PrivacyBudget(target_epsilon=epsilon, delta=delta)

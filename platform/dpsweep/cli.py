@@ -82,7 +82,7 @@ app.command()(describe)
 
 @app.command()
 def validate(spec: Spec, sets: Sets = None) -> None:
-    """Check a spec completely; starts nothing, reads no record."""
+    """Check a spec completely; starts nothing, reads no private record."""
     from dpsweep.entries import terms
     from dpsweep.pretrain import plan_pretraining
 

@@ -22,7 +22,11 @@ def init(
         typer.Option(help="digits (default) | fashion_mnist | npz | image_folder | text"),
     ] = None,
     method: Annotated[
-        str | None, typer.Option(help="dp_sgd (default) | scatternet | adamix | bitfit | sparse")
+        str | None,
+        typer.Option(
+            help="dp_sgd (default; of text: bitfit) | scatternet | adamix | bitfit | sparse | "
+            "active_learning"
+        ),
     ] = None,
     preset: Annotated[
         str | None, typer.Option(help="A paper's study, as in tramer2021/fashion_mnist.")

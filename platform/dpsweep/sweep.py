@@ -65,8 +65,11 @@ def run_sweep(spec: SweepSpec, *, observer: Observer | None = None) -> SweepResu
         spec: A valid spec.
         observer: Who watches.
     Raises:
-        SpecError, DataError, ResourceError, StudyError: Bad input; nothing was started.
-        SweepError: The study had to stop; running it again continues it.
+        BadInputError: Bad input, or something that cannot be had (``SpecError``, ``DataError``,
+            ``ResourceError``, ``StudyError``, ``ModelError``, ``InfeasibleBudgetError``,
+            ``DatasetBudgetError``); nothing was started, unless pre-training or features had begun.
+        SweepError: Otherwise, the study had to stop; running it again continues it.
+        KeyboardInterrupt: In pre-training, or while features were computed.
     """
     return run_checked(preflight(spec), observer=observer)
 
