@@ -36,6 +36,7 @@ from dpsweep.errors import BadInputError, ModelError
 from dpsweep.trainables.layer_gradients import Factors, Loss, chunks, cross_entropy_sum
 from dpsweep.trainables.linear_head import clip_factors, exact_factors, product_of_norms
 from dpsweep.trainables.models import set_training_mode
+from dpsweep.trainables.no_dropout import refuse_random
 
 #: Layers that add their bias per channel, in dimension 1 of the output.
 _CHANNELS_FIRST = (_ConvNd, nn.GroupNorm, _BatchNorm)
@@ -342,32 +343,20 @@ class BiasEngine:
         y = torch.zeros(count, *y_source.shape[1:], dtype=y_source.dtype, device=self._device)
         try:
             with _zeros_filled(self._model, generator):
-                self._model.eval()
+                refuse_random(self._model, x)
                 self._check_alone(x, y)
-                set_training_mode(self._model)
-                # In training mode their sum, with the same draws of dropout on both sides.
-                devices = [self._device] if self._device.type == "cuda" else []
-                with torch.random.fork_rng(devices=devices):
-                    gradients, _ = self._per_example_gradients(x, y)
-                sums = self._zeros()
-                gradients.add_to(sums, torch.ones(count, device=self._device))
-                with torch.random.fork_rng(devices=devices):
-                    self._compare(sums, x, y)
         except (RuntimeError, IndexError, ValueError) as error:
             raise ModelError(
                 f"the gradients of this model's biases cannot be computed: {error}",
                 fix="use another model or another choice of trainable parameters",
             ) from error
-        finally:
-            set_training_mode(self._model)
         self._checked.add(kind)
 
     def _check_alone(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        """Compare each example of a batch with the example alone, in eval mode.
+        """Compare each example of a batch with the example alone.
 
         Alone is a batch of its copies: another batch size rounds otherwise, and rounding at the
-        kinks of a deep ReLU network can change its gradients by per cents. In training mode the
-        mask of a dropout would depend on how many examples there are.
+        kinks of a deep ReLU network can change its gradients by per cents.
         """
         gradients, loss = self._per_example_gradients(x, y)
         norms, sizes, losses = gradients.norms().tolist(), [], 0.0

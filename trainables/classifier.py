@@ -376,8 +376,6 @@ class ClassifierMethod(Method):
         Raises:
             ValueError: The positions are not the next ones of this method's plan.
         """
-        import torch
-
         from dpsweep.trainables.models import set_training_mode
 
         if start != self._position or not start <= stop <= self._num_steps:
@@ -385,18 +383,12 @@ class ClassifierMethod(Method):
                 f"cannot run positions {start} to {stop}: at {self._position} of {self._num_steps}"
             )
         set_training_mode(self._model)
-        devices = [torch.device(self._context.device)] if self._on_cuda else []
-        # Dropout masks are public: a function of (study, trial, position), so no state is kept.
-        with torch.random.fork_rng(devices=devices):
-            for position in range(start, stop):
-                torch.manual_seed(
-                    public_seed(self._context.study_seed, self._context.trial, f"step {position}")
-                )
-                if position < self._num_before:
-                    self._before_training(position)
-                else:
-                    self._take_step(position - self._num_before)
-                self._position = position + 1
+        for position in range(start, stop):
+            if position < self._num_before:
+                self._before_training(position)
+            else:
+                self._take_step(position - self._num_before)
+            self._position = position + 1
 
     def _before_training(self, position: int) -> None:
         """Execute a position before the first step."""
@@ -415,10 +407,6 @@ class ClassifierMethod(Method):
     def _set_learning_rate(self, rate: float) -> None:
         for group in self._optimizer.param_groups:
             group["lr"] = rate * group.get("lr_factor", 1.0)
-
-    @property
-    def _on_cuda(self) -> bool:
-        return str(self._context.device).startswith("cuda")
 
     @abstractmethod
     def _gradient(self, step: int) -> list[torch.Tensor]:

@@ -277,8 +277,6 @@ class DPSGD(ClassifierMethod):
             BadInputError: The records are private, or there are none.
             ModelError: The gradients of the network cannot be computed.
         """
-        import torch
-
         from dpsweep.trainables.layer_noise import NoiseFigures, layer_noise
         from dpsweep.trainables.models import set_training_mode
 
@@ -289,19 +287,16 @@ class DPSGD(ClassifierMethod):
         max_grad_norm = float(self._max_grad_norms[step])
         inputs, labels = self._inputs[:num_records], self._labels[:num_records]
         set_training_mode(self._model)
-        devices = [torch.device(self._context.device)] if self._on_cuda else []
-        with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(self._initial_seed)
-            layers = layer_noise(
-                self._model,
-                self._engine,
-                self.gradient_layers(),
-                inputs,
-                labels,
-                noise_multiplier=noise_multiplier,
-                max_grad_norm=max_grad_norm,
-                expected_batch=self._expected_batch,
-            )
+        layers = layer_noise(
+            self._model,
+            self._engine,
+            self.gradient_layers(),
+            inputs,
+            labels,
+            noise_multiplier=noise_multiplier,
+            max_grad_norm=max_grad_norm,
+            expected_batch=self._expected_batch,
+        )
         return NoiseFigures(
             step, noise_multiplier, max_grad_norm, self._expected_batch, len(inputs), tuple(layers)
         )

@@ -1,7 +1,8 @@
 """Networks: a linear head, the tanh CNNs of DP-SGD papers on images or ScatterNet features, timm.
 
 Every network here lets each example's gradient be computed alone: none mixes the examples of a
-batch. All are built of torch's and timm's own classes, so that an exported one loads anywhere.
+batch, and none draws random numbers (``no_dropout``). All are built of torch's and timm's own
+classes, so that an exported one loads anywhere.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dpsweep.errors import BadInputError, ModelError
 from dpsweep.registry import did_you_mean
 from dpsweep.trainables.data import DatasetInfo
 from dpsweep.trainables.depthwise import is_depthwise
+from dpsweep.trainables.no_dropout import refuse_random, remove_dropout
 from dpsweep.trainables.small_resnet import small_resnet
 from dpsweep.trainables.text_models import TEXT, build_text
 from dpsweep.trainables.weights import PUBLISHED
@@ -84,6 +86,7 @@ def build_model(
             # Opacus' backward hooks hand out views, which in-place activations may not write to.
             if getattr(module, "inplace", False) is True:
                 module.inplace = False  # type: ignore[assignment]
+        remove_dropout(model)
         set_training_mode(model)
         convs = (module for module in model.modules() if isinstance(module, nn.Conv2d))
         if any(is_depthwise(conv) for conv in convs):  # they are slow with channels first
@@ -432,7 +435,7 @@ def _group_norm(old: _BatchNorm) -> nn.Module:
 
 
 def _probe(model: nn.Module, name: str, info: DatasetInfo) -> None:
-    """Run two random examples: shapes must fit, and none may influence the other's output.
+    """Run two random examples: shapes must fit, none may influence the other, nothing is drawn.
 
     This finds what no list of layer types can: any class that mixes the examples of a batch, or
     keeps statistics of them in its state.
@@ -449,6 +452,7 @@ def _probe(model: nn.Module, name: str, info: DatasetInfo) -> None:
         ) from error
     if not isinstance(logits, torch.Tensor) or logits.shape != (2, info.num_classes):
         raise ModelError(f"{name} does not return one logit per class", fix="use another model")
+    refuse_random(model, inputs)
     (gradient,) = torch.autograd.grad(logits[0].square().sum(), inputs)
     if bool(gradient[1].any()):
         raise ModelError(

@@ -37,6 +37,7 @@ from dpsweep.trainables.linear_head import (
     clip_factors,
 )
 from dpsweep.trainables.models import set_training_mode
+from dpsweep.trainables.no_dropout import refuse_random
 from dpsweep.trainables.sparse_mask import MaskedConv, MaskedWeight, is_plain
 from dpsweep.trainables.weight_products import (
     ConvProduct,
@@ -199,18 +200,15 @@ class OpacusEngine:
         self._uses.append(LayerUse(layer, [t.detach() for t in tensors], versions, edge))
 
     def _check(self, x_source: torch.Tensor, y_source: torch.Tensor) -> None:
-        """Compare with autograd on three random examples, all together and the first alone.
-
-        In eval mode, because a dropout mask depends on how many examples there are.
-        """
+        """Compare with autograd on three random examples, all together and the first alone."""
         x, y = random_records(x_source, y_source, self._device)
-        self._model.eval()
+        refuse_random(self._model, x)
         try:
             samples = self._per_example_gradients(x, y)
         except RuntimeError as error:
             raise ModelError(
                 f"Opacus cannot compute per-example gradients of this model: {error}",
-                fix="use another model, without dropout",
+                fix="use another model",
             ) from error
         for rows, chosen in ((1, [1.0, 0.0, 0.0]), (3, [1.0, 1.0, 1.0])):
             factors = torch.tensor(chosen, device=self._device)
@@ -225,7 +223,6 @@ class OpacusEngine:
                     because=f"relative error {float(distance / size):.2g} on random inputs",
                     fix="use another model",
                 )
-        set_training_mode(self._model)
 
 
 Sample: TypeAlias = torch.Tensor | WeightProduct

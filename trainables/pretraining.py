@@ -201,8 +201,7 @@ def pretrain_network(
         DataError: There are too few records.
         ModelError: The network cannot be built for them, or training diverged.
     """
-    devices = [torch.device(device)] if device.startswith("cuda") else []
-    with torch_threads(threads), torch.random.fork_rng(devices=devices):
+    with torch_threads(threads):
         run = _Run(records, settings, file, device, on_progress)
         while len(run.epochs) < settings.epochs:
             run.train_epoch()
@@ -292,9 +291,7 @@ class _Run:
     def train_epoch(self) -> None:
         """Make one pass over the training records, score it, and keep where it stands."""
         epoch, settings = len(self.epochs), self.settings
-        seed = public_seed(settings.seed, 0, f"pretrain epoch {epoch}")
-        torch.manual_seed(seed)  # of dropout
-        order = np.random.default_rng(seed)
+        order = np.random.default_rng(public_seed(settings.seed, 0, f"pretrain epoch {epoch}"))
         rows = order.permutation(len(self._train[1]))[: self._steps * self._batch]
         inputs, labels = self._train
         is_turned = settings.objective != "classes"

@@ -37,6 +37,7 @@ from dpsweep.trainables.layer_gradients import (
 )
 from dpsweep.trainables.linear_head import clip_factors
 from dpsweep.trainables.models import set_training_mode
+from dpsweep.trainables.no_dropout import refuse_random
 from dpsweep.trainables.sparse_mask import MaskedConv, MaskedWeight
 
 #: From a layer's inputs and the gradient by its output to gradients per example, by what trains.
@@ -184,11 +185,10 @@ class SparseEngine:
     def _check(self, x_source: torch.Tensor, y_source: torch.Tensor) -> None:
         """Compare with autograd on three random examples, all together and the first alone.
 
-        Nothing is read from the records but shapes and types. In eval mode, because a dropout mask
-        depends on how many examples there are.
+        Nothing is read from the records but shapes and types.
         """
         x, y = random_records(x_source, y_source, self._device)
-        self._model.eval()
+        refuse_random(self._model, x)
         try:
             samples = self._per_example_gradients(x, y)
         except RuntimeError as error:
@@ -212,7 +212,6 @@ class SparseEngine:
                         "in one layer, on random inputs",
                         fix="use another model",
                     )
-        set_training_mode(self._model)
 
     def _summed_by_autograd(self, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
         """Return the sums over all examples, flat, as torch differentiates the whole weights."""

@@ -21,6 +21,7 @@ import torch
 from torch import fx, nn
 
 from dpsweep.errors import BadInputError, ModelError
+from dpsweep.trainables.no_dropout import refuse_random, remove_dropout
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data import DatasetInfo
@@ -94,9 +95,8 @@ def build_text(name: str, info: DatasetInfo) -> nn.Module:
             f"{name} knows {known} tokens, and the tokenizer has {text.vocabulary_size}",
             fix="use the tokenizer that the network was trained with (data.tokenizer)",
         )
+    remove_dropout(network)
     for module in network.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
         if isinstance(module, nn.Embedding):
             module.padding_idx = None  # Opacus knows no exception; masked padding has no gradient
     model = _with_positions(parts, name, info)
@@ -337,6 +337,7 @@ def _probe(model: nn.Module, name: str, info: DatasetInfo) -> None:
             because="then no record has a gradient of its own to clip",
             fix="use a network whose layers treat every record alone",
         )
+    refuse_random(model, _examples(info)[0])
     if info.task == "causal_lm":
         _probe_order(model, name, info)
     for key, value in model.named_buffers():
