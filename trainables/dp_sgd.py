@@ -124,11 +124,12 @@ class DPSGD(ClassifierMethod):
 
     Guarantees:
         Position t releases ``sum_i clip(g_i, C_t) + N(0, (sigma_t C_t)^2)`` over a Poisson sample
-        of the private records, and nothing else: exactly the plan's event at t under
-        add-or-remove-one. The divisor is the declared expected batch size, an empty batch takes
-        its step, and batches and noise come from secret seeds that are drawn anew in ``prepare``
-        and never stored. Not covered: the discreteness of floating point numbers and the
-        statistical quality of the generators (see ``dpsweep.privacy.randomness``).
+        of the private records, and nothing else: the plan's event at t under add-or-remove-one.
+        The noise is larger by 1e-4, as rounding may let one example add C_t (1 + 1e-4). The divisor
+        is the declared expected batch size, an empty batch takes its step, and batches and noise
+        come from secret seeds that are drawn anew in ``prepare`` and never stored. Not covered: the
+        discreteness of floating point numbers and the statistical quality of the generators (see
+        ``dpsweep.privacy.randomness``).
     """
 
     name: ClassVar[str] = "dp_sgd"
@@ -245,11 +246,14 @@ class DPSGD(ClassifierMethod):
         return make_engine(self._model, int(self._hparams["batch.physical"]), loss=self._loss)
 
     def _gradient(self, step: int) -> list[torch.Tensor]:
+        from dpsweep.trainables.layer_gradients import TOLERANCE
+
         event = self._events[step]
         max_grad_norm = float(self._max_grad_norms[step])
         rows = self._draw_batch(self._batches, event.sample_rate)
         sums = self._engine.clipped_gradient_sum(self._inputs, self._labels, rows, max_grad_norm)
-        scale = event.noise_multiplier * self._joint_sensitivity * max_grad_norm
+        most = (1 + TOLERANCE) * self._joint_sensitivity * max_grad_norm
+        scale = event.noise_multiplier * most
         for total in sums:
             noise = self._noise.like(total, scale)
             if self.noise_observer is not None:

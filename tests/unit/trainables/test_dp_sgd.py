@@ -22,6 +22,7 @@ from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.classifier import ClassifierMethod
 from dpsweep.trainables.data import DatasetInfo, SweepData
 from dpsweep.trainables.dp_sgd import DPSGD
+from dpsweep.trainables.layer_gradients import TOLERANCE
 from dpsweep.trainables.method import Method, PlanContext, RunContext
 
 MakePlan = Callable[..., tuple[dict[str, Any], Plan]]
@@ -256,6 +257,29 @@ def test_noise_has_the_plan_s_scale_and_no_other(
     assert stats.kstest(standard, "norm").pvalue > 1e-4
     assert stats.kstest(standard * 2 / 3, "norm").pvalue < 1e-6
     assert stats.kstest(standard * 3 / 2, "norm").pvalue < 1e-6
+
+
+class Silence:
+    """Noise of zeros that notes how large it should have been."""
+
+    def __init__(self) -> None:
+        self.scales: list[float] = []
+
+    def like(self, tensor: torch.Tensor, scale: float) -> torch.Tensor:
+        self.scales.append(scale)
+        return torch.zeros_like(tensor)
+
+
+def test_noise_covers_the_most_that_an_example_can_add(
+    make_plan: MakePlan, data: SweepData
+) -> None:
+    hparams, plan = make_plan(DPSGD, train__max_steps=2, clip__max_grad_norm=0.3)
+    method = DPSGD()
+    method.prepare(data, hparams, plan, CONTEXT)
+    method._noise = noise = Silence()  # type: ignore[assignment]
+    method.run(0, 2)
+    exact = plan.at(0).noise_multiplier * 0.3
+    assert exact * (1 + 0.99 * TOLERANCE) < min(noise.scales) <= max(noise.scales) < exact * 1.001
 
 
 def noise_hashes(
