@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import os
 import socket
 import tempfile
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
 import ray
@@ -13,6 +16,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from dpsweep.cluster.base import ClusterTarget, worker_environment
 from dpsweep.cluster.package import build_wheel
+from dpsweep.durable import FileLock
 from dpsweep.errors import ResourceError
 
 CONNECT_S = 10.0
@@ -37,15 +41,27 @@ def _refuse_silence(address: str) -> None:
         raise _silence(address, error) from error
 
 
-def _can_see(path: str) -> bool:
-    return Path(path).exists()
+def _look(path: str) -> str:
+    """Return what is wrong with a file that the driver has locked, as this node sees it."""
+    try:
+        handle = os.open(path, os.O_RDWR)
+    except OSError:
+        return "not shared"
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return ""
+    finally:
+        os.close(handle)
+    return "not locked"
 
 
 class ExistingTarget(ClusterTarget):
     """Joins a running cluster and ships this package to its nodes as a wheel.
 
     The study's directory (ledger, checkpoints, journal) must be on storage that all nodes share:
-    a charge that only one node can see would be lost with it. This is checked on each node.
+    a charge that only one node can see would be lost with it. So must locks on its files, as two
+    processes must not charge one trial. Both are checked on each node.
     """
 
     def connect(self) -> None:
@@ -72,11 +88,11 @@ class ExistingTarget(ClusterTarget):
                 raise _silence(self.spec.address, error) from error
 
     def check(self) -> None:
-        """Check the request, and that every node sees the study's directory."""
+        """Check the request, and that every node sees the study's directory and its locks."""
         super().check()
         witness = self.study_path / f".seen-{uuid.uuid4().hex}"
-        witness.touch()
-        probe = ray.remote(num_cpus=0)(_can_see)
+        lock = FileLock(witness, holder="the driver")
+        probe = ray.remote(num_cpus=0)(_look)
         try:
             answers = {
                 node["NodeManagerHostname"]: probe.options(
@@ -85,12 +101,35 @@ class ExistingTarget(ClusterTarget):
                 for node in ray.nodes()
                 if node["Alive"]
             }
-            blind = sorted(host for host, answer in answers.items() if not ray.get(answer))
+            found = {host: ray.get(answer) for host, answer in answers.items()}
         finally:
+            lock.release()
             witness.unlink()
-        if blind:
-            raise ResourceError(
-                f"the study directory {self.study_path} is not shared with: {', '.join(blind)}",
-                because="a privacy charge must outlive the node that makes it",
-                fix="set storage.path to a directory that all nodes mount",
-            )
+        refuse_unshared(self.study_path, found)
+
+
+def refuse_unshared(study_path: Path, found: Mapping[str, str]) -> None:
+    """Refuse nodes on which a charge could get lost, or be made twice.
+
+    Args:
+        study_path: The study's directory.
+        found: Host name -> what ``_look`` says there.
+    Raises:
+        ResourceError: A node does not see the directory, or not that a file in it is locked.
+    """
+    blind = sorted(host for host, problem in found.items() if problem == "not shared")
+    if blind:
+        raise ResourceError(
+            f"the study directory {study_path} is not shared with: {', '.join(blind)}",
+            because="a privacy charge must outlive the node that makes it",
+            fix="set storage.path to a directory that all nodes mount",
+        )
+    deaf = sorted(host for host, problem in found.items() if problem == "not locked")
+    if deaf:
+        raise ResourceError(
+            f"a lock on a file in the study directory {study_path} does not hold on: "
+            f"{', '.join(deaf)}",
+            because="two processes could charge one trial, and run more than its ledger shows",
+            fix="mount it with locks that hold between nodes (on NFS without local_lock, on Lustre "
+            "with flock), or use another storage.path",
+        )

@@ -11,7 +11,9 @@ import yaml
 
 import dpsweep
 from dpsweep.cluster.base import refuse_impossible
+from dpsweep.cluster.existing import _look, refuse_unshared
 from dpsweep.cluster.package import build_wheel
+from dpsweep.durable import FileLock
 from dpsweep.errors import ResourceError
 from dpsweep.spec import ResourcesSpec
 
@@ -83,6 +85,23 @@ def test_the_wheel_holds_every_room_and_no_dependency(tmp_path):
         capture_output=True, text=True,
     )  # fmt: skip
     assert done.stdout.strip().startswith(str(target)), done.stderr
+
+
+def test_nodes_must_share_the_directory_and_its_locks(tmp_path):
+    """A lock of this process is a lock of another node's, where locks hold between nodes."""
+    path = tmp_path / "witness"
+    assert _look(str(path)) == "not shared"
+    lock = FileLock(path, holder="the driver")
+    assert _look(str(path)) == ""
+    lock.release()
+    assert _look(str(path)) == "not locked"
+    refuse_unshared(tmp_path, {"a": "", "b": ""})
+    found = {"a": "", "b": "not locked", "c": "not shared", "d": "not locked"}
+    with pytest.raises(ResourceError, match="not shared with: c"):
+        refuse_unshared(tmp_path, found)
+    del found["c"]
+    with pytest.raises(ResourceError, match="does not hold on: b, d"):
+        refuse_unshared(tmp_path, found)
 
 
 @pytest.mark.parametrize(
