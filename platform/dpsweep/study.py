@@ -181,13 +181,17 @@ _FREE_SEARCH = {"num_trials", "max_concurrent", "max_time"}
 
 
 def _anchored(spec: SweepSpec) -> SweepSpec:
-    """Return the spec with its tracking database by a path that holds in every directory."""
+    """Return the spec with its databases and ledgers by paths that hold in every directory."""
     start, uri = "sqlite:///", spec.tracking.uri
-    if uri is None or not uri.startswith(start):
-        return spec
-    path = Path(uri.removeprefix(start)).resolve()
-    tracking = spec.tracking.model_copy(update={"uri": f"{start}{path}"})
-    return spec.model_copy(update={"tracking": tracking})
+    if uri is not None and uri.startswith(start):
+        path = Path(uri.removeprefix(start)).resolve()
+        tracking = spec.tracking.model_copy(update={"uri": f"{start}{path}"})
+        spec = spec.model_copy(update={"tracking": tracking})
+    if spec.privacy.dataset_ledger is not None:
+        path = Path(spec.privacy.dataset_ledger).resolve()
+        privacy = spec.privacy.model_copy(update={"dataset_ledger": str(path)})
+        spec = spec.model_copy(update={"privacy": privacy})
+    return spec
 
 
 def _differences(old: SweepSpec, new: SweepSpec) -> list[str]:
@@ -248,7 +252,8 @@ class Study:
                 )
             write_atomically(self.files.spec, _anchored(self.spec).to_yaml().encode())
             return
-        changed = _differences(SweepSpec.from_yaml(self.files.spec), self.spec)
+        old = SweepSpec.from_yaml(self.files.spec)
+        changed = _differences(_anchored(old), _anchored(self.spec))
         if changed:
             raise StudyError(
                 f"study {self.spec.name!r} was launched from another spec",

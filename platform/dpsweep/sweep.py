@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from dpsweep import entries
 from dpsweep.cluster import TARGETS
@@ -92,6 +93,7 @@ def run_checked(checked: Preflight, *, observer: Observer | None = None) -> Swee
         if ledger.downgraded and not study.view.downgraded:
             give_up_claim(study, ledger, ledger.downgraded)
         study_spent(study.files.ledger, study.view.charged())  # refuses a study that lost a ledger
+        _note_new_dataset_ledger(spec, observer)
         renyi_filter, selection = _commit(checked, ledger, renyi_filter, selection)
         _note_record_count(spec, data, observer)
         if _is_complete(checked, study):
@@ -135,6 +137,13 @@ def run_checked(checked: Preflight, *, observer: Observer | None = None) -> Swee
         if ending.state == "finished" and ending.reason:
             observer.on_message(f"study {spec.name!r} has finished: {ending.reason}")
     return SweepResult(study.files)
+
+
+def _note_new_dataset_ledger(spec: SweepSpec, observer: Observer) -> None:
+    """Say where a new dataset ledger begins: studies that name another file do not add up."""
+    name = spec.privacy.dataset_ledger
+    if name is not None and not Path(name).exists():
+        observer.on_message(f"{Path(name).resolve()} is a new dataset ledger: nothing is spent yet")
 
 
 def _commit(

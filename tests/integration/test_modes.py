@@ -293,22 +293,35 @@ def test_a_public_search_spends_nothing_and_its_final_run_everything(tmp_path, r
     assert len(read_log(again.files.journal)) == ledger
 
 
-def test_studies_on_one_dataset_add_up(tmp_path, ray_cluster):
+def test_studies_on_one_dataset_add_up(tmp_path, ray_cluster, monkeypatch):
     from dpsweep.sweep import run_sweep
+
+    monkeypatch.chdir(tmp_path)
 
     def spec(name, **more):
         raw = composed_spec(tmp_path, name, search__num_trials=1, tracking={"uri": None})
-        raw["privacy"] |= {"dataset_ledger": str(tmp_path / "digits.budget"), **more}
+        raw["privacy"] |= {"dataset_ledger": "digits.budget", **more}
         return SweepSpec(**raw)
 
-    run_sweep(spec("one", dataset_epsilon=14.0, dataset_delta=1e-4))
-    run_sweep(spec("two"))
-    from dpsweep.errors import BadInputError
+    ear = Listening()
+    run_sweep(spec("one", dataset_epsilon=14.0, dataset_delta=1e-4), observer=ear)
+    new = f"{tmp_path}/digits.budget is a new dataset ledger: nothing is spent yet"
+    assert ear.messages.count(new) == 1
+    result = run_sweep(spec("two"), observer=ear)
+    assert ear.messages.count(new) == 1
+    assert result.spec.privacy.dataset_ledger == f"{tmp_path}/digits.budget"
+    from dpsweep.errors import BadInputError, StudyError
 
     with pytest.raises(BadInputError, match="14") as caught:
         run_sweep(spec("three"))
     assert caught.value.exit_code == 2
     assert not (tmp_path / "studies" / "three").exists()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with pytest.raises(StudyError, match=r"privacy\.dataset_ledger"):  # it would be another file
+        run_sweep(spec("two"))
+    assert not Path("digits.budget").exists()
+    monkeypatch.chdir(tmp_path)
     shutil.rmtree(tmp_path / "studies" / "one")  # deleting lowers nothing
     with pytest.raises(BadInputError):
         run_sweep(spec("one"))
