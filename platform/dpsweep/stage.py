@@ -335,9 +335,14 @@ class Stage:
 
 
 def give_up_claim(study: Study, ledger: StudyLedger, reason: str) -> None:
-    """Write durably, wherever the study's claim is kept, that it does not hold any more."""
-    ledger.downgrade(reason)
+    """Write durably, wherever the study's claim is kept, that it does not hold any more.
+
+    The dataset ledger first: whatever happens to this process then, it admits no other study.
+    """
     dataset_ledger = study.spec.privacy.dataset_ledger
-    if dataset_ledger is not None:
-        DatasetLedger(dataset_ledger).break_claim(ledger.study_id, reason)
+    try:
+        if dataset_ledger is not None:
+            DatasetLedger(dataset_ledger).break_claim(ledger.study_id, reason)
+    finally:
+        ledger.downgrade(reason)
     study.write("study_downgraded", **entries.study_downgraded(study.files, reason))
