@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpsweep.errors import BadInputError, InfeasibleBudgetError
 from dpsweep.hyperparameters import Hyperparameter
+from dpsweep.privacy.accountants import shown_epsilon
 from dpsweep.privacy.calibration import calibrate_noise_schedule
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import Plan, PoissonGaussian
@@ -205,8 +206,9 @@ class DPSGD(ClassifierMethod):
         allowed = clock.last_allowed(context.budget.target_epsilon)
         first = len(before) + 1
         if allowed < first:
+            cost = shown_epsilon(clock.epsilon_after(first))
             raise InfeasibleBudgetError(
-                f"the first step already costs epsilon={clock.epsilon_after(first):.4g} at "
+                f"the first step already costs epsilon={cost} at "
                 f"delta={context.budget.delta:g}, over {context.budget.target_epsilon:g}",
                 because=f"noise_multiplier={start:g}, sample_rate={sample_rate:g} "
                 f"({context.accountant}, {context.budget.neighboring_relation})"

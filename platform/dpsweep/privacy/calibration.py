@@ -21,6 +21,7 @@ from dpsweep.privacy.accountants import (
     multiset,
     orders_at,
     plan_curve,
+    shown_epsilon,
 )
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian
@@ -143,7 +144,11 @@ def calibrate_factors(
             f"no noise multiplier keeps {sum(counts)} steps within epsilon={target:g} at "
             f"delta={delta:g}",
             because=f"sample_rate={sample_rate:g}, {accountant}, {budget.neighboring_relation}"
-            + (f"; the events before already cost epsilon={spent:.4g}" if len(before) else ""),
+            + (
+                f"; the events before already cost epsilon={shown_epsilon(spent)}"
+                if len(before)
+                else ""
+            ),
             fix="raise the epsilon, or lower the cost of what comes before"
             if len(before)
             else "raise the epsilon",

@@ -277,16 +277,23 @@ def _refuse_over_cap(
     total_delta = _sum([*(study.delta for study in account.studies), delta])
     fits = total_epsilon <= Decimal(repr(caps[0])) and total_delta <= Decimal(repr(caps[1]))
     if not fits:
-        names = ", ".join(f"{s.name} ({s.epsilon:g}, {s.delta:g})" for s in account.studies)
+        known = account.studies
+        names = ", ".join(f"{s.name} ({_text(s.epsilon)}, {_text(s.delta)})" for s in known)
         raise DatasetBudgetError(
-            f"a study of epsilon={epsilon:g} at delta={delta:g} does not fit into the dataset's "
-            f"budget: epsilon={account.epsilon:g} at delta={account.delta:g} of epsilon="
-            f"{caps[0]:g} at delta={caps[1]:g} are spent",
+            f"a study of epsilon={_text(epsilon)} at delta={_text(delta)} does not fit into the "
+            f"dataset's budget: epsilon={_text(account.epsilon)} at delta={_text(account.delta)} "
+            f"of epsilon={_text(caps[0])} at delta={_text(caps[1])} are spent",
             because=f"studies charged in {path} (epsilon, delta): {names or 'none'}; deleting one "
             "gives nothing back",
-            fix=f"a study of epsilon <= {max(_left(caps[0], account.epsilon), 0):g} and delta <= "
-            f"{max(_left(caps[1], account.delta), 0):g}, or other records",
+            fix=f"a study of epsilon <= {_text(max(_left(caps[0], account.epsilon), 0.0))} and "
+            f"delta <= {_text(max(_left(caps[1], account.delta), 0.0))}, or other records",
         )
+
+
+def _text(value: float) -> str:
+    """Return all digits of a number, the few that most have."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
 
 
 def _left(cap: float, spent: float) -> float:

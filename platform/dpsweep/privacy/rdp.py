@@ -226,8 +226,9 @@ def poisson_gaussian_rdp(noise: Array, sample_rate: float, orders: Array | None 
     0.00017181
 
     Guarantees:
-        Within 1e-7 (relative) of the formula of Mironov, Talwar and Zhang, and rounded up by
-        1e-8; at noise multipliers below 0.05 fractional orders are bounded from above.
+        Not below the formula of Mironov, Talwar and Zhang and at most 1e-7 (relative) above it: the
+        error of the sums is less than the 1e-8 that curves are rounded up by; at noise multipliers
+        below 0.05 fractional orders are bounded from above.
 
     Args:
         noise: Noise multipliers >= 0, float64, shape (n,).
