@@ -220,6 +220,7 @@ class AdaMix(LinearProbe):
         return found.to(self._weight)
 
     def _step(self, position: int) -> None:
+        from dpsweep.trainables.layer_gradients import TOLERANCE
         from dpsweep.trainables.noisy_gd import percentile_clip
 
         event = self._plan.at(position)
@@ -234,7 +235,8 @@ class AdaMix(LinearProbe):
         total, norms = self._private.gradient_sum(self._weight, max_grad_norm)
         if hparams["adamix.variant"] == "fully_private":
             total += self._public.gradient_sum(self._weight, max_grad_norm)[0]
-        noise = self._noise.like(total, event.noise_multiplier * max_grad_norm)
+        most = (1 + TOLERANCE) * max_grad_norm
+        noise = self._noise.like(total, event.noise_multiplier * most)
         if self.noise_observer is not None:
             self.noise_observer(noise)
         total += noise

@@ -34,7 +34,12 @@ from torch.nn.modules.conv import _ConvNd
 
 from dpsweep.errors import BadInputError, ModelError
 from dpsweep.trainables.layer_gradients import Factors, Loss, chunks, cross_entropy_sum
-from dpsweep.trainables.linear_head import clip_factors, exact_factors, product_of_norms
+from dpsweep.trainables.linear_head import (
+    clip_factors,
+    exact_factors,
+    product_of_norms,
+    row_norms,
+)
 from dpsweep.trainables.models import set_training_mode
 from dpsweep.trainables.no_dropout import refuse_random
 
@@ -158,10 +163,10 @@ class _Gradients:
     def norms(self) -> torch.Tensor:
         """Return the norm of each example's gradient, float32 (examples,)."""
         norm = torch.linalg.vector_norm
-        parts = [norm(self.biases, dim=1)]
+        parts = [row_norms(self.biases)]
         for pair in self.factored.values():
             parts.append(product_of_norms(*(norm(p, dim=1, dtype=torch.float64) for p in pair)))
-        parts += [norm(sample, dim=(1, 2)) for sample in self.formed.values()]
+        parts += [row_norms(sample.flatten(1)) for sample in self.formed.values()]
         return norm(torch.stack(parts, dim=1), dim=1)
 
     def clear(self, broken: torch.Tensor) -> None:

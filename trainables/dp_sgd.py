@@ -34,14 +34,15 @@ if TYPE_CHECKING:
 
 SHAPES = ("constant", "linear", "cosine", "exponential", "step")
 
+#: Of a bound, and of the last one relative to the first: squares of entries below 1e-20 vanish.
+_LEAST_CLIP = 1e-6
 CLIP_HYPERPARAMETERS = (
     Hyperparameter(
         "clip.max_grad_norm",
         "float",
         1.0,
         "L2 bound on one example's gradient at the first step.",
-        low=0,
-        open_low=True,
+        low=_LEAST_CLIP,
     ),
     Hyperparameter(
         "clip.shape", "str", "constant", "How the bound moves over the steps.", choices=SHAPES
@@ -51,8 +52,7 @@ CLIP_HYPERPARAMETERS = (
         "float",
         1.0,
         "Last bound divided by the first; no meaning for a constant shape.",
-        low=0,
-        open_low=True,
+        low=_LEAST_CLIP,
     ),
 )
 #: Of the methods that offer both; its factors are ``clip_rule_factors``.

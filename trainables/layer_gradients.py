@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from dpsweep.errors import ModelError
-from dpsweep.trainables.linear_head import exact_factors
+from dpsweep.trainables.linear_head import exact_factors, row_norms
 from dpsweep.trainables.weight_products import WeightProduct
 
 #: Most that the rounding of products may add to what an example adds, in parts of C.
@@ -113,7 +113,7 @@ def add_clipped(
             norm, size = sample.norms()
             rounding.append(size)
         else:
-            norm = torch.linalg.vector_norm(sample, dim=1)
+            norm = row_norms(sample)
         parts.append(norm)
     norms = torch.linalg.vector_norm(torch.stack(parts, dim=1), dim=1)
     broken = ~norms.isfinite()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import torch
 
-from dpsweep.trainables.linear_head import clip_factors, product_of_norms
+from dpsweep.trainables.linear_head import clip_factors, product_of_norms, row_norms
 
 #: Rows of a block: what is computed of it stays in the cache until its last use.
 CPU_BLOCK = 512
@@ -41,7 +41,7 @@ class HeadRecords:
         self._norms = torch.empty(len(labels), device=device)
         self._broken: torch.Tensor | None = None
         for rows, x in self._blocks():
-            self._norms[rows] = torch.linalg.vector_norm(x, dim=1)
+            self._norms[rows] = row_norms(x)
         broken = ~self._norms.isfinite()
         if bool(broken.any()):
             self._broken = broken

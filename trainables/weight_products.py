@@ -29,7 +29,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from dpsweep.trainables.linear_head import product_of_norms
+from dpsweep.trainables.linear_head import product_of_norms, row_norms
 
 #: Bytes of the products in one block of examples on the CPU: they stay in the cache.
 CPU_BLOCK_BYTES = 2**20
@@ -101,7 +101,7 @@ class WeightProduct(ABC):
                 norms.append(_norms_by_positions(g, a))
                 rounding.append(part * (norm(g, dim=1) * norm(a, dim=1)).sum(dim=1))
             else:
-                norms.append(norm(_products(g, a), dim=1))
+                norms.append(row_norms(_products(g, a)))
                 rounding.append(torch.zeros_like(norms[-1]))
         return torch.cat(norms), torch.cat(rounding)
 

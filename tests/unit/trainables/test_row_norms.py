@@ -1,0 +1,60 @@
+"""Norms over millions of entries: an example is clipped to C, not to a per cent more."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dpsweep.trainables.layer_gradients import TOLERANCE, add_clipped
+from dpsweep.trainables.linear_head import clip_factors, row_norms
+from dpsweep.trainables.noisy_gd import HeadRecords
+from dpsweep.trainables.weight_products import LinearProduct, WeightProduct
+
+
+@pytest.mark.parametrize("size", [0, 1, 2047, 2048, 2049, 3 * 2048, 100_000, 5_000_000])
+@pytest.mark.parametrize("kind", ["constant", "normal"])
+def test_row_norms_are_those_in_double_precision(size: int, kind: str) -> None:
+    torch.manual_seed(0)
+    values = torch.full((2, size), 0.1) if kind == "constant" else torch.randn(2, size)
+    norms = row_norms(values)
+    assert norms.dtype == torch.float32
+    torch.testing.assert_close(
+        norms.double(), values.double().norm(dim=1), rtol=2e-6, atol=0, check_dtype=False
+    )
+
+
+def test_norms_that_are_not_finite_stay_so() -> None:
+    values = torch.ones(3, 5000)
+    values[0, 10], values[1, 4999] = torch.inf, torch.nan
+    assert row_norms(values).isfinite().tolist() == [False, False, True]
+    assert not row_norms(torch.full((1, 5000), 1e30)).isfinite().item()
+
+
+def added(sample: torch.Tensor | WeightProduct, size: int) -> float:
+    total = torch.zeros(size)
+    add_clipped([total], [sample], 1.0, clip_factors)
+    return float(total.double().norm())
+
+
+def test_one_example_adds_at_most_c_whatever_its_size() -> None:
+    """Constant entries are the worst for a sum from left to right."""
+    assert added(torch.full((1, 5_000_000), 0.1), 5_000_000) <= 1 + TOLERANCE / 2
+
+
+def test_one_example_of_products_adds_at_most_c() -> None:
+    rows, columns, positions = 1024, 1024, 600  # so many positions that products are formed
+    gradient, inputs = (
+        torch.full((1, positions, rows), 0.1),
+        torch.full((1, positions, columns), 0.37),
+    )
+    sample = LinearProduct(nn.Linear(columns, rows), inputs, gradient)
+    assert not sample._by_positions
+    assert added(sample, rows * columns) <= 1 + TOLERANCE / 2
+
+
+def test_features_of_a_head_have_norms_in_double_precision() -> None:
+    features = torch.full((2, 150_000), 0.1)
+    found = HeadRecords(features, torch.zeros(2, dtype=torch.int64), device="cpu")._norms
+    np.testing.assert_allclose(found.numpy(), features.double().norm(dim=1).numpy(), rtol=2e-6)
