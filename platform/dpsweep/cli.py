@@ -283,7 +283,7 @@ def doctor(
     output: Output = Format.TABLE,
 ) -> None:
     """Check this installation and machine; exit 1 if something is broken."""
-    from dpsweep.doctor import diagnose, feature_stores, shown_bytes
+    from dpsweep.doctor import diagnose, feature_stores, whole_gib
     from dpsweep.results import default_root
 
     folder = root or default_root()
@@ -291,15 +291,15 @@ def doctor(
         raise BadInputError(f"no folder {root}", fix="give the folder that the studies are in")
     if clean:
         stores = feature_stores(folder)
-        removed = [store.clean() for store in stores]
-        kept = [store.num_bytes() for store in stores]
+        removed = [whole_gib(store.clean()) for store in stores]
+        kept = [whole_gib(store.num_bytes()) for store in stores]
         rows = [
-            {"features": str(store.root), "removed_bytes": gone, "kept_bytes": left}
+            {"features": str(store.root), "removed_gib": gone, "kept_gib": left}
             for store, gone, left in zip(stores, removed, kept)
         ]
         print_records(rows, output)
         if any(kept):
-            say(f"{shown_bytes(sum(kept))} are in use and stay")
+            say(f"at most {sum(kept)} GiB are in use and stay")
         return
     findings = diagnose(folder)
     print_records(findings, output)

@@ -116,9 +116,9 @@ def _home() -> dict[str, Any]:
 
 
 def _features(store: FeatureStore, root: Path) -> dict[str, Any]:
-    size, entries = shown_bytes(store.num_bytes()), store.num_entries()
+    size, entries = whole_gib(store.num_bytes()), store.num_entries()
     remedy = f"dpsweep doctor --clean --root {root} removes them" if store.num_bytes() else ""
-    return _row("features", "ok", f"{size} in {store.root}, {entries} files", remedy)
+    return _row("features", "ok", f"at most {size} GiB in {store.root}, {entries} files", remedy)
 
 
 def _package(name: str, *absent: str) -> dict[str, Any]:
@@ -129,13 +129,13 @@ def _package(name: str, *absent: str) -> dict[str, Any]:
         return _row(name, *absent)
 
 
-def shown_bytes(size: int) -> str:
-    """Return a size for people.
+def whole_gib(size: int) -> int:
+    """Return bytes of features in GiB, rounded up: exactly, they would tell how many records.
 
-    >>> shown_bytes(0), shown_bytes(5 * 2**20), shown_bytes(3 * 2**29)
-    ('0.0 MiB', '5.0 MiB', '1.5 GiB')
+    >>> whole_gib(0), whole_gib(5 * 2**20), whole_gib(3 * 2**29)
+    (0, 1, 2)
     """
-    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
+    return -(-size // 2**30)
 
 
 def _fashion_mnist() -> dict[str, Any]:

@@ -170,7 +170,7 @@ def _compute(
     if not missing:
         return
     progress = _Progress(spec.label, data, missing, observer)
-    is_small = progress.total <= _FEW
+    is_small = progress.declared <= _FEW
     for part in missing:
         with store.creating(data, spec, part, progress.on_wait) as creation:
             if creation is not None:
@@ -193,7 +193,6 @@ class _Progress:
     ) -> None:
         self.label, self.observer = label, observer
         self.declared = sum(getattr(data.info, f"num_{part}") for part in parts)
-        self.total = sum(len(data.parts[part][0]) for part in parts)
         self.before = 0
         self._started = self._said = time.monotonic()
 
@@ -203,7 +202,7 @@ class _Progress:
 
     def show(self, done: int) -> None:
         """Hear how many rows of the current part are done."""
-        now, share = time.monotonic(), (self.before + done) / self.total
+        now, share = time.monotonic(), min(1.0, (self.before + done) / max(self.declared, 1))
         if now - self._said < _EVERY_S:
             return
         self._said = now

@@ -199,7 +199,8 @@ def test_prefetched_features_are_found_by_trials(
 def test_few_records_are_not_worth_another_process(
     check: Callable[..., Preflight], data: SweepData
 ) -> None:
-    small = replace(data, parts={**data.parts, "private": data.parts["validation"]})
+    info = replace(data.info, num_private=data.info.num_validation)
+    small = replace(data, info=info, parts={**data.parts, "private": data.parts["validation"]})
     here = Here()
     ready = prefetch(check({}), small, here, Ear())  # type: ignore[arg-type]
     assert here.num_jobs == 0
@@ -255,8 +256,8 @@ def test_progress_is_told_every_few_seconds_in_declared_numbers(
     ear = Ear()
     prefetch(check({}), declared, Here(), ear)  # type: ignore[arg-type]
     assert ear.messages == [
-        "features: identity (group:1): 80% of 2,500 records, 2 s left",
-        "features: identity (group:1): 100% of 2,500 records, 0 s left",
+        "features: identity (group:1): 40% of 2,500 records, 9 s left",
+        "features: identity (group:1): 50% of 2,500 records, 12 s left",
         "features: identity (group:1): 2,500 records computed in 15 s",
     ]
 
@@ -313,15 +314,17 @@ def test_doctor_shows_and_cleans_the_store(
 
     spec = FeatureSpec.of("identity", norm="l2")
     held = FeatureStore(tmp_path / ".features").open(data, spec)
-    size = FeatureStore(tmp_path / ".features").num_bytes()
     run = CliRunner().invoke
     shown = run(app, ["doctor", "--root", str(tmp_path), "-f", "json"])
-    assert f"0.1 MiB in {tmp_path}/.features, 3 files" in shown.output
-    assert "0.1 MiB are in use" in run(app, ["doctor", "--clean", "--root", str(tmp_path)]).output
+    assert f"at most 1 GiB in {tmp_path}/.features, 3 files" in shown.output
+    assert (
+        "at most 1 GiB are in use"
+        in run(app, ["doctor", "--clean", "--root", str(tmp_path)]).output
+    )
     del held
     cleaned = run(app, ["doctor", "--clean", "--root", str(tmp_path)])
     assert cleaned.exit_code == 0
-    assert f"{size}" in cleaned.output
+    assert "removed_gib" in cleaned.output
     assert "in use" not in cleaned.output
     assert FeatureStore(tmp_path / ".features").num_entries() == 0
 
@@ -335,7 +338,7 @@ def test_doctor_knows_the_stores_that_studies_name(data: SweepData, tmp_path: Pa
     FeatureStore(elsewhere).open(data, FeatureSpec.of("identity", norm="l2"))
     assert [store.root for store in feature_stores(root)] == [root / ".features", elsewhere]
     cleaned = CliRunner().invoke(app, ["doctor", "--clean", "--root", str(root), "-f", "json"])
-    assert [row["removed_bytes"] > 0 for row in json.loads(cleaned.output)] == [False, True]
+    assert [row["removed_gib"] > 0 for row in json.loads(cleaned.output)] == [False, True]
     assert FeatureStore(elsewhere).num_entries() == 0
     missing = CliRunner().invoke(app, ["doctor", "--clean", "--root", str(tmp_path / "none")])
     assert isinstance(missing.exception, BadInputError)
