@@ -156,8 +156,16 @@ def is_same_data(block: Any, data: Any) -> bool:
         return False
     if dataset in BUILT_IN:
         return True  # wherever its files are
-    places = [str(peek(section, "path")) for section in (block, data)]
-    return len({Path(place).expanduser().resolve() for place in places}) == 1
+    one, other = (_training_place(str(peek(section, "path"))) for section in (block, data))
+    if one.exists() and other.exists() and one.samefile(other):
+        return True  # by a link
+    return one == other or one in other.parents or other in one.parents
+
+
+def _training_place(path: str) -> Path:
+    """Return the file or folder that training records are read from."""
+    root = Path(path).expanduser().resolve()
+    return root / "train" if (root / "train").is_dir() else root
 
 
 def pretrain_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:

@@ -147,6 +147,35 @@ def test_private_data_are_told_from_other_data(block, data, expected):
     assert is_same_data(block, data) is expected
 
 
+@pytest.mark.parametrize(
+    ("data", "other", "expected"),
+    [
+        ("d", "d/train", True),  # what is read of the first one
+        ("d/train", "d", True),
+        ("d", "d/train/cats", True),
+        ("d", "d/public", False),
+        ("flat", "flat/cats", True),
+        ("d", "flat", False),
+    ],
+)
+def test_a_folder_is_told_by_what_is_read_of_it(tmp_path, data, other, expected):
+    for name in ("d/train/cats", "d/public/cats", "flat/cats"):
+        (tmp_path / name).mkdir(parents=True)
+    raw, block = (
+        {"dataset": "image_folder", "path": str(tmp_path / name)} for name in (data, other)
+    )
+    assert is_same_data(block, raw) is expected
+
+
+def test_a_hard_link_is_the_same_data(tmp_path):
+    (tmp_path / "a.npz").write_bytes(b"1")
+    (tmp_path / "b.npz").hardlink_to(tmp_path / "a.npz")
+    (tmp_path / "c.npz").write_bytes(b"1")
+    raw, link, copy = ({"dataset": "npz", "path": str(tmp_path / f"{n}.npz")} for n in "abc")
+    assert is_same_data(link, raw)
+    assert not is_same_data(copy, raw)
+
+
 def test_the_good_spec_is_good(tmp_path):
     spec = read_spec(write(tmp_path, GOOD))
     preflight(spec)
