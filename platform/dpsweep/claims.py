@@ -24,6 +24,15 @@ FINAL_RUN = "the final run; its configuration was chosen on public records"
 PUBLIC_MODEL = "a model that no private record was used for"
 
 
+def with_caveats(spec: SweepSpec, what: str) -> str:
+    """Say what an epsilon covers: never exact private scores, nor the draw of episodes."""
+    if spec.episodes is not None:
+        what = f"{what}; the draw of its episode is not covered"
+    if spec.data.validation.visibility != "exact":
+        return what
+    return f"{what}; exact private validation scores and choices by them are not covered"
+
+
 class Claims:
     """The privacy statements of a study, by its accounting mode and its ledgers.
 
@@ -122,12 +131,7 @@ class Claims:
         )
 
     def _released(self, what: str) -> str:
-        """Say what an epsilon covers: never exact private scores, nor the draw of episodes."""
-        if self.spec.episodes is not None:
-            what = f"{what}; the draw of its episode is not covered"
-        if self.spec.data.validation.visibility != "exact":
-            return what
-        return f"{what}; exact private validation scores and choices by them are not covered"
+        return with_caveats(self.spec, what)
 
     def study_statement(self) -> PrivacyStatement | None:
         """Return what may be said of the study as a whole, or None where nothing may.

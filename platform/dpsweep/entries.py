@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsweep import __version__
-from dpsweep.claims import FINAL_RUN, PUBLIC_MODEL, SO_FAR, WINNER
+from dpsweep.claims import FINAL_RUN, PUBLIC_MODEL, SO_FAR, WINNER, with_caveats
 from dpsweep.durable import write_atomically
 from dpsweep.errors import NothingWithinBudgetError
 from dpsweep.pretrain import describe_pretraining
@@ -164,19 +164,29 @@ def trial_started(
         "tags": {
             "dp.sampling": sampling,
             "dp.records": task.records,
-            "dp.released": _released(spec, task),
+            "dp.released": released(spec, task),
             "dpsweep.method": task.method,
             **started_from,
         },
     }
 
 
-def _released(spec: SweepSpec, task: TrialTask) -> str:
-    """Say what the epsilon of a trial's run is about."""
-    if task.records == "public":
-        return PUBLIC_MODEL
+def released(spec: SweepSpec, task: TrialTask, state: TrialState | None = None) -> str:
+    """Say what the epsilon of a trial's run is about.
+
+    Args:
+        spec: Of the study.
+        task: The trial.
+        state: How it ended; None: it has not.
+    """
+    mode = spec.privacy.accounting
     alone = "this trial alone; for the study see its own run"
-    return {"select": WINNER, "public": FINAL_RUN}.get(spec.privacy.accounting, alone)
+    what = {"select": WINNER, "public": FINAL_RUN}.get(mode, alone)
+    if task.records == "public":
+        what = PUBLIC_MODEL
+    elif mode != "select" and state is not TrialState.FINISHED:
+        what = SO_FAR
+    return with_caveats(spec, what)
 
 
 def verdict(report: TrialReport, said: Verdict) -> dict[str, Any]:

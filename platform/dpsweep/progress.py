@@ -74,22 +74,24 @@ class ProgressDisplay(Observer):
         if scores:
             choose = max if self._spec.search.mode == "max" else min
             value, trial = choose(scores, key=lambda pair: pair[0])
+            is_whole = trial.state is TrialState.FINISHED
+            what = "one trial alone" if is_whole else "what one trial has spent so far"
             parts.append(
                 f"best {self._spec.search.metric} {value:.4f} (trial {trial.trial}, epsilon "
-                f"{shown_epsilon(trial.epsilon)}: {self._terms(trial.sampling)})"
+                f"{shown_epsilon(trial.epsilon)}: {self._terms(trial.sampling, what)})"
             )
         eta = self._eta(view, moving)
         if eta is not None:
             parts.append(f"ETA {eta}")
         return " | ".join(parts)
 
-    def _terms(self, sampling: str) -> str:
+    def _terms(self, sampling: str, what: str = "one trial alone") -> str:
         """Return what must stand beside an epsilon."""
         privacy = self._spec.privacy
         return (
             f"delta {privacy.delta:g}, {self._spec.privacy_unit}, "
             f"{privacy.neighboring_relation}, {sampling}, {privacy.accountant}, "
-            f"{self._accounting}, one trial alone"
+            f"{self._accounting}, {what}"
         )
 
     def _eta(self, view: StudyView, moving: Sequence[TrialState]) -> str | None:

@@ -209,7 +209,9 @@ def _release(launch: Launch, sealed: Study, winner: int) -> None:
         sealed.last_report(winner), trial=0, epsilon=charge.epsilon, done=True
     )
     state, reason = TrialState.FINISHED, "the best of the selection"
-    study.write_end(report, state, reason, entries.artifacts(study.files, 0))
+    released = entries.released(launch.checked.spec, task, state)
+    artifacts = entries.artifacts(study.files, 0)
+    study.write_end(report, state, reason, released=released, artifacts=artifacts)
     launch.observer.on_view(study.view)
 
 

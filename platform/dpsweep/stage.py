@@ -294,7 +294,10 @@ class Stage:
         may_live = died or bool(report.failure)  # then its process may still hold the ledger
         self.ledger.settle(trial, state.value, died=may_live, at_least=report.charged)
         report = dataclasses.replace(report, epsilon=self._charged_epsilon(trial))
-        self.study.write_end(report, state, reason, entries.artifacts(self.study.files, trial))
+        files = self.study.files
+        released = entries.released(self.spec, files.task(trial), state)
+        artifacts = entries.artifacts(files, trial)
+        self.study.write_end(report, state, reason, released=released, artifacts=artifacts)
         if self._source is None:
             self._ended_early.append((report, state))
         else:

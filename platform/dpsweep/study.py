@@ -300,15 +300,21 @@ class Study:
         self.write("trial_report", **report_payload(report))
 
     def write_end(
-        self, report: TrialReport, state: TrialState, reason: str, artifacts: list[str]
+        self,
+        report: TrialReport,
+        state: TrialState,
+        reason: str,
+        *,
+        released: str,
+        artifacts: list[str],
     ) -> None:
-        """Append a trial's end, with its last report."""
+        """Append a trial's end, with its last report and what its epsilon is about."""
         self.write(
             "trial_ended",
             **report_payload(report),
             state=state.value,
             reason=reason,
-            tags={},
+            tags={"dp.released": released},
             artifacts=artifacts,
         )
 

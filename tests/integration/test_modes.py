@@ -153,6 +153,14 @@ def test_the_log_explains_every_stop(composed):
     stops = {row["trial"]: row for row in result.decisions() if row["verdict"] == "stop"}
     pruned = {t.trial_id for t in result.trials if t.state is TrialState.PRUNED}
     assert set(stops) == pruned
+    told = mlflow_rows(
+        root,
+        "select p.value, r.value from tags p join tags r on r.run_uuid = p.run_uuid "
+        "and r.key = 'dp.released' where p.key = 'dpsweep.trial'",
+    )
+    assert len(told) == len(result.trials)
+    so_far = {int(trial) for trial, what in told if "has spent so far" in what}
+    assert so_far == {t.trial_id for t in result.trials if t.state is not TrialState.FINISHED}
     for trial, row in stops.items():
         assert row["value"] < row["cutoff"]
         assert result.view.trials[trial].reason == row["reason"] != ""

@@ -61,7 +61,7 @@ def written(root: Path, num_finished: int = 2, **changes: Any) -> Any:
         value = 0.9 - 0.1 * number
         report = TrialReport(number, 3, {"validation/accuracy": value}, 2.0, done=True, value=value)
         if number < num_finished:
-            study.write_end(report, TrialState.FINISHED, "", [])
+            study.write_end(report, TrialState.FINISHED, "", released="", artifacts=[])
     study.close()
     return load_sweep("digits", root=root / "studies")
 

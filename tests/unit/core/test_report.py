@@ -369,7 +369,7 @@ def written(tmp_path):
                 epsilon=2.0, done=True, charged=steps, value=value, best_step=steps,
             )  # fmt: skip
             if number < num_finished:
-                journal.write_end(report, TrialState.FINISHED, "", [])
+                journal.write_end(report, TrialState.FINISHED, "", released="", artifacts=[])
         journal.close()
         return name
 
