@@ -20,7 +20,8 @@ from dpsweep.errors import BadInputError, ModelError
 from dpsweep.registry import did_you_mean
 from dpsweep.trainables.data import DatasetInfo
 from dpsweep.trainables.depthwise import is_depthwise
-from dpsweep.trainables.no_dropout import refuse_random, remove_dropout
+from dpsweep.trainables.model_probe import probe
+from dpsweep.trainables.no_dropout import remove_dropout
 from dpsweep.trainables.small_resnet import small_resnet
 from dpsweep.trainables.text_models import TEXT, build_text
 from dpsweep.trainables.weights import PUBLISHED
@@ -91,7 +92,7 @@ def build_model(
         convs = (module for module in model.modules() if isinstance(module, nn.Conv2d))
         if any(is_depthwise(conv) for conv in convs):  # they are slow with channels first
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        _probe(model, name, info)
+        probe(model, name, info)
     return model
 
 
@@ -432,43 +433,6 @@ def _group_norm(old: _BatchNorm) -> nn.Module:
         if isinstance(getattr(old, part, None), nn.Module)
     ]
     return nn.Sequential(new, *rest) if rest else new
-
-
-def _probe(model: nn.Module, name: str, info: DatasetInfo) -> None:
-    """Run two random examples: shapes must fit, none may influence the other, nothing is drawn.
-
-    This finds what no list of layer types can: any class that mixes the examples of a batch, or
-    keeps statistics of them in its state.
-    """
-    buffers = {key: value.clone() for key, value in model.named_buffers()}
-    inputs = torch.randn(2, *info.input_shape, requires_grad=True)
-    try:
-        logits = model(inputs)
-    except (RuntimeError, ValueError, AssertionError, IndexError) as error:
-        shape = "x".join(map(str, info.input_shape))
-        raise ModelError(
-            f"{name} fails on {shape} records: {error}",
-            fix="use another model, or larger images (model.image_size)",
-        ) from error
-    if not isinstance(logits, torch.Tensor) or logits.shape != (2, info.num_classes):
-        raise ModelError(f"{name} does not return one logit per class", fix="use another model")
-    refuse_random(model, inputs)
-    (gradient,) = torch.autograd.grad(logits[0].square().sum(), inputs)
-    if bool(gradient[1].any()):
-        raise ModelError(
-            f"{name} mixes the examples of a batch: one example's output depends on another",
-            because="then no example has a gradient of its own to clip",
-            fix="use a model whose layers treat every example alone",
-        )
-    for key, value in model.named_buffers():
-        if not torch.equal(value, buffers[key]):
-            raise ModelError(
-                f"{name} keeps statistics of its inputs: buffer {key}",
-                because="they would be released with the model, without noise",
-                fix="use a model whose buffers stay as they are",
-            )
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise ModelError(f"{name} has nothing to train with this model.norm")
 
 
 def device_summary() -> str:

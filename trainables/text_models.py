@@ -225,7 +225,7 @@ def _with_positions(parts: dict[str, nn.Module], name: str, info: DatasetInfo) -
     if "position_ids" not in inspect.signature(network.forward).parameters:
         return plain
     given = _graph(parts, info, gives_positions=True).eval()
-    ids, _ = _examples(info)
+    ids = _examples(info)[0]
     with torch.no_grad():
         wanted = _run(plain, ids, name, info)
         try:
@@ -271,15 +271,19 @@ def _graph(
     return model
 
 
-def _examples(info: DatasetInfo) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return two batches of two random records; only the second record differs."""
+def _examples(info: DatasetInfo) -> tuple[torch.Tensor, ...]:
+    """Return batches of two random records; only the second record differs.
+
+    It is padded by a token, by half, and not at all.
+    """
     assert info.text is not None
     generator = torch.Generator().manual_seed(0)
-    length = info.input_shape[0]
-    ids = torch.randint(0, info.text.vocabulary_size, (3, length), generator=generator)
-    ids[:2, -1] = info.text.pad_id
-    ids[2, length // 2 :] = info.text.pad_id
-    return ids[[0, 1]], ids[[0, 2]]
+    length, pad = info.input_shape[0], info.text.pad_id
+    ids = torch.randint(0, info.text.vocabulary_size, (4, length), generator=generator)
+    ids[:2, -1] = pad
+    ids[2, length // 2 :] = pad
+    ids[3, ids[3] == pad] = (pad + 1) % info.text.vocabulary_size
+    return tuple(ids[[0, other]] for other in (1, 2, 3))
 
 
 def _run(model: nn.Module, ids: torch.Tensor, name: str, info: DatasetInfo) -> torch.Tensor:
@@ -325,13 +329,15 @@ def _probe(model: nn.Module, name: str, info: DatasetInfo) -> None:
     """Run random records: shapes must fit, and none may influence another's output.
 
     One record of a batch is exchanged; the other's logits must stay as they are, up to rounding,
-    as a batch without padding may take another kernel.
+    as a batch without padding may take another kernel. It is tried as well, for every place has
+    to be there.
     """
     buffers = {key: value.clone() for key, value in model.named_buffers()}
     model.train()
     with torch.no_grad():
-        first, second = (_run(model, ids, name, info)[0] for ids in _examples(info))
-    if not torch.allclose(first, second, rtol=1e-4, atol=1e-5):
+        first, *others = (_run(model, ids, name, info)[0] for ids in _examples(info))
+        _run(model, _examples(info)[-1][[1, 1]], name, info)
+    if not all(torch.allclose(first, other, rtol=1e-4, atol=1e-5) for other in others):
         raise ModelError(
             f"{name} mixes the records of a batch: one record's output depends on another",
             because="then no record has a gradient of its own to clip",

@@ -91,16 +91,48 @@ def test_frozen_is_a_fixed_affine_map() -> None:
     assert not any(p.requires_grad for m in frozen for p in m.parameters())
 
 
-def test_a_layer_that_mixes_examples_is_found_whatever_its_class(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Centre(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x - x.mean(dim=0, keepdim=True)
+class _Centred(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x - x.mean(dim=0, keepdim=True)
 
-    build = lambda name, info: nn.Sequential(nn.Flatten(), Centre(), nn.Linear(4, 10))  # noqa: E731
+
+class _Following(nn.Module):
+    """The second example takes from the first, which takes nothing."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.cat([torch.zeros_like(x[:1]), x[:-1]])
+
+
+class _Scaled(nn.Module):
+    """By the largest entry of the batch, of which gradients know nothing."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x / x.detach().abs().max()
+
+
+@pytest.mark.parametrize("layer", [_Centred, _Following, _Scaled])
+def test_a_layer_that_mixes_examples_is_found_whatever_its_class(
+    monkeypatch: pytest.MonkeyPatch, layer: type[nn.Module]
+) -> None:
+    build = lambda name, info: nn.Sequential(nn.Flatten(), layer(), nn.Linear(4, 10))  # noqa: E731
     monkeypatch.setattr("dpsweep.trainables.models._build", build)
     with pytest.raises(ModelError, match="mixes the examples"):
+        build_model("linear", info_of((4,)), seed=0)
+
+
+def test_a_layer_that_changes_its_weights_when_it_is_run_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Normed(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                self.weight.div_(self.weight.norm())
+            return super().forward(x)
+
+    monkeypatch.setattr(
+        "dpsweep.trainables.models._build", lambda name, info: nn.Sequential(Normed(4, 10))
+    )
+    with pytest.raises(ModelError, match="changes its own weights"):
         build_model("linear", info_of((4,)), seed=0)
 
 

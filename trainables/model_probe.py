@@ -1,0 +1,78 @@
+"""What a network has to be like for its examples to be clipped one by one: tried, not looked up."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from dpsweep.errors import ModelError
+from dpsweep.trainables.data import DatasetInfo
+from dpsweep.trainables.no_dropout import refuse_random
+
+
+def probe(model: nn.Module, name: str, info: DatasetInfo) -> None:
+    """Run two random examples: shapes must fit, none may influence the other, nothing is drawn.
+
+    This finds what no list of layer types can: any class that mixes the examples of a batch, or
+    keeps statistics of them in its state.
+
+    Args:
+        model: A classifier of images or features, in the mode that it is trained in.
+        name: What it is called in errors.
+        info: Shape of the records, number of classes.
+    Raises:
+        ModelError: It cannot be trained privately, or not at all.
+    """
+    buffers = {key: value.clone() for key, value in model.named_buffers()}
+    versions = [parameter._version for parameter in model.parameters()]
+    inputs = torch.randn(2, *info.input_shape, requires_grad=True)
+    try:
+        logits = model(inputs)
+    except (RuntimeError, ValueError, AssertionError, IndexError) as error:
+        shape = "x".join(map(str, info.input_shape))
+        raise ModelError(
+            f"{name} fails on {shape} records: {error}",
+            fix="use another model, or larger images (model.image_size)",
+        ) from error
+    if not isinstance(logits, torch.Tensor) or logits.shape != (2, info.num_classes):
+        raise ModelError(f"{name} does not return one logit per class", fix="use another model")
+    if [parameter._version for parameter in model.parameters()] != versions:
+        raise ModelError(
+            f"{name} changes its own weights when it is run",
+            because="what its inputs do to them would be released without noise",
+            fix="use a model whose weights change by training alone",
+        )
+    refuse_random(model, inputs)
+    if _mixes(model, inputs, logits):
+        raise ModelError(
+            f"{name} mixes the examples of a batch: one example's output depends on another",
+            because="then no example has a gradient of its own to clip",
+            fix="use a model whose layers treat every example alone",
+        )
+    for key, value in model.named_buffers():
+        if not torch.equal(value, buffers[key]):
+            raise ModelError(
+                f"{name} keeps statistics of its inputs: buffer {key}",
+                because="they would be released with the model, without noise",
+                fix="use a model whose buffers stay as they are",
+            )
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ModelError(f"{name} has nothing to train with this model.norm")
+
+
+def _mixes(model: nn.Module, inputs: torch.Tensor, logits: torch.Tensor) -> bool:
+    """Say whether one of two examples has a part in the logits of the other.
+
+    By gradients either way, and by a much larger and a much smaller other example: what is kept
+    out of gradients, such as a scale taken over the batch, shows there alone.
+    """
+    for row in range(2):
+        (gradient,) = torch.autograd.grad(logits[row].square().sum(), inputs, retain_graph=True)
+        if bool(gradient[1 - row].any()):
+            return True
+    with torch.no_grad():
+        for scale in (0.01, 100.0):
+            others = torch.stack([inputs[0], scale * inputs[1]])
+            if not torch.allclose(model(others)[0], logits[0], rtol=1e-3, atol=1e-4):
+                return True
+    return False
