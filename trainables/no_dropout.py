@@ -7,9 +7,13 @@ gradients: the sum would change by more than C, which is all that the noise is c
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpsweep.errors import ModelError
 
@@ -43,21 +47,41 @@ def refuse_random(model: nn.Module, records: torch.Tensor) -> None:
         model: Any network.
         records: What it takes, on its device; their values do not matter.
     Raises:
-        ModelError: torch's generator has moved.
+        ModelError: It calls an operator of torch that does.
     """
     devices = [records.device] if records.is_cuda else []
-    with torch.no_grad(), torch.random.fork_rng(devices=devices):
-        before = _state(devices)
+    with torch.no_grad(), torch.random.fork_rng(devices=devices), _Draws() as draws:
         model(records)
-        if not torch.equal(before, _state(devices)):
-            raise ModelError(
-                "this network draws random numbers for each batch, as dropout does",
-                because="the draws for one example would depend on which others are in the batch, "
-                "and the noise does not cover that",
-                fix="use a network without dropout or stochastic depth",
-            )
+    if draws.found:
+        raise ModelError(
+            f"this network draws random numbers for each batch, by {draws.found[0]}",
+            because="as in dropout, the draws for one example would depend on which others are in "
+            "the batch, and the noise does not cover that",
+            fix="use a network without dropout or stochastic depth",
+        )
 
 
-def _state(devices: list[torch.device]) -> torch.Tensor:
-    states = [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)]
-    return torch.cat(states)
+class _Draws(TorchDispatchMode):
+    """Notes the operators of this thread that draw; torch's generator belongs to all threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(
+        self,
+        func: torch._ops.OpOverload,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            given = dict(zip((argument.name for argument in func._schema.arguments), args))
+            given |= kwargs or {}
+            rates = [
+                given[name] for name in ("p", "dropout_p") if isinstance(given.get(name), float)
+            ]
+            # Attention is tagged as drawing, and draws where it has a rate of dropout.
+            if any(rates) or not (rates or "attention" in func.name()):
+                self.found.append(func.name())
+        return func(*args, **(kwargs or {}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -53,6 +54,39 @@ def test_every_engine_refuses_a_network_that_draws(
     with pytest.raises(ModelError, match="draws random numbers"):
         engine(model, 4).clipped_gradient_sum(x, y, np.arange(4), C)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_attention_draws_where_it_has_a_rate() -> None:
+    class Attention(nn.Module):
+        rate = 0.0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            attend = nn.functional.scaled_dot_product_attention
+            return attend(x, x, x, dropout_p=self.rate)
+
+    model = Attention()
+    refuse_random(model, torch.randn(2, 1, 4, 8))
+    model.rate = 0.1
+    with pytest.raises(ModelError, match="draws random numbers"):
+        refuse_random(model, torch.randn(2, 1, 4, 8))
+
+
+def test_draws_of_other_threads_do_not_count() -> None:
+    """Eight trials at once may share a process, and torch's generator with it."""
+    is_over = threading.Event()
+
+    def draw() -> None:
+        while not is_over.is_set():
+            torch.rand(10)
+
+    other = threading.Thread(target=draw)
+    other.start()
+    try:
+        for _ in range(100):
+            refuse_random(nn.Linear(8, 5), torch.zeros(2, 8))
+    finally:
+        is_over.set()
+        other.join()
 
 
 def test_what_does_not_draw_is_not_refused() -> None:
