@@ -305,6 +305,8 @@ def _probe(model: nn.Module, settings: Mapping[str, Any], info: DatasetInfo) -> 
     """Run two random images: one vector each, and none may depend on the other image."""
     import torch
 
+    from dpsweep.trainables.model_probe import mixes
+
     name = f"{settings['model']} at {settings['image_size']} pixels"
     before = {key: value.clone() for key, value in model.named_buffers()}
     images = torch.rand(
@@ -319,9 +321,9 @@ def _probe(model: nn.Module, settings: Mapping[str, Any], info: DatasetInfo) -> 
         ) from error
     if not isinstance(features, torch.Tensor) or features.ndim != 2 or len(features) != 2:
         raise ModelError(f"{name} does not give one vector per image", fix="use another network")
-    (gradient,) = torch.autograd.grad(features[0].square().sum(), images)
+    is_mixed = mixes(model, images, features)
     changed = [k for k, value in model.named_buffers() if not torch.equal(value, before[k])]
-    if bool(gradient[1].any()) or changed:
+    if is_mixed or changed:
         raise ModelError(
             f"{name} mixes the images of a batch: features of one depend on another",
             because=f"it keeps statistics in {changed[0]}" if changed else None,

@@ -43,7 +43,7 @@ def probe(model: nn.Module, name: str, info: DatasetInfo) -> None:
             fix="use a model whose weights change by training alone",
         )
     refuse_random(model, inputs)
-    if _mixes(model, inputs, logits):
+    if mixes(model, inputs, logits):
         raise ModelError(
             f"{name} mixes the examples of a batch: one example's output depends on another",
             because="then no example has a gradient of its own to clip",
@@ -60,19 +60,24 @@ def probe(model: nn.Module, name: str, info: DatasetInfo) -> None:
         raise ModelError(f"{name} has nothing to train with this model.norm")
 
 
-def _mixes(model: nn.Module, inputs: torch.Tensor, logits: torch.Tensor) -> bool:
-    """Say whether one of two examples has a part in the logits of the other.
+def mixes(model: nn.Module, inputs: torch.Tensor, outputs: torch.Tensor) -> bool:
+    """Say whether one of two examples has a part in the output of the other.
 
     By gradients either way, and by a much larger and a much smaller other example: what is kept
     out of gradients, such as a scale taken over the batch, shows there alone.
+
+    Args:
+        model: Any network.
+        inputs: Two examples, float32, that require gradients.
+        outputs: What the network makes of them, (2, ...).
     """
     for row in range(2):
-        (gradient,) = torch.autograd.grad(logits[row].square().sum(), inputs, retain_graph=True)
+        (gradient,) = torch.autograd.grad(outputs[row].square().sum(), inputs, retain_graph=True)
         if bool(gradient[1 - row].any()):
             return True
     with torch.no_grad():
         for scale in (0.01, 100.0):
             others = torch.stack([inputs[0], scale * inputs[1]])
-            if not torch.allclose(model(others)[0], logits[0], rtol=1e-3, atol=1e-4):
+            if not torch.allclose(model(others)[0], outputs[0], rtol=1e-3, atol=1e-4):
                 return True
     return False
