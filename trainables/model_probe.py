@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import nn
 
@@ -49,6 +51,21 @@ def probe(model: nn.Module, name: str, info: DatasetInfo) -> None:
             because="then no example has a gradient of its own to clip",
             fix="use a model whose layers treat every example alone",
         )
+    refuse_statistics(model, name, buffers)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ModelError(f"{name} has nothing to train with this model.norm")
+
+
+def refuse_statistics(model: nn.Module, name: str, buffers: Mapping[str, torch.Tensor]) -> None:
+    """Check that what a network has been run on has left its buffers as they were.
+
+    Args:
+        model: Any network.
+        name: What it is called in errors.
+        buffers: Copies from before, by name.
+    Raises:
+        ModelError: One has changed.
+    """
     for key, value in model.named_buffers():
         if not torch.equal(value, buffers[key]):
             raise ModelError(
@@ -56,8 +73,6 @@ def probe(model: nn.Module, name: str, info: DatasetInfo) -> None:
                 because="they would be released with the model, without noise",
                 fix="use a model whose buffers stay as they are",
             )
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise ModelError(f"{name} has nothing to train with this model.norm")
 
 
 def mixes(model: nn.Module, inputs: torch.Tensor, outputs: torch.Tensor) -> bool:

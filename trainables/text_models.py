@@ -21,6 +21,7 @@ import torch
 from torch import fx, nn
 
 from dpsweep.errors import BadInputError, ModelError
+from dpsweep.trainables.model_probe import refuse_statistics
 from dpsweep.trainables.no_dropout import refuse_random, remove_dropout
 
 if TYPE_CHECKING:
@@ -334,22 +335,17 @@ def _probe(model: nn.Module, name: str, info: DatasetInfo) -> None:
     """
     buffers = {key: value.clone() for key, value in model.named_buffers()}
     model.train()
+    batches = _examples(info)
     with torch.no_grad():
-        first, *others = (_run(model, ids, name, info)[0] for ids in _examples(info))
-        _run(model, _examples(info)[-1][[1, 1]], name, info)
+        first, *others = (_run(model, ids, name, info)[0] for ids in batches)
+        _run(model, batches[-1][[1, 1]], name, info)
     if not all(torch.allclose(first, other, rtol=1e-4, atol=1e-5) for other in others):
         raise ModelError(
             f"{name} mixes the records of a batch: one record's output depends on another",
             because="then no record has a gradient of its own to clip",
             fix="use a network whose layers treat every record alone",
         )
-    refuse_random(model, _examples(info)[0])
+    refuse_random(model, batches[0])
     if info.task == "causal_lm":
         _probe_order(model, name, info)
-    for key, value in model.named_buffers():
-        if not torch.equal(value, buffers[key]):
-            raise ModelError(
-                f"{name} keeps statistics of its inputs: buffer {key}",
-                because="they would be released with the model, without noise",
-                fix="use a network whose buffers stay as they are",
-            )
+    refuse_statistics(model, name, buffers)
