@@ -139,8 +139,10 @@ class Claims:
         Guarantees:
             ``composed``: the declared ``privacy.study_epsilon``, whatever was spent of it; it
             covers all that the study releases. ``select``: the winner's configuration, score and
-            model, and nothing else. ``public``: the one final run, once it has begun. A study whose
-            preconditions were broken says nothing any more.
+            model, and nothing else. ``public``: the one final run, once it has begun; until it
+            has finished, at the declared ``privacy.trial_epsilon``, whatever was spent of it, for
+            whoever stops it may have seen its scores. A study whose preconditions were broken says
+            nothing any more.
         """
         mode, privacy = self.accounting, self.spec.privacy
         if mode == "composed" and privacy.study_epsilon is not None:
@@ -159,8 +161,18 @@ class Claims:
         if mode == "public":
             for view in self.view.trials.values():
                 if self.is_final(view):
-                    return self.trial_statement(view)
+                    return self._final_statement(view)
         return None
+
+    def _final_statement(self, view: TrialView) -> PrivacyStatement:
+        """Return what the final run of a public search costs: before its end, all that it may."""
+        if view.state is TrialState.FINISHED:
+            return self.trial_statement(view)
+        return self._statement(
+            self.spec.privacy.trial_epsilon,
+            sampling=self.files.task(view.trial).full_plan.sampling,
+            released=FINAL_RUN,
+        )
 
     def is_final(self, trial: TrialView) -> bool:
         """Say whether a trial is the private run at the end of a public search."""

@@ -149,7 +149,7 @@ def trial_started(
         plan |= {"noise_multiplier": sigmas[0], "noise_multiplier_end": sigmas[-1]}
     if rates:
         plan["sample_rate"] = rates[0]
-    hparams = {key: value for key, value in task.hparams.items() if value is not None}
+    hparams = _told(task)
     started_from = {}
     if task.inherited:
         started_from["dp.inherited_events"] = str(len(task.inherited))
@@ -168,6 +168,17 @@ def trial_started(
             "dpsweep.method": task.method,
             **started_from,
         },
+    }
+
+
+def _told(task: TrialTask) -> dict[str, Any]:
+    """Return the hyperparameters of a trial; of nulls those for which a default stands in."""
+    declared = TRAINABLES[task.method].hyperparameters
+    otherwise_set = {parameter.name for parameter in declared if parameter.default is not None}
+    return {
+        name: value
+        for name, value in task.hparams.items()
+        if value is not None or name in otherwise_set
     }
 
 

@@ -194,7 +194,8 @@ def run_public(launch: Launch) -> Ending:
         if winner is None:
             return Ending("finished", "no trial of the public search has finished")
         number = max(study.view.trials) + 1
-        task = launch.checked.admit(number, winner.hparams)
+        frozen = study.files.task(winner.trial)
+        task = launch.checked.admit(number, {"method": frozen.method, **frozen.hparams})
         observer.on_message(
             f"the configuration of trial {winner.trial} is frozen; trial {number} runs it once on "
             "the private records"
