@@ -29,6 +29,7 @@ from dpsweep.trial import TrialReport, TrialState
 
 SEALED = "sealed"
 _RAY_PREFIX, _RAY_NOTE = "dpsweep-", "ray-directory"
+_UNPLANNED = "a trial of the selection was not run as planned"
 
 
 @contextmanager
@@ -112,6 +113,7 @@ def run_selection(launch: Launch) -> Ending:
         )
         running = [t.trial for t in sealed.view.trials.values() if t.state is TrialState.RUNNING]
         source = _Draws(launch, stage, num_trials, [sealed.files.task(n) for n in running])
+        _hand_on_downgrade(launch, sealed)  # of a launch that was killed
         try:
             state = stage.execute(source, launch.target)
         except SweepError:
@@ -122,10 +124,12 @@ def run_selection(launch: Launch) -> Ending:
                 "a sealed trial violated its ledger; nothing is released",
                 fix="do not trust this study before the cause is known",
             ) from None
+        finally:
+            _hand_on_downgrade(launch, sealed)
         if state != "finished":
             return Ending(state)
-        if sealed.view.downgraded or sealed.view.count(TrialState.PRUNED):
-            give_up_claim(study, launch.ledger, "a trial of the selection was not run as planned")
+        if sealed.view.count(TrialState.PRUNED):
+            give_up_claim(study, launch.ledger, _UNPLANNED)
         winner = sealed.view.best(maximize=spec.search.mode == "max")
         if winner is not None:
             _release(launch, sealed, winner.trial)
@@ -133,6 +137,12 @@ def run_selection(launch: Launch) -> Ending:
         ledger.close()
         sealed.close()
     return Ending("finished", "the winner is released" if winner else "there is no winner")
+
+
+def _hand_on_downgrade(launch: Launch, sealed: Study) -> None:
+    """Give up the study's claim if a sealed trial broke it; the trial's own words stay sealed."""
+    if sealed.view.downgraded and not launch.ledger.downgraded:
+        give_up_claim(launch.study, launch.ledger, _UNPLANNED)
 
 
 class _Draws:
