@@ -333,6 +333,22 @@ class Preflight:
         data = self.spec.data
         return data.dataset if data.path is None else f"{data.dataset}:{Path(data.path).resolve()}"
 
+    @property
+    def dataset_parts(self) -> dict[str, Any]:
+        """What decides which records are private, in a dataset ledger: keys and their values."""
+        data, pretrain = self.spec.data, self.spec.pretrain
+        declared = {
+            "data.num_records": data.num_records,
+            "data.classes": data.classes,
+            "data.validation.fraction": data.validation.fraction,
+            "data.validation.visibility": data.validation.visibility,
+            "data.test.fraction": data.test.fraction,
+            "data.test.visibility": data.test.visibility,
+            "data.public.fraction": data.public.fraction,
+            "pretrain.classes": None if pretrain is None else pretrain.classes,
+        }
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in declared.items()}
+
     def check_dataset_budget(self, selection: SelectionCharge | None) -> None:
         """Refuse a new study that the dataset's budget does not allow, before it is created.
 
@@ -345,6 +361,7 @@ class Preflight:
             check_dataset_budget(
                 Path(privacy.dataset_ledger),
                 dataset=self.dataset_name,
+                parts=self.dataset_parts,
                 epsilon=self.declared_epsilon(selection),
                 delta=privacy.delta,
                 cap_epsilon=privacy.dataset_epsilon,

@@ -172,7 +172,9 @@ def _commit(
         DatasetLedger(privacy.dataset_ledger).reserve(
             ledger.study_id,
             spec.name,
+            directory=Path(spec.storage.path, spec.name).resolve(),
             dataset=checked.dataset_name,
+            parts=checked.dataset_parts,
             accounting=privacy.accounting,
             epsilon=checked.declared_epsilon(selection),
             delta=privacy.delta,

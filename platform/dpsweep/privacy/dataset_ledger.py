@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ class StudyCharge:
     Attributes:
         study_id: Random name of the study; a study that is deleted and run again has another.
         name: Its name, for people.
+        directory: Where it was first launched.
         accounting: Its accounting mode.
         epsilon: Declared for the whole study.
         delta: Of that epsilon.
@@ -35,6 +36,7 @@ class StudyCharge:
 
     study_id: str
     name: str
+    directory: str
     accounting: str
     epsilon: float
     delta: float
@@ -46,6 +48,7 @@ class DatasetAccount:
 
     Attributes:
         dataset: Declared name of the dataset, or None: the file is not there yet.
+        parts: What all its studies declare of the records: which are public, which are shown.
         cap_epsilon: Largest epsilon of all studies together, or None.
         cap_delta: Largest delta of all studies together, or None.
         epsilon: Sum of the studies' epsilons.
@@ -55,6 +58,7 @@ class DatasetAccount:
     """
 
     dataset: str | None = None
+    parts: Mapping[str, Any] = field(default_factory=dict)
     cap_epsilon: float | None = None
     cap_delta: float | None = None
     epsilon: float = 0.0
@@ -76,6 +80,7 @@ def check_dataset_budget(
     path: Path | str,
     *,
     dataset: str,
+    parts: Mapping[str, Any],
     epsilon: float,
     delta: float,
     cap_epsilon: float | None = None,
@@ -85,9 +90,11 @@ def check_dataset_budget(
 
     Raises:
         DatasetBudgetError: The study does not fit.
-        BadInputError: The file is about another dataset, or has other caps or none.
+        BadInputError: The file is about another dataset or other parts of it, or has other caps or
+            none.
     """
     account = read_dataset_ledger(path)
+    _refuse_other_records(Path(path), account, dataset, parts)
     caps = _caps(Path(path), account, dataset, cap_epsilon, cap_delta)
     _refuse_over_cap(Path(path), account, caps, epsilon, delta)
 
@@ -100,11 +107,14 @@ class DatasetLedger:
         nothing is ever given back: deleting a study or running it again lowers nothing. Epsilons
         and deltas add up (basic composition, which holds for studies that were chosen after
         looking at the results of earlier ones), so while ``reserve`` succeeds, all studies
-        together are (cap_epsilon, cap_delta)-DP with respect to the dataset. Sums are exact in
-        decimal notation.
+        together are (cap_epsilon, cap_delta)-DP with respect to the records that they all declare
+        private: every study must declare the same parts, for what one shows for free has no
+        epsilon in another. Sums are exact in decimal notation.
 
-        Not covered: studies on the same records that do not name this file, and a file that is
-        deleted or replaced by an older copy.
+        Not covered: studies on the same records that do not name this file; records that are
+        changed or reordered under the same name; a file that is deleted or replaced by an older
+        copy; and a study's directory that is replaced by an older copy, or copied to the same path
+        on another machine.
 
     Args:
         path: JSON lines; made on first use.
@@ -118,7 +128,9 @@ class DatasetLedger:
         study_id: str,
         name: str,
         *,
+        directory: Path | str,
         dataset: str,
+        parts: Mapping[str, Any],
         accounting: str,
         epsilon: float,
         delta: float,
@@ -130,7 +142,11 @@ class DatasetLedger:
         Args:
             study_id: Random name of the study.
             name: Its name, for people.
+            directory: The study's own, resolved: a copy elsewhere has the same ``study_id``, and
+                would spend the study's budget a second time.
             dataset: Declared name of the dataset.
+            parts: What decides which of its records are public, and whose scores are shown: keys
+                of a spec with their values, as JSON has them.
             accounting: Accounting mode of the study.
             epsilon: Declared for the whole study; infinite fits under no cap.
             delta: Of that epsilon.
@@ -138,12 +154,14 @@ class DatasetLedger:
             cap_delta: Needed on first use of the file; later the same or None.
         Raises:
             DatasetBudgetError: The study does not fit, or the sum is no bound any more.
-            BadInputError: The file is about another dataset, has other caps or none, cannot be
-                written, or has charged this study another amount.
+            BadInputError: The file is about another dataset or other parts of it, has other caps
+                or none, cannot be written, or has charged this study another amount or from
+                another directory.
             LockedError: Another process has held the file for half a minute.
         """
         with self._open() as log:
             account = _account_of(log.records)
+            _refuse_other_records(self.path, account, dataset, parts)
             caps = _caps(self.path, account, dataset, cap_epsilon, cap_delta)
             known = next((s for s in account.studies if s.study_id == study_id), None)
             if known is not None and account.broken is None:
@@ -154,16 +172,26 @@ class DatasetLedger:
                         f"delta={delta:g}",
                         fix="undo the change, or start a new study under another name",
                     )
+                if known.directory != str(directory):
+                    raise BadInputError(
+                        f"study {name!r} was charged to {self.path} in {known.directory}, and this "
+                        f"is {directory}",
+                        because="a copy would spend the study's budget again",
+                        fix="move the directory back, or start a new study under another name",
+                    )
                 return
             _refuse_over_cap(self.path, account, caps, epsilon, delta)
             if account.dataset is None:
-                first = {"dataset": dataset, "cap_epsilon": caps[0], "cap_delta": caps[1]}
-                log.append({"kind": "dataset", **first})
+                first = {"dataset": dataset, "parts": dict(parts)}
+                log.append(
+                    {"kind": "dataset", **first, "cap_epsilon": caps[0], "cap_delta": caps[1]}
+                )
             log.append(
                 {
                     "kind": "study",
                     "study_id": study_id,
                     "name": name,
+                    "directory": str(directory),
                     "accounting": accounting,
                     "epsilon": epsilon,
                     "delta": delta,
@@ -201,9 +229,10 @@ def _account_of(records: Iterable[Mapping[str, Any]]) -> DatasetAccount:
     studies: list[StudyCharge] = []
     for record in records:
         if record["kind"] == "dataset":
-            facts |= {key: record[key] for key in ("dataset", "cap_epsilon", "cap_delta")}
+            keys = ("dataset", "parts", "cap_epsilon", "cap_delta")
+            facts |= {key: record[key] for key in keys}
         elif record["kind"] == "study":
-            keys = ("study_id", "name", "accounting", "epsilon", "delta")
+            keys = ("study_id", "name", "directory", "accounting", "epsilon", "delta")
             studies.append(StudyCharge(**{key: record[key] for key in keys}))
         elif record["kind"] == "broken" and "broken" not in facts:
             names = {study.study_id: study.name for study in studies}
@@ -220,6 +249,33 @@ def _account_of(records: Iterable[Mapping[str, Any]]) -> DatasetAccount:
 def _sum(values: Iterable[float]) -> Decimal:
     """Add numbers as they are written: three times 0.1 is 0.3."""
     return sum((Decimal(repr(float(value))) for value in values), Decimal(0))
+
+
+def _refuse_other_records(
+    path: Path, account: DatasetAccount, dataset: str, parts: Mapping[str, Any]
+) -> None:
+    """Refuse a study of another dataset, or one for which other records of it are private."""
+    if account.dataset is None:
+        return
+    if account.dataset != dataset:
+        raise BadInputError(
+            f"{path} is the ledger of dataset {account.dataset!r}, not of {dataset!r}",
+            fix="give each dataset a ledger of its own",
+        )
+    names = [*account.parts, *(name for name in parts if name not in account.parts)]
+    differ = [name for name in names if account.parts.get(name) != parts.get(name)]
+    if differ:
+        known = ", ".join(f"{name}: {_yaml(account.parts.get(name))}" for name in differ)
+        raise BadInputError(
+            f"this study would have other records private than those in {path}, where {known}",
+            because="what one study shows of a record for free has no epsilon in another one",
+            fix="declare the same; with a ledger of its own nothing holds for both together",
+        )
+
+
+def _yaml(value: Any) -> str:
+    """Return a value as people write it in a spec."""
+    return "null" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _caps(
@@ -239,11 +295,6 @@ def _caps(
             )
         epsilon = _validate.positive("dataset_epsilon", cap_epsilon)
         return epsilon, _validate.in_unit_interval("dataset_delta", cap_delta)
-    if account.dataset != dataset:
-        raise BadInputError(
-            f"{path} is the ledger of dataset {account.dataset!r}, not of {dataset!r}",
-            fix="give each dataset a ledger of its own",
-        )
     for key, asked, holds in (
         ("dataset_epsilon", cap_epsilon, account.cap_epsilon),
         ("dataset_delta", cap_delta, account.cap_delta),

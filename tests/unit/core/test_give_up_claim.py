@@ -17,8 +17,8 @@ from dpsweep.privacy.dataset_ledger import DatasetLedger, read_dataset_ledger
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "digits.budget"
     DatasetLedger(path).reserve(
-        "id", "study", dataset="digits", accounting="composed", epsilon=1.0, delta=1e-5,
-        cap_epsilon=9.0, cap_delta=1e-4,
+        "id", "study", directory=tmp_path, dataset="digits", parts={}, accounting="composed",
+        epsilon=1.0, delta=1e-5, cap_epsilon=9.0, cap_delta=1e-4,
     )  # fmt: skip
     return path
 

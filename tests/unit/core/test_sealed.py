@@ -37,8 +37,9 @@ class Selecting:
         charge = self.checked.choose_selection()
         self.ledger.charge_selection(charge.selection, charge.curve, charge.epsilon, 1e-5)
         DatasetLedger(self.budget).reserve(
-            self.ledger.study_id, self.spec.name, dataset="digits", accounting="select",
-            epsilon=charge.epsilon, delta=1e-5, cap_epsilon=50.0, cap_delta=1e-4,
+            self.ledger.study_id, self.spec.name, directory=root, dataset="digits", parts={},
+            accounting="select", epsilon=charge.epsilon, delta=1e-5, cap_epsilon=50.0,
+            cap_delta=1e-4,
         )  # fmt: skip
         fifo = POLICIES["fifo"].from_spec(self.spec.scheduler, metric="", maximize=True)
         self.launch = SimpleNamespace(

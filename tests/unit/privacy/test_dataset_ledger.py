@@ -22,13 +22,20 @@ from dpsweep.privacy.dataset_ledger import (
 )
 
 CAPS = {"cap_epsilon": 8.0, "cap_delta": 1e-4}
+PARTS = {"data.classes": None, "data.public.fraction": 0.2}
 
 
 def charge(path, study_id, epsilon=2.0, delta=1e-5, **options):
     DatasetLedger(path).reserve(
         study_id,
         f"study-{study_id}",
-        **{"dataset": "digits", "accounting": "composed", **options},
+        **{
+            "directory": f"studies/{study_id}",
+            "dataset": "digits",
+            "parts": PARTS,
+            "accounting": "composed",
+            **options,
+        },
         epsilon=epsilon,
         delta=delta,
     )
@@ -112,8 +119,37 @@ def test_the_first_study_sets_the_caps_and_the_dataset(path):
     assert len(read_dataset_ledger(path).studies) == 2
 
 
+@pytest.mark.parametrize(
+    ("declared", "told"),
+    [
+        ({**PARTS, "data.public.fraction": 0.1}, "data.public.fraction: 0.2"),
+        ({**PARTS, "data.classes": [0, 1]}, "data.classes: null"),
+        ({**PARTS, "pretrain.classes": [5, 6]}, "pretrain.classes: null"),
+        ({}, "data.public.fraction: 0.2"),
+    ],
+)
+def test_a_study_that_shows_other_records_for_free_is_refused(path, declared, told):
+    """Records that one study has public and another private cost the second one nothing."""
+    charge(path, "a", **CAPS)
+    charge(path, "b", parts=json.loads(json.dumps(PARTS)))
+    before = path.read_bytes()
+    for study_id in ("c", "a"):  # a new one, and one whose spec was changed
+        with pytest.raises(BadInputError) as caught:
+            charge(path, study_id, parts=declared)
+        assert told in caught.value.message
+    assert path.read_bytes() == before
+
+
+def test_a_copy_of_a_study_elsewhere_is_refused(path):
+    """It has the study's name and its whole budget, which would be spent twice for one charge."""
+    charge(path, "a", directory="/studies/a", **CAPS)
+    charge(path, "a", directory="/studies/a")
+    with pytest.raises(BadInputError, match="in /studies/a, and this is /other/a"):
+        charge(path, "a", directory="/other/a")
+
+
 def test_a_check_says_the_same_and_writes_nothing(path):
-    asked = {"dataset": "digits", "epsilon": 5.0, "delta": 1e-5}
+    asked = {"dataset": "digits", "parts": PARTS, "epsilon": 5.0, "delta": 1e-5}
     with pytest.raises(BadInputError, match="no caps yet"):
         check_dataset_budget(path, **asked)
     check_dataset_budget(path, **asked, **CAPS)
@@ -123,6 +159,8 @@ def test_a_check_says_the_same_and_writes_nothing(path):
     with pytest.raises(DatasetBudgetError, match="epsilon <= 4"):
         check_dataset_budget(path, **asked)
     check_dataset_budget(path, **{**asked, "epsilon": 4.0})
+    with pytest.raises(BadInputError, match=r"where data\.public\.fraction: 0\.2"):
+        check_dataset_budget(path, **{**asked, "parts": {**PARTS, "data.public.fraction": 0.3}})
     assert path.read_bytes() == before
 
 
@@ -135,7 +173,7 @@ def test_a_broken_claim_ends_the_dataset(path):
         with pytest.raises(DatasetBudgetError, match="study 'study-b': a score was shown"):
             charge(path, study_id)
     with pytest.raises(DatasetBudgetError, match="accepts no study any more"):
-        check_dataset_budget(path, dataset="digits", epsilon=0.1, delta=0)
+        check_dataset_budget(path, dataset="digits", parts=PARTS, epsilon=0.1, delta=0)
     account = read_dataset_ledger(path)
     assert account.broken == "study 'study-b': a score was shown without noise"
     assert account.epsilon == 4.0
