@@ -267,7 +267,7 @@ class ActiveLearning(Method):
         """
         run, repetition = (int(self._hparams[key]) for key in ("start.run", "train.repeat"))
         purpose = f"{purpose}/start {run}/repetition {repetition}"
-        return public_seed(self._context.study_seed, 0, purpose)
+        return public_seed(self._context.seed, 0, purpose)
 
     def run(self, start: int, stop: int) -> None:
         """Execute positions ``start`` to ``stop - 1``.

@@ -174,7 +174,7 @@ class AdaMix(LinearProbe):
             self._subspace = PublicSubspace(
                 self._weight.shape[1],
                 hparams["projection.fraction"],
-                seed=public_seed(context.study_seed, context.trial, "projection"),
+                seed=public_seed(context.seed, context.trial, "projection"),
                 device=context.device,
             )
         self._noise = SecretNoise(context.device)

@@ -192,7 +192,7 @@ class BiTFiT(DPSGD):
 
     def _build_model(self, *, is_initial: bool = True) -> torch.nn.Module:
         model = super()._build_model(is_initial=is_initial)
-        seed = public_seed(self._context.study_seed, self._context.trial, "low rank")
+        seed = public_seed(self._context.seed, self._context.trial, "low rank")
         self._added = _extend(model, self._hparams, seed)
         return model
 

@@ -368,7 +368,7 @@ class ClassifierMethod(Method):
 
     @property
     def _initial_seed(self) -> int:
-        return public_seed(self._context.study_seed, self._context.trial, "initial weights")
+        return public_seed(self._context.seed, self._context.trial, "initial weights")
 
     def run(self, start: int, stop: int) -> None:
         """Execute positions ``start`` to ``stop - 1``; past ``_num_before``, one step each.

@@ -152,8 +152,7 @@ class TrialExecution:
                 self._store.discard()
             self._noise = secret_numpy_generator()
             self.method = method_class()
-            seed = settings.study_seed if task.seed is None else task.seed
-            context = RunContext(seed, task.trial, settings.device)
+            context = RunContext(settings.study_seed, task.trial, settings.device, task.seed)
             self.method.prepare(data, task.hparams, self.plan, context)
             self._restore()
             self._set_end()

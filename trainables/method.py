@@ -51,14 +51,23 @@ class RunContext:
     """Who is running: seeds everything that may be known, and nothing that must stay secret.
 
     Attributes:
-        study_seed: Seed of the study, for initial weights and other public randomness.
+        study_seed: Seed of the study, for what all its trials share, such as a draw of public
+            records.
         trial: Trial number.
         device: ``cpu`` or ``cuda``.
+        own_seed: Seed of this trial's own where trials must be independent (accounting select);
+            it stays secret.
     """
 
     study_seed: int
     trial: int
     device: str = "cpu"
+    own_seed: int | None = None
+
+    @property
+    def seed(self) -> int:
+        """Seed of initial weights and of all other public randomness of the trial."""
+        return self.study_seed if self.own_seed is None else self.own_seed
 
 
 def target_budget(epsilon: float | None, cap: PrivacyBudget) -> PrivacyBudget:

@@ -50,5 +50,5 @@ class NonPrivate(ClassifierMethod):
 
     def _rows_of(self, step: int) -> np.ndarray:
         """Return the Poisson batch of a step, from a public seed."""
-        seed = public_seed(self._context.study_seed, self._context.trial, f"batch {step}")
+        seed = public_seed(self._context.seed, self._context.trial, f"batch {step}")
         return self._draw_batch(np.random.default_rng(seed), self._sample_rate)

@@ -163,7 +163,7 @@ class ScatterNet(OnFeatures, DPSGD):
 
         heads = []
         for head in range(self._num_heads):
-            seed = public_seed(self._context.study_seed, self._context.trial, f"head {head}")
+            seed = public_seed(self._context.seed, self._context.trial, f"head {head}")
             linear = self._build_head(seed)[-1]
             assert isinstance(linear, nn.Linear)
             heads.append(linear)

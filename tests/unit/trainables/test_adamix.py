@@ -69,6 +69,21 @@ def no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SecretNoise, "like", lambda self, t, scale: torch.zeros_like(t))
 
 
+def test_a_trial_s_own_seed_draws_no_shots_of_its_own(data: SweepData) -> None:
+    """Trials of a selection are independent; which records public.draw 0 means is the study's."""
+    hparams = hyperparameters({"train.max_steps": 1, "public.shots": 2})
+    plan = AdaMix.plan(hparams, PlanContext(PrivacyBudget(3.0, DELTA), "pld", 300))
+
+    def shots(context: RunContext) -> Any:
+        instance = AdaMix()
+        instance.prepare(data, hparams, plan, context)
+        return instance._public._x
+
+    assert torch.equal(shots(RunContext(0, 0, own_seed=5)), shots(RunContext(0, 3)))
+    assert not torch.equal(shots(RunContext(0, 0)), shots(RunContext(1, 0)))
+    assert (RunContext(0, 0).seed, RunContext(0, 0, own_seed=5).seed) == (0, 5)
+
+
 # --- The plan ---------------------------------------------------------------------------------
 
 
