@@ -411,6 +411,12 @@ def _read_images(files: list[tuple[Path, int]], size: tuple[int, int], channels:
     for row, (path, _) in enumerate(files):
         try:
             with Image.open(path) as image:
+                if image.mode.startswith("I"):
+                    raise DataError(
+                        f"image {path} has more than 8 bits per channel (mode {image.mode})",
+                        because="a conversion to 8 bits would cut its values off",
+                        fix="convert such images to 8 bits, all by the same fixed scale",
+                    )
                 pixels = image.convert("L" if channels == 1 else "RGB")
                 pixels = pixels.resize((size[1], size[0]), Image.Resampling.BILINEAR)
         except (OSError, UnidentifiedImageError, SyntaxError) as error:

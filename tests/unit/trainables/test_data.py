@@ -327,6 +327,17 @@ def test_image_folder_mistakes(make_spec: MakeSpec, tmp_path: Path) -> None:
         load_dataset(make_spec(path=str(tmp_path), **given))
 
 
+def test_images_of_16_bits_are_refused(make_spec: MakeSpec, tmp_path: Path) -> None:
+    """Converted to 8 bits, all that is above 255 would be white."""
+    from PIL import Image
+
+    _images(tmp_path, {"a": 2, "b": 2})
+    Image.fromarray(np.full((6, 6), 40_000, "uint16")).save(tmp_path / "b" / "1.png")
+    given = {"dataset": "image_folder", "num_records": 4, "image_size": 5}
+    with pytest.raises(DataError, match=r"1\.png has more than 8 bits per channel"):
+        load_dataset(make_spec(path=str(tmp_path), **given))
+
+
 def test_tensors_share_memory_with_read_only_arrays(make_spec: MakeSpec) -> None:
     data = load_dataset(make_spec())
     for inputs, labels in data.parts.values():
