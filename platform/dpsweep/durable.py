@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -105,7 +106,9 @@ class DurableLog:
         line = _encode(numbered).encode()
         written = os.write(self._file, line)
         if written != len(line):
-            raise LedgerError(f"{self.path}: wrote {written} of {len(line)} bytes; disk full?")
+            os.ftruncate(self._file, os.fstat(self._file).st_size - written)
+            what = f"wrote {written} of {len(line)} bytes; disk full?"
+            raise OSError(errno.ENOSPC, what, str(self.path))
         os.fsync(self._file)
         self.records.append(numbered)
         return numbered

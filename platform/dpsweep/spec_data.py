@@ -146,7 +146,8 @@ class TestSpec(Part):
     )
     visibility: Literal["public", "private"] = Field(
         default="private",
-        description="public: scored at the end of each trial; private: never scored.",
+        description="public: the model at the end of each trial is scored, which need not be the "
+        "exported one with the best validation score; private: never scored.",
     )
 
 

@@ -242,7 +242,8 @@ class Stage:
         hidden = sorted(set(report.metrics) - set(shown))
         if hidden:
             self.downgrade(f"a trial reported {', '.join(hidden)}, which may not leave its actor")
-        is_timed = self.spec.privacy.accounting == "unaccounted"  # time tells of batch sizes
+        # Time tells of batch sizes. Dates of events tell it too, less finely: a side channel.
+        is_timed = self.spec.privacy.accounting == "unaccounted"
         wall_s = report.wall_s if is_timed else 0.0
         return dataclasses.replace(report, metrics=shown, wall_s=wall_s)
 

@@ -381,6 +381,12 @@ def _not_covered(facts: Mapping[str, Any]) -> str:
             "**The composed sum** above adds up the training of all trials; no filter enforced it, "
             "so it is a size to think with, not a bound."
         )
+    if facts["accountant"] == "pld":
+        points.append(
+            "**Crashes that depend on the data.** What is charged again after a crash is part of "
+            "no plan that was fixed in advance, which privacy loss distributions (`pld`) need; "
+            "they are used as if crashes did not depend on the data."
+        )
     if validation == "exact":
         points.append(
             "**The validation scores.** They are exact statistics of private records and have no "
@@ -424,6 +430,8 @@ _NOT_COVERED: Mapping[str, Sequence[str]] = {
         "**The study's sealed directory while it runs.** It holds what the other trials need to "
         "run and to continue; the claim does not hold against those who can read it.",
         "**Anything but the winner's configuration, score and model.** No other trial is released.",
+        "**Processes that die because of what is in the data.** A trial whose process dies begins "
+        "anew, up to `resources.max_failures` times; the number of trials stays as it was drawn.",
     ),
     "public": (
         "**The public records.** The search trained and scored on them without any protection: "

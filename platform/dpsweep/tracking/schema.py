@@ -60,7 +60,7 @@ METRICS = _items(
         ("validation/loss", "nat", "public", "Mean cross-entropy on the validation part."),
         ("validation/perplexity", "1", "public", "Exponential of the loss per token."),
         ("validation/accuracy/*", "1", "public", "validation/accuracy of one attribute."),
-        ("test/accuracy", "1", "public", "Share of test records that are correct."),
+        ("test/accuracy", "1", "public", "Share of test records correct at the trial's end."),
         ("test/loss", "nat", "public", "Mean cross-entropy on the test part."),
         ("test/perplexity", "1", "public", "Exponential of the loss per token."),
         ("test/accuracy/*", "1", "public", "test/accuracy of one attribute."),

@@ -1,3 +1,4 @@
+import errno
 import multiprocessing
 import os
 
@@ -28,6 +29,21 @@ def test_a_torn_tail_is_an_append_that_never_happened(tmp_path, cut):
     assert [r.get("kept") for r in read_log(path)] == [True]
     with DurableLog(path) as log:
         log.append({"after": 1})
+    assert [list(r)[1] for r in read_log(path)] == ["kept", "after"]
+
+
+def test_a_full_disk_is_no_damage(tmp_path, monkeypatch):
+    """A line that is cut off is taken back; as damage it would cost the study its claim."""
+    path = tmp_path / "log.jsonl"
+    write = os.write
+    with DurableLog(path) as log:
+        log.append({"kept": True})
+        monkeypatch.setattr(os, "write", lambda file, line: write(file, line[:7]))
+        with pytest.raises(OSError, match="disk full") as caught:
+            log.append({"lost": True})
+        assert caught.value.errno == errno.ENOSPC
+        monkeypatch.undo()
+        assert log.append({"after": 1})["seq"] == 1
     assert [list(r)[1] for r in read_log(path)] == ["kept", "after"]
 
 

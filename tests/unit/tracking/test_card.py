@@ -240,6 +240,13 @@ def test_no_claim_without_its_whole_statement(name: str) -> None:
         privacy_card(facts("composed", study={**study, name: None}))
 
 
+def test_crashes_that_the_data_cause_are_named_where_the_claim_does_not_cover_them() -> None:
+    assert "Processes that die because of what is in the data" in privacy_card(facts("select"))
+    for mode in ("public", "unaccounted"):
+        assert "Crashes that depend on the data" in privacy_card(facts(mode, accountant="pld"))
+        assert "Crashes that depend on the data" not in privacy_card(facts(mode))
+
+
 @pytest.mark.parametrize("mode", ["composed", "select", "public"])
 def test_a_mode_with_a_claim_needs_a_finite_one_of_its_own(mode: str) -> None:
     study = facts(mode)["study"]
