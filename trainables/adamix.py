@@ -55,8 +55,9 @@ class AdaMix(LinearProbe):
         and earlier releases: no cost. Noise comes from a secret seed that is drawn anew in
         ``prepare`` and never stored. ``fully_private`` adds the public records to the clipped sum;
         with ``only_public`` no private record enters the weights, and the plan is empty. Not
-        covered: the privacy of the public records, and the discreteness of floating point numbers
-        (see ``dpsweep.privacy.randomness``).
+        covered: the privacy of the public records, the discreteness of floating point numbers
+        (see ``dpsweep.privacy.randomness``), and the rounding of float32 sums within a block
+        (``layer_gradients.zero_sums``).
     """
 
     name: ClassVar[str] = "adamix"
@@ -229,6 +230,7 @@ class AdaMix(LinearProbe):
         max_grad_norm = float(hparams["clip.max_grad_norm"])
         if parts.adaptive_clip or parts.projection or parts.public_gradient:
             public, public_norms = self._public.gradient_sum(self._weight)
+            public = public.to(self._weight)
             if parts.adaptive_clip:
                 percentile, cap = hparams["clip.percentile"], hparams["clip.cap"]
                 max_grad_norm = percentile_clip(public_norms, percentile, cap)
@@ -239,7 +241,7 @@ class AdaMix(LinearProbe):
         noise = self._noise.like(total, event.noise_multiplier * most)
         if self.noise_observer is not None:
             self.noise_observer(noise)
-        total += noise
+        total = (total + noise).to(self._weight)
         self._measure(norms, max_grad_norm, event.noise_multiplier)
         if parts.projection:
             total = self._subspace.project(total, public)
@@ -341,7 +343,7 @@ class AdaMixParagon(LinearProbe):
         total += self._public.gradient_sum(self._weight)[0]
         total /= self._num_private + len(self._public)
         total += self._hparams["regularize.weight"] * self._weight
-        self._velocity = self._hparams["optim.momentum"] * self._velocity + total
+        self._velocity = self._hparams["optim.momentum"] * self._velocity + total.to(self._weight)
         self._weight = self._weight - self._hparams["optim.lr"] * self._velocity
 
     def state_dict(self) -> dict[str, Any]:

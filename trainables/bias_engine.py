@@ -33,7 +33,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from dpsweep.errors import BadInputError, ModelError
-from dpsweep.trainables.layer_gradients import Factors, Loss, chunks, cross_entropy_sum
+from dpsweep.trainables.layer_gradients import Factors, Loss, chunks, cross_entropy_sum, zero_sums
 from dpsweep.trainables.linear_head import (
     clip_factors,
     exact_factors,
@@ -180,14 +180,14 @@ class _Gradients:
             sample[broken] = 0.0
 
     def add_to(self, sums: list[torch.Tensor], factors: torch.Tensor) -> None:
-        """Add the examples times their factors to the sums, one per parameter."""
+        """Add the examples times their factors to the sums, one per parameter, float64."""
         parts = (factors @ self.biases).split(list(self._sizes.values()))
         for index, part in zip(self._sizes, parts):
             sums[index] += part.view_as(sums[index])
         for index, (g, a) in self.factored.items():
-            sums[index].addmm_((g * factors[:, None]).T, a)
+            sums[index] += (g * factors[:, None]).T @ a
         for index, sample in self.formed.items():
-            sums[index].view(-1).addmv_(sample.flatten(1).T, factors)
+            sums[index] += (factors @ sample.flatten(1)).view_as(sums[index])
 
 
 class BiasEngine:
@@ -243,7 +243,7 @@ class BiasEngine:
             ModelError: The gradients cannot be told apart by example for this network.
         """
         self._check(x_source, y_source)
-        sums = self._zeros()
+        sums = zero_sums(self._parameters)
         for x, y in chunks(x_source, y_source, rows, self._physical, self._device):
             gradients, _ = self._per_example_gradients(x, y)
             norms = gradients.norms()
@@ -254,9 +254,6 @@ class BiasEngine:
             factors = self._factors(norms, max_grad_norm).minimum(max_grad_norm / norms)
             gradients.add_to(sums, exact_factors(factors, norms))
         return sums
-
-    def _zeros(self) -> list[torch.Tensor]:
-        return [torch.zeros_like(p, requires_grad=False) for p in self._parameters]
 
     def _watch(self, name: str, layer: nn.Module) -> None:
         order = {parameter: index for index, parameter in enumerate(self._parameters)}
@@ -366,7 +363,7 @@ class BiasEngine:
         gradients, loss = self._per_example_gradients(x, y)
         norms, sizes, losses = gradients.norms().tolist(), [], 0.0
         for row, factors in enumerate(torch.eye(len(x), device=self._device)):
-            sums = self._zeros()
+            sums = zero_sums(self._parameters)
             gradients.add_to(sums, factors)
             copies = x[row].expand_as(x).contiguous(), y[row].expand_as(y).contiguous()
             sizes.append(self._compare(sums, *copies, count=len(x)))

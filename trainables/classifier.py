@@ -110,7 +110,7 @@ BATCH_HYPERPARAMETERS = (
         "batch.physical",
         "int",
         64,
-        "Examples whose gradients are held in memory at once; no privacy effect.",
+        "Examples whose gradients are held in memory at once; no effect on plan or epsilon.",
         low=1,
     ),
 )

@@ -129,8 +129,9 @@ class DPSGD(ClassifierMethod):
         The noise is larger by 1e-4, as rounding may let one example add C_t (1 + 1e-4). The divisor
         is the declared expected batch size, an empty batch takes its step, and batches and noise
         come from secret seeds that are drawn anew in ``prepare`` and never stored. Not covered: the
-        discreteness of floating point numbers and the statistical quality of the generators (see
-        ``dpsweep.privacy.randomness``).
+        discreteness of floating point numbers, the rounding of float32 sums within a chunk, which
+        one example more or less can move (``layer_gradients.zero_sums``), and the statistical
+        quality of the generators (see ``dpsweep.privacy.randomness``).
     """
 
     name: ClassVar[str] = "dp_sgd"
@@ -256,12 +257,14 @@ class DPSGD(ClassifierMethod):
         sums = self._engine.clipped_gradient_sum(self._inputs, self._labels, rows, max_grad_norm)
         most = (1 + TOLERANCE) * self._joint_sensitivity * max_grad_norm
         scale = event.noise_multiplier * most
-        for total in sums:
-            noise = self._noise.like(total, scale)
-            if self.noise_observer is not None:
-                self.noise_observer(noise)
-            total.add_(noise).div_(self._expected_batch)
-        return sums
+        return [self._noisy(total, scale) / self._expected_batch for total in sums]
+
+    def _noisy(self, total: torch.Tensor, scale: float) -> torch.Tensor:
+        """Return a sum, float64, with noise of that standard deviation, as float32."""
+        noise = self._noise.like(total, scale)
+        if self.noise_observer is not None:
+            self.noise_observer(noise)
+        return total.add_(noise).float()
 
     def gradient_layers(self) -> list[str]:
         """Return the name of the layer that each tensor of a step's gradient belongs to."""

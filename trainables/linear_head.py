@@ -193,8 +193,8 @@ class LinearHeadEngine:
     ) -> list[torch.Tensor]:
         """See ``GradientEngine``."""
         weight, bias = self._head.weight, self._head.bias
-        weight_sum = torch.zeros_like(weight)
-        bias_sum = None if bias is None else torch.zeros_like(bias)
+        weight_sum = torch.zeros_like(weight, dtype=torch.float64)
+        bias_sum = None if bias is None else torch.zeros_like(bias, dtype=torch.float64)
         for x, labels in self._blocks.of(x_source, y_source, rows):
             logits = weight @ x.T
             if bias is not None:
@@ -212,7 +212,7 @@ class LinearHeadEngine:
                 # A factor of zero does not clear what is not finite; x is the engine's own copy.
                 residual[:, broken] = 0.0
                 x[broken] = 0.0
-            weight_sum.addmm_(residual, x)
+            weight_sum += residual @ x
             if bias_sum is not None:
                 bias_sum += residual.sum(dim=1)
         return [weight_sum] if bias_sum is None else [weight_sum, bias_sum]
@@ -244,7 +244,8 @@ class ManyHeadsEngine:
         weight = torch.cat([head.weight for head in self._heads])
         bias = torch.cat([head.bias for head in self._heads])
         # (d, ..) here: with many heads this order of the product is 1.4 times as fast.
-        weight_sum, bias_sum = weight.new_zeros(weight.T.shape), torch.zeros_like(bias)
+        weight_sum = torch.zeros_like(weight.T, dtype=torch.float64)
+        bias_sum = torch.zeros_like(bias, dtype=torch.float64)
         for x, labels in self._blocks.of(x_source, y_source, rows):
             logits = torch.addmm(bias[:, None], weight, x.T)
             residual = torch.softmax(logits.view(count, classes, len(x)), dim=1)
@@ -259,7 +260,7 @@ class ManyHeadsEngine:
                 residual.masked_fill_(broken[:, None], 0.0)
                 x[~squares.isfinite()] = 0.0
             flat = residual.view(count * classes, len(x))
-            weight_sum.addmm_(x.T, flat.T)
+            weight_sum += x.T @ flat.T
             bias_sum += flat.sum(dim=1)
         pairs = zip(weight_sum.T.contiguous().split(classes), bias_sum.split(classes))
         return [total for pair in pairs for total in pair]

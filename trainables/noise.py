@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -34,7 +36,8 @@ class SecretNoise:
     def like(self, tensor: torch.Tensor, scale: float) -> torch.Tensor:
         """Return N(0, scale^2) in the shape, dtype and device of ``tensor``."""
         if self._numpy is not None:
-            values = self._numpy.standard_normal(tensor.numel(), dtype="float32")
+            dtype: Any = "float64" if tensor.dtype == torch.float64 else "float32"
+            values = self._numpy.standard_normal(tensor.numel(), dtype=dtype)
             return torch.from_numpy(values).view_as(tensor).to(tensor.dtype).mul_(scale)
         return torch.empty_like(tensor).normal_(0.0, scale, generator=self._torch)
 

@@ -67,16 +67,18 @@ class HeadRecords:
 
         Guarantees:
             With a clipping norm, adding or removing a record changes the sum by at most that in
-            L2 norm, up to the rounding of floating point numbers; a record whose features or
+            L2 norm, up to the rounding of float32 within a block (the sum of blocks is float64,
+            ``layer_gradients.zero_sums``); a record whose features or
             gradient are not finite adds zero. The norms are as private as the records.
 
         Args:
             weight: Head, float32 (classes, features), on the device.
             max_grad_norm: Bound C > 0 on the norm of one record's gradient; None: no clipping.
         Returns:
-            (sum, (classes, features); norms, (records,), 0 where a gradient is not finite).
+            (sum, float64 (classes, features): noise is to be added before it is rounded; norms,
+            float32 (records,), 0 where a gradient is not finite).
         """
-        total = torch.zeros_like(weight)
+        total = torch.zeros_like(weight, dtype=torch.float64)
         norms = torch.empty_like(self._norms)
         for rows, x in self._blocks():
             residual = torch.softmax(weight @ x.T, dim=0)
@@ -90,7 +92,7 @@ class HeadRecords:
                 norm.masked_fill_(broken, 0.0)
             if max_grad_norm is not None:
                 residual *= clip_factors(norm, max_grad_norm)
-            total.addmm_(residual, x)
+            total += residual @ x
             norms[rows] = norm
         return total, norms
 
@@ -164,6 +166,7 @@ class PublicSubspace:
         num_classes, num_features = gradient.shape
         if self.rank == num_features:
             return gradient
+        public_gradient = public_gradient.to(gradient)
         if not bool(public_gradient.isfinite().all()):
             return gradient  # the weights have diverged: there is no direction to speak of
         if self.rank < num_classes - 1:

@@ -29,6 +29,7 @@ from dpsweep.trainables.layer_gradients import (
     random_records,
     refuse_overwritten,
     weighted_sum,
+    zero_sums,
 )
 from dpsweep.trainables.linear_head import (
     LinearHeadEngine,
@@ -53,7 +54,10 @@ class GradientEngine(Protocol):
     def clipped_gradient_sum(
         self, x_source: torch.Tensor, y_source: torch.Tensor, rows: np.ndarray, max_grad_norm: float
     ) -> list[torch.Tensor]:
-        """Return the sum of clipped gradients, one fresh tensor per trainable parameter.
+        """Return the sum of clipped gradients, one fresh tensor per trainable parameter, float64.
+
+        Sums over a chunk or block are float32, their sum is float64: noise is to be added before
+        that is rounded (``layer_gradients.zero_sums``).
 
         Args:
             x_source: All records, (records, *input_shape), on the CPU or the device; float32, or in
@@ -144,7 +148,7 @@ class OpacusEngine:
         if self._checked_shape != x_source.shape[1:]:
             self._check(x_source, y_source)
             self._checked_shape = x_source.shape[1:]
-        sums = [torch.zeros_like(parameter) for parameter in self._parameters]
+        sums = zero_sums(self._parameters)
         for x, y in chunks(x_source, y_source, rows, self._physical, self._device):
             samples = self._per_example_gradients(x, y)
             add_clipped(sums, samples, max_grad_norm, self._factors)

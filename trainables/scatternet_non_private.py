@@ -81,4 +81,4 @@ class ScatterNetNonPrivate(OnFeatures, NonPrivate):
         sums = self._engine.clipped_gradient_sum(
             self._inputs, self._labels, self._rows_of(step), self._max_grad_norm
         )
-        return [total.div_(self._expected_batch) for total in sums]
+        return [(total / self._expected_batch).float() for total in sums]

@@ -34,6 +34,7 @@ from dpsweep.trainables.layer_gradients import (
     cross_entropy_sum,
     random_records,
     refuse_overwritten,
+    zero_sums,
 )
 from dpsweep.trainables.linear_head import clip_factors
 from dpsweep.trainables.models import set_training_mode
@@ -99,7 +100,7 @@ class SparseEngine:
     def clipped_gradient_sum(
         self, x_source: torch.Tensor, y_source: torch.Tensor, rows: np.ndarray, max_grad_norm: float
     ) -> list[torch.Tensor]:
-        """Return the sums: (nnz,) for each mask, then like each parameter that is not frozen.
+        """Return the sums, float64: (nnz,) for each mask, then like each unfrozen parameter.
 
         See ``dpsweep.trainables.per_example.GradientEngine``; here ``x_source`` may hold integers,
         which stay integers, and ``y_source`` whatever the loss takes.
@@ -110,8 +111,8 @@ class SparseEngine:
         if self._checked_shape != x_source.shape[1:]:
             self._check(x_source, y_source)
             self._checked_shape = x_source.shape[1:]
-        sums = [torch.zeros(mask.nnz, device=self._device) for mask in self._masks]
-        sums += [torch.zeros_like(parameter) for parameter in self._parameters]
+        values = [torch.empty(mask.nnz, device=self._device) for mask in self._masks]
+        sums = zero_sums([*values, *self._parameters])
         for x, y in chunks(x_source, y_source, rows, self._physical, self._device):
             samples = self._per_example_gradients(x, y)
             add_clipped(sums, samples, max_grad_norm, self._factors)

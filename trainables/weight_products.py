@@ -17,7 +17,7 @@ Guarantees:
     adds at most C (1 + 1e-4). Such sums are in full float32 on CUDA, whatever is allowed elsewhere.
 
     Not covered: a backend that rounds the same product of the same numbers differently each time,
-    and the rounding of sums over many examples, which no engine here bounds.
+    and the rounding of sums over the examples of a chunk (``layer_gradients.zero_sums``).
 """
 
 from __future__ import annotations

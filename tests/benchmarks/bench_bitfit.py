@@ -146,7 +146,7 @@ class Bench:
             sums = engine.clipped_gradient_sum(self.x, self.y, self.rows(), MAX_GRAD_NORM)
             for parameter, total in zip(trainable, sums):
                 drawn = noise.like(total, NOISE_MULTIPLIER * MAX_GRAD_NORM)
-                parameter.grad = total.add_(drawn).div_(self.batch)
+                parameter.grad = total.add_(drawn).div_(self.batch).float()
             optimizer.step()
 
         return step

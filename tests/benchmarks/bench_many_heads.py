@@ -38,7 +38,7 @@ def many_heads(bench: Bench, count: int) -> Callable[[], None]:
         sums = engine.clipped_gradient_sum(bench.x, bench.y, bench.rows(), MAX_GRAD_NORM)
         parameters = (parameter for head in heads for parameter in head.parameters())
         for parameter, total in zip(parameters, sums):
-            parameter.grad = total.add_(noise.like(total, scale)).div_(bench.batch)
+            parameter.grad = total.add_(noise.like(total, scale)).div_(bench.batch).float()
         optimizer.step()
 
     return step

@@ -94,7 +94,7 @@ class Bench:
     ) -> None:
         for parameter, total in zip(parameters, sums):
             drawn = noise.like(total, NOISE_MULTIPLIER * MAX_GRAD_NORM)
-            parameter.grad = total.add_(drawn).div_(self.batch)
+            parameter.grad = total.add_(drawn).div_(self.batch).float()
         optimizer.step()
 
     def sparse(self) -> Callable[[], None]:

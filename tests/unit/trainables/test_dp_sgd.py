@@ -340,7 +340,9 @@ def test_empty_batch_takes_its_step(
     steps = [torch.cat([n.flatten() for n in seen[i : i + count]]) for i in (0, count, 2 * count)]
     drawn = torch.stack(steps).sum(dim=0)
     expected = -hparams["optim.lr"] * drawn / (1e-9 * 200)
-    torch.testing.assert_close(moved, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+    torch.testing.assert_close(
+        moved, expected.float(), rtol=1e-3, atol=1e-3 * float(expected.abs().max())
+    )
 
 
 def test_physical_batch_changes_nothing_but_memory(

@@ -112,7 +112,7 @@ def projection(subspace: PublicSubspace, gradient: torch.Tensor, features: int) 
 def test_the_subspace_is_the_declared_one(fraction: float) -> None:
     """P is a symmetric projection of the declared rank that keeps what the full SVD would."""
     x, y, weight = records(25)
-    public, _ = HeadRecords(x, y, device="cpu").gradient_sum(weight)
+    public = HeadRecords(x, y, device="cpu").gradient_sum(weight)[0].float()
     left = torch.linalg.svd(public.T.double()).U.float()
     subspace = PublicSubspace(FEATURES, fraction, seed=1, device="cpu")
     assert subspace.rank == max(1, round(fraction * FEATURES))

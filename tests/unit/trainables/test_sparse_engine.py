@@ -442,7 +442,7 @@ def test_training_leaves_frozen_weights_and_records_alone(small) -> None:
             [*values.parameters, *others], engine.clipped_gradient_sum(x, y, rows, 1.0)
         ):
             assert parameter.shape == total.shape
-            parameter.grad = total / 12
+            parameter.grad = (total / 12).float()
         optimizer.step()
         values.write()
         with torch.no_grad():
