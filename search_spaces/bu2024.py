@@ -58,7 +58,7 @@ _FULL_EPOCHS = {"lite0": 0.1}
 BEST: Mapping[str, Mapping[str, float]] = {
     "five_classes": {"last_layer": 0.03, "bitfit": 0.03, "two_phase": 0.03, "full": 0.003},
     "five_classes_vit": {"last_layer": 0.1, "bitfit": 0.03, "two_phase": 0.03, "full": 0.003},
-    "lite0": {"last_layer": 0.003, "bitfit": 0.003, "two_phase": 0.003, "full": 0.003},
+    "lite0": {"last_layer": 0.003, "bitfit": 0.003, "two_phase": 0.003, "full": 0.001},
 }
 
 
