@@ -229,8 +229,8 @@ def _account_of(records: Iterable[Mapping[str, Any]]) -> DatasetAccount:
     studies: list[StudyCharge] = []
     for record in records:
         if record["kind"] == "dataset":
-            keys = ("dataset", "parts", "cap_epsilon", "cap_delta")
-            facts |= {key: record[key] for key in keys}
+            said = ("dataset", "parts", "cap_epsilon", "cap_delta")
+            facts |= {key: record[key] for key in said}
         elif record["kind"] == "study":
             keys = ("study_id", "name", "directory", "accounting", "epsilon", "delta")
             studies.append(StudyCharge(**{key: record[key] for key in keys}))
