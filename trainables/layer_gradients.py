@@ -89,8 +89,8 @@ def zero_sums(like: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     """Return zeros to add chunks up in, one tensor for each, in float64.
 
     In float32 every addition to a sum of thousands of examples rounds by a part of their sum. One
-    example less moves all chunks behind it, which then round otherwise, and in the worst case that
-    was more than C.
+    example less moves all chunks behind it, which then round otherwise, by more than the noise
+    allows for.
 
     Not covered: sums within a chunk are float32, and round otherwise when examples move from one to
     the next. No bound below C is proven for that; it stays below 1e-3 C for 20,000 examples whose

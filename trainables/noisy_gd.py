@@ -68,8 +68,8 @@ class HeadRecords:
         Guarantees:
             With a clipping norm, adding or removing a record changes the sum by at most that in
             L2 norm, up to the rounding of float32 within a block (the sum of blocks is float64,
-            ``layer_gradients.zero_sums``); a record whose features or
-            gradient are not finite adds zero. The norms are as private as the records.
+            ``layer_gradients.zero_sums``); a record whose features or gradient are not finite adds
+            zero. The norms are as private as the records.
 
         Args:
             weight: Head, float32 (classes, features), on the device.
