@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -12,8 +15,10 @@ from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from dpsweep.errors import ResourceError, SweepError
+from dpsweep.private_directory import refuse_open
 from dpsweep.spec import ClusterSpec, ResourcesSpec
 
 _Job = TypeVar("_Job")
@@ -41,7 +46,8 @@ class ClusterTarget(ABC):
         spec: The spec's ``cluster`` section.
         resources: What one trial asks for.
         study_path: Directory of the study; every node must be able to write there.
-        private_path: Where Ray keeps all that it writes, if nobody else may see it.
+        private_path: A directory that nobody else can open, for all that Ray writes, if nobody
+            else may see that or talk to this Ray.
     """
 
     def __init__(
@@ -57,6 +63,7 @@ class ClusterTarget(ABC):
         self.resources = resources
         self.study_path = study_path
         self._connected_here = False
+        self._is_over = threading.Event()
 
     @staticmethod  # noqa: B027
     def refuse_early(spec: ClusterSpec, resources: ResourcesSpec) -> None:
@@ -76,8 +83,16 @@ class ClusterTarget(ABC):
             ResourceError: It cannot be reached.
         """
 
+    def watch(self, on_lost: Callable[[], None]) -> None:  # noqa: B027
+        """Call ``on_lost``, in another thread, when processes end that Ray cannot do without.
+
+        Ray itself ends this process soon after them, without a word. It can be noticed where this
+        process has started them; by default nothing is watched.
+        """
+
     def disconnect(self) -> None:
         """Leave Ray; a cluster that this process did not start keeps running."""
+        self._is_over.set()
         if self._connected_here:
             ray.shutdown()
             self._connected_here = False
@@ -99,7 +114,8 @@ class ClusterTarget(ABC):
                 fix="call ray.shutdown() first, or use `dpsweep run`",
             )
         if not ray.is_initialized():
-            self.connect()
+            with _keeps_sigterm():
+                self.connect()
             self._connected_here = True
         try:
             self.check()
@@ -121,11 +137,13 @@ class ClusterTarget(ABC):
         return ray.cluster_resources()
 
     def check(self) -> None:
-        """Refuse a request that no single node can ever satisfy.
+        """Refuse a request that no node can ever satisfy, and a directory that is not private.
 
         Raises:
             ResourceError: With what is there and what was asked for.
         """
+        if self.private_path is not None:
+            refuse_open(self.private_path)  # now that Ray has set modes there
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         refuse_impossible(self.resources, nodes)
 
@@ -142,6 +160,25 @@ class ClusterTarget(ABC):
     def put(self, value: Any) -> Any:
         """Store a value once in the object store; trials receive it by reference."""
         return ray.put(value)
+
+    def on_each_node(self, function: Callable[..., _Result], *arguments: Any) -> dict[str, _Result]:
+        """Call a function once on every node; return what it returned, by host name.
+
+        Args:
+            function: Of a module that workers can import.
+            arguments: What to call it on; pickled.
+        Raises:
+            SweepError: See ``map``.
+        """
+        task = ray.remote(num_cpus=0)(function)
+        calls = {
+            node["NodeManagerHostname"]: task.options(
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            ).remote(*arguments)
+            for node in ray.nodes()
+            if node["Alive"]
+        }
+        return {host: _result_of(call) for host, call in calls.items()}
 
     def map(
         self, function: Callable[[_Job], _Result], jobs: Iterable[_Job], *, num_cpus: float = 1
@@ -184,6 +221,15 @@ class ClusterTarget(ABC):
         finally:
             for call in pending:
                 ray.cancel(call)
+
+
+@contextmanager
+def _keeps_sigterm() -> Iterator[None]:
+    """Give SIGTERM back to whoever handles it: Ray would answer it with a dump of its stack."""
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    if callable(handler) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
 
 
 def _result_of(call: Any) -> Any:

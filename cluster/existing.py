@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from dpsweep.cluster.base import ClusterTarget, worker_environment
 from dpsweep.cluster.package import build_wheel
@@ -92,16 +91,8 @@ class ExistingTarget(ClusterTarget):
         super().check()
         witness = self.study_path / f".seen-{uuid.uuid4().hex}"
         lock = FileLock(witness, holder="the driver")
-        probe = ray.remote(num_cpus=0)(_look)
         try:
-            answers = {
-                node["NodeManagerHostname"]: probe.options(
-                    scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-                ).remote(str(witness))
-                for node in ray.nodes()
-                if node["Alive"]
-            }
-            found = {host: ray.get(answer) for host, answer in answers.items()}
+            found = self.on_each_node(_look, str(witness))
         finally:
             lock.release()
             witness.unlink()

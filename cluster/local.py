@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import ray
 
 from dpsweep.cluster.base import ClusterTarget, refuse_impossible, worker_environment
+from dpsweep.cluster.token import own_token
 from dpsweep.spec import ClusterSpec, ResourcesSpec
+
+_VITAL = {"raylet", "gcs_server"}
+_LOOK_S = 0.5
 
 
 class LocalTarget(ClusterTarget):
     """Starts Ray on this machine and stops it again; never joins a cluster that runs already."""
+
+    _closing = contextlib.ExitStack()  # until it has started one
 
     @staticmethod
     def refuse_early(spec: ClusterSpec, resources: ResourcesSpec) -> None:
@@ -26,14 +35,41 @@ class LocalTarget(ClusterTarget):
         refuse_impossible(resources, [node])
 
     def connect(self) -> None:
-        """Start Ray with the spec's number of CPUs and GPUs (default: all of them)."""
-        ray.init(
-            address="local",
-            num_cpus=self.spec.num_cpus,
-            num_gpus=self.spec.num_gpus,
-            include_dashboard=False,
-            _temp_dir=None if self.private_path is None else str(self.private_path),
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            runtime_env={"env_vars": worker_environment(self.resources)},
-        )
+        """Start Ray with the spec's number of CPUs and GPUs (default: all of them).
+
+        One with a private directory has a token of its own as well.
+        """
+        with contextlib.ExitStack() as stack:
+            if self.private_path is not None:
+                stack.enter_context(own_token())
+            ray.init(
+                address="local",
+                num_cpus=self.spec.num_cpus,
+                num_gpus=self.spec.num_gpus,
+                include_dashboard=False,
+                # A folder inside: Ray opens the one that it is given to everybody.
+                _temp_dir=None if self.private_path is None else str(self.private_path / "ray"),
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                runtime_env={"env_vars": worker_environment(self.resources)},
+            )
+            self._closing = stack.pop_all()
+
+    def disconnect(self) -> None:
+        """Stop Ray."""
+        super().disconnect()
+        self._closing.close()
+
+    def watch(self, on_lost: Callable[[], None]) -> None:
+        """Watch the raylet and the GCS that this process has started; see ``ClusterTarget``."""
+        if not self._connected_here:
+            return
+
+        def wait() -> None:
+            while not self._is_over.wait(_LOOK_S):
+                dead = {kind for kind, _ in ray._private.worker._global_node.dead_processes()}
+                if dead & _VITAL and not self._is_over.wait(_LOOK_S):
+                    on_lost()
+                    return
+
+        threading.Thread(target=wait, name="dpsweep-ray-watch", daemon=True).start()

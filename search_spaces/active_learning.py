@@ -94,10 +94,10 @@ WHY: Mapping[str, str] = {
     "select.each": "N_each: labels for each cluster",
     "split.pca": "share of what the start leaves that goes to the DP-PCA; the rest to the counts",
     "split.rule": "tight composes all events; sum adds epsilons and deltas up, as the paper",
-    "finetune.recipe": "distill, plain, or labels_only: without any private model if random",
+    "finetune.recipe": "distill, plain (the paper's, with replay 0), labels_only (nothing private)",
     "finetune.distill_epochs": "passes over the public records, taught by the start",
     "finetune.epochs": "passes over the labelled records",
     "finetune.lr": "learning rate of Adam",
-    "finetune.replay": "weight of the start's opinion of other records, beside the labels",
+    "finetune.replay": "weight of the start's opinion of other records; 0 in the paper",
     "train.repeat": "numbers the repetitions: another selection seed, other initial weights",
 }

@@ -48,7 +48,7 @@ PUBLIC: Mapping[str, float] = {
 #: Why each parameter is there, for the comments of starter specs and presets.
 WHY: Mapping[str, str] = {
     "method": "linear softmax on frozen, L2-normalised features; private and public records",
-    "adamix.variant": "adamix, or a baseline: ngd, ppgd, fully_private, only_public",
+    "adamix.variant": "adamix, or a baseline: ngd, public_pull, fully_private, only_public",
     "adamix.public_init": "false: weights start at zero and are pulled towards zero",
     "adamix.adaptive_clip": "false: the clipping norm is clip.max_grad_norm throughout",
     "adamix.projection": "false: noise in all directions",
@@ -60,10 +60,10 @@ WHY: Mapping[str, str] = {
     "noise.noise_multiplier": "sigma; more noise buys more steps at the same epsilon",
     "public.shots": "public records of each class",
     "public.draw": "which public records: the repetitions, the same ones for every method",
-    "public.lr": "learning rate of the few-shot solution on the public records",
+    "public.lr": "learning rate of the few-shot solution; the paper keeps the best of several",
     "optim.lr": "learning rate; for adamix it multiplies a sum over records, not a mean",
     "train.max_steps": "full-batch steps",
-    "optim.step_over_clip": "true: the step is divided by the clipping norm, which is public",
+    "optim.step_over_clip": "true: step divided by the public clipping norm; not in the paper",
     "optim.average": "share of the last iterates that is averaged; free",
     "regularize.weight": "lambda: pull towards the reference weights",
     "clip.max_grad_norm": "fixed clipping norm",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpsweep.errors import BadInputError, Mistake, SpecError
 from dpsweep.hyperparameters import Hyperparameter
-from dpsweep.parameters import Parameter, parse_space
+from dpsweep.parameters import Parameter, parse_space, reachable, same_among
 from dpsweep.registry import did_you_mean
 from dpsweep.spec_base import dotted, seen
 
@@ -43,6 +43,7 @@ class SearchSpace:
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
         self.parameters = tuple(parameters)
+        self._reachable = reachable(self.parameters)
 
     @classmethod
     def from_spec(cls, space: Mapping[str, Any]) -> SearchSpace:
@@ -94,14 +95,52 @@ class SearchSpace:
                 values[parameter.name] = parameter.choices[0] if fixed else pick(parameter)
         return values
 
-    def values(self) -> dict[str, list[Any]]:
-        """Return what each parameter can be: its choices, its one value, or its two bounds."""
-        return {
-            parameter.name: [parameter.low, parameter.high]
-            if parameter.is_range
-            else list(parameter.choices)
-            for parameter in self.parameters
-        }
+    def named(self, point: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a point with its parameters called as Optuna knows them (``Parameter.key``).
+
+        Args:
+            point: Values of some parameters, and of those that decide between their branches.
+        """
+        fixed = {p.name: p.choices[0] for p in self.parameters if p.kind == "fixed" and not p.by}
+        values = {**fixed, **point}
+        keys = {p.name: p.key for p in self.parameters if p.may_apply(values)}
+        return {keys[name]: value for name, value in point.items()}
+
+    def values(self, method: str | None = None) -> dict[str, list[Any]]:
+        """Return what each parameter can be: its choices, its one value, or its two bounds.
+
+        Of one with branches, all that they can be; what no configuration has is left out.
+
+        Args:
+            method: In configurations of this method alone; None: of any.
+        """
+        found: dict[str, list[Any]] = {}
+        for parameter in self._reachable:
+            if method is None or self._reaches(parameter, method):
+                own = [parameter.low, parameter.high] if parameter.is_range else parameter.choices
+                known = found.setdefault(parameter.name, [])
+                known += [value for value in own if not same_among(value, known)]
+        return found
+
+    def notes(self) -> list[str]:
+        """Return a line for each parameter that no configuration has: its ``when`` never holds."""
+        found = []
+        for parameter in self.parameters:
+            if parameter in self._reachable:
+                continue
+            others = [p for p in self._reachable if p.name in parameter.when]
+            name, waited = next(
+                (name, values)
+                for name, values in parameter.when.items()
+                if not any(
+                    other.name == name and any(same_among(c, values) for c in other.choices)
+                    for other in others
+                )
+            )
+            place = dotted(("search", "space", *parameter.path))
+            words = " or ".join(map(str, waited))
+            found.append(f"{place} is never used: it waits for {name} = {words}")
+        return found
 
     def grid(self) -> list[dict[str, Any]]:
         """Return every configuration, ranges at ``num`` points from bound to bound.
@@ -109,7 +148,7 @@ class SearchSpace:
         Raises:
             BadInputError: A range has no ``num``, or there are more than ``MAX_GRID``.
         """
-        missing = [p.name for p in self.parameters if p.is_range and p.num is None]
+        missing = [p.key for p in self._reachable if p.is_range and p.num is None]
         if missing:
             raise BadInputError(
                 f"a grid needs the number of points of each range; without: {', '.join(missing)}",
@@ -121,8 +160,8 @@ class SearchSpace:
                 raise BadInputError(
                     f"the grid has more than {MAX_GRID} configurations",
                     because=", ".join(
-                        f"{p.name}: {len(_grid_values(p))}"
-                        for p in self.parameters
+                        f"{p.key}: {len(_grid_values(p))}"
+                        for p in self._reachable
                         if p.kind != "fixed"
                     ),
                     fix="lower `num`, or use sampler random or tpe",
@@ -166,9 +205,19 @@ class SearchSpace:
         }
         if not declared:
             return mistakes
+        everything = {
+            method: {h.name: h for h in own} for method, own in hyperparameters_by_method.items()
+        }
         for parameter in self.parameters:
-            if parameter.name != "method":
-                mistakes += self._check(parameter, declared, is_certain=is_certain)
+            wrong = [m for m in parameter.when.get("method", ()) if m not in everything]
+            if wrong:
+                mistakes.append(_no_such_method(parameter, wrong[0], list(everything)))
+            elif parameter.name != "method":
+                tables = declared
+                if parameter not in self._reachable:  # of methods that the space has not
+                    waited = {m: t for m, t in everything.items() if self._reaches(parameter, m)}
+                    tables = waited or declared
+                mistakes += self._check(parameter, tables, is_certain=is_certain)
         return mistakes
 
     def _check(
@@ -178,7 +227,7 @@ class SearchSpace:
         *,
         is_certain: bool,
     ) -> Iterator[Mistake]:
-        where = f"search.space.{parameter.name}"
+        where = dotted(("search", "space", *parameter.path))
         knowing = [method for method, table in declared.items() if parameter.name in table]
         if not knowing:
             known = sorted({name for table in declared.values() for name in table})
@@ -195,10 +244,10 @@ class SearchSpace:
             return
         if not is_certain:
             return
-        reachable = [method for method in declared if self._reachable(parameter, method)]
-        if not reachable:
+        reached = [method for method in declared if self._reaches(parameter, method)]
+        if not reached:
             yield Mistake(where, "has no meaning for any method, by its `when`", "correct `when`")
-        lacking = [method for method in reachable if method not in knowing]
+        lacking = [method for method in reached if method not in knowing]
         if lacking:
             condition = knowing[0] if len(knowing) == 1 else f"[{', '.join(knowing)}]"
             yield Mistake(
@@ -214,21 +263,21 @@ class SearchSpace:
             )
         problems = dict.fromkeys(
             problem
-            for method in reachable
+            for method in reached
             if method in knowing
             for problem in _problems(parameter, declared[method][parameter.name])
         )
         for what, fix in problems:
             yield Mistake(where, what, fix)
 
-    def _reachable(self, parameter: Parameter, method: str) -> bool:
+    def _reaches(self, parameter: Parameter, method: str) -> bool:
         """Return whether a parameter can have a meaning in a trial of ``method``."""
-        table = {other.name: other for other in self.parameters}
         for name, allowed in parameter.when.items():
+            others = [other for other in self.parameters if other.name == name]
             if name == "method":
                 if method not in allowed:
                     return False
-            elif name in table and not self._reachable(table[name], method):
+            elif others and not any(self._reaches(other, method) for other in others):
                 return False
         return True
 
@@ -244,6 +293,15 @@ def _unknown_method(name: Any, known: list[str]) -> Mistake:
     hint = did_you_mean(str(name), known)
     fix = (hint + " " if hint else "") + (f"known: {', '.join(known)}" if known else "")
     return Mistake("search.space.method", f"unknown method {seen(name)}", fix)
+
+
+def _no_such_method(parameter: Parameter, name: Any, known: list[str]) -> Mistake:
+    its = "`by`" if parameter.by == "method" else "`when`"
+    return Mistake(
+        dotted(("search", "space", *parameter.path)),
+        f"its {its} waits for method = {seen(name)}, which is no method",
+        did_you_mean(str(name), known) or f"known: {', '.join(known)}",
+    )
 
 
 def _problems(parameter: Parameter, declared: Hyperparameter) -> Iterator[tuple[str, str]]:
@@ -269,12 +327,12 @@ def _problems(parameter: Parameter, declared: Hyperparameter) -> Iterator[tuple[
 
 def _suggest(parameter: Parameter, trial: optuna.trial.BaseTrial) -> Any:
     if parameter.kind == "choice":
-        return trial.suggest_categorical(parameter.name, parameter.choices)
+        return trial.suggest_categorical(parameter.key, parameter.choices)
     if parameter.is_whole:
         low, high = int(parameter.low), int(parameter.high)
-        return trial.suggest_int(parameter.name, low, high, log=parameter.kind == "logint")
+        return trial.suggest_int(parameter.key, low, high, log=parameter.kind == "logint")
     is_log = parameter.kind == "loguniform"
-    return trial.suggest_float(parameter.name, parameter.low, parameter.high, log=is_log)
+    return trial.suggest_float(parameter.key, parameter.low, parameter.high, log=is_log)
 
 
 def _sample(parameter: Parameter, rng: np.random.Generator) -> Any:

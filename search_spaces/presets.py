@@ -28,6 +28,10 @@ PAPERS = Registry(
     group="dpsweep.presets",
 )
 
+#: Old name of a preset -> its name now.
+RENAMED: Mapping[str, str] = {
+    "golatkar2022/ppgd_fashion_mnist": "golatkar2022/public_pull_fashion_mnist"
+}
 #: What a study with exact private validation scores does and does not claim.
 CLAIMS = (
     "Claimed: the epsilon of each trial alone, for adding or removing one training record. Not "
@@ -135,6 +139,8 @@ def preset_spec(name: str) -> str:
         BadInputError: There is no such preset.
     """
     known = preset_titles()
+    if name in RENAMED:
+        raise BadInputError(f"the preset {name} is called {RENAMED[name]} now", fix="name that one")
     if name not in known:
         hint = did_you_mean(name, list(known))
         raise BadInputError(

@@ -41,6 +41,7 @@ class _Starter:
 scheduler:                     # every trial to its end: {{type: fifo}}
   type: epsilon_halving        # compares trials at equal epsilon; or median (with min_trials: 5)
   rungs: {rungs}            # at these epsilons; []: .4 and .65 of trial_epsilon
+  rung_unit: epsilon           # share: rungs are shares of what each trial's own plan costs
   reduction_factor: 3          # one in so many goes on from a rung
   variant: stop                # stop ends the others; promote pauses them, and may continue them
 """
@@ -178,7 +179,7 @@ privacy:
   accounting: composed
   trial_epsilon: {epsilon}           # what one trial may spend: 1 is strict, 8 is loose
   study_epsilon: {study}           # what all trials together may spend
-  delta: 1e-5                  # chance that the guarantee fails; well below 1 / number of records
+  delta: 1e-5                  # chance that the guarantee fails; below 1 / number of records
   accountant: rdp              # rdp (fast) or pld (tighter; public and unaccounted, with fifo)
   neighboring_relation: add_or_remove_one
   dataset_ledger: null         # file in which all studies on these records add up; its caps are
@@ -197,6 +198,7 @@ search:
   points_to_evaluate: []       # configurations to try first, as in [{{optim.lr: 1.0}}]
   space:                       # uniform, loguniform, int, logint: [low, high]; choice: [..];
                                # a plain value is fixed; names: `dpsweep describe {method}`
+                               # of several methods: {{by: {{method: {{dp_sgd: .., bitfit: ..}}}}}}
 {space}
 {scheduler}report:
   points: 10                   # evaluations per trial, evenly spaced

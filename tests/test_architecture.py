@@ -15,10 +15,10 @@ ROOMS = {
     "dpsweep.cluster": ROOT / "cluster",
 }
 DOORS = {
-    "mlflow": {"dpsweep.tracking.mlflow"},
+    "mlflow": {"dpsweep.tracking.mlflow", "dpsweep.tracking.mlflow_models"},
     "dp_accounting": {"dpsweep.privacy.*"},
     "optuna": {"dpsweep.search_spaces.*", "dpsweep.suggestions"},
-    "torch": {"dpsweep.trainables.*", "dpsweep.tracking.mlflow"},
+    "torch": {"dpsweep.trainables.*", "dpsweep.tracking.mlflow_models"},
     "timm": {"dpsweep.trainables.*"},
     "opacus": {"dpsweep.trainables.*"},
     "ray": {

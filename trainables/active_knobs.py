@@ -74,7 +74,8 @@ SELECT_HYPERPARAMETERS = (
         "str",
         "all",
         "near_private: the private records that count: all; threshold: those no more certain than "
-        "the candidates; top_k: the k most uncertain ones, with noise for sensitivity 2.",
+        "the candidates; top_k: the k most uncertain ones, the paper's, with noise for sensitivity "
+        "2 (1 in the paper).",
         choices=("all", "threshold", "top_k"),
     ),
     Hyperparameter(
@@ -103,8 +104,9 @@ FINETUNE_HYPERPARAMETERS = (
         "str",
         "distill",
         "distill: a fresh network learns what the start says of all public records, then the "
-        "labels; plain: the start itself learns the labels; labels_only: a fresh network does; "
-        "with select.by random this touches no private model, and costs nothing.",
+        "labels; plain: the start itself learns the labels (the paper's, with finetune.replay 0); "
+        "labels_only: a fresh network does; with select.by random this touches no private model, "
+        "and costs nothing.",
         choices=("distill", "plain", "labels_only"),
         changes_privacy=True,
     ),
@@ -116,7 +118,8 @@ FINETUNE_HYPERPARAMETERS = (
         "finetune.replay",
         "float",
         1.0,
-        "Weight of what the start says of other public records, beside the labels.",
+        "Weight of what the start says of other public records, beside the labels; the paper has "
+        "none: 0.",
         low=0,
     ),
     Hyperparameter(

@@ -54,10 +54,11 @@ class AdaMix(LinearProbe):
         and a contraction besides), G, w_0 and w_ref are functions of public records, public seeds
         and earlier releases: no cost. Noise comes from a secret seed that is drawn anew in
         ``prepare`` and never stored. ``fully_private`` adds the public records to the clipped sum;
-        with ``only_public`` no private record enters the weights, and the plan is empty. Not
-        covered: the privacy of the public records, the discreteness of floating point numbers
-        (see ``dpsweep.privacy.randomness``), and the rounding of float32 sums within a block
-        (``layer_gradients.zero_sums``).
+        with ``only_public`` no private record enters the weights, and the plan is empty. The noise
+        is larger by 1e-4, which covers the rounding of the sum (``layer_gradients.noise_margin``).
+        Not covered: the privacy of the public records, kernels that round a record otherwise at
+        another place in its block (``gradient_sums``), and the discreteness of floating point
+        numbers (see ``dpsweep.privacy.randomness``).
     """
 
     name: ClassVar[str] = "adamix"
@@ -70,6 +71,12 @@ class AdaMix(LinearProbe):
     )
     #: Called with every noise tensor just before it is added. For tests only: noise is secret.
     noise_observer: Callable[[torch.Tensor], None] | None = None
+
+    @classmethod
+    def complete(cls, hparams: Mapping[str, Any], context: PlanContext) -> dict[str, Any]:
+        """Return the hyperparameters; the private report has the study's delta by default."""
+        delta = hparams["adamix.report_delta"]
+        return {**hparams, "adamix.report_delta": context.budget.delta if delta is None else delta}
 
     @classmethod
     def plan(cls, hparams: Mapping[str, Any], context: PlanContext) -> Plan:
@@ -147,6 +154,10 @@ class AdaMix(LinearProbe):
                 for name in cls._possible(values, "features.name")
                 if not name.startswith("clip/")
             ]
+            if all(name.isdecimal() for name in info.class_names):
+                what = f"text encodes the names of classes, and those of {info.name} are numbers"
+                fix = "name them, data.class_names: [cat, dog, ...], or use init.kind: public"
+                problems.append(("init.kind", what, fix))
         return problems
 
     def prepare(
@@ -221,7 +232,7 @@ class AdaMix(LinearProbe):
         return found.to(self._weight)
 
     def _step(self, position: int) -> None:
-        from dpsweep.trainables.layer_gradients import TOLERANCE
+        from dpsweep.trainables.layer_gradients import noise_margin
         from dpsweep.trainables.noisy_gd import percentile_clip
 
         event = self._plan.at(position)
@@ -237,7 +248,7 @@ class AdaMix(LinearProbe):
         total, norms = self._private.gradient_sum(self._weight, max_grad_norm)
         if hparams["adamix.variant"] == "fully_private":
             total += self._public.gradient_sum(self._weight, max_grad_norm)[0]
-        most = (1 + TOLERANCE) * max_grad_norm
+        most = (1 + noise_margin(self._num_private)) * max_grad_norm
         noise = self._noise.like(total, event.noise_multiplier * most)
         if self.noise_observer is not None:
             self.noise_observer(noise)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from dpsweep.errors import BadInputError
-from dpsweep.hyperparameters import Hyperparameter
+from dpsweep.hyperparameters import Hyperparameter, Retired
 from dpsweep.trainables.linear_probe import SHOT_HYPERPARAMETERS
 
 
@@ -32,10 +32,12 @@ class Parts(NamedTuple):
 VARIANTS: Mapping[str, Parts] = {
     "adamix": Parts(True, True, True, True),
     "ngd": Parts(True, False, False, True),
-    "ppgd": Parts(True, False, False, False),
+    "public_pull": Parts(True, False, False, False),
     "fully_private": Parts(False, False, False, False),
     "only_public": Parts(True, False, False, False),
 }
+#: Name of a variant in older records -> its name now.
+RENAMED: Mapping[str, str] = {"ppgd": "public_pull"}
 
 
 def _switch(name: str, doc: str) -> Hyperparameter:
@@ -48,10 +50,20 @@ ADAMIX_HYPERPARAMETERS = (
         "adamix.variant",
         "str",
         "adamix",
-        "adamix; ngd (fixed clip, no projection), ppgd (ngd without public gradients), "
-        "fully_private (public records are trained on as if private) or only_public.",
+        "adamix; ngd (fixed clip, no projection), public_pull (ngd without public gradients; not "
+        "the paper's PPGD), fully_private (public records are trained on as if private) or "
+        "only_public.",
         choices=tuple(VARIANTS),
         changes_privacy=True,
+        retired=(
+            Retired(
+                "ppgd",
+                "is called public_pull: it is a pull to the public solution at a fixed clip, and "
+                "not the PPGD of the paper, which pulls to a private model and clips by public "
+                "gradients",
+                "write public_pull",
+            ),
+        ),
     ),
     _switch("public_init", "Start at the public solution and pull towards it, not zero."),
     _switch("adaptive_clip", "Clip to a percentile of the public gradient norms."),
@@ -66,11 +78,12 @@ ADAMIX_HYPERPARAMETERS = (
     Hyperparameter(
         "adamix.report_delta",
         "float",
-        1e-5,
-        "Delta at which the private report states epsilons.",
+        None,
+        "Delta at which the private report states epsilons; where absent, privacy.delta.",
         low=0,
         high=0.5,
         open_low=True,
+        optional=True,
     ),
 )
 STEP_HYPERPARAMETERS = (
@@ -116,7 +129,8 @@ STEP_HYPERPARAMETERS = (
         "optim.step_over_clip",
         "bool",
         True,
-        "Divide each step by its clipping norm, so that one rate suits all clipping norms; free.",
+        "Divide each step by its clipping norm, so that one rate suits all clipping norms; free. "
+        "The paper does not: false is its step.",
     ),
     Hyperparameter(
         "optim.average",
@@ -177,8 +191,8 @@ PUBLIC_HYPERPARAMETERS = (
         "public.lr",
         "float",
         1.0,
-        "Learning rate of the public solution. A large one drives the public gradient norms, and "
-        "with them the adaptive clip, towards 0.",
+        "Learning rate of the public solution; the paper keeps the best of several. A large one "
+        "drives the public gradient norms, and with them the adaptive clip, towards 0.",
         low=0,
         open_low=True,
     ),
@@ -186,7 +200,8 @@ PUBLIC_HYPERPARAMETERS = (
         "init.kind",
         "str",
         "public",
-        "Public solution: trained on the shots, or text (encoded class names; clip/NAME only).",
+        "Public solution: trained on the shots, or text (clip/NAME only): encoded class names, "
+        "which data.class_names gives where the data has numbers.",
         choices=("public", "text"),
     ),
     Hyperparameter(
@@ -209,7 +224,7 @@ def parts_of(hparams: Mapping[str, Any]) -> Parts:
     Raises:
         BadInputError: ``fully_private`` is to use a public record as such.
     """
-    variant = hparams["adamix.variant"]
+    variant = RENAMED.get(hparams["adamix.variant"], hparams["adamix.variant"])
     given = {name: hparams[f"adamix.{name}"] for name in Parts._fields}
     found = VARIANTS[variant]._replace(**{k: v for k, v in given.items() if v is not None})
     if variant == "fully_private" and any(found):

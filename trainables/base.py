@@ -5,23 +5,29 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
+import threading
 import time
-import traceback
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import ray
 from ray import tune
 
-from dpsweep.errors import BudgetExceededError, LedgerError, LockedError, SweepError
-from dpsweep.study import TrialTask
+from dpsweep.errors import BudgetExceededError, LedgerError, LockedError, SweepError, described
+from dpsweep.study import TrialTask, read_task
 from dpsweep.trainables.allocator import keep_freed_memory
+from dpsweep.trainables.own_models import look_in
 from dpsweep.trial import TrialReport
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data import SweepData
-    from dpsweep.trainables.execution import ExecutionSettings, TrialExecution
+    from dpsweep.trainables.execution import TrialExecution
+    from dpsweep.trainables.execution_settings import ExecutionSettings
 
 LOCK_TRIES = 30
+MEMORY_ADVICE = "fix: lower batch.physical or search.max_concurrent, or raise resources"
 POINTER = "dpsweep-checkpoint.json"
 
 
@@ -55,8 +61,20 @@ class DPTrainable(tune.Trainable):
 
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         keep_freed_memory()
+        if settings.started_in is not None:
+            look_in(settings.started_in)
         self._settings, self._data = settings, data
         self._execution: TrialExecution | None = None
+        self._is_busy = False
+        is_actor = ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
+        if is_actor and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._leave)
+
+    def _leave(self, number: int, frame: FrameType | None) -> None:
+        """Leave on SIGTERM: after the segment under way, whose model is kept, or at once."""
+        if self._execution is None or not self._is_busy:
+            raise SystemExit
+        self._execution.is_leaving = True
 
     def _open(self, task: TrialTask) -> TrialExecution:
         """Open a trial; a predecessor that is still being stopped gets a while to end."""
@@ -76,10 +94,11 @@ class DPTrainable(tune.Trainable):
     def step(self) -> dict[str, Any]:
         """Run to the next report; returns ``{"done": .., "report": {..}}`` and the metrics."""
         trial = self.config["trial"]
+        self._is_busy = True
         try:
             if self._execution is None:
                 path = Path(self.config["directory"]) / "trial.json"
-                self._execution = self._open(TrialTask.from_json(path.read_text()))
+                self._execution = self._open(read_task(path))
             report = self._execution.advance()
         except Exception as error:
             report = _failure(trial, error)
@@ -92,7 +111,10 @@ class DPTrainable(tune.Trainable):
                     charged=len(self._execution.ledger),
                     value=self._execution.value,
                     best_step=self._execution.best_step,
+                    delivered=self._execution.delivered,
                 )
+        finally:
+            self._is_busy = False
         if report.done:
             self.cleanup()
         return _result(report)
@@ -129,17 +151,19 @@ def _result(report: TrialReport) -> dict[str, Any]:
     return {"done": report.done, "report": dataclasses.asdict(report), **report.metrics}
 
 
-def _failure(trial: int, error: Exception) -> TrialReport:
-    """Describe an error without its values: a message may quote private records, a place cannot.
+def _is_out_of_memory(error: Exception) -> bool:
+    """Say whether a process or a device has no room for what was asked, as PyTorch says it."""
+    told = str(error)  # looked at and not shown
+    words = ("can't allocate memory", "out of memory", "Unable to allocate")
+    is_foreign = not isinstance(error, SweepError)
+    return isinstance(error, MemoryError) or (is_foreign and any(word in told for word in words))
 
-    Our own errors are written to be shown, so their text is kept.
-    """
-    if isinstance(error, SweepError):
-        text = str(error)
-    else:
-        frames = traceback.extract_tb(error.__traceback__)
-        place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-        text = f"{type(error).__name__}{place}"
+
+def _failure(trial: int, error: Exception) -> TrialReport:
+    """Return the last report of a trial that an error has ended."""
+    text = described(error)
+    if _is_out_of_memory(error):
+        text = f"out of memory{text.removeprefix(type(error).__name__)}; {MEMORY_ADVICE}"
     is_violation = isinstance(error, (BudgetExceededError, LedgerError))
     if is_violation and not isinstance(error, LockedError):
         text = f"privacy violation: {text}"

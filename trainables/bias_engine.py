@@ -33,7 +33,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from dpsweep.errors import BadInputError, ModelError
-from dpsweep.trainables.layer_gradients import Factors, Loss, chunks, cross_entropy_sum, zero_sums
+from dpsweep.trainables.gradient_sums import add_product, add_rows, zero_sums
+from dpsweep.trainables.layer_gradients import Factors, Loss, cross_entropy_sum, full_chunks
 from dpsweep.trainables.linear_head import (
     clip_factors,
     exact_factors,
@@ -167,7 +168,7 @@ class _Gradients:
         for pair in self.factored.values():
             parts.append(product_of_norms(*(norm(p, dim=1, dtype=torch.float64) for p in pair)))
         parts += [row_norms(sample.flatten(1)) for sample in self.formed.values()]
-        return norm(torch.stack(parts, dim=1), dim=1)
+        return norm(torch.stack(parts, dim=1), dim=1, dtype=torch.float64).to(parts[0].dtype)
 
     def clear(self, broken: torch.Tensor) -> None:
         """Set the examples marked in ``broken`` to zero; a factor of 0 leaves NaN as it is."""
@@ -181,13 +182,14 @@ class _Gradients:
 
     def add_to(self, sums: list[torch.Tensor], factors: torch.Tensor) -> None:
         """Add the examples times their factors to the sums, one per parameter, float64."""
-        parts = (factors @ self.biases).split(list(self._sizes.values()))
-        for index, part in zip(self._sizes, parts):
+        total = factors.new_zeros(self.biases.shape[1], dtype=torch.float64)
+        add_rows(total, self.biases, factors)
+        for index, part in zip(self._sizes, total.split(list(self._sizes.values()))):
             sums[index] += part.view_as(sums[index])
         for index, (g, a) in self.factored.items():
-            sums[index] += (g * factors[:, None]).T @ a
+            add_product(sums[index], (g * factors[:, None]).T, a)
         for index, sample in self.formed.items():
-            sums[index] += (factors @ sample.flatten(1)).view_as(sums[index])
+            add_rows(sums[index], sample.flatten(1), factors)
 
 
 class BiasEngine:
@@ -199,7 +201,7 @@ class BiasEngine:
     Args:
         model: Network on the device where the gradients are wanted, one row per example in every
             trainable layer. BatchNorm is put in eval mode: its statistics stay as they are.
-        physical_batch: Examples per chunk.
+        physical_batch: Examples per chunk (``gradient_sums.chunk_size``).
         loss: (outputs of the model, labels) -> sum of the examples' losses.
         factors: (norms, C) -> factor per example, ``clip_factors`` or ``automatic_factors``.
     Raises:
@@ -244,7 +246,7 @@ class BiasEngine:
         """
         self._check(x_source, y_source)
         sums = zero_sums(self._parameters)
-        for x, y in chunks(x_source, y_source, rows, self._physical, self._device):
+        for x, y, count in full_chunks(x_source, y_source, rows, self._physical, self._device):
             gradients, _ = self._per_example_gradients(x, y)
             norms = gradients.norms()
             broken = ~norms.isfinite()
@@ -252,7 +254,9 @@ class BiasEngine:
                 gradients.clear(broken)
                 norms = norms.masked_fill(broken, 0.0)
             factors = self._factors(norms, max_grad_norm).minimum(max_grad_norm / norms)
-            gradients.add_to(sums, exact_factors(factors, norms))
+            factors = exact_factors(factors, norms)
+            factors[count:] = 0.0
+            gradients.add_to(sums, factors)
         return sums
 
     def _watch(self, name: str, layer: nn.Module) -> None:

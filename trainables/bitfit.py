@@ -20,6 +20,7 @@ from dpsweep.privacy.events import Plan
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.trainables.dp_sgd import CLIP_RULE, DPSGD, clip_rule_factors
 from dpsweep.trainables.method import RunContext
+from dpsweep.trainables.own_models import HEAD_FIX, is_own
 from dpsweep.trainables.weights import PUBLISHED
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from dpsweep.trainables.layer_gradients import Factors, Loss
     from dpsweep.trainables.per_example import GradientEngine
 
+_NO_HEAD = "this network does not say which layers are its classifier"
 BITFIT_HYPERPARAMETERS = (
     Hyperparameter(
         "bitfit.variant",
@@ -53,7 +55,8 @@ BITFIT_HYPERPARAMETERS = (
         "bitfit.full_epochs",
         "float",
         1.0,
-        "Expected passes of the first phase of two_phase, which trains everything.",
+        "Expected passes of the first phase of two_phase, which trains everything. In the second "
+        "the classifier trains too; the paper's X+BiTFiT holds it there.",
         low=0,
         open_low=True,
     ),
@@ -133,13 +136,16 @@ class BiTFiT(DPSGD):
         if "two_phase" in variants:
             problems += cls._phase_problems(values)
         starts = {c for c in cls._possible(values, "model.checkpoint") if c == PUBLISHED} or {None}
-        for name, norm, size, start in product(
+        for name, norm, size, start, normalize in product(
             cls._possible(values, "model.name"),
             cls._possible(values, "model.norm"),
             cls._possible(values, "model.image_size"),
             sorted(starts, key=str),
+            cls._possible(values, "model.normalize"),
         ):
             options = {"norm": norm, "image_size": size, "checkpoint": start, "is_initial": False}
+            if start != PUBLISHED:
+                options["normalize"] = normalize
             try:
                 model = build_model(name, info, seed=0, **options)
             except BadInputError:
@@ -147,11 +153,12 @@ class BiTFiT(DPSGD):
             reasons: dict[str, list[str]] = {}
             for variant in variants:
                 try:
-                    _try(copy.deepcopy(model), variant, info, is_text=name.startswith("text/"))
+                    _try(copy.deepcopy(model), variant, info, name)
                 except ModelError as error:
                     reason = error.message + (f" ({error.because})" if error.because else "")
                     reasons.setdefault(reason, []).append(variant)
             fix = "use another model.name, or another bitfit.variant"
+            fix = HEAD_FIX if is_own(name) and any(_NO_HEAD in said for said in reasons) else fix
             problems += [
                 ("bitfit.variant", f"{', '.join(which)} cannot train {name}: {reason}", fix)
                 for reason, which in reasons.items()
@@ -159,9 +166,15 @@ class BiTFiT(DPSGD):
         return problems
 
     @classmethod
+    def _check_gradients(cls, model: torch.nn.Module, info: DatasetInfo) -> None:
+        """Nothing here: ``preflight`` tries each variant's own engine."""
+
+    @classmethod
     def notes(cls, values: Mapping[str, Sequence[Any]]) -> list[str]:
         """Return what works, but hardly as it is meant: random weights that never train."""
-        return cls._notes_on_random_weights(values, "bitfit.variant", whole=("full", "two_phase"))
+        whole = ("full", "two_phase")
+        random = cls._notes_on_random_weights(values, "bitfit.variant", whole=whole)
+        return super().notes(values) + random
 
     @classmethod
     def _phase_problems(cls, values: Mapping[str, Sequence[Any]]) -> list[tuple[str, str, str]]:
@@ -237,6 +250,7 @@ class BiTFiT(DPSGD):
                 self._model,
                 phase,
                 int(self._hparams["batch.physical"]),
+                self._expected_batch,
                 loss=self._loss,
                 factors=clip_rule_factors(self._hparams["clip.rule"]),
             )
@@ -297,7 +311,7 @@ def _chosen(model: torch.nn.Module, phase: str, added: Sequence[str]) -> set[str
     head = head_layers(model)
     if not head and not is_language_model(model):
         raise ModelError(
-            "this network does not say which layers are its classifier",
+            _NO_HEAD,
             fix="use another model.name",
         )
     whole = {*head, *added}
@@ -319,26 +333,39 @@ def _free(model: torch.nn.Module, names: set[str]) -> list[torch.nn.Parameter]:
 
 
 def _engine(
-    model: torch.nn.Module, phase: str, physical_batch: int, *, loss: Loss, factors: Factors
+    model: torch.nn.Module,
+    phase: str,
+    physical_batch: int,
+    expected_batch: float,
+    *,
+    loss: Loss,
+    factors: Factors,
 ) -> GradientEngine:
     """Return what computes the clipped sums of the parameters that require a gradient."""
     from dpsweep.trainables.bias_engine import BiasEngine
+    from dpsweep.trainables.gradient_sums import chunk_size
     from dpsweep.trainables.per_example import make_engine
 
     if phase != _FULL:
-        return BiasEngine(model, physical_batch, loss=loss, factors=factors)
-    return make_engine(model, physical_batch, loss=loss, factors=factors)
+        device = next(model.parameters()).device
+        chunk = chunk_size(expected_batch, physical_batch, device)
+        return BiasEngine(model, chunk, loss=loss, factors=factors)
+    return make_engine(
+        model, physical_batch, loss=loss, factors=factors, expected_batch=expected_batch
+    )
 
 
-def _try(model: torch.nn.Module, variant: str, info: DatasetInfo, *, is_text: bool) -> None:
+def _try(model: torch.nn.Module, variant: str, info: DatasetInfo, name: str) -> None:
     """Make a variant's engines for a network that may be changed, and try that of few parameters.
 
-    The loss is a stand-in, as only gradients per example are asked about.
+    Of a user's own network, that of all parameters is tried too.
 
     Raises:
         ModelError: It cannot be trained.
     """
     import torch
+
+    from dpsweep.trainables.own_model_checks import stand_in_loss, try_engine
 
     small = {"bitfit.variant": variant, "lora.rank": 1, "lora.alpha": 1.0, "adapter.width": 1}
     added = _extend(model, small, seed=0)
@@ -346,9 +373,13 @@ def _try(model: torch.nn.Module, variant: str, info: DatasetInfo, *, is_text: bo
     chosen = {phase: _chosen(model, phase, added) for phase in phases}
     for phase in phases:
         _free(model, chosen[phase])
-        engine = _engine(model, phase, 1, loss=_squares, factors=clip_rule_factors("abadi"))
+        factors = clip_rule_factors("abadi")
+        engine = _engine(model, phase, 1, 1, loss=stand_in_loss, factors=factors)
+        if phase == _FULL and is_own(name):
+            try_engine(engine, info)
     if phase == _FULL:
         return  # its first gradients may need much memory: that is the trial's
+    is_text = name.startswith("text/")
     x = torch.zeros(1, *info.input_shape, dtype=torch.int64 if is_text else torch.float32)
     try:
         engine.clipped_gradient_sum(x, torch.zeros(1, dtype=torch.int64), np.arange(0), 1.0)
@@ -356,7 +387,3 @@ def _try(model: torch.nn.Module, variant: str, info: DatasetInfo, *, is_text: bo
         raise ModelError(
             "an attention reads the weights of a layer that is to be extended", because=str(error)
         ) from error
-
-
-def _squares(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return outputs.square().sum()

@@ -1,19 +1,20 @@
-"""Checkpoints of one trial: last, best and releases, with checksums; never with the ledger."""
+"""Checkpoints of one trial: the last two, best and releases, with checksums; never the ledger."""
 
 from __future__ import annotations
 
 import hashlib
 import io
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from dpsweep.durable import write_atomically
+from dpsweep.durable import checked_json, set_aside, write_atomically
 from dpsweep.errors import CheckpointError
+from dpsweep.trainables.checkpoint_files import Found, Resumption, find, find_resumption
 
 #: ``last``, ``best``, or the name of a release (``starts.release_name``).
 Which = str
@@ -29,6 +30,8 @@ class Checkpoint:
         best_step: Step of the best checkpoint at that time.
         charged: Events charged to the trial when it was written; the ledger has at least these.
         metrics: Metrics at ``step``.
+        delivered: Metrics of the best checkpoint at that time, test scores among them once they
+            are known; None of before they were kept.
         state: What the method's ``state_dict`` returned.
         rung: Number of the scheduler's rungs that the trial had reached.
         paused: True if the trial was paused on it, so that its report is known to have arrived.
@@ -46,6 +49,7 @@ class Checkpoint:
     rung: int = 0
     paused: bool = False
     is_scored: bool = True
+    delivered: dict[str, float] | None = None
     sha256: str = ""
 
 
@@ -53,12 +57,14 @@ class CheckpointStore:
     """Writes and reads the checkpoints of one trial.
 
     A checkpoint is two files: the tensors (``last-000120.ckpt``), and a small JSON file that names
-    them with their SHA-256. The JSON file is replaced atomically after the tensors are on disk, so
-    a kill at any moment leaves the previous checkpoint or the new one.
+    them with their SHA-256 and ends with a checksum of itself. The JSON file is replaced atomically
+    after the tensors are on disk, so a kill at any moment leaves the previous checkpoint or the new
+    one. The last checkpoint but one is kept too, under ``previous.json``.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self._last: Mapping[str, Any] | None = None  # of the newest last checkpoint that is whole
 
     def save(self, which: Which, checkpoint: Checkpoint) -> str:
         """Write a checkpoint durably, drop the one it replaces, and return its SHA-256."""
@@ -75,27 +81,43 @@ class CheckpointStore:
             "value": checkpoint.value,
             "best_step": checkpoint.best_step,
             "charged": checkpoint.charged,
-            "metrics": checkpoint.metrics,
+            "metrics": dict(checkpoint.metrics),
             "rung": checkpoint.rung,
             "paused": checkpoint.paused,
             "is_scored": checkpoint.is_scored,
+            "delivered": checkpoint.delivered,
         }
-        write_atomically(self.directory / f"{which}.json", json.dumps(meta).encode())
+        kept = {name}
+        if which == "last":
+            kept |= self._keep_previous(name)
+            self._last = meta
+        self._point(which, meta)
         for old in self.directory.glob(f"{which}-*.ckpt"):
-            if old.name != name:
+            if old.name not in kept:
                 old.unlink()
         return digest
 
+    def _keep_previous(self, name: str) -> set[str]:
+        """Let ``previous.json`` name what is the last checkpoint now; return its file."""
+        if self._last is None or self._last["file"] == name:
+            (self.directory / "previous.json").unlink(missing_ok=True)
+            return set()
+        self._point("previous", self._last)
+        return {self._last["file"]}
+
+    def _point(self, which: str, meta: Mapping[str, Any]) -> None:
+        write_atomically(self.directory / f"{which}.json", checked_json(meta))
+
     def mark_paused(self) -> None:
         """Note durably that the trial was paused on its last checkpoint."""
-        pointer = self.directory / "last.json"
-        meta = json.loads(pointer.read_text())
-        write_atomically(pointer, json.dumps({**meta, "paused": True}).encode())
+        assert self._last is not None, "nothing was saved"
+        self._last = {**self._last, "paused": True}
+        self._point("last", self._last)
 
     def discard(self) -> None:
         """Drop every checkpoint: the trial starts anew."""
         for pattern in ("*.json", "*.ckpt"):  # first the files that name the others
-            for which in ("last", "best"):
+            for which in ("last", "previous", "best"):
                 for path in self.directory.glob(f"{which}{pattern}"):
                     path.unlink()
 
@@ -105,36 +127,79 @@ class CheckpointStore:
         Raises:
             CheckpointError: The file is missing or not what was written.
         """
-        pointer = self.directory / f"{which}.json"
-        if not pointer.exists():
+        found = find(self.directory, which)
+        return None if found is None else _loaded(found)
+
+    def load_best(self, last: Checkpoint | None, metric: str) -> Checkpoint | None:
+        """Return the best checkpoint, or the last one in the place of a damaged or missing one.
+
+        A better model has been lost then: the trial has the score of one that is there.
+
+        Args:
+            last: The checkpoint at which the trial goes on.
+            metric: Name of the study's score.
+        """
+        with suppress(CheckpointError):  # the resumption names it
+            best = self.load("best")
+            if best is not None:
+                return best
+        if last is None or last.value is None or not last.is_scored or metric not in last.metrics:
             return None
-        meta: Mapping[str, Any] = json.loads(pointer.read_text())
-        path = self.directory / meta["file"]
-        if not path.exists():
-            raise CheckpointError(f"{path} is missing", fix=_remedy(pointer))
-        content = path.read_bytes()
-        if hashlib.sha256(content).hexdigest() != meta["sha256"]:
-            raise CheckpointError(
-                f"{path} is damaged: its SHA-256 is not the one that was written",
-                fix=_remedy(pointer),
-            )
-        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-        return Checkpoint(
-            step=meta["step"],
-            value=meta["value"],
-            best_step=meta["best_step"],
-            charged=meta["charged"],
-            metrics=meta["metrics"],
-            state=state,
-            rung=meta["rung"],
-            paused=meta["paused"],
-            is_scored=meta.get("is_scored", True),  # of before there were others
-            sha256=meta["sha256"],
-        )
+        best = replace(last, value=last.metrics[metric], best_step=last.step)
+        self.save("best", best)
+        return best
+
+    def resume(self) -> tuple[Checkpoint | None, Resumption]:
+        """Return the checkpoint at which the trial goes on, and how it was found.
+
+        That is the last one; if it is damaged, the latest whole one, which is made the last one;
+        None if there is none.
+        """
+        resumption = find_resumption(self.directory)
+        for path in [*self.directory.glob("*.json"), *self.directory.glob("*.ckpt")]:
+            if path.is_dir():
+                set_aside(path)
+        if resumption.found is None:
+            return None, resumption
+        checkpoint = _loaded(resumption.found)
+        if resumption.name == "best":
+            self.save("last", checkpoint)
+        else:
+            self._last = resumption.found.meta
+            if resumption.name == "previous":
+                self._point("last", self._last)
+        return checkpoint, resumption
 
 
-def _remedy(pointer: Path) -> str:
-    return (
-        f"restore the file; an unfinished trial without {pointer} starts anew (what it has spent "
-        "stays spent), a finished one keeps its score without a model"
+def _loaded(found: Found) -> Checkpoint:
+    meta = found.meta
+    return Checkpoint(
+        step=meta["step"],
+        value=meta["value"],
+        best_step=meta["best_step"],
+        charged=meta["charged"],
+        metrics=meta["metrics"],
+        state=torch.load(io.BytesIO(found.content), map_location="cpu", weights_only=True),
+        rung=meta["rung"],
+        paused=meta["paused"],
+        is_scored=meta.get("is_scored", True),  # of before there were others
+        delivered=meta.get("delivered"),
+        sha256=meta["sha256"],
     )
+
+
+def is_finite(state: Any) -> bool:
+    """Say whether every floating-point tensor of a state is finite, however deep it lies.
+
+    >>> is_finite({"model": {"weight": torch.ones(2)}, "position": 3})
+    True
+    >>> is_finite({"model": [torch.tensor([1.0, float("nan")])]})
+    False
+    """
+    if isinstance(state, torch.Tensor):
+        return not state.is_floating_point() or bool(torch.isfinite(state).all())
+    if isinstance(state, Mapping):
+        return all(map(is_finite, state.values()))
+    if isinstance(state, (list, tuple)):
+        return all(map(is_finite, state))
+    return True

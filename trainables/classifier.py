@@ -14,11 +14,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from dpsweep.errors import BadInputError, InfeasibleBudgetError
+from dpsweep.errors import BadInputError
 from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.randomness import public_seed
-from dpsweep.trainables.method import Method, RunContext
+from dpsweep.trainables.batches import fitted_batch, num_private_of, sample_rate_of
+from dpsweep.trainables.method import Method, PlanContext, RunContext
+from dpsweep.trainables.model_knobs import (
+    MODEL_HYPERPARAMETERS,
+    refuse_twice,
+    scale_notes,
+    scale_problems,
+)
+from dpsweep.trainables.own_models import is_own
 from dpsweep.trainables.tasks import TASKS, score, task_of
 from dpsweep.trainables.weights import PUBLISHED, WORDS, checkpoint_of
 
@@ -28,39 +36,6 @@ if TYPE_CHECKING:
     from dpsweep.trainables.data import DatasetInfo, SweepData
     from dpsweep.trainables.layer_gradients import Loss
 
-MODEL_HYPERPARAMETERS = (
-    Hyperparameter(
-        "model.name",
-        "str",
-        "linear",
-        "Network: linear, tanh_cnn, tanh_cnn_deep, small_resnet, timm/NAME, or text/DIRECTORY "
-        "(transformers).",
-        choices=("linear", "tanh_cnn", "tanh_cnn_deep", "small_resnet", "timm/", "text/"),
-    ),
-    Hyperparameter(
-        "model.norm",
-        "str",
-        "refuse",
-        "What becomes of BatchNorm: refuse it, rebuild it as GroupNorm, or freeze its statistics.",
-        choices=("refuse", "group", "frozen"),
-    ),
-    Hyperparameter(
-        "model.checkpoint",
-        "str",
-        None,
-        "Initial weights, which must be public: a file (a torch or safetensors state dict), "
-        "published: timm's own, or pretrain: those of the spec's section pretrain.",
-        optional=True,
-    ),
-    Hyperparameter(
-        "model.image_size",
-        "int",
-        None,
-        "Images are resized to this many pixels in the network; where absent, as they are.",
-        low=1,
-        optional=True,
-    ),
-)
 OPTIM_HYPERPARAMETERS = (
     Hyperparameter("optim.name", "str", "sgd", "Update rule.", choices=("sgd", "adam")),
     Hyperparameter("optim.lr", "float", 0.1, "Peak learning rate.", low=0, open_low=True),
@@ -153,62 +128,6 @@ TRAIN_HYPERPARAMETERS = (
 )
 
 
-def num_private_of(hparams: Mapping[str, Any], declared: int) -> int:
-    """Return the public number of private records that a configuration trains on.
-
-    >>> num_private_of({"train.num_private": 500}, 2000)
-    500
-    >>> num_private_of({"train.num_private": None}, 2000)
-    2000
-    """
-    wanted = hparams["train.num_private"]
-    return declared if wanted is None else min(wanted, declared)
-
-
-def sample_rate_of(hparams: Mapping[str, Any], num_private: int) -> float:
-    """Return the probability with which one record enters a batch.
-
-    Args:
-        hparams: ``batch.sample_rate``, ``batch.expected`` and ``train.num_private``.
-        num_private: Declared (public) number of private records.
-    Returns:
-        A number in (0, 1].
-    Raises:
-        InfeasibleBudgetError: The expected batch is larger than the declared number of records.
-
-    >>> hparams = {"batch.sample_rate": None, "batch.expected": 64, "train.num_private": None}
-    >>> sample_rate_of(hparams, 256)
-    0.25
-    """
-    num_private = num_private_of(hparams, num_private)
-    if num_private < 1:
-        raise InfeasibleBudgetError(
-            f"there is no private record to train on (declared: {num_private})",
-            fix="declare fewer validation, test and public records",
-        )
-    rate = hparams["batch.sample_rate"]
-    if rate is not None:
-        return float(rate)
-    expected = int(hparams["batch.expected"])
-    if expected > num_private:
-        raise InfeasibleBudgetError(
-            f"batch.expected={expected} is larger than the {num_private} declared private records",
-            fix=f"batch.expected <= {num_private}",
-        )
-    return expected / num_private
-
-
-def num_steps_of(hparams: Mapping[str, Any], sample_rate: float) -> int:
-    """Return ``train.max_steps``, or the steps of ``train.epochs`` expected passes (at least 1).
-
-    >>> num_steps_of({"train.max_steps": None, "train.epochs": 2.0}, 0.25)
-    8
-    """
-    if hparams["train.max_steps"] is not None:
-        return int(hparams["train.max_steps"])
-    return max(1, round(hparams["train.epochs"] / sample_rate))
-
-
 class ClassifierMethod(Method):
     """A method that updates one classifier once per plan position.
 
@@ -231,11 +150,19 @@ class ClassifierMethod(Method):
     _num_before = 0
 
     @classmethod
+    def notes(cls, values: Mapping[str, Sequence[Any]]) -> list[str]:
+        """Return what works, but hardly as it is meant: weights that may want other images."""
+        names = ("model.name", "model.checkpoint", "model.normalize")
+        return scale_notes(*(cls._possible(values, name) for name in names))
+
+    @classmethod
     def preflight(
         cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo
     ) -> list[tuple[str, str, str]]:
         """Return the models, checkpoints and batch sizes of the space that cannot work."""
         problems = cls._batch_problems(values, info)
+        ways = cls._possible(values, "model.normalize")
+        problems += scale_problems(cls._possible(values, "model.checkpoint"), ways)
         for path in cls._possible(values, "model.checkpoint"):
             if path in (None, *WORDS):
                 continue
@@ -255,12 +182,12 @@ class ClassifierMethod(Method):
                 continue
             if name == "linear" and not cls._has_front(values):
                 continue
-            if len(info.input_shape) != 3:
+            if len(info.input_shape) != 3 and not is_own(name):
                 shape = "x".join(map(str, info.input_shape))
                 problems.append(
                     ("model.name", f"{name} needs images, the data is {shape}", "use linear")
                 )
-            elif name.startswith("timm/") or cls._has_front(values):
+            elif name.startswith("timm/") or is_own(name) or cls._has_front(values):
                 problems += cls._model_problems(name, values, info)
         return problems
 
@@ -268,7 +195,8 @@ class ClassifierMethod(Method):
     def _has_front(cls, values: Mapping[str, Sequence[Any]]) -> bool:
         """Say whether images may be resized or normalised in the network."""
         is_published = PUBLISHED in cls._possible(values, "model.checkpoint")
-        return is_published or any(cls._possible(values, "model.image_size"))
+        names = ("model.image_size", "model.normalize")
+        return is_published or any(any(cls._possible(values, name)) for name in names)
 
     @classmethod
     def _possible(cls, values: Mapping[str, Sequence[Any]], name: str) -> list[Any]:
@@ -281,12 +209,41 @@ class ClassifierMethod(Method):
     def _batch_problems(
         cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo
     ) -> list[tuple[str, str, str]]:
-        largest = max(cls._possible(values, "batch.expected"))
+        largest = max(values.get("batch.expected", [0]))  # a default fits (``complete``)
         has_rate = None not in cls._possible(values, "batch.sample_rate")
         if has_rate or largest <= info.num_private:
             return []
         what = f"{largest} is larger than the {info.num_private} declared private records"
-        return [("batch.expected", what, f"at most {info.num_private}")]
+        return [("batch.expected", f"{what}, for {cls.name}", f"at most {info.num_private}")]
+
+    @classmethod
+    def complete(cls, hparams: Mapping[str, Any], context: PlanContext) -> dict[str, Any]:
+        """Return the hyperparameters, with a default batch that the declared records can fill.
+
+        A default above their number becomes an eighth of it; one that is named stays.
+
+        Raises:
+            InfeasibleBudgetError: Published weights are to be normalised twice.
+        """
+        refuse_twice(hparams)
+        hparams = super().complete(hparams, context)
+        is_default = context.given is not None and "batch.expected" not in context.given
+        if is_default and hparams["batch.sample_rate"] is None:
+            num_private = num_private_of(hparams, context.num_private)
+            hparams["batch.expected"] = fitted_batch(hparams["batch.expected"], num_private)
+        return hparams
+
+    @classmethod
+    def fitted_defaults(
+        cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo
+    ) -> dict[str, Any]:
+        """Return the default batch where all private records are fewer."""
+        rates = cls._possible(values, "batch.sample_rate")
+        if "batch.expected" in values or None not in rates:
+            return {}
+        default = cls._possible(values, "batch.expected")[0]
+        fitted = fitted_batch(default, info.num_private)
+        return {} if fitted == default else {"batch.expected": fitted}
 
     @classmethod
     def _model_problems(
@@ -294,20 +251,39 @@ class ClassifierMethod(Method):
     ) -> list[tuple[str, str, str]]:
         """Build the network for each norm, size and start: only that shows whether it can run."""
         from dpsweep.trainables.models import build_model
+        from dpsweep.trainables.own_model_checks import check_own
 
         starts = {c for c in cls._possible(values, "model.checkpoint") if c == PUBLISHED} or {None}
         problems = []
-        for norm, size, start in product(
-            cls._possible(values, "model.norm"), cls._possible(values, "model.image_size"), starts
+        for norm, size, start, normalize in product(
+            cls._possible(values, "model.norm"),
+            cls._possible(values, "model.image_size"),
+            starts,
+            cls._possible(values, "model.normalize"),
         ):
+            if start == PUBLISHED and normalize is not None:
+                continue  # refused as a configuration
+            front = {"checkpoint": start, "image_size": size, "normalize": normalize}
             try:
-                build_model(name, info, norm=norm, seed=0, checkpoint=start, image_size=size)
+                model = build_model(name, info, norm=norm, seed=0, **front)
+                if is_own(name):
+                    again = build_model(name, info, norm=norm, seed=0, **front)
+                    check_own(model, again, name, info)
+                    cls._check_gradients(model, info)
             except BadInputError as error:
-                named = ("model.checkpoint", "model.image_size")
+                named = ("model.checkpoint", "model.image_size", "model.normalize")
                 key = next((k for k in named if error.message.startswith(k)), "model.name")
                 key = "model.norm" if "BatchNorm" in error.message else key
                 problems.append((key, error.message, error.fix or "use another model"))
         return problems
+
+    @classmethod
+    def _check_gradients(cls, model: torch.nn.Module, info: DatasetInfo) -> None:
+        """Check that a user's own network has the gradients that the method needs; any, here.
+
+        Raises:
+            ModelError: It has not.
+        """
 
     def prepare(
         self, data: SweepData, hparams: Mapping[str, Any], plan: Plan, context: RunContext
@@ -347,6 +323,7 @@ class ClassifierMethod(Method):
             seed=self._initial_seed,
             checkpoint=checkpoint_of(self._hparams["model.checkpoint"], self._data.pretrained),
             image_size=self._hparams["model.image_size"],
+            normalize=self._hparams.get("model.normalize"),  # older records have none
             is_initial=is_initial,
         )
 

@@ -7,8 +7,9 @@ no privacy, and the private part is disjoint from every part that is evaluated o
 from __future__ import annotations
 
 import hashlib
+import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -55,6 +56,8 @@ class DatasetInfo:
         task: What is learned, see ``dpsweep.trainables.tasks``.
         text: What must be known of records that are token ids; None for other records.
         num_polluted: How many of the public records are pollution, by declaration.
+        is_far_smaller: Whether headers or names tell that the training source holds less than half
+            of the declared records. It is said to whoever launches a study, and kept nowhere.
     """
 
     name: str
@@ -70,6 +73,7 @@ class DatasetInfo:
     task: str = "classification"
     text: TextInfo | None = None
     num_polluted: int = 0
+    is_far_smaller: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,8 +87,8 @@ class SweepData:
             labels are float32 (records, attributes) for ``multi_label``, int64 (records, tokens)
             for ``causal_lm``. An absent part has length 0. Never written to: actors hold read-only
             views of one copy.
-        content_hash: SHA-256 of all parts, to see whether a resumed study has the same data. It
-            depends on private records without noise: it stays beside the data.
+        content_hash: SHA-256 of the class names and all parts, to see whether a resumed study has
+            the same data. It depends on private records without noise: it stays beside the data.
         records: Whose records a method trains on, which it finds in ``private``: private ones,
             or public ones that stand in for them (``for_public_search``).
         feature_root: Directory of the feature store, or None to compute features in memory.
@@ -98,6 +102,8 @@ class SweepData:
         pool: Of an episode, the data that it was drawn from.
         rows: Of an episode, the rows of each part in its pool, int64.
         polluted: Which public records are pollution, bool (public records,); None where none is.
+        old_hash: SHA-256 of all parts without class names, as studies of earlier versions have it;
+            empty where no study is begun on these.
     """
 
     info: DatasetInfo
@@ -112,6 +118,7 @@ class SweepData:
     pool: SweepData | None = None
     rows: Mapping[str, np.ndarray] = field(default_factory=dict)
     polluted: np.ndarray | None = None
+    old_hash: str = ""
 
     def for_trial(self, hparams: Mapping[str, Any]) -> SweepData:
         """Return what a trial with these hyperparameters runs on: all of it, or its episode."""
@@ -150,7 +157,7 @@ class SweepData:
             parts["test"] = none
         hashes = {new: self.hashes[old] for new, old in now_in.items() if old in self.hashes}
         info = replace(self.info, num_private=self.info.num_public, num_public=0)
-        content = _content_hash(parts)
+        content = _content_hash(parts, info.class_names)
         return SweepData(info, parts, content, "public", self.feature_root, hashes, self.pretrained)
 
 
@@ -200,8 +207,15 @@ def load_dataset(spec: DataSpec, episodes: Episodes | None = None) -> SweepData:
     if pollution is not None:
         parts["public"], is_polluted = polluted(parts["public"], pollution, info.num_classes)
     hashes = {part: part_hash(arrays[0]) for part, arrays in parts.items()}
-    content = _content_hash(parts)
-    data = SweepData(info, parts, content, hashes=hashes, episodes=episodes, polluted=is_polluted)
+    data = SweepData(
+        info,
+        parts,
+        _content_hash(parts, info.class_names),
+        hashes=hashes,
+        episodes=episodes,
+        polluted=is_polluted,
+        old_hash=_content_hash(parts),
+    )
     if episodes is not None:
         episodes.check(data)
     return data
@@ -266,11 +280,20 @@ def _describe(spec: DataSpec, source: Source) -> DatasetInfo:
         class_names=source.class_names,
         task=spec.task,
         text=source.text,
+        is_far_smaller=source.num_found is not None and is_far_below(source.num_found, total),
     )
 
 
-def _content_hash(parts: dict[str, Arrays]) -> str:
+def is_far_below(actual: int, declared: int) -> bool:
+    """Say whether data are not what was declared: less than half of it, or nothing at all."""
+    return actual < max(1, declared / 2)
+
+
+def _content_hash(parts: dict[str, Arrays], class_names: Sequence[str] = ()) -> str:
+    """Return the SHA-256 of records with the names of their classes; without names, as it was."""
     digest = hashlib.sha256()
+    if class_names:
+        digest.update(json.dumps(list(class_names)).encode())
     for part in PARTS:
         for array in parts[part]:
             digest.update(f"{part} {array.dtype.str} {array.shape}\n".encode())

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import gzip
 import struct
-import zipfile
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ import numpy as np
 
 from dpsweep.errors import DataError
 from dpsweep.registry import did_you_mean
+from dpsweep.trainables.npz_files import check_label_shape, npz_array, npz_headers, shown_shape
 
 if TYPE_CHECKING:
     from dpsweep.spec import DataSpec
@@ -59,6 +59,8 @@ class Source:
         read_labels: Returns the labels of an own part, ``validation`` or ``test``, alone; None
             where nothing needs them.
         text: What must be known of token ids; None for other records.
+        num_found: Records of the training source by headers or names, an upper bound; None where
+            only reading them tells. It is private: it is compared with ``num_records``, not shown.
     """
 
     input_shape: tuple[int, ...]
@@ -70,6 +72,7 @@ class Source:
     read: Callable[[], dict[str, Arrays]]
     read_labels: Callable[[str], np.ndarray] | None = None
     text: TextInfo | None = None
+    num_found: int | None = None
 
 
 def open_source(spec: DataSpec) -> Source:
@@ -91,7 +94,16 @@ def open_source(spec: DataSpec) -> Source:
             f"unknown dataset {spec.dataset!r}",
             fix=(hint + " " if hint else "") + f"known: {', '.join(openers)}",
         )
-    return openers[spec.dataset](spec)
+    source = openers[spec.dataset](spec)
+    if spec.class_names is None:
+        return source
+    if len(spec.class_names) != source.num_classes:
+        raise DataError(
+            f"data.class_names has {len(spec.class_names)} names, and {spec.dataset} has "
+            f"{source.num_classes} classes",
+            fix="give one name for each, in the order of their numbers",
+        )
+    return replace(source, class_names=spec.class_names)
 
 
 def _text(spec: DataSpec) -> Source:
@@ -201,7 +213,9 @@ def _npz(spec: DataSpec) -> Source:
             because="the labels are private, so the number of classes must be declared",
         )
     if not path.is_file():
-        raise DataError(f"no file {path}", fix="set data.path to an .npz file")
+        where = f"{path}" if path.is_absolute() else f"{path}, that is {path.resolve()}"
+        what = f"{where} is a directory" if path.is_dir() else f"no file {where}"
+        raise DataError(what, fix="set data.path to an .npz file")
     num_classes = int(spec.num_classes)
     headers = npz_headers(path)
     for key in ("x_train", "y_train"):
@@ -221,17 +235,15 @@ def _npz(spec: DataSpec) -> Source:
         with np.load(path, allow_pickle=False) as file:
             for part in parts:
                 name = {"val": "validation"}.get(part, part)
-                inputs = _checked_inputs(file[f"x_{part}"], f"x_{part}")
-                arrays[name] = (
-                    inputs,
-                    checked_labels(file[f"y_{part}"], num_classes, f"y_{part}", spec.task),
-                )
+                inputs = _checked_inputs(npz_array(file, f"x_{part}", path), f"x_{part}")
+                labels = npz_array(file, f"y_{part}", path)
+                arrays[name] = inputs, checked_labels(labels, num_classes, f"y_{part}", spec.task)
         return arrays
 
     def read_labels(part: str) -> np.ndarray:
         name = f"y_{'val' if part == 'validation' else part}"
         with np.load(path, allow_pickle=False) as file:
-            return checked_labels(file[name], num_classes, name, spec.task)
+            return checked_labels(npz_array(file, name, path), num_classes, name, spec.task)
 
     sizes = {part: headers[f"x_{part}"][0][0] for part in parts}
     names = tuple(str(label) for label in range(num_classes))
@@ -244,29 +256,8 @@ def _npz(spec: DataSpec) -> Source:
         sizes.get("test"),
         read,
         read_labels,
+        num_found=sizes["train"],
     )
-
-
-def npz_headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-    """Return shape and dtype of every array of an .npz file, without reading a record.
-
-    Raises:
-        DataError: The file is no .npz file.
-    """
-    headers = {}
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for entry in archive.namelist():
-                with archive.open(entry) as file:
-                    version = np.lib.format.read_magic(file)
-                    if version == (1, 0):
-                        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-                    else:
-                        shape, _, dtype = np.lib.format.read_array_header_2_0(file)
-                headers[entry.removesuffix(".npy")] = (shape, dtype)
-    except (OSError, ValueError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise DataError(f"{path} is not an .npz file: {error}") from error
-    return headers
 
 
 def _check_headers(
@@ -280,7 +271,7 @@ def _check_headers(
     label_shape, label_dtype = headers[f"y_{part}"]
     if len(shape) not in (2, 4) or 0 in shape[1:]:
         raise DataError(
-            f"x_{part} has shape {shape}",
+            f"x_{part} has shape {shown_shape(shape)}",
             fix="give (records, features) or (records, channels, height, width)",
         )
     if shape[1:] != input_shape:
@@ -289,19 +280,30 @@ def _check_headers(
         raise DataError(
             f"x_{part} has dtype {dtype}", fix="scale it and store floats, for example x / 255"
         )
-    if task == "multi_label":
-        if label_shape != (shape[0], num_classes):
-            raise DataError(
-                f"y_{part} has shape {label_shape}, not {(shape[0], num_classes)}",
-                fix="store one row of attributes a record; data.num_classes is their number",
-            )
-        return
-    if label_dtype.kind not in "iu":
+    if _is_channels_last(shape):
+        raise DataError(
+            f"x_{part} has shape {shown_shape(shape)}: images with their channels last, which "
+            f"would be read as {shape[1]} channels of {shape[2]} x {shape[3]} pixels",
+            fix="store (records, channels, height, width), that is x.transpose(0, 3, 1, 2)",
+        )
+    if task != "multi_label" and label_dtype.kind not in "iu":
         raise DataError(f"y_{part} has dtype {label_dtype}", fix="store class numbers from 0")
-    if len(label_shape) != 1:
-        raise DataError(f"y_{part} has shape {label_shape}", fix="store one class number a record")
-    if label_shape[0] != shape[0]:
-        raise DataError(f"x_{part} and y_{part} have different numbers of records")
+    check_label_shape(label_shape, shape, num_classes, task, part)
+
+
+def _is_channels_last(shape: tuple[int, ...]) -> bool:
+    """Say whether an array holds square images, or colour ones, with their channels last.
+
+    >>> _is_channels_last((100, 32, 32, 3)), _is_channels_last((100, 178, 218, 3))
+    (True, True)
+    >>> _is_channels_last((100, 3, 32, 32)), _is_channels_last((100, 512, 7, 7))
+    (False, False)
+    """
+    if len(shape) != 4:
+        return False
+    _, first, second, last = shape
+    is_square = first == second and last in (1, 3, 4)
+    return first not in (1, 3, 4) and (is_square or (last == 3 and min(first, second) >= 8))
 
 
 def _checked_inputs(values: np.ndarray, name: str) -> np.ndarray:
@@ -357,6 +359,7 @@ def _image_folder(spec: DataSpec) -> Source:
             f"data.num_classes={spec.num_classes}, but there are {len(classes)} class folders"
         )
     files = {part: _image_files(folder, classes) for part, folder in folders.items()}
+    _refuse_empty_class(folders["train"], classes, files["train"])
 
     def read() -> dict[str, Arrays]:
         return {part: _read_images(found, size, channels) for part, found in files.items()}
@@ -370,6 +373,7 @@ def _image_folder(spec: DataSpec) -> Source:
         len(files["test"]) if "test" in files else None,
         read,
         lambda part: np.array([label for _, label in files[part]], np.int64),
+        num_found=len(files["train"]),
     )
 
 
@@ -387,7 +391,8 @@ def _image_size(spec: DataSpec) -> tuple[int, int]:
 
 
 def _is_class_folder(path: Path) -> bool:
-    return path.is_dir() and not path.name.startswith(".")
+    """Say whether a folder may be a class: not one that an archive or an editor has left."""
+    return path.is_dir() and not path.name.startswith(".") and path.name != "__MACOSX"
 
 
 def _image_files(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
@@ -404,23 +409,38 @@ def _image_files(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int
     return sorted(found)
 
 
+def _refuse_empty_class(
+    folder: Path, classes: tuple[str, ...], found: list[tuple[Path, int]]
+) -> None:
+    """Refuse a folder without images: it would be a class that no record has."""
+    filled = {label for _, label in found}
+    empty = [name for label, name in enumerate(classes) if label not in filled]
+    if found and empty:
+        raise DataError(
+            f"{folder / empty[0]} has no images, and every folder there is a class",
+            fix="remove it, or put its images there",
+        )
+
+
 def _read_images(files: list[tuple[Path, int]], size: tuple[int, int], channels: int) -> Arrays:
     from PIL import Image, UnidentifiedImageError
 
+    find = "its name stays unsaid, as it tells which record it is; open each of them with PIL"
     inputs = np.empty((len(files), channels, *size), np.float32)
     for row, (path, _) in enumerate(files):
         try:
             with Image.open(path) as image:
                 if image.mode.startswith("I"):
                     raise DataError(
-                        f"image {path} has more than 8 bits per channel (mode {image.mode})",
+                        f"an image has more than 8 bits per channel (mode {image.mode})",
                         because="a conversion to 8 bits would cut its values off",
-                        fix="convert such images to 8 bits, all by the same fixed scale",
+                        fix=f"convert such images to 8 bits, all by the same fixed scale; {find}",
                     )
                 pixels = image.convert("L" if channels == 1 else "RGB")
                 pixels = pixels.resize((size[1], size[0]), Image.Resampling.BILINEAR)
         except (OSError, UnidentifiedImageError, SyntaxError) as error:
-            raise DataError(f"cannot read image {path}: {type(error).__name__}") from error
+            what = f"cannot read an image: {type(error).__name__}"
+            raise DataError(what, fix=f"mend or remove it; {find}") from error
         array = np.asarray(pixels, np.float32) / 255
         inputs[row] = array[None] if channels == 1 else array.transpose(2, 0, 1)
     return inputs, np.array([label for _, label in files], np.int64)

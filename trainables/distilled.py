@@ -18,8 +18,10 @@ import torch
 from torch import nn
 
 from dpsweep import __version__
+from dpsweep.errors import StorageError
 from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.data import part_hash
+from dpsweep.trainables.own_models import fingerprint, is_own
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data import SweepData
@@ -79,7 +81,7 @@ class DistilledStates:
         """Keep the state after an epoch, if there is room for it."""
         if self._store is None:
             return
-        with suppress(OSError):
+        with suppress(OSError, StorageError):
             kept = self._store.directory.glob("*.ckpt")
             if sum(path.stat().st_size for path in kept) < MOST_BYTES_OF_FOLDER:
                 checkpoint = Checkpoint(epoch + 1, None, 0, 0, {}, dict(state))
@@ -136,6 +138,8 @@ def distilled_states(
     }
     if str(network.get("model.name")).startswith("timm/"):
         facts["timm"] = version("timm")
+    if is_own(network.get("model.name")):
+        facts["code"] = fingerprint(network["model.name"])
     return DistilledStates(release.directory / FOLDER, facts)
 
 

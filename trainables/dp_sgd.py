@@ -13,21 +13,20 @@ from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import Plan, PoissonGaussian
 from dpsweep.privacy.randomness import secret_numpy_generator
 from dpsweep.privacy.schedules import ClipSchedule, NoiseSchedule
+from dpsweep.trainables.batches import num_steps_of, sample_rate_of
 from dpsweep.trainables.classifier import (
     BATCH_HYPERPARAMETERS,
-    MODEL_HYPERPARAMETERS,
     OPTIM_HYPERPARAMETERS,
     TRAIN_HYPERPARAMETERS,
     ClassifierMethod,
-    num_steps_of,
-    sample_rate_of,
 )
 from dpsweep.trainables.method import PlanContext, RunContext, target_budget
+from dpsweep.trainables.model_knobs import MODEL_HYPERPARAMETERS
 
 if TYPE_CHECKING:
     import torch
 
-    from dpsweep.trainables.data import SweepData
+    from dpsweep.trainables.data import DatasetInfo, SweepData
     from dpsweep.trainables.layer_gradients import Factors
     from dpsweep.trainables.layer_noise import NoiseFigures
     from dpsweep.trainables.per_example import GradientEngine
@@ -126,12 +125,14 @@ class DPSGD(ClassifierMethod):
     Guarantees:
         Position t releases ``sum_i clip(g_i, C_t) + N(0, (sigma_t C_t)^2)`` over a Poisson sample
         of the private records, and nothing else: the plan's event at t under add-or-remove-one.
-        The noise is larger by 1e-4, as rounding may let one example add C_t (1 + 1e-4). The divisor
-        is the declared expected batch size, an empty batch takes its step, and batches and noise
-        come from secret seeds that are drawn anew in ``prepare`` and never stored. Not covered: the
-        discreteness of floating point numbers, the rounding of float32 sums within a chunk, which
-        one example more or less can move (``layer_gradients.zero_sums``), and the statistical
-        quality of the generators (see ``dpsweep.privacy.randomness``).
+        The noise is larger by 1e-4 (more, beyond 400,000 records), as rounding may let one example
+        more or less move the sum by C_t (1 + 1e-4), and by no more, whatever the records
+        (``layer_gradients.noise_margin``). The divisor is the declared expected batch size, an
+        empty batch takes its step, and batches and noise come from secret seeds that are drawn anew
+        in ``prepare`` and never stored. Not covered: the discreteness of floating point numbers,
+        kernels that round an example otherwise at another place in its chunk
+        (``gradient_sums``), and the statistical quality of the generators (see
+        ``dpsweep.privacy.randomness``).
     """
 
     name: ClassVar[str] = "dp_sgd"
@@ -147,6 +148,13 @@ class DPSGD(ClassifierMethod):
     noise_observer: Callable[[torch.Tensor], None] | None = None
     #: L2 sensitivity of what one step releases, divided by the bound on one gradient.
     _joint_sensitivity = 1.0
+
+    @classmethod
+    def _check_gradients(cls, model: torch.nn.Module, info: DatasetInfo) -> None:
+        """Check that each example has a gradient by all that trains (``ClassifierMethod``)."""
+        from dpsweep.trainables.own_model_checks import check_gradients
+
+        check_gradients(model, info)
 
     @classmethod
     def _notes_on_random_weights(
@@ -246,16 +254,22 @@ class DPSGD(ClassifierMethod):
         """Return what computes clipped sums, in the order of ``_parameters``."""
         from dpsweep.trainables.per_example import make_engine
 
-        return make_engine(self._model, int(self._hparams["batch.physical"]), loss=self._loss)
+        return make_engine(
+            self._model,
+            int(self._hparams["batch.physical"]),
+            loss=self._loss,
+            expected_batch=self._expected_batch,
+        )
 
     def _gradient(self, step: int) -> list[torch.Tensor]:
-        from dpsweep.trainables.layer_gradients import TOLERANCE
+        from dpsweep.trainables.layer_gradients import noise_margin
 
         event = self._events[step]
         max_grad_norm = float(self._max_grad_norms[step])
         rows = self._draw_batch(self._batches, event.sample_rate)
         sums = self._engine.clipped_gradient_sum(self._inputs, self._labels, rows, max_grad_norm)
-        most = (1 + TOLERANCE) * self._joint_sensitivity * max_grad_norm
+        margin = noise_margin(self._data.info.num_private)
+        most = (1 + margin) * self._joint_sensitivity * max_grad_norm
         scale = event.noise_multiplier * most
         return [self._noisy(total, scale) / self._expected_batch for total in sums]
 

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from dpsweep.errors import ModelError
+from dpsweep.trainables.gradient_sums import filled
 
 
 @torch.no_grad()
@@ -44,8 +45,9 @@ def embed(
     try:
         for begin in range(0, len(inputs), block):
             seen.clear()
-            whole, count = _filled(inputs[begin : begin + block].to(device).float(), block)
-            said = model(whole)
+            chosen = inputs[begin : begin + block]
+            count = len(chosen)
+            said = model(filled(chosen.to(device).float(), block))
             if len(seen) != 1:
                 raise ModelError("the classifier of this network is used more than once a record")
             logits.append(said[:count].float().cpu())
@@ -72,20 +74,9 @@ def project(rows: torch.Tensor, directions: torch.Tensor, *, block: int) -> torc
     """
     found = []
     for begin in range(0, len(rows), block):
-        whole, count = _filled(rows[begin : begin + block].double(), block)
-        found.append((whole @ directions)[:count])
+        chosen = rows[begin : begin + block]
+        found.append((filled(chosen.double(), block) @ directions)[: len(chosen)])
     return torch.cat(found) if found else rows.double() @ directions
-
-
-def _filled(rows: torch.Tensor, size: int) -> tuple[torch.Tensor, int]:
-    """Return rows with zeros after them, so that there are ``size``, and how many there were.
-
-    Kernels round differently for batches of different sizes.
-    """
-    count = len(rows)
-    if count == size:
-        return rows, count
-    return torch.cat([rows, rows.new_zeros(size - count, *rows.shape[1:])]), count
 
 
 def last_linear(model: nn.Module) -> nn.Linear:

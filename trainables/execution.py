@@ -7,80 +7,33 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
-from dpsweep.errors import LedgerError
-from dpsweep.privacy.accountants import AccountantName, epsilon_of
-from dpsweep.privacy.budget import PrivacyBudget
+from dpsweep.errors import LedgerError, described
+from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
-from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.privacy.ledger import TrialLedger, TrialLimit, check_complete, trial_file
 from dpsweep.privacy.randomness import secret_numpy_generator
+from dpsweep.rungs import first_step, num_skipped, rung_epsilons, rung_positions
 from dpsweep.study import TrialTask
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore
+from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore, is_finite
+from dpsweep.trainables.delivered import delivered_scores, named_scores, scores_on_test
+from dpsweep.trainables.execution_settings import ExecutionSettings
 from dpsweep.trainables.method import Method, RunContext
 from dpsweep.trainables.noise import noisy_accuracy
 from dpsweep.trainables.pace import Pace
 from dpsweep.trainables.private_report import write_private_report
 from dpsweep.trainables.starts import release_name
+from dpsweep.trainables.trial_data import records_for
 from dpsweep.trial import TrialReport, report_interval
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data import SweepData
-
-
-@dataclass(frozen=True)
-class ExecutionSettings:
-    """What every trial of a study shares.
-
-    Attributes:
-        ledger: Directory of the study's ledger files.
-        budget: Cap of one trial.
-        accountant: Accountant of the cap and of every reported epsilon.
-        study_seed: Seed of everything that may be known.
-        metric: Name of the score, e.g. ``validation/accuracy``.
-        maximize: True when a larger score is better.
-        report_every: Steps between reports, or None for ``report_points`` of them.
-        report_points: Evenly spaced reports per trial.
-        validation: How validation scores leave the actor: ``exact``; ``noisy``, by the Gaussian
-            mechanism, charged; or ``hidden``, not at all.
-        show_test: True when exact test scores may leave the actor, once, at the end.
-        rungs: The scheduler's rungs, ascending: amounts of training epsilon at which a trial
-            reports, whatever its grid of report points.
-        filter: The study's Renyi filter, or None. With one, no trial is charged more than its own
-            whole plan costs at the filter's order.
-        validation_noise: Noise multiplier of one noisy score: the standard deviation of the noise
-            on a count of records. Given exactly for ``noisy``.
-        fresh_attempts: True when a trial that finds charges of an earlier process starts anew
-            instead of continuing: a selected trial is one complete run with its own randomness.
-        device: ``cpu`` or ``cuda``.
-    """
-
-    ledger: Path
-    budget: PrivacyBudget
-    accountant: AccountantName
-    study_seed: int
-    metric: str
-    maximize: bool
-    report_every: int | None
-    report_points: int
-    validation: Literal["exact", "noisy", "hidden"]
-    show_test: bool
-    rungs: tuple[float, ...] = ()
-    filter: RenyiFilter | None = None
-    validation_noise: float | None = None
-    fresh_attempts: bool = False
-    device: str = "cpu"
-
-    def __post_init__(self) -> None:
-        assert list(self.rungs) == sorted(self.rungs), self.rungs
-        assert (self.validation == "noisy") == (self.validation_noise is not None)
 
 
 class TrialExecution:
@@ -91,7 +44,8 @@ class TrialExecution:
         take the trial over its cap or over its reservation: the last allowed position is found at
         setup from everything ever charged, by asking the ledger that refuses what is beyond it.
         After a crash, events between the last checkpoint and the crash were charged and are
-        charged again when they are repeated, with fresh noise; the trial then ends earlier. What a
+        charged again when they are repeated, with fresh noise; the trial then ends earlier. So are
+        those after the latest whole checkpoint, where the last one is damaged. What a
         crash can lose is bounded in time (``pace``): also between reports, charges cover a few
         seconds of work and checkpoints are written.
         A noisy score is charged before it is computed, and never more of them than the task's
@@ -109,7 +63,6 @@ class TrialExecution:
         pace: How much one charge covers, and when models are kept between reports.
     Raises:
         LedgerError: The ledger is locked or has lost charges, or these are not the task's records.
-        CheckpointError: A checkpoint is damaged.
     """
 
     def __init__(
@@ -146,6 +99,8 @@ class TrialExecution:
         )
         try:
             self._started = time.monotonic()
+            self.is_leaving = False  # True: leave the process, once the segment under way is kept
+            self._missing: dict[str, str] = {}
             self._pace = pace or Pace()
             self._store = CheckpointStore(directory)
             if settings.fresh_attempts:
@@ -163,7 +118,8 @@ class TrialExecution:
             raise
 
     def _restore(self) -> None:
-        last, best = self._store.load("last"), self._store.load("best")
+        last, self._resumption = self._store.resume()
+        best = self._store.load_best(last, self.settings.metric)
         for saved in (last, best):
             if saved:
                 check_complete(self.ledger.path, len(self.ledger), saved.charged)
@@ -181,6 +137,8 @@ class TrialExecution:
         # The best checkpoint is written before the last one, so it is the newer of the two.
         self.value = best.value if best else None
         self.best_step = best.step if best else 0
+        self._is_finite = last is None or is_finite(last.state)
+        self.delivered = delivered_scores(last, best)
         if last:
             self.method.load_state_dict(last.state)
 
@@ -207,29 +165,41 @@ class TrialExecution:
         self._clock: EpsilonClock | None = None
         self._origin = self.position
         self._rung_positions: list[int] = []
+        self._num_skipped = 0
         if not self.is_private:
             return
         spent = self.task.inherited + self.ledger.spent.part("private")
         if self.task.records == "public":
             spent = self.plan.slice(0, self.position)
-        self._clock = EpsilonClock(
-            self.plan.slice(self.position, len(self.plan)),
+        self._clock = self._clock_from(self.position, spent)
+        if not self.settings.rungs:
+            return
+        is_whole = self.position == 0 and spent == self.task.inherited
+        whole = self._clock if is_whole else self._clock_from(0, self.task.inherited)
+        rungs = rung_epsilons(self.settings.rungs, self.settings.rung_unit, whole)
+        self._num_skipped = num_skipped(self.plan, rung_positions(whole, rungs))
+        positions = rung_positions(self._clock, rungs[self._rungs_before :])
+        self._rung_positions = [self._origin + position for position in positions]
+
+    def _clock_from(self, position: int, spent: Plan) -> EpsilonClock:
+        return EpsilonClock(
+            self.plan.slice(position, len(self.plan)),
             delta=self.settings.budget.delta,
             accountant=self.settings.accountant,
             spent=spent,
         )
-        for rung in self.settings.rungs[self._rungs_before :]:
-            after = self._clock.position_at(rung)
-            if self._clock.epsilon_after(after) < rung:
-                break  # the plan ends before it, and before all larger ones
-            # Charges that a crash lost may have reached it already: report the next model.
-            self._rung_positions.append(self._origin + max(after, 1))
 
     @property
     def rung(self) -> int:
         """Number of rungs that the trial has reached."""
         reached = sum(position <= self.position for position in self._rung_positions)
         return self._rungs_before + reached
+
+    @property
+    def _skipped(self) -> int:
+        """Number of rungs that the first training step has passed, by plan or after a crash."""
+        is_first = self.position <= first_step(self.plan)
+        return max(self._num_skipped, self.rung if is_first else 0)
 
     def _epsilon_at(self, position: int, *, releases: int = 0) -> float:
         """Return the epsilon once ``position`` is reached and ``releases`` more scores are out."""
@@ -269,6 +239,8 @@ class TrialExecution:
         it: a policy hears of every rung at its own epsilon. Where crashes have lost all that a
         model would rest on, the only one is a failure, and nothing is charged or scored.
         """
+        if self.is_leaving:
+            raise SystemExit
         if self._has_lost_all:
             return self._report()
         if self._is_unreported:
@@ -276,7 +248,7 @@ class TrialExecution:
             return self._report()
         self._run_to(self.next_report())
         if not self._is_evaluated:
-            self.metrics = self._scores() | _named("public", self.method.public_scores())
+            self.metrics = self._scores() | named_scores("public", self.method.public_scores())
             self._is_evaluated = True
         self._keep()
         return self._report()
@@ -297,6 +269,9 @@ class TrialExecution:
                 self.method.run(self.position, until)
             self.position = until
             self._is_evaluated = False
+            if self.is_leaving and until < stop:  # else the report is due, and is made first
+                self._store.save("last", self._snapshot())
+                raise SystemExit
             if until < stop and (is_question or self._pace.is_due()):
                 self._store.save("last", self._snapshot())
                 self._pace.kept()
@@ -318,14 +293,17 @@ class TrialExecution:
     def _scores(self) -> dict[str, float]:
         """Return the validation scores that may leave the actor; a noisy one is charged first."""
         if self.settings.validation == "exact":
-            return _named("validation", self.method.evaluate("validation"))
+            return self._evaluate("validation")
         if self.settings.validation == "hidden" or not self._affords_a_score():
             return {}
         self.ledger.release(self._release())
         num_records = len(self._data.parts["validation"][1])
         num_correct = 0
         if num_records:
-            num_correct = round(num_records * self.method.evaluate("validation")["accuracy"])
+            exact = self._evaluate("validation")
+            if "validation/accuracy" not in exact:
+                return {}
+            num_correct = round(num_records * exact["validation/accuracy"])
         score = noisy_accuracy(
             num_correct,
             num_declared=self._data.info.num_validation,
@@ -333,6 +311,23 @@ class TrialExecution:
             generator=self._noise,
         )
         return {"validation/accuracy": score}
+
+    def _evaluate(self, part: str) -> dict[str, float]:
+        """Return the exact scores of the model that is here; none where they fail."""
+        return self._computed(part, lambda: named_scores(part, self.method.evaluate(part)))
+
+    def _computed(self, part: str, scores: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """Return the scores on a part; none where they cannot be computed.
+
+        What has been trained is paid for: a score that fails is missing, and does not fail the
+        trial. The report says why, by the kind of error and its place alone.
+        """
+        self._missing.pop(part, None)
+        try:
+            return scores()
+        except Exception as error:
+            self._missing[part] = described(error)
+            return {}
 
     @property
     def _validation_noise(self) -> float:
@@ -354,15 +349,21 @@ class TrialExecution:
     def _keep(self) -> None:
         """Save the model as the last one, and as the best one where its score says so."""
         score = self.metrics.get(self.settings.metric)
-        is_better = score is not None and (
-            self.value is None
-            or (score > self.value if self.settings.maximize else score < self.value)
-        )
+        state = self.method.state_dict()
+        self._is_finite = is_finite(state)
+        sign = 1 if self.settings.maximize else -1
+        is_better = self._is_finite and score is not None
+        if is_better and self.value is not None:
+            is_better = sign * score > sign * self.value  # type: ignore[operator]
         if is_better:
             self.value, self.best_step = score, self.position
+        is_delivered = is_better or self.value is None
+        self.delivered = dict(self.metrics if is_delivered else self.delivered)
         if self.position == self.end and self.settings.show_test:
-            self.metrics.update(_named("test", self.method.evaluate("test")))
-        snapshot = self._snapshot()
+            store = None if is_delivered else self._store
+            self.delivered |= self._computed("test", lambda: scores_on_test(self.method, store))
+        self.metrics = self.delivered if is_delivered else self.metrics
+        snapshot = self._snapshot(state)
         if is_better:
             self._store.save("best", snapshot)
         self._make_releases(snapshot)
@@ -371,16 +372,17 @@ class TrialExecution:
         if self.position == self.end and not self.settings.fresh_attempts:
             write_private_report(self._store.directory, self.method)
 
-    def _snapshot(self) -> Checkpoint:
+    def _snapshot(self, state: dict[str, Any] | None = None) -> Checkpoint:
         return Checkpoint(
             step=self.position,
             value=self.value,
             best_step=self.best_step,
             charged=len(self.ledger),
             metrics=self.metrics,
-            state=self.method.state_dict(),
+            state=self.method.state_dict() if state is None else state,
             rung=self.rung,
             is_scored=self._is_evaluated,
+            delivered=self.delivered,
         )
 
     def _set_releases(self) -> None:
@@ -427,6 +429,11 @@ class TrialExecution:
             releases = 1 if self._affords_a_score() else 0
             next_epsilon = self._epsilon_at(self.next_report(), releases=releases)
         reason = self._why_done() if done else ""
+        has_failed = self._has_lost_all
+        if done and not self._is_finite and not has_failed:
+            # A function of what training released, so it costs nothing to say it.
+            has_failed, reason = self.value is None, self._how_diverged()
+        unscored = "; ".join(f"no {part} scores: {why}" for part, why in self._missing.items())
         return TrialReport(
             trial=self.task.trial,
             step=self.position,
@@ -434,14 +441,22 @@ class TrialExecution:
             epsilon=self._epsilon_at(self.position),
             next_epsilon=next_epsilon,
             rung=self.rung,
+            skipped=self._skipped,
             done=done,
-            reason=reason,
-            failure=reason if self._has_lost_all else "",
-            wall_s=time.monotonic() - self._started,
+            reason=f"{reason}; {unscored}" if done and unscored else reason,
+            unscored=unscored,
+            failure=reason if has_failed else "",
+            note=self._resumption.note,
+            wall_s=time.monotonic() - self._started if self.settings.is_timed else 0.0,
             charged=len(self.ledger),
             value=self.value,
             best_step=self.best_step,
+            delivered=self.delivered,
         )
+
+    def _how_diverged(self) -> str:
+        kept = "" if self.value is None else f"; its best model is of step {self.best_step}"
+        return f"diverged: parameters are not finite at step {self.position}{kept}"
 
     def _why_done(self) -> str:
         if self.end == len(self.plan):
@@ -467,21 +482,3 @@ class TrialExecution:
     def close(self) -> None:
         """Release the ledger, so that another process may continue the trial."""
         self.ledger.close()
-
-
-def _named(part: str, values: Mapping[str, float]) -> dict[str, float]:
-    """Prefix metrics with their part; values that are not finite numbers are left out."""
-    return {f"{part}/{name}": value for name, value in values.items() if math.isfinite(value)}
-
-
-def records_for(data: SweepData, task: TrialTask) -> SweepData:
-    """Return a trial's data, without private records where its plan asks them nothing.
-
-    Of methods that start from a release: their positions on public records are free, and so
-    cannot read others.
-    """
-    data = data.for_trial(task.hparams)
-    if TRAINABLES[task.method].uses_start and not task.plan.part("private"):
-        inputs, labels = data.parts["private"]
-        data = replace(data, parts={**data.parts, "private": (inputs[:0], labels[:0])})
-    return data

@@ -41,8 +41,8 @@ FEATURE_HYPERPARAMETERS = (
         "features.image_size",
         "int",
         None,
-        "Pixels that a pretrained network's images are resized to; where absent, its own size. "
-        "No meaning for scatternet and none.",
+        "Images are stretched to a square of this many pixels for a pretrained network, without a "
+        "crop; where absent, its own size. No meaning for scatternet and none.",
         low=8,
         optional=True,
     ),

@@ -11,8 +11,8 @@ from dpsweep.errors import CheckpointError
 from dpsweep.study import TrialTask
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.checkpoints import CheckpointStore
-from dpsweep.trainables.execution import records_for
 from dpsweep.trainables.method import Method, RunContext
+from dpsweep.trainables.trial_data import records_for
 
 if TYPE_CHECKING:
     import torch

@@ -10,6 +10,9 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+#: Mean and standard deviation of ImageNet's images in [0, 1], as most weights were trained with.
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
 
 def resize_layers(shape: tuple[int, ...], size: int) -> list[nn.Module]:
     """Return what stretches images to a square: enlarged bilinearly, shrunk by averaging.

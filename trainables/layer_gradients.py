@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,11 +10,20 @@ import torch
 from torch import nn
 
 from dpsweep.errors import ModelError
+from dpsweep.trainables.gradient_sums import add_rows, filled
 from dpsweep.trainables.linear_head import exact_factors, row_norms
-from dpsweep.trainables.weight_products import WeightProduct
+from dpsweep.trainables.weight_products import (
+    MOST_CANCELLED,
+    MOST_TERMS,
+    WeightProduct,
+)
 
-#: Most that the rounding of products may add to what an example adds, in parts of C.
+#: Least that noise allows for beyond C, in parts of C; see ``noise_margin``.
 TOLERANCE = 1e-4
+#: Most that rounding lets one example add beyond C: of its norm, of its factor, of products.
+EXAMPLE_TOLERANCE = 5e-5
+#: What of it the rounding of products may take up.
+_PRODUCT_TOLERANCE = 1.5e-5
 
 #: From norms (examples,) and C to the factor of each example, at most C / norm.
 Factors = Callable[[torch.Tensor, float], torch.Tensor]
@@ -85,25 +94,43 @@ def refuse_overwritten(uses: Sequence[LayerUse]) -> None:
             )
 
 
-def zero_sums(like: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """Return zeros to add chunks up in, one tensor for each, in float64.
+def full_chunks(
+    x_source: torch.Tensor,
+    y_source: torch.Tensor,
+    rows: np.ndarray,
+    size: int,
+    device: torch.device,
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, int]]:
+    """Yield the same, with zeros after the last examples so that all chunks have ``size`` rows.
 
-    In float32 every addition to a sum of thousands of examples rounds by a part of their sum. One
-    example less moves all chunks behind it, which then round otherwise, by more than the noise
-    allows for.
-
-    Not covered: sums within a chunk are float32, and round otherwise when examples move from one to
-    the next. No bound below C is proven for that; it stays below 1e-3 C for 20,000 examples whose
-    gradients all point the same way (``tests/unit/trainables/test_large_sums.py``).
+    Kernels round otherwise for other numbers of rows, and an example's gradient must not depend on
+    how many share its chunk. The third value is how many rows are examples.
     """
-    return [torch.zeros(t.shape, dtype=torch.float64, device=t.device) for t in like]
+    for x, y in chunks(x_source, y_source, rows, size, device):
+        yield filled(x, size), filled(y, size), len(x)
 
 
-def weighted_sum(sample: torch.Tensor | WeightProduct, factors: torch.Tensor) -> torch.Tensor:
-    """Return the sum of gradients per example times ``factors`` (examples,), flat."""
+def noise_margin(num_examples: int) -> float:
+    """Return the most that an example moves a sum beyond C by rounding, in parts of C.
+
+    That of the example itself, and that of the sums of two batches of at most ``num_examples`` each
+    (``gradient_sums``, ``weight_products``). Nothing of it depends on ``batch.physical``.
+
+    >>> noise_margin(400_000), round(noise_margin(1_000_000), 6)
+    (0.0001, 0.000301)
+    """
+    roundings = num_examples + MOST_TERMS * MOST_CANCELLED
+    return max(TOLERANCE, EXAMPLE_TOLERANCE + 2.0**-52 * num_examples * roundings)
+
+
+def add_weighted(
+    total: torch.Tensor, sample: torch.Tensor | WeightProduct, factors: torch.Tensor
+) -> None:
+    """Add gradients per example times ``factors`` (examples,) to a float64 total, in place."""
     if isinstance(sample, WeightProduct):
-        return sample.weighted_sum(factors).flatten()
-    return factors @ sample
+        sample.add_to(total, factors)
+    else:
+        add_rows(total, sample, factors)
 
 
 def add_clipped(
@@ -111,6 +138,7 @@ def add_clipped(
     samples: Sequence[torch.Tensor | WeightProduct],
     max_grad_norm: float,
     factors: Factors,
+    count: int | None = None,
 ) -> None:
     """Add the clipped gradients of a chunk; an example whose gradient is not finite adds zero.
 
@@ -121,6 +149,7 @@ def add_clipped(
             of all together.
         max_grad_norm: Bound C > 0.
         factors: From norms and C to the factors.
+        count: How many of the rows are examples, the first ones; None: all.
     """
     parts, rounding = [], []
     for sample in samples:
@@ -130,16 +159,21 @@ def add_clipped(
         else:
             norm = row_norms(sample)
         parts.append(norm)
-    norms = torch.linalg.vector_norm(torch.stack(parts, dim=1), dim=1)
+    together = torch.linalg.vector_norm(torch.stack(parts, dim=1), dim=1, dtype=torch.float64)
+    norms = together.to(parts[0].dtype)
     broken = ~norms.isfinite()
     has_broken = bool(broken.any())
     scales = factors(norms, max_grad_norm)
     if rounding:
         most = norms + torch.stack(rounding, dim=1).sum(dim=1)
-        scales = exact_factors(scales.minimum((1 + TOLERANCE) * max_grad_norm / most), norms)
+        scales = exact_factors(
+            scales.minimum((1 + _PRODUCT_TOLERANCE) * max_grad_norm / most), norms
+        )
     # A factor of zero does not clear a gradient that is not finite: both are set to zero.
     scales = scales.masked_fill(broken, 0.0)
+    if count is not None:
+        scales[count:] = 0.0
     for total, sample in zip(sums, samples):
         if has_broken and isinstance(sample, torch.Tensor):
             sample = sample.masked_fill(broken[:, None], 0.0)
-        total += weighted_sum(sample, scales).view_as(total)
+        add_weighted(total, sample, scales)

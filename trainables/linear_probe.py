@@ -13,7 +13,8 @@ import numpy as np
 
 from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.events import Plan
-from dpsweep.trainables.classifier import TRAIN_HYPERPARAMETERS, num_private_of
+from dpsweep.trainables.batches import num_private_of
+from dpsweep.trainables.classifier import TRAIN_HYPERPARAMETERS
 from dpsweep.trainables.feature_choice import (
     FEATURE_HYPERPARAMETERS,
     feature_problems,
@@ -84,6 +85,19 @@ class LinearProbe(Method):
                 )
             )
         return problems
+
+    @classmethod
+    def check_records(cls, values: Mapping[str, Sequence[Any]], data: SweepData) -> None:
+        """Check that every class has its shots among the public records.
+
+        Raises:
+            DataError: One has fewer.
+        """
+        from dpsweep.trainables.few_shot import draw_shots
+
+        most = max(cls._possible(values, "public.shots"))
+        names, labels = data.info.class_names, data.parts["public"][1]
+        draw_shots(labels, names, shots=most, draw=0, study_seed=0)
 
     @classmethod
     def _possible(cls, values: Mapping[str, Sequence[Any]], name: str) -> list[Any]:

@@ -37,6 +37,8 @@ class PlanContext:
         validation: Whose the validation records are: public ones, private ones with noisy scores,
             or private ones with exact scores (no guarantee).
         starts: Release -> the private events that its model rests on, where the study has a start.
+        given: Hyperparameters that the configuration names; the others have their defaults. None:
+            all of them are named.
     """
 
     budget: PrivacyBudget
@@ -44,6 +46,7 @@ class PlanContext:
     num_private: int
     validation: Literal["public", "noisy", "exact"] = "public"
     starts: Mapping[ReleaseKey, Plan] = field(default_factory=dict)
+    given: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -161,6 +164,30 @@ class Method(ABC):
             values: As for ``preflight``.
         """
         return []
+
+    @classmethod
+    def fitted_defaults(
+        cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo
+    ) -> dict[str, Any]:
+        """Return defaults that are others for these data than declared; none, for most methods.
+
+        Args:
+            values: As for ``preflight``.
+            info: Shapes and declared sizes of the data.
+        """
+        return {}
+
+    @classmethod
+    def check_records(cls, values: Mapping[str, Sequence[Any]], data: SweepData) -> None:
+        """Look at public records, once they are read and before anything is spent or computed.
+
+        Args:
+            values: As for ``preflight``.
+            data: The records of the study; private ones are left alone.
+        Raises:
+            DataError: Some configuration cannot work with them.
+        """
+        return
 
     @classmethod
     def may_start(cls, values: Mapping[str, Sequence[Any]]) -> bool:

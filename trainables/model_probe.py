@@ -30,14 +30,21 @@ def probe(model: nn.Module, name: str, info: DatasetInfo) -> None:
     inputs = torch.randn(2, *info.input_shape, requires_grad=True)
     try:
         logits = model(inputs)
-    except (RuntimeError, ValueError, AssertionError, IndexError) as error:
+    except Exception as error:  # the network may be the user's own
         shape = "x".join(map(str, info.input_shape))
+        said = next(iter(str(error).splitlines()), type(error).__name__)
         raise ModelError(
-            f"{name} fails on {shape} records: {error}",
+            f"{name} fails on {shape} records: {said}",
             fix="use another model, or larger images (model.image_size)",
         ) from error
     if not isinstance(logits, torch.Tensor) or logits.shape != (2, info.num_classes):
-        raise ModelError(f"{name} does not return one logit per class", fix="use another model")
+        is_tensor = isinstance(logits, torch.Tensor)
+        got = tuple(logits.shape) if is_tensor else type(logits).__name__
+        raise ModelError(
+            f"{name} does not return one logit per class: {got} for 2 records, not "
+            f"{(2, info.num_classes)}",
+            fix="use another model",
+        )
     if [parameter._version for parameter in model.parameters()] != versions:
         raise ModelError(
             f"{name} changes its own weights when it is run",
@@ -86,9 +93,11 @@ def mixes(model: nn.Module, inputs: torch.Tensor, outputs: torch.Tensor) -> bool
         inputs: Two examples, float32, that require gradients.
         outputs: What the network makes of them, (2, ...).
     """
-    for row in range(2):
-        (gradient,) = torch.autograd.grad(outputs[row].square().sum(), inputs, retain_graph=True)
-        if bool(gradient[1 - row].any()):
+    for row in range(2 if outputs.requires_grad else 0):
+        (gradient,) = torch.autograd.grad(
+            outputs[row].square().sum(), inputs, retain_graph=True, allow_unused=True
+        )  # None where inputs are taken for ids
+        if gradient is not None and bool(gradient[1 - row].any()):
             return True
     with torch.no_grad():
         for scale in (0.01, 100.0):

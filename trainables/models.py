@@ -22,9 +22,10 @@ from dpsweep.trainables.data import DatasetInfo
 from dpsweep.trainables.depthwise import is_depthwise
 from dpsweep.trainables.model_probe import probe
 from dpsweep.trainables.no_dropout import remove_dropout
+from dpsweep.trainables.own_models import is_own, own_network
 from dpsweep.trainables.small_resnet import small_resnet
 from dpsweep.trainables.text_models import TEXT, build_text
-from dpsweep.trainables.weights import PUBLISHED
+from dpsweep.trainables.weights import PUBLISHED, unwrapped
 
 NORMS = ("refuse", "group", "frozen")
 
@@ -37,6 +38,7 @@ def build_model(
     seed: int,
     checkpoint: str | None = None,
     image_size: int | None = None,
+    normalize: str | None = None,
     is_initial: bool = True,
 ) -> nn.Module:
     """Return a classifier on the CPU: (batch, *input_shape) float32 -> (batch, classes) logits.
@@ -47,8 +49,8 @@ def build_model(
         name: ``linear``; ``tanh_cnn`` or ``tanh_cnn_deep`` (Tramer & Boneh 2021,
             https://arxiv.org/abs/2011.11660, tables 6 and 7); ``scatter_cnn`` or
             ``scatter_cnn_deep`` on ScatterNet features (ibid., tables 8 and 9); ``timm/NAME`` for
-            a timm classifier with random weights; ``text/DIRECTORY`` for a network of
-            transformers with its weights, which takes neither checkpoint nor image size.
+            a timm classifier with random weights; ``PACKAGE.MODULE:FUNCTION`` for the user's own
+            (``own_models``); ``text/DIRECTORY`` for a network of transformers with its weights.
         info: Input shape and number of classes.
         norm: What becomes of BatchNorm, which mixes examples: ``refuse`` it, rebuild it as
             GroupNorm (``group``), or keep its statistics and weights as they are (``frozen``).
@@ -58,6 +60,9 @@ def build_model(
             timm's own weights with a random classifier, behind the normalisation they were trained
             with.
         image_size: Images are resized to this many pixels in the network; None: as they are.
+        normalize: Grey or colour images become RGB and are normalised in the network as ImageNet's
+            (``imagenet``), or as timm says of the network's own weights (``timm``); None: they stay
+            as they are. ``published`` weights have theirs already.
         is_initial: False if a state dict follows: no initial weights are read.
     Raises:
         ModelError: The network cannot be built for this data, or examples influence each other.
@@ -68,19 +73,30 @@ def build_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if info.text is not None or name.startswith(TEXT):
-            if checkpoint is not None or image_size is not None:
-                key = "model.checkpoint" if checkpoint is not None else "model.image_size"
+            given = {"checkpoint": checkpoint, "image_size": image_size, "normalize": normalize}
+            if any(value is not None for value in given.values()):
+                key = next(f"model.{key}" for key, value in given.items() if value is not None)
                 raise BadInputError(
                     f"{key} has no meaning for text: the directory holds network and weights",
                     fix="leave it out",
                 )
             return build_text(name, info)
         if checkpoint == PUBLISHED:
+            if normalize is not None:
+                raise BadInputError(
+                    f"model.normalize: {normalize} has no meaning for published weights, which "
+                    "have a normalisation of their own",
+                    fix="leave it out",
+                )
             model = _published(name, info, image_size, with_weights=is_initial)
             _treat_batch_norm(model, name, norm)
         else:
             front = [] if image_size is None else _resize(name, info, image_size)
-            model = _build(name, _resized(info, image_size))
+            seen = _resized(info, image_size)
+            if normalize is not None:
+                front.append(_normalization(name, info, normalize))
+                seen = replace(seen, input_shape=(3, *seen.input_shape[1:]))
+            model = _build(name, seen)
             _start_from(model, name, norm, Path(checkpoint) if checkpoint and is_initial else None)
             model = nn.Sequential(*front, model) if front else model
         for module in model.modules():
@@ -116,7 +132,7 @@ def build_untreated(
     if name.startswith("timm/"):
         size = None if image_size is None else (image_size, image_size)
         return _timm(name.removeprefix("timm/"), num_classes, channels, size)
-    if image_size is None:
+    if image_size is None:  # also of the user's own
         raise BadInputError(f"the size of {name} follows from its images; give an image size")
     shape = (channels, image_size, image_size)
     return _build(name, DatasetInfo("", shape, num_classes, 0, 0, 0, 0, ()))
@@ -131,6 +147,8 @@ def set_training_mode(model: nn.Module) -> None:
 
 
 def _build(name: str, info: DatasetInfo) -> nn.Module:
+    if is_own(name):
+        return own_network(name, info)
     if name == "linear":
         features = int(torch.Size(info.input_shape).numel())
         return nn.Sequential(nn.Flatten(), nn.Linear(features, info.num_classes))
@@ -144,7 +162,7 @@ def _build(name: str, info: DatasetInfo) -> nn.Module:
     if name.startswith("timm/"):
         channels, *size = info.input_shape
         return _timm(name.removeprefix("timm/"), info.num_classes, channels, tuple(size))
-    known = (*BUILT_IN, "timm/NAME", "text/DIRECTORY")
+    known = (*BUILT_IN, "timm/NAME", "text/DIRECTORY", "PACKAGE.MODULE:FUNCTION")
     hint = did_you_mean(name, known)
     raise BadInputError(
         f"unknown model {name!r}", fix=(hint + " " if hint else "") + f"known: {', '.join(known)}"
@@ -317,6 +335,33 @@ def _resize(name: str, info: DatasetInfo, size: int) -> list[nn.Module]:
     return resize_layers(info.input_shape, size)
 
 
+def _normalization(name: str, info: DatasetInfo, how: str) -> nn.Module:
+    """Return the layer that normalises images, and makes grey ones RGB, before a network."""
+    from dpsweep.trainables.backbones import published_settings
+    from dpsweep.trainables.image_front import IMAGENET, normalize_layer
+
+    if len(info.input_shape) != 3 or info.input_shape[0] not in (1, 3):
+        shape = "x".join(map(str, info.input_shape))
+        raise ModelError(
+            f"model.normalize: {how} needs grey or colour images, not {shape}", fix="leave it out"
+        )
+    if how == "imagenet":
+        return normalize_layer(info.input_shape[0], *IMAGENET)
+    if not name.startswith("timm/"):
+        raise BadInputError(
+            f"model.normalize: {how} needs one of timm's networks, not {name}",
+            fix="use model.normalize: imagenet, or leave it out",
+        )
+    try:
+        facts = published_settings(name, image_size=info.input_shape[1], with_weights=False)
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise ModelError(
+            f"model.normalize: {how}: timm publishes no weights of {name}, and so no normalisation",
+            fix="use model.normalize: imagenet, or leave it out",
+        ) from error
+    return normalize_layer(info.input_shape[0], facts["mean"], facts["std"])
+
+
 def _resized(info: DatasetInfo, size: int | None) -> DatasetInfo:
     """Return the facts of the same images in another size."""
     return info if size is None else replace(info, input_shape=(info.input_shape[0], size, size))
@@ -352,12 +397,18 @@ def _read_checkpoint(path: Path) -> dict[str, torch.Tensor]:
             state = load_file(str(path))
         else:
             state = torch.load(path, map_location="cpu", weights_only=True)
+        found = unwrapped(state)
     except Exception as error:  # pickle, zip, safetensors and torch each raise their own kinds
         raise BadInputError(
             f"cannot read model.checkpoint {path}: {type(error).__name__}",
             fix="give a state dict written by torch.save or safetensors",
         ) from error
-    return dict(state.get("state_dict", state))
+    if found is None:
+        raise BadInputError(
+            f"model.checkpoint {path} holds no state dict",
+            fix="give a state dict written by torch.save or safetensors",
+        )
+    return found
 
 
 def _load_checkpoint(model: nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:

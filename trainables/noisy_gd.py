@@ -11,10 +11,11 @@ from collections.abc import Iterator
 
 import torch
 
+from dpsweep.trainables.gradient_sums import add_product, filled
 from dpsweep.trainables.linear_head import clip_factors, product_of_norms, row_norms
 
 #: Rows of a block: what is computed of it stays in the cache until its last use.
-CPU_BLOCK = 512
+CPU_BLOCK = 256
 CUDA_BLOCK = 8192
 #: Clipping norms are never smaller: 0 would make the noise 0 and the clip factor 0 / 0.
 LEAST_CLIP = 1e-8
@@ -41,7 +42,7 @@ class HeadRecords:
         self._norms = torch.empty(len(labels), device=device)
         self._broken: torch.Tensor | None = None
         for rows, x in self._blocks():
-            self._norms[rows] = row_norms(x)
+            self._norms[rows] = row_norms(x)[: len(self._y[rows])]
         broken = ~self._norms.isfinite()
         if bool(broken.any()):
             self._broken = broken
@@ -50,14 +51,18 @@ class HeadRecords:
         return len(self._y)
 
     def _blocks(self) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yield blocks of rows with their features on the device; broken ones are zero."""
+        """Yield rows with their features on the device; broken ones are zero.
+
+        Every block has the same size, the last one with zeros after its records, so that how a
+        record's numbers are rounded does not depend on how many there are.
+        """
         for begin in range(0, len(self), self._block):
             rows = slice(begin, begin + self._block)
             x = self._x[rows].to(self._device, torch.float32)
             if self._broken is not None:
                 # A clip factor of zero does not clear what is not finite.
                 x = x.masked_fill(self._broken[rows, None], 0.0)
-            yield rows, x
+            yield rows, filled(x, self._block)
 
     @torch.no_grad()
     def gradient_sum(
@@ -67,9 +72,8 @@ class HeadRecords:
 
         Guarantees:
             With a clipping norm, adding or removing a record changes the sum by at most that in
-            L2 norm, up to the rounding of float32 within a block (the sum of blocks is float64,
-            ``layer_gradients.zero_sums``); a record whose features or gradient are not finite adds
-            zero. The norms are as private as the records.
+            L2 norm, and ``layer_gradients.noise_margin`` of it, whatever the records are; one whose
+            features or gradient are not finite adds zero. The norms are as private as the records.
 
         Args:
             weight: Head, float32 (classes, features), on the device.
@@ -82,18 +86,22 @@ class HeadRecords:
         norms = torch.empty_like(self._norms)
         for rows, x in self._blocks():
             residual = torch.softmax(weight @ x.T, dim=0)
-            target = self._y[None, rows]
+            target = filled(self._y[rows], self._block)[None]
             residual.scatter_add_(0, target, residual.new_full(target.shape, -1.0))
             size = torch.linalg.vector_norm(residual, dim=0, dtype=torch.float64)
-            norm = product_of_norms(size, self._norms[rows])
+            # What comes after the records has norm 0, as its features have.
+            norm = product_of_norms(size, filled(self._norms[rows], self._block))
             broken = ~norm.isfinite()
             if bool(broken.any()):
                 residual.masked_fill_(broken, 0.0)
                 norm.masked_fill_(broken, 0.0)
             if max_grad_norm is not None:
                 residual *= clip_factors(norm, max_grad_norm)
-            total += residual @ x
-            norms[rows] = norm
+            if max_grad_norm is None:
+                total += residual @ x  # nothing to protect
+            else:
+                add_product(total, residual, x)
+            norms[rows] = norm[: len(norms[rows])]
         return total, norms
 
     @torch.no_grad()
@@ -105,7 +113,9 @@ class HeadRecords:
         found = torch.empty_like(self._norms)
         for rows, x in self._blocks():
             logits = x @ weight.T
-            found[rows] = torch.nn.functional.cross_entropy(logits, self._y[rows], reduction="none")
+            target = filled(self._y[rows], self._block)
+            losses = torch.nn.functional.cross_entropy(logits, target, reduction="none")
+            found[rows] = losses[: len(found[rows])]
         return found.masked_fill_(found.isnan(), torch.inf)
 
 

@@ -10,7 +10,8 @@ import numpy as np
 from dpsweep.privacy.events import EventRun, Plan
 from dpsweep.privacy.events import NonPrivate as NonPrivateEvent
 from dpsweep.privacy.randomness import public_seed
-from dpsweep.trainables.classifier import ClassifierMethod, num_steps_of, sample_rate_of
+from dpsweep.trainables.batches import num_steps_of, sample_rate_of
+from dpsweep.trainables.classifier import ClassifierMethod
 from dpsweep.trainables.method import PlanContext
 
 if TYPE_CHECKING:

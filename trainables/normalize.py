@@ -138,8 +138,8 @@ def clipped_channel_sum(
     total = torch.zeros(inputs.shape[1], dtype=torch.float64, device=device)
     index = torch.from_numpy(rows).to(inputs.device)
     for begin in range(0, len(index), _BLOCK):
-        x = inputs.index_select(0, index[begin : begin + _BLOCK]).to(device, torch.float32)
-        means = x.flatten(1).unflatten(1, (len(total), -1)).pow(power).mean(dim=2).double()
+        x = inputs.index_select(0, index[begin : begin + _BLOCK]).to(device, torch.float64)
+        means = x.flatten(1).unflatten(1, (len(total), -1)).pow(power).mean(dim=2)
         norms = torch.linalg.vector_norm(means, dim=1)
         # A factor of zero does not clear what is not finite.
         means[~norms.isfinite()] = 0.0

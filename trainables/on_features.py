@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dpsweep.errors import ModelError
 from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.events import Plan
+from dpsweep.trainables.batches import num_private_of, sample_rate_of
 from dpsweep.trainables.classifier import (
     BATCH_HYPERPARAMETERS,
     OPTIM_HYPERPARAMETERS,
     TRAIN_HYPERPARAMETERS,
     ClassifierMethod,
-    num_private_of,
-    sample_rate_of,
 )
 from dpsweep.trainables.feature_choice import (
     FEATURE_HYPERPARAMETERS,

@@ -16,7 +16,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from dpsweep.errors import BadInputError, ModelError
 from dpsweep.registry import did_you_mean
+from dpsweep.trainables.linear_head import LinearHeads
 from dpsweep.trainables.models import BUILT_IN, build_untreated
+from dpsweep.trainables.own_models import is_own
 from dpsweep.trainables.text_models import text_head
 
 
@@ -167,7 +169,7 @@ def parameter_table(
             raise BadInputError(f"{what} must be at least 1, got {value}")
     model_name = full_name(name)
     try:
-        with torch.device("meta"):
+        with torch.device("cpu" if is_own(model_name) else "meta"):
             model = build_untreated(
                 model_name, num_classes, channels=channels, image_size=image_size
             )
@@ -195,7 +197,7 @@ def full_name(name: str) -> str:
     Raises:
         BadInputError: Neither built in nor one of timm's.
     """
-    if name in BUILT_IN:
+    if name in BUILT_IN or is_own(name):
         return name
     import timm
 
@@ -212,8 +214,9 @@ def full_name(name: str) -> str:
 def head_layers(model: nn.Module) -> frozenset[str]:
     """Return the names of a classifier's last layers and of all modules in them.
 
-    timm says which they are (some networks have two); a ``Sequential`` ends with its own; of
-    transformers it is what follows the encoder (``text_head``).
+    timm says which they are (some networks have two), and so may a user's own; a ``Sequential``
+    ends with its own; of transformers it is what follows the encoder (``text_head``). None where
+    nothing says so.
     """
     get_classifier = getattr(model, "get_classifier", None)
     if get_classifier is not None:
@@ -224,7 +227,8 @@ def head_layers(model: nn.Module) -> frozenset[str]:
         inner = head_layers(model[-1])  # a network behind the resizing of its images
         if inner:
             return frozenset(f"{last}.{path}" for path in inner)
-        heads = (model[-1],)
+        is_network = any(model[-1].children()) and not isinstance(model[-1], LinearHeads)
+        heads = () if is_network else (model[-1],)
     else:
         heads = text_head(model)
     modules = {id(part) for head in heads if isinstance(head, nn.Module) for part in head.modules()}

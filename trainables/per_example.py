@@ -4,12 +4,15 @@ All engines compute ``sum_i g_i * min(1, C / |g_i|)`` where g_i is the gradient 
 cross-entropy by all trainable parameters together (Abadi et al. 2016, algorithm 1).
 
 Guarantees:
-    Each example adds a vector of norm at most C up to float32 rounding, whatever its values: an
-    example whose gradient is not finite adds zero, as an infinite term would reveal its presence.
+    Each example adds a vector of norm at most C (1 + 5e-5), whatever its values: an example whose
+    gradient is not finite adds zero, as an infinite term would reveal its presence. Sums are
+    float64 and chunks have one size, so that one example more or less changes a sum by no more than
+    ``layer_gradients.noise_margin`` allows (``dpsweep.trainables.gradient_sums``).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Protocol, TypeAlias
 
@@ -19,17 +22,17 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from dpsweep.errors import ModelError
+from dpsweep.trainables.gradient_sums import chunk_size, zero_sums
 from dpsweep.trainables.layer_gradients import (
     Factors,
     LayerUse,
     Loss,
     add_clipped,
-    chunks,
+    add_weighted,
     cross_entropy_sum,
+    full_chunks,
     random_records,
     refuse_overwritten,
-    weighted_sum,
-    zero_sums,
 )
 from dpsweep.trainables.linear_head import (
     LinearHeadEngine,
@@ -56,8 +59,7 @@ class GradientEngine(Protocol):
     ) -> list[torch.Tensor]:
         """Return the sum of clipped gradients, one fresh tensor per trainable parameter, float64.
 
-        Sums over a chunk or block are float32, their sum is float64: noise is to be added before
-        that is rounded (``layer_gradients.zero_sums``).
+        Noise is to be added before that is rounded to float32.
 
         Args:
             x_source: All records, (records, *input_shape), on the CPU or the device; float32, or in
@@ -75,19 +77,23 @@ def make_engine(
     *,
     loss: Loss = cross_entropy_sum,
     factors: Factors = clip_factors,
+    expected_batch: float = math.inf,
 ) -> GradientEngine:
     """Return the closed form for linear heads, else Opacus in chunks.
 
     Args:
         model: Classifier on the device where the gradients are wanted.
-        physical_batch: Examples per chunk where per-example gradients are held in memory.
+        physical_batch: Most examples per chunk where per-example gradients are held in memory.
         loss: From outputs and labels to the sum of the losses of the examples; the closed form is
             that of the cross-entropy.
         factors: From norms (chunk,) and C to the factor of each example, at most C / norm; the
             closed form clips to C.
+        expected_batch: Expected examples of a batch, which chunks are to suit.
     Raises:
         ModelError: Opacus cannot handle the network.
     """
+    device = next(model.parameters()).device
+    physical_batch = chunk_size(expected_batch, physical_batch, device)
     if loss is not cross_entropy_sum or factors is not clip_factors:
         return OpacusEngine(model, physical_batch, loss=loss, factors=factors)
     layers = list(model) if isinstance(model, nn.Sequential) else [model]
@@ -100,9 +106,9 @@ def make_engine(
     head = layers[0]
     if len(layers) == 1 and all(p.requires_grad for p in head.parameters()):
         if type(head) is nn.Linear:
-            return LinearHeadEngine(head, front)
+            return LinearHeadEngine(head, front, expected_batch=expected_batch)
         if type(head) is LinearHeads:
-            return ManyHeadsEngine(head.layers, front)
+            return ManyHeadsEngine(head.layers, front, expected_batch=expected_batch)
     return OpacusEngine(model, physical_batch)
 
 
@@ -149,9 +155,9 @@ class OpacusEngine:
             self._check(x_source, y_source)
             self._checked_shape = x_source.shape[1:]
         sums = zero_sums(self._parameters)
-        for x, y in chunks(x_source, y_source, rows, self._physical, self._device):
+        for x, y, count in full_chunks(x_source, y_source, rows, self._physical, self._device):
             samples = self._per_example_gradients(x, y)
-            add_clipped(sums, samples, max_grad_norm, self._factors)
+            add_clipped(sums, samples, max_grad_norm, self._factors, count)
         return sums
 
     def _per_example_gradients(self, x: torch.Tensor, y: torch.Tensor) -> list[Sample]:
@@ -216,11 +222,13 @@ class OpacusEngine:
             ) from error
         for rows, chosen in ((1, [1.0, 0.0, 0.0]), (3, [1.0, 1.0, 1.0])):
             factors = torch.tensor(chosen, device=self._device)
-            actual = [weighted_sum(sample, factors) for sample in samples]
+            actual = zero_sums(self._parameters)
+            for total, sample in zip(actual, samples):
+                add_weighted(total, sample, factors)
             loss = self._loss(self._model(x[:rows]), y[:rows])
             expected = torch.autograd.grad(loss, self._parameters)
             size = torch.cat([g.flatten() for g in expected]).norm()
-            distance = torch.cat([a - e.flatten() for a, e in zip(actual, expected)]).norm()
+            distance = torch.cat([(a - e).flatten() for a, e in zip(actual, expected)]).norm()
             if not bool(distance <= 1e-2 * size + 1e-6):
                 raise ModelError(
                     "the gradients per example of this model disagree with autograd",

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from dpsweep.durable import write_atomically
-from dpsweep.errors import BadInputError
+from dpsweep.errors import BadInputError, StorageError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,8 +68,8 @@ def picture_sheet(
     figure.savefig(buffer, format="png", dpi=DPI)
     try:
         write_atomically(path, buffer.getvalue())
-    except OSError as error:
-        raise BadInputError(f"cannot write {path}: {error.strerror}") from error
+    except StorageError as error:
+        raise BadInputError(error.message) from error
     return path
 
 

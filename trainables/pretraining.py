@@ -32,6 +32,7 @@ from dpsweep.trainables.data import DatasetInfo, part_hash
 from dpsweep.trainables.data_sources import Arrays
 from dpsweep.trainables.image_front import resize_layers
 from dpsweep.trainables.models import build_model
+from dpsweep.trainables.own_models import fingerprint, is_own
 from dpsweep.trainables.parameter_table import head_layers
 from dpsweep.trainables.threads import torch_threads
 
@@ -95,6 +96,8 @@ class PretrainSettings:
             import timm
 
             facts["timm"] = timm.__version__
+        if is_own(self.model):
+            facts["code"] = fingerprint(self.model)
         return facts
 
     def address(self, records: Arrays) -> str:

@@ -70,7 +70,11 @@ class ScatterNetNonPrivate(OnFeatures, NonPrivate):
         super().prepare(data, hparams, plan, context)
         self._max_grad_norm = hparams["clip.max_grad_norm"]
         if self._max_grad_norm is not None:
-            self._engine = make_engine(self._model, int(hparams["batch.physical"]))
+            self._engine = make_engine(
+                self._model,
+                int(hparams["batch.physical"]),
+                expected_batch=self._expected_batch,
+            )
 
     def _add_noise(self, total: torch.Tensor, position: int, max_norm: float) -> None:
         """Add nothing."""

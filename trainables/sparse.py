@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dpsweep.errors import ModelError
 from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.trainables.dp_sgd import CLIP_RULE, DPSGD, clip_rule_factors
+from dpsweep.trainables.own_models import HEAD_FIX, is_own
+from dpsweep.trainables.weights import PUBLISHED
 
 if TYPE_CHECKING:
     import torch
@@ -104,16 +106,24 @@ class SparseFinetuning(DPSGD):
         """Return also the networks without convolutions to choose from, and empty choices."""
         problems = super().preflight(values, info)
         trains = [kind for kind in cls._possible(values, "sparse.train") if kind != "cls"]
-        if problems or not trains:
+        if problems:
             return problems
         for name in cls._possible(values, "model.name"):
-            problems += cls._choice_problems(name, trains, values, info)
+            if is_own(name):  # all of them are tried, cls too
+                trains = list(cls._possible(values, "sparse.train"))
+            if trains:
+                problems += cls._choice_problems(name, trains, values, info)
         return problems
+
+    @classmethod
+    def _check_gradients(cls, model: torch.nn.Module, info: DatasetInfo) -> None:
+        """Nothing here: ``preflight`` tries the engine of each ``sparse.train``."""
 
     @classmethod
     def notes(cls, values: Mapping[str, Sequence[Any]]) -> list[str]:
         """Return what works, but hardly as it is meant: random weights that never train."""
-        return cls._notes_on_random_weights(values, "sparse.train", whole=_WHOLE)
+        random = cls._notes_on_random_weights(values, "sparse.train", whole=_WHOLE)
+        return super().notes(values) + random
 
     @classmethod
     def _choice_problems(
@@ -125,10 +135,13 @@ class SparseFinetuning(DPSGD):
     ) -> list[tuple[str, str, str]]:
         """Try what each ``sparse.train`` would do; weights do not matter, only their number."""
         from dpsweep.trainables.models import build_model
+        from dpsweep.trainables.own_model_checks import check_gradients, stand_in_loss, try_engine
+        from dpsweep.trainables.parameter_table import head_layers
         from dpsweep.trainables.sparse_engine import SparseEngine
 
-        norms, sizes, starts = (
-            cls._possible(values, f"model.{key}") for key in ("norm", "image_size", "checkpoint")
+        norms, sizes, starts, normalizes = (
+            cls._possible(values, f"model.{key}")
+            for key in ("norm", "image_size", "checkpoint", "normalize")
         )
         model = build_model(
             name,
@@ -137,8 +150,12 @@ class SparseFinetuning(DPSGD):
             seed=0,
             checkpoint=starts[0],
             image_size=sizes[0],
+            normalize=None if starts[0] == PUBLISHED else normalizes[0],
             is_initial=False,
         )
+        if is_own(name) and not head_layers(model) and set(trains) - set(_WHOLE):
+            what = f"{name} does not say which layers are its classifier"
+            return [("model.name", what, HEAD_FIX)]
         density = min(cls._possible(values, "sparse.density"))
         problems = []
         for train in trains:
@@ -147,7 +164,11 @@ class SparseFinetuning(DPSGD):
                     network = copy.deepcopy(model)
                     masks = choose_parameters(network, train, density, scope)
                     if train not in _WHOLE:
-                        SparseEngine(network, masks, 1)
+                        engine = SparseEngine(network, masks, 1, loss=stand_in_loss)
+                        if is_own(name):
+                            try_engine(engine, info)
+                    elif is_own(name):
+                        check_gradients(network, info)
                 except ModelError as error:
                     key = "sparse.density" if "density" in error.message else "sparse.train"
                     what = f"{train} of {name}: {error.message}"
@@ -203,6 +224,7 @@ class SparseFinetuning(DPSGD):
 
     def _make_engine(self) -> GradientEngine:
         """Return the engine of masked weights; that of whole networks where all of one trains."""
+        from dpsweep.trainables.gradient_sums import chunk_size
         from dpsweep.trainables.per_example import make_engine
         from dpsweep.trainables.sparse_engine import SparseEngine
 
@@ -210,8 +232,16 @@ class SparseFinetuning(DPSGD):
         factors = clip_rule_factors(self._hparams["clip.rule"])
         is_whole = all(p.requires_grad for p in self._model.parameters())
         if is_whole or self._hparams["sparse.train"] in _WHOLE:
-            return make_engine(self._model, physical, loss=self._loss, factors=factors)
-        return SparseEngine(self._model, self._masks, physical, loss=self._loss, factors=factors)
+            return make_engine(
+                self._model,
+                physical,
+                loss=self._loss,
+                factors=factors,
+                expected_batch=self._expected_batch,
+            )
+        device = next(self._model.parameters()).device
+        chunk = chunk_size(self._expected_batch, physical, device)
+        return SparseEngine(self._model, self._masks, chunk, loss=self._loss, factors=factors)
 
     def _after_step(self) -> None:
         self._values.write()

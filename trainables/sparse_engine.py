@@ -1,7 +1,7 @@
 """Clipped per-example gradients of a few convolution weights and of all that is not frozen.
 
 The gradient of example n by a convolution's weight is G_n A_n^T, G_n the gradient by its output and
-A_n its unfolded input. Sparse finetuning (Luo et al. 2021, section 3.2) needs few entries of it:
+A_n its unfolded input. Sparse finetuning (Luo et al. 2021, section 4.4) needs few entries of it:
 mask * (G_n A_n^T), a sampled product of two dense matrices, which is computed without the rest.
 Convolution weights stay frozen for autograd, so that no weight gradient is ever formed.
 
@@ -25,16 +25,16 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from dpsweep._validate import whole
 from dpsweep.errors import ModelError
+from dpsweep.trainables.gradient_sums import zero_sums
 from dpsweep.trainables.layer_gradients import (
     Factors,
     LayerUse,
     Loss,
     add_clipped,
-    chunks,
     cross_entropy_sum,
+    full_chunks,
     random_records,
     refuse_overwritten,
-    zero_sums,
 )
 from dpsweep.trainables.linear_head import clip_factors
 from dpsweep.trainables.models import set_training_mode
@@ -56,7 +56,8 @@ class SparseEngine:
         model: Network on the device where the gradients are wanted. Its masked weights are frozen
             and hooks are added, which do nothing outside of ``clipped_gradient_sum``.
         masks: Entries of convolution weights that train, of different layers of ``model``.
-        physical_batch: Examples per chunk whose gradients are held in memory, at least 1.
+        physical_batch: Examples per chunk whose gradients are held in memory, at least 1
+            (``gradient_sums.chunk_size``).
         loss: From outputs and labels to the sum of the losses of the examples.
         factors: From norms (chunk,) and C to the factor of each example, at most C / norm.
     Raises:
@@ -113,9 +114,9 @@ class SparseEngine:
             self._checked_shape = x_source.shape[1:]
         values = [torch.empty(mask.nnz, device=self._device) for mask in self._masks]
         sums = zero_sums([*values, *self._parameters])
-        for x, y in chunks(x_source, y_source, rows, self._physical, self._device):
+        for x, y, count in full_chunks(x_source, y_source, rows, self._physical, self._device):
             samples = self._per_example_gradients(x, y)
-            add_clipped(sums, samples, max_grad_norm, self._factors)
+            add_clipped(sums, samples, max_grad_norm, self._factors, count)
         return sums
 
     def _per_example_gradients(self, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:

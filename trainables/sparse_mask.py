@@ -1,6 +1,6 @@
 """Which convolution weights train in sparse finetuning: their values, their gradients.
 
-Luo et al. 2021 ("Scalable Differential Privacy with Sparse Network Finetuning", section 3.2,
+Luo et al. 2021 ("Scalable Differential Privacy with Sparse Network Finetuning", section 4.4,
 procedure 2) train, on private data, the normalisation layers, the classifier and the fraction p of
 convolution weights that are largest in magnitude in the public network. The others stay as they
 are and are no part of any gradient's norm.
@@ -64,7 +64,7 @@ def magnitude_mask(
     scope: Scope = "global",
     among: Collection[str] | None = None,
 ) -> list[MaskedWeight]:
-    """Return the convolution weights of largest magnitude (Luo et al. 2021, section 3.2).
+    """Return the convolution weights of largest magnitude (Luo et al. 2021, section 4.4).
 
     Exactly ``round(density * total)`` entries, counted over all Conv2d weights together or in each
     of them; among equal magnitudes the first positions win, in the order of

@@ -115,5 +115,6 @@ def build_start(
         seed=seed,
         checkpoint=checkpoint_of(checkpoint, pretrained),
         image_size=hparams["model.image_size"],
+        normalize=hparams.get("model.normalize"),
         is_initial=is_initial,
     )

@@ -23,9 +23,9 @@ from dpsweep.trainables.data_sources import (
     Source,
     checked_labels,
     declared_size,
-    npz_headers,
     path_of,
 )
+from dpsweep.trainables.npz_files import check_label_shape, npz_array, npz_headers, shown_shape
 from dpsweep.trainables.tasks import IGNORED
 
 if TYPE_CHECKING:
@@ -111,6 +111,7 @@ def open_text(spec: DataSpec) -> Source:
         sizes.get("test"),
         read,
         text=info,
+        num_found=sizes.get("train"),
     )
 
 
@@ -228,7 +229,7 @@ def _open_npz(
         shape, dtype = headers[f"x_{key}"]
         if len(shape) != 2 or shape[1] != spec.max_length:
             raise DataError(
-                f"x_{key} has shape {shape}, and data.max_length={spec.max_length}",
+                f"x_{key} has shape {shown_shape(shape)}, and data.max_length={spec.max_length}",
                 fix="store token ids (records, max_length)",
             )
         if dtype.kind not in "iu":
@@ -236,18 +237,15 @@ def _open_npz(
         if has_labels and f"y_{key}" not in headers:
             raise DataError(f"{path.name} has no y_{key}", fix="store the labels beside the ids")
         if has_labels:
-            wanted: tuple[int, ...] = (shape[0],)
-            if spec.task == "multi_label":
-                wanted = (shape[0], int(spec.num_classes or 0))
-            if headers[f"y_{key}"][0] != wanted:
-                raise DataError(f"y_{key} has shape {headers[f'y_{key}'][0]}, not {wanted}")
+            label_shape, num_classes = headers[f"y_{key}"][0], int(spec.num_classes or 0)
+            check_label_shape(label_shape, shape, num_classes, spec.task, key)
 
     def read() -> dict[str, tuple[np.ndarray, Any]]:
         with np.load(path, allow_pickle=False) as file:
             return {
                 part: (
-                    np.ascontiguousarray(file[f"x_{key}"], dtype=np.int64),
-                    file[f"y_{key}"] if has_labels else None,
+                    np.ascontiguousarray(npz_array(file, f"x_{key}", path), dtype=np.int64),
+                    npz_array(file, f"y_{key}", path) if has_labels else None,
                 )
                 for part, key in found.items()
             }

@@ -26,13 +26,19 @@ def class_prompts(class_names: Sequence[str], prompt: str = "a photo of a {}") -
     ['a photo of a ankle boot', 'a photo of a Bag']
 
     Raises:
-        BadInputError: There is no class, a name is empty or given twice, or the prompt has not
-            one place for it.
+        BadInputError: There is no class, a name is empty or given twice, all of them are numbers,
+            or the prompt has not one place for it.
     """
     if prompt.count("{}") != 1:
         raise BadInputError(
             f"the prompt {prompt!r} must have one {{}}, where the name of the class goes",
             fix="for example 'a photo of a {}'",
+        )
+    if class_names and all(name.isdecimal() for name in class_names):
+        raise BadInputError(
+            "text initialisation needs the names of the classes, and these are numbers",
+            because=f"the names are {', '.join(map(repr, class_names))}",
+            fix="name them, data.class_names: [cat, dog, ...], or use init.kind: public",
         )
     words = [name.replace("_", " ").strip() for name in class_names]
     if not words or not all(words) or len(set(words)) < len(words):

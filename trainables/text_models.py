@@ -72,6 +72,12 @@ def build_text(name: str, info: DatasetInfo) -> nn.Module:
         )
     directory = Path(name.removeprefix(TEXT)).expanduser()
     if not directory.is_absolute():
+        if not directory.is_dir():
+            raise BadInputError(
+                f"{TEXT} takes the absolute path of a directory, and there is no {directory} here; "
+                "names on the hub are not looked up",
+                fix=f"write the network with save_pretrained, and give {TEXT}/ABSOLUTE/DIRECTORY",
+            )
         raise BadInputError(
             f"{directory} is a relative path, and trials run in directories of their own",
             fix=f"give {TEXT}{directory.absolute()}",

@@ -3,9 +3,10 @@
 The gradient of example n by a weight is G_n A_n^T, G_n the gradient by the layer's output and A_n
 its (unfolded) input. Clipping needs the norm of each and one weighted sum of all. So each product
 is formed in a small buffer, measured, forgotten, and formed again for the sum; where positions are
-few, its norm follows from products between positions, and the sum is one product over the whole
-chunk. No gradient per example is held. The clipped sum is that of Abadi et al. 2016, algorithm 1
-(https://arxiv.org/abs/1607.00133); only the order of the work differs.
+few, its norm follows from products between positions, and where they are fewer still, the sum is
+one product over examples and positions. No gradient per example is held. The clipped sum is that of
+Abadi et al. 2016, algorithm 1 (https://arxiv.org/abs/1607.00133); only the order of the work
+differs.
 
 Guarantees:
     The norm is that of the product itself, not a bound on it, and clipping by it bounds what an
@@ -14,21 +15,25 @@ Guarantees:
     positions, in double precision, the sum is rounded on another way. ``norms`` then returns the
     most that this can be (a bound of forward error analysis, in parts of the sum of the terms
     |g_t||a_t|), and ``add_clipped`` counts it to the norm: where terms cancel, an example still
-    adds at most C (1 + 1e-4). Such sums are in full float32 on CUDA, whatever is allowed elsewhere.
+    adds at most C (1 + 5e-5).
 
-    Not covered: a backend that rounds the same product of the same numbers differently each time,
-    and the rounding of sums over the examples of a chunk (``layer_gradients.zero_sums``).
+    Sums over examples are float64. One product over examples and positions rounds by parts of the
+    terms |g_t||a_t|, not of their sum: it has at most ``MOST_TERMS`` of them, and an example whose
+    terms add up to more than ``MOST_CANCELLED`` times C is scaled down to that. So all m examples
+    of a batch round by at most m MOST_TERMS MOST_CANCELLED 2^-53 C there.
+
+    Not covered: a backend that rounds the same product of the same numbers differently each time.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from torch import nn
 
+from dpsweep.trainables.gradient_sums import add_rows
 from dpsweep.trainables.linear_head import product_of_norms, row_norms
 
 #: Bytes of the products in one block of examples on the CPU: they stay in the cache.
@@ -37,6 +42,12 @@ CPU_BLOCK_BYTES = 2**20
 CUDA_BLOCK_BYTES = 2**26
 #: How much a multiplication between positions costs, in those of the product itself.
 GRAM_COST = 3
+#: Most positions of which the sum is one product; with more, products in float32 are cheaper.
+MOST_AT_ONCE = 16
+#: Most terms, of examples and positions, that are added up in one product.
+MOST_TERMS = 256
+#: Most that the terms of such a gradient may add up to, in parts of C.
+MOST_CANCELLED = 512
 #: Largest relative error of one operation in float32.
 EPSILON = 2.0**-24
 #: Smaller weights are cheaper as gradients per example.
@@ -65,10 +76,6 @@ class WeightProduct(ABC):
     def inputs(self, begin: int, end: int) -> torch.Tensor:
         """Return the unfolded inputs of some examples, float (examples, columns, positions)."""
 
-    @abstractmethod
-    def _sum_at_once(self, factors: torch.Tensor) -> torch.Tensor:
-        """Return ``weighted_sum`` as one product over examples and positions."""
-
     @property
     @abstractmethod
     def _shape(self) -> tuple[int, int]:
@@ -79,6 +86,11 @@ class WeightProduct(ABC):
         """Whether positions are so few that products between them are cheaper."""
         rows, columns = self._shape
         return GRAM_COST * self.gradient.shape[2] * (rows + columns) < rows * columns
+
+    @property
+    def _at_once(self) -> bool:
+        """Whether the sum is one product over examples and positions."""
+        return self._by_positions and self.gradient.shape[2] <= MOST_AT_ONCE
 
     def _blocks(self) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
         """Yield examples with their gradients by outputs and their inputs, few enough to cache."""
@@ -99,43 +111,64 @@ class WeightProduct(ABC):
         for _, g, a in self._blocks():
             if self._by_positions:
                 norms.append(_norms_by_positions(g, a))
-                rounding.append(part * (norm(g, dim=1) * norm(a, dim=1)).sum(dim=1))
+                terms = (norm(g, dim=1) * norm(a, dim=1)).sum(dim=1)
+                rounding.append(part * terms)
+                if self._at_once:
+                    rounding[-1].clamp_(min=terms / MOST_CANCELLED - norms[-1])
             else:
                 norms.append(row_norms(_products(g, a)))
                 rounding.append(torch.zeros_like(norms[-1]))
         return torch.cat(norms), torch.cat(rounding)
 
-    def weighted_sum(self, factors: torch.Tensor) -> torch.Tensor:
-        """Return the sum of the gradients times ``factors`` (chunk,), flat.
+    def add_to(self, total: torch.Tensor, factors: torch.Tensor) -> None:
+        """Add the sum of the gradients times ``factors`` (chunk,).
 
         A factor of zero leaves an example out, whatever its values.
+
+        Args:
+            total: Changed in place, float64, contiguous, as many entries as the weight.
+            factors: float32 (chunk,).
         """
-        if self._by_positions:
-            with _full_precision(factors):
-                return self._sum_at_once(factors).flatten()
-        rows, columns = self._shape
-        total = factors.new_zeros(rows * columns)
+        if self._at_once:
+            size = MOST_TERMS // self.gradient.shape[2]
+            for begin in range(0, len(self), size):
+                self._add_at_once(total, factors, begin, begin + size)
+            return
         for chosen, g, a in self._blocks():
             products, is_out = _products(g, a), factors[chosen] == 0
             if bool(is_out.any()):
                 products.masked_fill_(is_out[:, None], 0.0)
-            total += factors[chosen] @ products
-        return total
+            add_rows(total, products, factors[chosen])
+
+    def _add_at_once(
+        self, total: torch.Tensor, factors: torch.Tensor, begin: int, end: int
+    ) -> None:
+        """Add the sum of some examples as one product over examples and positions."""
+        is_out = (factors[begin:end] == 0)[:, None, None]
+        g = self.gradient[begin:end] * factors[begin:end, None, None]
+        a = self.inputs(begin, end)
+        if bool(is_out.any()):
+            g, a = g.masked_fill(is_out, 0.0), a.masked_fill(is_out, 0.0)
+        left, right = (t.double().transpose(0, 1).flatten(1) for t in (g, a))
+        # The product first, then the total: what is there already is rounded once.
+        total.view(self._shape).add_(left @ right.T)
 
     def each(self) -> torch.Tensor:
         """Return every gradient, (chunk, entries): for layers that are used more than once."""
         return _products(self.gradient, self.inputs(0, len(self)))
 
-    def _scaled(self, factors: torch.Tensor) -> torch.Tensor:
-        """Return the gradients by outputs times factors, zero where the factor is."""
-        scaled = self.gradient * factors[:, None, None]
-        is_out = factors == 0
-        return scaled.masked_fill(is_out[:, None, None], 0.0) if bool(is_out.any()) else scaled
-
 
 def _products(g: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
-    """Return G A^T of each example, (examples, entries)."""
-    return torch.bmm(g, a.transpose(1, 2)).flatten(1)
+    """Return G A^T of each example, (examples, entries).
+
+    In full float32: TensorFloat-32 on CUDA has 10 bits of mantissa.
+    """
+    matmul = torch.backends.cuda.matmul
+    before, matmul.allow_tf32 = matmul.allow_tf32, False
+    try:
+        return torch.bmm(g, a.transpose(1, 2)).flatten(1)
+    finally:
+        matmul.allow_tf32 = before
 
 
 def _norms_by_positions(g: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
@@ -160,7 +193,7 @@ class ConvProduct(WeightProduct):
 
     def __init__(self, layer: nn.Conv2d, x: torch.Tensor, gradient: torch.Tensor) -> None:
         super().__init__(gradient.flatten(2))
-        self._layer, self._x, self._size = layer, x, gradient.shape[2:]
+        self._layer, self._x = layer, x
 
     @property
     def _shape(self) -> tuple[int, int]:
@@ -173,15 +206,6 @@ class ConvProduct(WeightProduct):
             return x.flatten(2)
         return nn.functional.unfold(
             x, layer.kernel_size, layer.dilation, layer.padding, layer.stride
-        )
-
-    def _sum_at_once(self, factors: torch.Tensor) -> torch.Tensor:
-        layer, x, is_out = self._layer, self._x, factors == 0
-        if bool(is_out.any()):
-            x = x.masked_fill(is_out[:, None, None, None], 0.0)
-        scaled = self._scaled(factors).unflatten(2, self._size)
-        return nn.grad.conv2d_weight(
-            x, layer.weight.shape, scaled, layer.stride, layer.padding, layer.dilation
         )
 
 
@@ -219,28 +243,6 @@ class LinearProduct(WeightProduct):
         sizes = (torch.linalg.vector_norm(p, dim=(1, 2), dtype=torch.float64) for p in pair)
         norms = product_of_norms(*sizes)
         return norms, 2 * EPSILON * norms
-
-    def _sum_at_once(self, factors: torch.Tensor) -> torch.Tensor:
-        x, is_out = self._x, factors == 0
-        if bool(is_out.any()):
-            x = x.masked_fill(is_out[:, None, None], 0.0)
-        g = self._scaled(factors).transpose(0, 1).flatten(1)
-        return g @ x.transpose(0, 1).flatten(1).T
-
-
-@contextmanager
-def _full_precision(like: torch.Tensor) -> Iterator[None]:
-    """Keep TensorFloat-32, which has 10 bits of mantissa, out of products on CUDA."""
-    if not like.is_cuda:
-        yield
-        return
-    matmul = torch.backends.cuda.matmul
-    before, matmul.allow_tf32 = matmul.allow_tf32, False
-    try:
-        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-            yield
-    finally:
-        matmul.allow_tf32 = before
 
 
 def has_product(layer: nn.Module) -> bool:

@@ -111,6 +111,29 @@ def weight_files(directory: Path) -> list[Path]:
     )
 
 
+#: Where training scripts keep a network's weights in what they save, by preference.
+_WRAPPERS = ("state_dict", "model", "model_ema", "state_dict_ema")
+#: What torch's data parallel puts before every name.
+_PARALLEL = "module."
+
+
+def unwrapped(content: Any) -> dict[str, Any] | None:
+    """Return the state dict in what a training script saved; None if there is none.
+
+    >>> unwrapped({"model": {"module.fc.weight": 1}, "epoch": 7})
+    {'fc.weight': 1}
+    """
+    if not isinstance(content, Mapping):
+        return None
+    inner = (content[key] for key in _WRAPPERS if isinstance(content.get(key), Mapping))
+    state = dict(next(inner, content))
+    if not state or not all(isinstance(key, str) for key in state):
+        return None
+    if all(key.startswith(_PARALLEL) for key in state):
+        return {key.removeprefix(_PARALLEL): entry for key, entry in state.items()}
+    return state
+
+
 @lru_cache(maxsize=256)
 def _sha256(path: str, mtime_ns: int, size: int) -> str:
     digest = hashlib.sha256()

@@ -11,13 +11,16 @@ from typing import Any
 from dpsweep.privacy.accountants import AccountantName, PrivacyStatement, epsilon_of
 from dpsweep.privacy.budget import ADD_OR_REMOVE_ONE, PrivacyBudget
 from dpsweep.privacy.calibration import calibrate_noise_schedule, max_steps
-from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
+from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian, RepeatAndSelect
 from dpsweep.privacy.schedules import NoiseSchedule
 
 _PRIVACY_UNIT = "example"
 
 
 def _statement(plan: Plan, delta: float, accountant: AccountantName) -> dict[str, Any]:
+    released = "the outputs of these events"
+    if any(isinstance(run.event, RepeatAndSelect) for run in plan.runs):
+        released += ", and of each repeat_and_select its best run only"
     return PrivacyStatement(
         epsilon=epsilon_of(plan, delta=delta, accountant=accountant),
         delta=delta,
@@ -26,7 +29,7 @@ def _statement(plan: Plan, delta: float, accountant: AccountantName) -> dict[str
         sampling=plan.sampling,
         privacy_unit=_PRIVACY_UNIT,
         accounting="single_run",
-        released="the outputs of these events",
+        released=released,
     ).to_json()
 
 

@@ -5,14 +5,25 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
+from dpsweep.durable import is_locked, read_log
+from dpsweep.errors import StudyError
 from dpsweep.journal import StudyView, TrialView
 from dpsweep.privacy.accountants import AccountantName, PrivacyStatement, epsilon_of, shown_epsilon
 from dpsweep.privacy.events import Plan
-from dpsweep.privacy.ledger import study_spent, trial_covered, trial_spent
-from dpsweep.privacy.study_ledger import read_study_account
+from dpsweep.privacy.filter import RESERVATION_SLACK
+from dpsweep.privacy.history import check_journal, check_strays, check_terms, check_trials
+from dpsweep.privacy.ledger import (
+    inherited_events,
+    study_spent,
+    trial_covered,
+    trial_file,
+    trial_spent,
+    trials_on_disk,
+)
+from dpsweep.privacy.study_state import account_of, read_study_state
 from dpsweep.spec import SweepSpec
 from dpsweep.spec_episodes import EPISODE
-from dpsweep.study import StudyFiles
+from dpsweep.study import StudyFiles, enforced_terms
 from dpsweep.trial import TrialState
 
 #: What the epsilon of a trial that did not run its whole plan is about.
@@ -34,27 +45,55 @@ def with_caveats(spec: SweepSpec, what: str) -> str:
 
 
 class Claims:
-    """The privacy statements of a study, by its accounting mode and its ledgers.
+    """The privacy statements of a study, by what its ledgers enforced.
+
+    Guarantees:
+        Nothing is said of a study whose spec says something else than the terms on its ledger, or
+        whose ledgers and journal do not agree on which trials have run and what they have spent.
 
     Args:
         files: The study's files.
         spec: Its frozen spec.
         view: What its journal says.
+    Raises:
+        LedgerError: One of these files was edited or lost.
     """
 
     def __init__(self, files: StudyFiles, spec: SweepSpec, view: StudyView) -> None:
         self.files, self.spec, self.view = files, spec, view
-        self.account = read_study_account(files.ledger)
+        state = read_study_state(files.ledger)
+        check_terms(files.ledger, state, enforced_terms(spec))
+        # What a running launch writes is read piece by piece; it has checked what was there before.
+        self._is_live = is_locked(files.path / "lock")
+        if not self._is_live:
+            check_strays(files.ledger, state)
+            check_journal(files.ledger, state, view.trials)
+        check_trials(files.ledger, state)
+        self.account = account_of(state)
 
     @property
     def accounting(self) -> str:
         """The accounting mode whose claim holds: the spec's, or unaccounted once it was broken."""
         return "unaccounted" if self.downgraded else self.spec.privacy.accounting
 
-    @property
+    @cached_property
     def downgraded(self) -> str | None:
-        """Why the claim was given up, by ledger or journal; None while it holds."""
-        return self.account.downgraded or self.view.downgraded or None
+        """Why the claim was given up, or does not hold by the trials' ledgers; None if it does."""
+        known = self.account.downgraded or self.view.downgraded
+        return known or self._broken_by_ledgers() or None
+
+    def _broken_by_ledgers(self) -> str:
+        """Say what the ledgers of the trials show that the accounting mode rules out."""
+        mode, filter = self.spec.privacy.accounting, self.account.filter
+        if mode == "composed" and filter is not None:
+            spent = max(filter.cost(self._spent).values())
+            if not spent <= filter.budget * (1 + RESERVATION_SLACK):
+                return "the ledgers of its trials add up to more than the study's budget"
+        if mode == "public":
+            plans = (trial_spent(self.files.ledger, number) for number in self.view.trials)
+            if sum(bool(plan.part("private")) for plan in plans) > 1:
+                return "more than one trial has read private records"
+        return ""
 
     def epsilon_terms(self) -> dict[str, Any]:
         """Return what must stand beside every epsilon of this study, as columns of a record."""
@@ -93,6 +132,41 @@ class Claims:
             )
         return "\n".join(lines)
 
+    def brief(self) -> str:
+        """Return what ``caption`` says in few words: every term and every caveat, no explanation.
+
+        Guarantees:
+            No epsilon without delta, unit, adjacency, sampling, accountant and accounting mode; a
+            claim that was given up is said with its reason, and so is what no epsilon covers.
+        """
+        parts = []
+        study, composed = self.study_statement(), self.composed()
+        terms = self._terms(composed)
+        if self.downgraded:
+            mode = self.spec.privacy.accounting
+            parts.append(f"DOWNGRADED from {mode} to unaccounted, for good: {self.downgraded}.")
+        if self.accounting != "select":
+            what = {
+                "composed": "one trial alone",
+                "public": "one trial; on public records it costs nothing",
+            }.get(self.accounting, "one trial alone, the cost of the search NOT included")
+            parts.append(f"epsilon: {self._released(what)}; {terms}.")
+            if any(view.state is not TrialState.FINISHED for view in self.view.trials.values()):
+                parts.append("Unfinished trials: what they have spent, for information.")
+        if study is not None and (self.accounting != "select" or self.view.trials):
+            same = study.terms() == terms and self.accounting != "select"
+            what = self._released(study.released.partition(":")[0].partition(";")[0])
+            parts.append(
+                f"The study: epsilon={shown_epsilon(study.epsilon)} for {what}; "
+                f"{'the same terms' if same else study.terms()}."
+            )
+        elif composed is not None:
+            which = "all trials" if self.spec.episodes is None else "all trials of one episode"
+            by = "" if self.spec.privacy.accountant == "rdp" else " by rdp"
+            shown = shown_epsilon(composed.epsilon)
+            parts.append(f"For indication{by}, {which} composed: epsilon={shown}, no guarantee.")
+        return " ".join([*parts, "--explain says more."] if parts else [])
+
     def _alone(self) -> str:
         """Say what the epsilon of one trial covers."""
         if self.accounting == "public":
@@ -107,7 +181,7 @@ class Claims:
         return (
             f"delta={privacy.delta:g}, unit={self.spec.privacy_unit}, "
             f"{privacy.neighboring_relation}, sampling={spent.sampling if spent else 'none'}, "
-            f"{privacy.accountant}; accounting={self.accounting}"
+            f"{privacy.accountant}, accounting={self.accounting}"
         )
 
     def _statement(
@@ -137,17 +211,17 @@ class Claims:
         """Return what may be said of the study as a whole, or None where nothing may.
 
         Guarantees:
-            ``composed``: the declared ``privacy.study_epsilon``, whatever was spent of it; it
-            covers all that the study releases. ``select``: the winner's configuration, score and
-            model, and nothing else. ``public``: the one final run, once it has begun; until it
-            has finished, at the declared ``privacy.trial_epsilon``, whatever was spent of it, for
-            whoever stops it may have seen its scores. A study whose preconditions were broken says
-            nothing any more.
+            ``composed``: what the filter on the study's ledger was made for, whatever was spent of
+            it; it covers all that the study releases. ``select``: the winner's configuration,
+            score and model, and nothing else. ``public``: the one final run, once it has begun;
+            until it has finished, at the declared ``privacy.trial_epsilon``, whatever was spent of
+            it, for whoever stops it may have seen its scores. A study whose preconditions were
+            broken says nothing any more.
         """
-        mode, privacy = self.accounting, self.spec.privacy
-        if mode == "composed" and privacy.study_epsilon is not None:
+        mode = self.accounting
+        if mode == "composed" and self.account.filter is not None:
             return self._statement(
-                privacy.study_epsilon,
+                self.account.filter.target_epsilon,
                 sampling=self._spent.sampling,
                 released="the whole sweep: all models, reported scores and the choice of trials",
             )
@@ -180,7 +254,8 @@ class Claims:
 
     @cached_property
     def _spent(self) -> Plan:
-        return study_spent(self.files.ledger, self.view.charged())
+        since = dict.fromkeys(trials_on_disk(self.files.ledger), 0) if self._is_live else {}
+        return study_spent(self.files.ledger, since | self.view.charged())
 
     def trial_statement(self, view: TrialView) -> PrivacyStatement:
         """Return what may be said of one trial: alone, or as the winner of a selection."""
@@ -193,7 +268,7 @@ class Claims:
         if self.spec.start is None:
             spent = trial_spent(self.files.ledger, number, at_least=known)
         else:
-            inherited = self.files.task(number).inherited
+            inherited = self._inherited(number)
             spent = trial_covered(self.files.ledger, number, inherited, at_least=known)
         released = "this trial alone; the cost of the search is not included"
         if view.records == "private" and view.state is not TrialState.FINISHED:
@@ -212,6 +287,13 @@ class Claims:
             sampling=spent.sampling,
             released=released,
         )
+
+    def _inherited(self, trial: int) -> Plan:
+        """Return what a trial has inherited; where its task is lost, what its ledger says."""
+        try:
+            return self.files.task(trial).inherited
+        except StudyError:
+            return inherited_events(read_log(trial_file(self.files.ledger, trial)))
 
     def _indicated(self) -> set[Plan]:
         """Return what is composed for indication: all that was run, or that of each episode."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from dpsweep.cli_base import Json, Output
+from dpsweep.errors import BadInputError
 from dpsweep.output import Format, print_records
 
 if TYPE_CHECKING:
@@ -20,17 +21,37 @@ Delta = Annotated[float, typer.Option("--delta")]
 
 @account.command("epsilon")
 def account_epsilon(
-    events: Annotated[str, typer.Option("--events", help="JSON list of segments, or - for stdin.")],
     delta: Delta,
+    events: Annotated[
+        str | None, typer.Option("--events", help="JSON list of segments, or - for stdin.")
+    ] = None,
+    sample_rate: Annotated[
+        float | None, typer.Option("--sample-rate", help="Of Poisson batches, for one segment.")
+    ] = None,
+    noise_multiplier: Annotated[
+        float | None, typer.Option("--noise-multiplier", help="Of that segment.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option("--steps", help="Of that segment.")] = None,
     accountant: Accountant = "rdp",
     output: Output = Format.TABLE,
     as_json: Json = False,
 ) -> None:
-    """Print the epsilon of a list of privacy events."""
+    """Print the epsilon of a list of privacy events, or of steps of DP-SGD."""
     from dpsweep.account import account_epsilon as compute
     from dpsweep.output import read_json
 
-    result = compute(read_json(events), delta=delta, accountant=cast("AccountantName", accountant))
+    flags = {
+        "sample_rate": sample_rate, "noise_multiplier": noise_multiplier, "steps": steps,
+    }  # fmt: skip
+    missing = [f"--{name.replace('_', '-')}" for name, value in flags.items() if value is None]
+    if events is None and missing:
+        raise BadInputError(
+            f"{', '.join(missing)} missing", fix="give all three of one segment, or --events"
+        )
+    if events is not None and len(missing) < len(flags):
+        raise BadInputError("--events and a segment exclude each other", fix="give one of them")
+    listed = read_json(events) if events is not None else [{"event": "poisson_gaussian", **flags}]
+    result = compute(listed, delta=delta, accountant=cast("AccountantName", accountant))
     print_records(result, Format.JSON if as_json else output)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dpsweep.output import Format
+from dpsweep.tables import width, wrapped
 
 if TYPE_CHECKING:
     from dpsweep.preflight import Preflight
@@ -23,11 +25,32 @@ Root = Annotated[
     Path | None,
     typer.Option("--root", help="Folder of studies; default: $DPSWEEP_STUDIES or studies/."),
 ]
+Explain = Annotated[
+    bool, typer.Option("--explain", help="Say at length what each epsilon covers, and why.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Same as -f json.")]
 
 
+_STARTED = time.monotonic()  # of this command, but for Python itself
+
+
+def stage(text: str, *, is_timed: bool = True) -> str:
+    """Return a line that says what a long command is at, after how many seconds of it."""
+    seconds = f"{time.monotonic() - _STARTED:5.1f} s  " if is_timed else " " * 9
+    return seconds + text
+
+
 def say(text: str) -> None:
-    """Write talk to stderr."""
+    """Write talk to stderr; on a terminal, lines break between words.
+
+    A line that begins with a blank is left as it is: it has a command that is to be copied.
+    """
+    if sys.stderr.isatty():
+        lines = text.split("\n")
+        text = "\n".join(
+            line if line.startswith(" ") else "\n".join(wrapped(line, width(), indent="  "))
+            for line in lines
+        )
     print(text, file=sys.stderr, flush=True)
 
 
@@ -36,7 +59,7 @@ def load_checked(spec: str, sets: list[str] | None) -> Preflight:
     from dpsweep.preflight import preflight, read_spec
 
     source = sys.stdin.read() if spec == "-" else Path(spec)
-    checked = preflight(read_spec(source, overrides=sets or []))
+    checked = preflight(read_spec(source, overrides=sets or [], text_name="stdin"))
     for note in checked.notes:
         say(f"note: {note}")
     return checked

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpsweep.cli_base import Json, Output, say
+from dpsweep.completion import method_names
 from dpsweep.errors import BadInputError
 from dpsweep.output import Format, print_records
 
@@ -15,10 +16,17 @@ if TYPE_CHECKING:
 
 
 def describe(
-    method: Annotated[str, typer.Argument(help="Name of a method; see `dpsweep methods`.")],
+    method: Annotated[
+        str,
+        typer.Argument(
+            help="Name of a method; see `dpsweep methods`.", autocompletion=method_names
+        ),
+    ],
     model: Annotated[
         str | None,
-        typer.Option("--model", help="Count this network's parameters: timm/NAME, or built in."),
+        typer.Option(
+            "--model", help="Count this network's parameters: timm/NAME, built in, or yours."
+        ),
     ] = None,
     classes: Annotated[
         int | None, typer.Option("--classes", min=1, help="Outputs of the classifier [1000].")
@@ -73,17 +81,23 @@ def _print_parameters(
 ) -> None:
     """Print totals and layers: one record in JSON and YAML, the layers alone in CSV."""
     from dpsweep.trainables.models import BUILT_IN
+    from dpsweep.trainables.own_models import is_own
 
     knob = next((p for p in method.hyperparameters if p.name == "model.name"), None)
     if knob is None:
         raise BadInputError(f"{method.name} has no model.name, so it trains no network by name")
     from dpsweep.trainables.parameter_table import full_name, parameter_table
 
+    if model.startswith("text/"):
+        raise BadInputError(
+            f"{model}: only timm's and built-in networks are counted, not those on text",
+            fix="count the parameters of the directory in transformers",
+        )
     name = full_name(model)
     problem = knob.problem(name)
     if problem is not None:
         raise BadInputError(f"{method.name} cannot train {model}: {problem}")
-    if name in BUILT_IN and image_size is None:
+    if (name in BUILT_IN or is_own(name)) and image_size is None:
         raise BadInputError(f"the size of {name} follows from its images: add --image-size PIXELS")
     table = parameter_table(name, classes, image_size, method.trains, channels=channels)
     record = {"method": method.name, **table.to_dict()}

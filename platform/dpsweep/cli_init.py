@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from dpsweep.cli_base import Output, say
+from dpsweep.completion import method_names, preset_names
 from dpsweep.errors import BadInputError
 from dpsweep.output import Format, print_records
 
@@ -25,12 +26,17 @@ def init(
         str | None,
         typer.Option(
             help="dp_sgd (default; of text: bitfit) | scatternet | adamix | bitfit | sparse | "
-            "active_learning"
+            "active_learning",
+            autocompletion=method_names,
         ),
     ] = None,
     preset: Annotated[
-        str | None, typer.Option(help="A paper's study, as in tramer2021/fashion_mnist.")
+        str | None,
+        typer.Option(
+            help="A paper's study, as in tramer2021/fashion_mnist.", autocompletion=preset_names
+        ),
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     presets: Annotated[bool, typer.Option("--presets", help="List the presets.")] = False,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema.")] = False,
     output: Output = Format.TABLE,
@@ -68,7 +74,7 @@ def init(
     if path is None:
         print(text, end="")
         return
-    if path.exists():
-        raise BadInputError(f"{path} exists already", fix="choose another name, or remove it")
+    if path.exists() and not force:
+        raise BadInputError(f"{path} exists already", fix="choose another name, or add --force")
     path.write_text(text)
     say(f"wrote {path}; next: dpsweep plan {path}")

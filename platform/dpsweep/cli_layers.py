@@ -8,11 +8,15 @@ from typing import Annotated, Literal
 import typer
 
 from dpsweep.cli_base import Json, Output, Root, say
+from dpsweep.completion import study_names
 from dpsweep.output import Format, print_records
 
 
 def layers(
-    name: Annotated[str, typer.Argument(metavar="STUDY", help="Name of the study.")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="STUDY", help="Name of the study.", autocompletion=study_names),
+    ],
     trial: Annotated[int | None, typer.Option(help="This trial; default: the best one.")] = None,
     at: Annotated[
         Literal["initial", "best"],

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpsweep.cli_base import Output, Root, say
+from dpsweep.completion import study_names
 from dpsweep.errors import NothingWithinBudgetError
 from dpsweep.output import Format, print_records
 
@@ -34,7 +35,10 @@ _HEADERS = {
 
 
 def report(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of studies.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME...", help="Names of studies.", autocompletion=study_names),
+    ],
     by: Annotated[
         str, typer.Option(help="Hyperparameters that make the rows, as in train.num_private,method")
     ] = "",
@@ -60,12 +64,14 @@ def report(
     """Compare studies: best configuration per row, mean and spread over repetitions."""
     from dpsweep.report import build_report
 
+    studies = [_load(name, root) for name in names]
+    bounds = [None if name is None else _load(name, root) for name in (lower, upper)]
     rows = build_report(
-        [_load(name, root) for name in names],
+        studies,
         by=_split(by),
         over=_split(over),
-        lower=None if lower is None else _load(lower, root),
-        upper=None if upper is None else _load(upper, root),
+        lower=bounds[0],
+        upper=bounds[1],
         is_paired=paired,
     )
     if not rows:
@@ -75,6 +81,9 @@ def report(
     lacking = sum("missing" in row for row in rows)
     if lacking:
         say(f"{lacking} of {len(rows)} rows lack repetitions; `dpsweep run SPEC` continues a study")
+    for study in (*studies, *(bound for bound in bounds if bound is not None)):
+        for line in study.notes:
+            say(line)
     if output is not Format.TABLE:
         print_records(rows, output)
         return

@@ -103,17 +103,17 @@ class SyntheticCurves:
         self._slopes: dict[str, list[float]] = {}
         weights = {}
         for parameter in self._searched:
-            rng = np.random.default_rng(public_seed(seed, 0, f"curves {parameter.name}"))
-            weights[parameter.name] = float(rng.exponential()) + 0.1
-            self._shapes[parameter.name] = (
+            rng = np.random.default_rng(public_seed(seed, 0, f"curves {parameter.key}"))
+            weights[parameter.key] = float(rng.exponential()) + 0.1
+            self._shapes[parameter.key] = (
                 float(rng.uniform(0.15, 0.85)),
                 float(rng.uniform(0.2, 0.5)),
                 float(rng.uniform(-1, 1)),
             )
             losses = rng.uniform(size=max(len(parameter.choices), 1))
-            self._losses[parameter.name] = (losses - losses.min()).tolist()
+            self._losses[parameter.key] = (losses - losses.min()).tolist()
             slopes = rng.uniform(-0.5, 0.5, size=max(len(parameter.choices), 1))
-            self._slopes[parameter.name] = slopes.tolist()
+            self._slopes[parameter.key] = slopes.tolist()
         total = sum(weights.values()) or 1.0
         self._weights = {name: weight / total for name, weight in weights.items()}
 
@@ -123,19 +123,19 @@ class SyntheticCurves:
         """Return the scores a trial reports, and the same without observation noise."""
         loss, slowness = 0.0, 0.5
         for parameter in self._searched:
-            name = parameter.name
-            if name not in values:
+            name, key = parameter.name, parameter.key
+            if name not in values or not parameter.may_apply(values):
                 continue
-            weight = self._weights[name]
+            weight = self._weights[key]
             if parameter.is_range:
                 at = place(parameter, values[name])
-                optimum, width, slope = self._shapes[name]
+                optimum, width, slope = self._shapes[key]
                 loss += weight * -math.expm1(-(((at - optimum) / width) ** 2) / 2)
                 slowness += weight * slope * (at - 0.5)
             else:
                 index = next(i for i, c in enumerate(parameter.choices) if same(c, values[name]))
-                loss += weight * self._losses[name][index]
-                slowness += weight * self._slopes[name][index]
+                loss += weight * self._losses[key][index]
+                slowness += weight * self._slopes[key][index]
         time = 0.06 * 10.0 ** min(max(slowness, 0.0), 1.0)
         growth = np.expm1(-fractions / time) / math.expm1(-1 / time)
         exact = _CHANCE + (_CEILING - _CHANCE) * (1.0 - loss) ** 2 * growth
@@ -187,16 +187,16 @@ class TableCurves:
         self._rows, self._seed, self._noise = list(rows), seed, noise
         self._searched = [p for p in parameters if p.kind != "fixed"]
         self._places = {
-            p.name: np.array([_recorded(p, row.hparams) for row in rows]) for p in self._searched
+            p.key: np.array([_recorded(p, row.hparams) for row in rows]) for p in self._searched
         }
 
     def nearest(self, values: Mapping[str, Any]) -> Row:
         """Return the recorded row that is nearest to a drawn configuration."""
         distance = np.zeros(len(self._rows))
         for parameter in self._searched:
-            if parameter.name not in values:
+            if parameter.name not in values or not parameter.may_apply(values):
                 continue
-            recorded = self._places[parameter.name]
+            recorded = self._places[parameter.key]
             here = _recorded(parameter, values)
             if parameter.is_range:
                 apart = np.minimum(np.abs(recorded - here), 1.0)

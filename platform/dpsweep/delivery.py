@@ -6,6 +6,7 @@ import dataclasses
 import time
 from pathlib import Path
 
+from dpsweep.entries import model_label
 from dpsweep.errors import NothingWithinBudgetError, SweepError
 from dpsweep.layers import save_layers_figure
 from dpsweep.preflight import Preflight
@@ -18,6 +19,7 @@ from dpsweep.trainables.data import SweepData
 from dpsweep.trainables.finished import draw_pictures, export_model
 
 FLUSH_S, FLUSH_STEP_S = 120.0, 5.0
+FLUSH_URGENT_S = 2.0  # where Ray ends this process soon
 
 
 def log_best_model(
@@ -25,8 +27,9 @@ def log_best_model(
 ) -> None:
     """Log the best trial's model to the tracking store, once; later launches try again.
 
-    With it go the figure of ``dpsweep layers`` and what the method draws, where there are public
-    records to draw them from.
+    Every logged model gets the label of what may be claimed of it now. With a new one go the figure
+    of ``dpsweep layers`` and what the method draws, where there are public records to draw them
+    from.
     """
     if not spool.is_enabled:
         return
@@ -34,23 +37,27 @@ def log_best_model(
         best = SweepResult(study.files).best().trial_id
     except NothingWithinBudgetError:
         return
-    if best in study.view.model_uris or not deliver(spool, observer):
+    if not deliver(spool, observer):
         return
-    task = study.files.task(best)
-    data = dataclasses.replace(
-        data,
-        feature_root=checked.spec.storage.features_path,
-        pretrained=weights_path(checked.spec, study.view),
-        starts=find_starts(checked.spec, study.files),
-    )
+    for trial in study.view.model_uris:
+        spool.label_model(trial, model_label(study.files, trial))
+    if best in study.view.model_uris and spool.has_model(best):
+        return
     try:
+        task = study.files.task(best)
+        data = dataclasses.replace(
+            data,
+            feature_root=checked.spec.storage.features_path,
+            pretrained=weights_path(checked.spec, study.view),
+            starts=find_starts(checked.spec, study.files),
+        )
         model, example = export_model(
             study.files.trial(best), task, study_seed=checked.spec.seed, data=data
         )
-    except SweepError as error:  # a checkpoint, or features that can no longer be had
+    except SweepError as error:  # a task, a checkpoint or features that can no longer be had
         observer.on_message(f"the best model is not in the tracking store: {error}")
         return
-    uri = spool.log_model(best, model, example)
+    uri = spool.log_model(best, model, example, model_label(study.files, best))
     if uri is None:
         return
     figures: list[Path] = []

@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpsweep.private_directory import remove_left_behind
 from dpsweep.spec import FEATURES
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def diagnose(root: Path) -> list[dict[str, Any]]:
         ),
     ]
     checks: list[Callable[[], dict[str, Any]]] = [
-        _standard_library, _operators, _devices, _cores, _disk, _home, _fashion_mnist,
+        _standard_library, _operators, _devices, _cores, _disk, _home, _left_behind,
+        _fashion_mnist,
     ]  # fmt: skip
     features = [_features(store, root) for store in feature_stores(root)]
     return [*rows, *(check() for check in checks), *features]
@@ -113,6 +115,14 @@ def _home() -> dict[str, Any]:
     if os.access(home, os.W_OK):
         return _row("home", "ok", "writable (Ray keeps its token there)")
     return _row("home", "broken", f"{home} is read-only", "set RAY_AUTH_MODE=disabled, or HOME")
+
+
+def _left_behind() -> dict[str, Any]:
+    left = remove_left_behind()
+    if not left:
+        return _row("select", "ok", "no directory of a killed selection is left")
+    remedy = "wait until Ray's processes have ended, and look again"
+    return _row("select", "note", f"in use: {', '.join(map(str, left))}", remedy)
 
 
 def _features(store: FeatureStore, root: Path) -> dict[str, Any]:

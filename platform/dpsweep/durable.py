@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
 import os
+import sqlite3
 import tempfile
+import threading
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from dpsweep.errors import LedgerError, LockedError, StudyError
+from dpsweep.errors import LedgerError, LockedError, StorageError, StudyError
+
+_SEAL = ', "crc": "'
 
 
 def _checksum(body: str) -> str:
@@ -40,9 +45,15 @@ def _scan(path: Path) -> tuple[list[dict[str, Any]], int]:
     A tail without a newline is an append that never finished, so nothing that waits for an append
     has happened; it is dropped. Damage anywhere else means that history was lost: refused.
     """
-    if not path.exists():
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
         return [], 0
-    raw = path.read_bytes()
+    except OSError as error:
+        raise LedgerError(
+            f"{path} cannot be read: {error.strerror}",
+            fix="restore the file from a backup, or start a new study",
+        ) from error
     end = raw.rfind(b"\n") + 1
     records = []
     for number, line in enumerate(raw[:end].decode("utf-8", "replace").split("\n")[:-1], start=1):
@@ -55,6 +66,37 @@ def _scan(path: Path) -> tuple[list[dict[str, Any]], int]:
             )
         records.append(record)
     return records, end
+
+
+def checked_json(record: Mapping[str, Any]) -> bytes:
+    """Return a record as one JSON document with a checksum of itself in its last key.
+
+    >>> read_checked_json(checked_json({"step": 3}), known=("step",))
+    {'step': 3}
+    """
+    body = json.dumps(record)
+    return f'{body[:-1]}{_SEAL}{_checksum(body)}"}}'.encode()
+
+
+def read_checked_json(content: bytes, *, known: Collection[str]) -> dict[str, Any]:
+    """Return the record of a document that ``checked_json`` wrote.
+
+    Documents of before there were checksums are read as they are.
+
+    Args:
+        content: The document.
+        known: Every key that a document without a checksum may have.
+    Raises:
+        ValueError: It is damaged.
+    """
+    text = content.decode()
+    body, found, tail = text.rpartition(_SEAL)
+    if found and tail != f'{_checksum(body + "}")}"}}':
+        raise ValueError("its checksum is not that of its content")
+    record = json.loads(body + "}" if found else text)
+    if not isinstance(record, dict) or not (found or set(record) <= set(known)):
+        raise ValueError("its keys are not those that were written")
+    return record
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
@@ -70,19 +112,25 @@ class DurableLog:
     """Append-only JSON lines with sequence numbers and checksums; one writer at a time.
 
     Guarantees:
-        When ``append`` returns, the record is on disk (``fsync``). Nothing is ever rewritten: the
-        only bytes that are removed are an unfinished last line, whose append never returned.
+        When ``append`` returns, the record is on disk (``fsync``), in the file that is found at
+        the path: one that was removed or replaced meanwhile is refused. Nothing is ever rewritten:
+        the only bytes that are removed are an unfinished last line, whose append never returned.
         A second writer, in this or another process on the machine, is refused.
 
     Raises:
         LockedError: The file is open for writing elsewhere.
         LedgerError: It is damaged.
+        StorageError: It cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        _make_directory(path.parent)
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        self._one_at_a_time = threading.Lock()
+        try:
+            _make_directory(path.parent)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise _unwritten(path, error) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -101,17 +149,40 @@ class DurableLog:
         _sync_directory(path.parent)
 
     def append(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """Write one record and return it, sequence number included, once it is on disk."""
-        numbered = {"seq": len(self.records), **record}
-        line = _encode(numbered).encode()
-        written = os.write(self._file, line)
-        if written != len(line):
-            os.ftruncate(self._file, os.fstat(self._file).st_size - written)
-            what = f"wrote {written} of {len(line)} bytes; disk full?"
-            raise OSError(errno.ENOSPC, what, str(self.path))
-        os.fsync(self._file)
-        self.records.append(numbered)
+        """Write one record and return it, sequence number included, once it is on disk.
+
+        Raises:
+            LedgerError: The file was removed or replaced since it was opened; nothing was written.
+            StorageError: It is not, and the file is as it was.
+        """
+        with self._one_at_a_time:
+            self._refuse_replaced()
+            numbered = {"seq": len(self.records), **record}
+            line = _encode(numbered).encode()
+            size = os.fstat(self._file).st_size
+            try:
+                if os.write(self._file, line) != len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(self._file)
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._file, size)
+                raise _unwritten(self.path, error) from error
+            self.records.append(numbered)
         return numbered
+
+    def _refuse_replaced(self) -> None:
+        try:
+            at_path = os.stat(self.path)
+        except FileNotFoundError:
+            at_path = None
+        if at_path is None or not os.path.samestat(at_path, os.fstat(self._file)):
+            raise LedgerError(
+                f"{self.path} was {'removed' if at_path is None else 'replaced'} while it was "
+                "being written",
+                because="what follows would be on record nowhere",
+                fix="restore the file, or start a new study under another name",
+            )
 
     def close(self) -> None:
         """Release the file and its lock; safe to call twice."""
@@ -148,19 +219,59 @@ def _sync_directory(directory: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace ``path`` by ``content``: a reader sees the old file or the new one, never a part."""
-    _make_directory(path.parent)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    """Replace ``path`` by ``content``: a reader sees the old file or the new one, never a part.
+
+    Raises:
+        StorageError: The old file is still there.
+    """
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
+        _make_directory(path.parent)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(name, path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+        _sync_directory(path.parent)
+    except OSError as error:
+        raise _unwritten(path, error) from error
+
+
+def _unwritten(path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"cannot write {path}: {error.strerror or error}",
+        fix="make room, or repair it, and run the same command again; what was charged and written "
+        "before is safe",
+    )
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a damaged file or folder out of the way, keeping it, and return its new name."""
+    number = 1
+    while (target := path.with_name(f"{path.name}.damaged-{number}")).exists():
+        number += 1
+    path.rename(target)
+    return target
+
+
+def damage_of_sqlite(path: Path) -> str:
+    """Say what is wrong with a SQLite file as such; empty if nothing is.
+
+    Raises:
+        sqlite3.OperationalError: Another program holds it, or it cannot be read.
+    """
+    try:
+        with contextlib.closing(sqlite3.connect(path)) as database:
+            found = str(database.execute("pragma integrity_check(1)").fetchone()[0])
+    except sqlite3.OperationalError:
         raise
-    _sync_directory(path.parent)
+    except sqlite3.DatabaseError as error:
+        return str(error)
+    return "" if found == "ok" else found.splitlines()[-1]
 
 
 def is_locked(path: Path) -> bool:

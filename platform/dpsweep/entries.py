@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import hashlib
 import io
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +16,7 @@ from typing import Any
 from dpsweep import __version__
 from dpsweep.claims import FINAL_RUN, PUBLIC_MODEL, SO_FAR, WINNER, with_caveats
 from dpsweep.durable import write_atomically
-from dpsweep.errors import NothingWithinBudgetError
+from dpsweep.errors import LedgerError, NothingWithinBudgetError
 from dpsweep.pretrain import describe_pretraining
 from dpsweep.privacy.dataset_ledger import read_dataset_ledger
 from dpsweep.privacy.ledger import STUDY_FILE, trial_file
@@ -23,6 +25,8 @@ from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec import SweepSpec
 from dpsweep.study import StudyFiles, TrialTask
 from dpsweep.tracking.card import privacy_card
+from dpsweep.tracking.model_label import ModelLabel, label_model
+from dpsweep.tracking.schema import BEST, BEST_OBJECTIVE
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data import describe_dataset
 from dpsweep.trainables.weights import PRETRAIN
@@ -119,7 +123,15 @@ def claim_tags(files: StudyFiles) -> dict[str, Any]:
 
 def study_downgraded(files: StudyFiles, reason: str) -> dict[str, Any]:
     """Return the entry of a claim that was given up."""
-    return {"reason": reason, "card": card(files)}
+    try:
+        return {"reason": reason, "card": card(files)}
+    except LedgerError as error:
+        return {"reason": reason, "card": _lost_card(error)}
+
+
+def _lost_card(error: LedgerError) -> str:
+    """Return the card of a study whose ledgers cannot be trusted: it claims nothing."""
+    return f"# Privacy card\n\nNothing can be said of this study's privacy: {error.message}.\n"
 
 
 def trial_started(
@@ -164,7 +176,7 @@ def trial_started(
         "tags": {
             "dp.sampling": sampling,
             "dp.records": task.records,
-            "dp.released": released(spec, task),
+            "dp.released": released(spec, task.records),
             "dpsweep.method": task.method,
             **started_from,
         },
@@ -182,18 +194,18 @@ def _told(task: TrialTask) -> dict[str, Any]:
     }
 
 
-def released(spec: SweepSpec, task: TrialTask, state: TrialState | None = None) -> str:
+def released(spec: SweepSpec, records: str, state: TrialState | None = None) -> str:
     """Say what the epsilon of a trial's run is about.
 
     Args:
         spec: Of the study.
-        task: The trial.
+        records: Whose records the trial trains on (``TrialTask.records``).
         state: How it ended; None: it has not.
     """
     mode = spec.privacy.accounting
     alone = "this trial alone; for the study see its own run"
     what = {"select": WINNER, "public": FINAL_RUN}.get(mode, alone)
-    if task.records == "public":
+    if records == "public":
         what = PUBLIC_MODEL
     elif mode != "select" and state is not TrialState.FINISHED:
         what = SO_FAR
@@ -214,6 +226,16 @@ def verdict(report: TrialReport, said: Verdict) -> dict[str, Any]:
     }
 
 
+def trial_charged(trial: int, step: int, charged: int, epsilon: float) -> dict[str, Any]:
+    """Return the entry of what an unfinished trial has been charged, beyond what it reported."""
+    return {
+        "trial": trial,
+        "step": step,
+        "charged": charged,
+        "epsilon": epsilon if math.isfinite(epsilon) else None,
+    }
+
+
 def artifacts(files: StudyFiles, trial: int) -> list[str]:
     """Return the files a trial's run keeps: its ledger and its plan."""
     paths = [trial_file(files.ledger, trial), files.trial(trial) / "trial.json"]
@@ -222,13 +244,19 @@ def artifacts(files: StudyFiles, trial: int) -> list[str]:
 
 def study_ended(files: StudyFiles, state: str, reason: str) -> dict[str, Any]:
     """Return the entry of a study's end, with its final card and decision log."""
-    result = SweepResult(files)
+    try:
+        result = SweepResult(files)
+    except LedgerError as error:  # why the study had to stop; that comes from elsewhere
+        entry = {"state": state, "end_reason": reason, "card": _lost_card(error)}
+        return {**entry, "metrics": {}, "tags": {"dp.accounting": "unaccounted"}, "artifacts": []}
     artifacts = [str(files.ledger / STUDY_FILE)]
     metrics = {}
     composed = result.claims.composed()
     is_indication = composed is not None and result.claims.accounting == "unaccounted"
     if composed is not None and is_indication and math.isfinite(composed.epsilon):
         metrics["dp/composed_epsilon"] = composed.epsilon
+    with contextlib.suppress(NothingWithinBudgetError):
+        metrics |= _of_best(result)
     decisions = result.decisions()
     if decisions:
         path = files.path / "decisions.csv"
@@ -244,11 +272,45 @@ def study_ended(files: StudyFiles, state: str, reason: str) -> dict[str, Any]:
     }
 
 
+def _of_best(result: SweepResult) -> dict[str, float]:
+    """Return which trial is the best, and the scores of the model that it delivers."""
+    best = result.best()
+    scores = {f"{BEST}{name}": score for name, score in best.metrics.items()}
+    # Under select it is always trial 0, which would look like a count of one.
+    is_sealed = result.spec.privacy.accounting == "select"
+    number = {} if is_sealed else {"best/trial": float(best.trial_id)}
+    value = {} if best.value is None else {BEST_OBJECTIVE: best.value}
+    return {**scores, **number, **value}
+
+
 def _with_terms(result: SweepResult, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a line of the decision log with all that its epsilon depends on."""
     sampling = result.view.trials[row["trial"]].sampling
     terms = result.claims.epsilon_terms()
     return {**row, "sampling": sampling, **terms, "released": SO_FAR}
+
+
+def model_label(files: StudyFiles, trial: int) -> ModelLabel:
+    """Return what a trial's model must carry wherever it goes, as the claims stand now."""
+    result = SweepResult(files)
+    found, claims = result.trial(trial), result.claims
+    config = json.dumps(found.config, sort_keys=True)
+    facts = {
+        "study": result.name,
+        "trial": trial,
+        "method": found.config["method"],
+        "version": __version__,
+        "config_hash": hashlib.sha256(config.encode()).hexdigest(),
+        "metric": found.metric,
+        "scores": found.metrics,
+        "step": found.step,
+        "num_steps": found.num_steps,
+        "claim": found.study_statement,
+        "alone": found.statement,
+        "asked": result.spec.privacy.accounting,
+        "downgrade": claims.downgraded,
+    }
+    return label_model(facts, card(files))
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> bytes:

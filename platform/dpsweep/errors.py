@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+#: What a disk says that is full, read-only or broken.
+OF_STORAGE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 
 class SweepError(Exception):
@@ -103,10 +109,30 @@ class LockedError(LedgerError):
 
 
 class CheckpointError(SweepError):
-    """A checkpoint does not match its checksum."""
+    """A checkpoint is missing, or does not match its checksum."""
+
+
+class StorageError(SweepError):
+    """A file cannot be written, on a full disk for example; what was written before holds."""
+
+
+class RayLostError(SweepError):
+    """Ray has ended under a study that runs on it; the study can be continued."""
 
 
 class NothingWithinBudgetError(SweepError):
     """No finished trial satisfies the requested bound."""
 
     exit_code = 3
+
+
+def described(error: Exception) -> str:
+    """Describe an error without its values: a message may quote private records, a place cannot.
+
+    Our own errors are written to be shown, so their text is kept.
+    """
+    if isinstance(error, SweepError):
+        return str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}{place}"

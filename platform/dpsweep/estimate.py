@@ -18,6 +18,7 @@ from dpsweep.trial import report_interval
 
 MEASURED = 3
 _LIMIT_S = 20.0
+_CHECKPOINTS = 3  # of a trial: the last two, and the best
 _BYTES_PER_REPORT = 1000  # of ledger, journal and tracking store together; a round figure
 _BYTES_PER_TRIAL = 20_000  # of trial.json, the Optuna rows and Tune's own files
 
@@ -31,7 +32,7 @@ class Estimate:
         slot_s: Seconds that all trials together occupy a slot.
         slots: Trials at once on this machine, or None for a cluster not looked at.
         wall_s: ``slot_s`` over the slots that are used.
-        disk_bytes: Checkpoints (last and best of each trial), ledgers and journal.
+        disk_bytes: Checkpoints (the last two and best of each trial), ledgers and journal.
         checkpoint_bytes: Largest checkpoint that was measured.
         measured: Configurations that were measured.
         reason: Why there is no figure (empty otherwise).
@@ -145,7 +146,9 @@ def estimate(
     seconds = [_trial_s(checked, task, found) for task in tasks]
     reports = fmean(_num_reports(checked, task) for task in tasks)
     checkpoint = max(m.checkpoint_bytes for _, m in found)
-    per_trial = 2 * fmean(_like(task, found, lambda m, t: m.checkpoint_bytes) for task in tasks)
+    per_trial = _CHECKPOINTS * fmean(
+        _like(task, found, lambda m, t: m.checkpoint_bytes) for task in tasks
+    )
     per_trial += _BYTES_PER_TRIAL + reports * _BYTES_PER_REPORT
     slot_s = num_trials * fmean(seconds)
     used = None if slots is None else min(slots, num_trials)

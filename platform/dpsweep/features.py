@@ -169,6 +169,7 @@ def _compute(
     missing = store.missing(data, spec)
     if not missing:
         return
+    observer.on_stage(f"features: {spec.label}")
     progress = _Progress(spec.label, data, missing, observer)
     is_small = progress.declared <= _FEW
     for part in missing:

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from dpsweep.registry import did_you_mean
 
 Kind = Literal["float", "int", "str", "bool"]
+_FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+class Retired(NamedTuple):
+    """A word that a hyperparameter once had: studies that were launched with it go on.
+
+    Attributes:
+        word: The old word.
+        what: Why it is refused in a new study; completes "'WORD' ...".
+        fix: What to write in its place.
+    """
+
+    word: str
+    what: str
+    fix: str
 
 
 @dataclass(frozen=True)
@@ -24,9 +40,11 @@ class Hyperparameter:
         low: Smallest allowed number, inclusive unless ``open_low``.
         high: Largest allowed number, inclusive.
         open_low: True when ``low`` itself is not allowed.
-        choices: Allowed words; an entry that ends in ``/`` allows any word with that prefix.
+        choices: Allowed words; an entry that ends in ``/`` allows any word with that prefix, one
+            with a ``:`` any place of a function, as in ``package.module:function``.
         optional: True when None is allowed.
         changes_privacy: True when the value enters the privacy plan.
+        retired: Words that only studies that have them already may have (``retired_words``).
     """
 
     name: str
@@ -39,6 +57,7 @@ class Hyperparameter:
     choices: tuple[str, ...] | None = None
     optional: bool = False
     changes_privacy: bool = False
+    retired: tuple[Retired, ...] = ()
 
     def problem(self, value: Any) -> str | None:
         """Say what is wrong with ``value``, or return None.
@@ -72,6 +91,10 @@ class Hyperparameter:
             return f"must be a word, got {value!r}"
         if self.choices is None or value in self.choices:
             return None
+        if value in (old.word for old in self.retired):
+            return None
+        if _FUNCTION.fullmatch(value) and any(":" in choice for choice in self.choices):
+            return None
         for prefix in self.choices:
             if prefix.endswith("/") and value.startswith(prefix) and len(value) > len(prefix):
                 return None
@@ -88,6 +111,23 @@ class Hyperparameter:
         if self.kind == "float":
             return float(value)
         return value
+
+
+def retired_words(
+    declared: Iterable[Hyperparameter], values: Mapping[str, Sequence[Any]]
+) -> list[tuple[str, str, str]]:
+    """Return what no new study may say any more: (hyperparameter, what is wrong, how to fix it).
+
+    Args:
+        declared: The hyperparameters of a method.
+        values: For each hyperparameter, the values that a space can give it.
+    """
+    return [
+        (parameter.name, f"{old.word!r} {old.what}", old.fix)
+        for parameter in declared
+        for old in parameter.retired
+        if old.word in values.get(parameter.name, ())
+    ]
 
 
 def resolve(declared: Iterable[Hyperparameter], given: Mapping[str, Any]) -> dict[str, Any]:

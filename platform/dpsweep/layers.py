@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpsweep.durable import write_atomically
-from dpsweep.errors import BadInputError
+from dpsweep.errors import BadInputError, StorageError
 from dpsweep.pretrain import weights_path
 from dpsweep.results import SweepResult
 from dpsweep.start import find_starts
@@ -201,8 +201,8 @@ def write_figure(layers: TrialLayers, path: Path) -> None:
     figure.savefig(buffer, format=kind, dpi=150)
     try:
         write_atomically(path, buffer.getvalue())
-    except OSError as error:
-        raise BadInputError(f"cannot write {path}: {error.strerror}") from error
+    except StorageError as error:
+        raise BadInputError(error.message) from error
 
 
 def draw(layers: TrialLayers) -> Figure:

@@ -10,24 +10,26 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from dpsweep.cluster.base import ClusterTarget
+from dpsweep.durable import read_log
+from dpsweep.ending import Ending
 from dpsweep.errors import StudyError, SweepError
 from dpsweep.features import prefetch
+from dpsweep.journal import TrialView
 from dpsweep.preflight import Preflight, SelectionCharge
 from dpsweep.privacy.filter import RenyiFilter
-from dpsweep.privacy.ledger import steps_charged
 from dpsweep.privacy.study_ledger import StudyLedger
+from dpsweep.recovery import mend_tasks
 from dpsweep.schedulers import POLICIES
 from dpsweep.schedulers.base import TrialPolicy
-from dpsweep.sources import SearchSource, TaskList
+from dpsweep.sources import SearchSource, TaskList, known_trials
 from dpsweep.stage import Stage
 from dpsweep.start import charged_starts, find_starts, unfinished_starts
-from dpsweep.study import Observer, Study, StudyFiles, TrialTask
+from dpsweep.study import Observer, Study, TrialTask
 from dpsweep.suggestions import Suggestions
 from dpsweep.trainables.data import SweepData
 from dpsweep.trial import TrialState
@@ -88,14 +90,6 @@ class Launch:
         )
 
 
-@dataclass(frozen=True)
-class Ending:
-    """How a mode's run ended: ``finished`` or ``interrupted``, and why nothing more was started."""
-
-    state: str
-    reason: str = ""
-
-
 def run_search(launch: Launch) -> Ending:
     """Search on the private records, after the start where there is one."""
     if launch.checked.spec.start is not None:
@@ -120,11 +114,13 @@ def _run_start(launch: Launch) -> Ending:
     if not left:
         return Ending("finished")
     stage = launch.stage(launch.checked, launch.data, launch.fifo())
+    known = [task.trial for task in left if task.trial in study.view.trials]
+    mend_tasks(launch.checked, study, known, launch.observer)
     todo = []
     for task in left:
-        if task.trial in study.view.trials:
+        if task.trial in known:
             task = study.files.task(task.trial)
-            launch.observer.on_message(continuing(study.files, task.trial, " the start"))
+            stage.say_continuing(task.trial, " the start")
         if not launch.ledger.reserve(task.trial, task.full_plan, epsilon=task.planned_epsilon):
             raise SweepError(
                 f"run {task.trial} of the start does not fit into the study's budget",
@@ -141,28 +137,39 @@ def _run_start(launch: Launch) -> Ending:
 def _search(launch: Launch, checked: Preflight, data: SweepData) -> Ending:
     """Run the sampler's suggestions under the scheduler, on the given records."""
     study, files, spec = launch.study, launch.study.files, checked.spec
-    if len(study.view.trials) > spec.num_starts and not files.optuna.exists():
-        raise lost_optuna(files)
     data = prefetch(checked, data, launch.target, launch.observer)
     stage = launch.stage(checked, data, launch.policy())
     stage.replay(first=spec.num_starts)
     moving = (TrialState.RUNNING, TrialState.PAUSED)
+    searched = [n for n in sorted(study.view.trials) if n >= spec.num_starts]
+    for number in mend_tasks(checked, study, searched, launch.observer):
+        if study.view.trials[number].state in moving:
+            stage.end_lost(number)
     kept = {number for number, trial in study.view.trials.items() if trial.state in moving}
-    suggestions = Suggestions(spec, checked.space, path=files.optuna)
+    objectives = spec.search.objectives or (spec.search.metric,)
+    suggestions = Suggestions(
+        spec,
+        checked.space,
+        path=files.optuna,
+        known=known_trials(study.view, read_log(files.journal), objectives, first=spec.num_starts),
+        on_message=launch.observer.on_message,
+    )
     suggestions.fail_orphans(kept)
     running = [n for n in sorted(kept) if study.view.trials[n].state is TrialState.RUNNING]
     unfinished = [files.task(number) for number in running]
     for task in list(unfinished):
-        if launch.ledger.reserve(task.trial, task.full_plan, epsilon=task.planned_epsilon):
-            launch.observer.on_message(continuing(files, task.trial))
+        if not launch.ledger.has_ended(task.trial) and launch.ledger.reserve(
+            task.trial, task.full_plan, epsilon=task.planned_epsilon
+        ):
+            stage.say_continuing(task.trial)
             stage.admit(task)
         else:  # a crash hit between the end of its reservation and that of the trial
             stage.end_unreserved(task.trial)
             unfinished.remove(task)
 
     def plan(trial: int, values: Mapping[str, Any]) -> TrialTask:
-        if trial in study.view.trials:
-            raise lost_optuna(files)
+        if trial in study.view.trials:  # never: the study of Optuna's was compared with the journal
+            raise StudyError(f"trial {trial} was suggested twice")
         return checked.admit(trial, values)
 
     max_time = spec.search.max_time
@@ -194,37 +201,31 @@ def run_public(launch: Launch) -> Ending:
         if winner is None:
             return Ending("finished", "no trial of the public search has finished")
         number = max(study.view.trials) + 1
-        frozen = study.files.task(winner.trial)
-        task = launch.checked.admit(number, {"method": frozen.method, **frozen.hparams})
+        task = launch.checked.admit(number, _frozen(study, winner))
         observer.on_message(
             f"the configuration of trial {winner.trial} is frozen; trial {number} runs it once on "
             "the private records"
         )
         launch.ledger.reserve(number, task.full_plan, epsilon=task.planned_epsilon)
-    elif final.state is TrialState.RUNNING:
-        observer.on_message(continuing(study.files, final.trial, " the final run"))
+    elif final.state is TrialState.RUNNING and not launch.ledger.has_ended(final.trial):
+        if mend_tasks(launch.checked, study, [final.trial], observer):
+            launch.stage(launch.checked, launch.data, launch.fifo()).end_lost(final.trial)
+            return Ending("finished", "the final run is lost; it is never repeated")
         task = study.files.task(final.trial)
     else:
         return Ending("finished", "the final run has ended; it is never repeated")
     data = prefetch(launch.checked, launch.data, launch.target, observer, tasks=[task])
     stage = launch.stage(launch.checked, data, launch.fifo())
+    if final is not None:
+        stage.say_continuing(task.trial, " the final run")
     stage.admit(task)
     return Ending(stage.execute(TaskList([task]), launch.target), "the final run has ended")
 
 
-def continuing(files: StudyFiles, trial: int, what: str = "") -> str:
-    """Return where a trial goes on, and how many charged steps an end without notice has lost."""
-    pointer = files.trial(trial) / "last.json"
-    step = json.loads(pointer.read_text())["step"] if pointer.exists() else 0
-    lost = steps_charged(files.ledger, trial) - step
-    told = f"; {lost} charged steps were lost and stay spent" if lost else ""
-    return f"trial {trial}: continuing{what} at step {step}{told}"
-
-
-def lost_optuna(files: StudyFiles) -> StudyError:
-    """Describe a study whose trial numbers would be given out a second time."""
-    return StudyError(
-        f"{files.optuna} does not know all trials of the journal",
-        because="it was deleted, or replaced by an older copy",
-        fix="restore it, or start a new study under another name",
-    )
+def _frozen(study: Study, winner: TrialView) -> Mapping[str, Any]:
+    """Return the configuration of a trial: its task's, or the journal's where that is lost."""
+    try:
+        task = study.files.task(winner.trial)
+    except StudyError:
+        return winner.hparams
+    return {"method": task.method, **task.hparams}

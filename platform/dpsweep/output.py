@@ -6,12 +6,13 @@ import csv
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from dpsweep.errors import BadInputError
+from dpsweep.tables import lines_of_record, lines_of_table, width, wrapped
 
 Record = Mapping[str, Any]
 
@@ -26,12 +27,17 @@ class Format(str, Enum):
 
 
 def print_records(
-    data: Record | Sequence[Record], output: Format, *, caption: str | None = None
+    data: Record | Sequence[Record],
+    output: Format,
+    *,
+    caption: str | None = None,
+    collapsible: Collection[str] = (),
 ) -> None:
     """Print one record or a list of them on stdout.
 
-    Infinite numbers become the word ``inf`` in tables and CSV and null in JSON and YAML, which
-    have no infinity.
+    A table has a caption below it; columns of it that are ``collapsible`` and equal in all rows
+    stand in one line instead, and empty ones are left out. Infinite numbers become the word ``inf``
+    in tables and CSV and null in JSON and YAML, which have no infinity.
     """
     if output is Format.JSON:
         print(json.dumps(_finite(data), indent=2, allow_nan=False))
@@ -42,7 +48,7 @@ def print_records(
     elif output is Format.CSV:
         _print_csv([data] if isinstance(data, Mapping) else data)
     else:
-        _print_table(data, caption)
+        _print_table(data, caption, collapsible)
 
 
 def _finite(value: Any) -> Any:
@@ -89,31 +95,44 @@ def _cell(value: Any, key: str = "") -> str:
     return str(value)
 
 
-def _print_table(data: Record | Sequence[Record], caption: str | None) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left", pad_edge=False)
-    console = Console(width=None if sys.stdout.isatty() else 160, soft_wrap=False)
+def _print_table(
+    data: Record | Sequence[Record], caption: str | None, collapsible: Collection[str]
+) -> None:
+    wide = width()
     if isinstance(data, Mapping):
-        table.show_header = False
-        table.add_column(style="bold", no_wrap=True)
-        table.add_column(overflow="fold")
-        for key, value in data.items():
-            table.add_row(Text(key), Text(_cell(value, key)))
+        lines = lines_of_record({key: _cell(value, key) for key, value in data.items()}, wide)
     else:
         columns = _columns(data)
-        for number, column in enumerate(columns):
-            numeric = all(isinstance(row.get(column), (int, float, type(None))) for row in data)
-            header = column.replace(".", ".\n").replace("/", "/\n")
-            justify: Literal["left", "right"] = "right" if numeric else "left"
-            # What a row is named by stays whole, so that it can be copied.
-            table.add_column(header, justify=justify, overflow="fold", no_wrap=number == 0)
-        for row in data:
-            table.add_row(*(Text(_cell(row.get(column), column)) for column in columns))
-    console.print(table)
+        same = {
+            column: _cell(data[0][column], column)
+            for column in columns
+            if column in collapsible and len(data) > 1 and _is_constant(data, column)
+        }
+        columns = [
+            column
+            for number, column in enumerate(columns)
+            if column not in same
+            and (number == 0 or any(row.get(column) not in (None, "") for row in data))
+        ]
+        numbers = [column for column in columns if all(_is_number(r.get(column)) for r in data)]
+        rows = [{column: _cell(row.get(column), column) for column in columns} for row in data]
+        lines = lines_of_table(columns, rows, numbers, wide)
+        if same:
+            told = ", ".join(f"{name}={value}" for name, value in same.items())
+            lines += wrapped(f"in all rows: {told}", wide)
+    lines += ["", *wrapped(caption, wide)] if caption else []
+    print("\n".join(lines))
+
+
+def _is_number(value: Any) -> bool:
+    """Say whether a cell is aligned to the right: a number, nothing, or a text such as 12/60."""
+    if isinstance(value, str):
+        return value.replace("/", "", 1).isdecimal()
+    return value is None or isinstance(value, (int, float))
+
+
+def _is_constant(rows: Sequence[Record], column: str) -> bool:
+    return all(column in row and row[column] == rows[0].get(column) for row in rows)
 
 
 def read_json(source: str) -> Any:

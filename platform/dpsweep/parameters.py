@@ -5,6 +5,9 @@ In a spec, ``name: value`` fixes a parameter, and a mapping makes it vary:
     optim.lr: {loguniform: [0.01, 8]}        uniform, int and logint alike; `num: 5` for a grid
     noise.shape: {choice: [constant, cosine]}
     noise.end_ratio: {uniform: [0.4, 1.5], when: {noise.shape: cosine}}
+    optim.lr: {by: {method: {dp_sgd: {loguniform: [0.1, 8]}, adamix: {loguniform: [0.001, 0.1]}}}}
+
+The last one is a parameter of one name with several domains, its branches.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from dpsweep.registry import did_you_mean
@@ -23,39 +26,10 @@ RANGES = ("uniform", "loguniform", "int", "logint")
 DOMAINS = (*RANGES, "choice")
 OPTIONS = ("num", "when")
 
+_BY_FORM = "write {by: {method: {dp_sgd: {loguniform: [0.1, 8]}, adamix: 0.05}}}"
 _NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*")
 # A number that YAML 1.1 takes for a text; no word looks like it.
 _EXPONENT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
-
-_SCALAR_SCHEMA = {"type": ["number", "string", "boolean", "null"]}
-_RANGE_SCHEMA = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
-SPACE_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "required": ["method"],
-    "additionalProperties": {
-        "anyOf": [
-            _SCALAR_SCHEMA,
-            {
-                "type": "object",
-                "additionalProperties": False,
-                "properties": {
-                    **{kind: _RANGE_SCHEMA for kind in RANGES},
-                    "choice": {"type": "array", "items": _SCALAR_SCHEMA, "minItems": 1},
-                    "num": {"type": "integer", "minimum": 1},
-                    "when": {
-                        "type": "object",
-                        "additionalProperties": {
-                            "anyOf": [
-                                _SCALAR_SCHEMA,
-                                {"type": "array", "items": _SCALAR_SCHEMA, "minItems": 1},
-                            ]
-                        },
-                    },
-                },
-            },
-        ]
-    },
-}
 
 Scalar = bool | int | float | str | None
 
@@ -72,6 +46,8 @@ class Parameter:
         choices: Values of a choice; of a fixed parameter, its one value.
         num: Number of points that a grid takes from a range.
         when: Other parameters and the values at which this one has a meaning; all must hold.
+        by: The parameter that decides between several of this name; its value for this one, the
+            branch, is in ``when``. None: there is one of the name.
     """
 
     name: str
@@ -81,6 +57,19 @@ class Parameter:
     choices: tuple[Scalar, ...] = ()
     num: int | None = None
     when: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
+    by: str | None = None
+
+    @property
+    def key(self) -> str:
+        """A name of its own, also among branches: Optuna allows one distribution for a name."""
+        return self.name if self.by is None else f"{self.name}[{self.when[self.by][0]}]"
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """Where a space says it."""
+        if self.by is None:
+            return (self.name,)
+        return (self.name, "by", self.by, str(self.when[self.by][0]))
 
     @property
     def is_range(self) -> bool:
@@ -93,7 +82,7 @@ class Parameter:
         return self.kind in ("int", "logint")
 
     def to_spec(self) -> Any:
-        """Return what a spec says after the name: a value, or a mapping."""
+        """Return what a spec says after the name, or after the branch: a value, or a mapping."""
         if self.kind == "fixed":
             return self.choices[0]
         domain: dict[str, Any] = {
@@ -101,17 +90,26 @@ class Parameter:
         }
         if self.num is not None:
             domain["num"] = self.num
-        if self.when:
-            domain["when"] = {
-                name: values[0] if len(values) == 1 else list(values)
-                for name, values in self.when.items()
-            }
+        when = {
+            name: values[0] if len(values) == 1 else list(values)
+            for name, values in self.when.items()
+            if name != self.by
+        }
+        if when:
+            domain["when"] = when
         return domain
 
     def is_active(self, values: Mapping[str, Any]) -> bool:
         """Return whether the parameter has a meaning beside the values of those before it."""
         return all(
             name in values and same_among(values[name], allowed)
+            for name, allowed in self.when.items()
+        )
+
+    def may_apply(self, values: Mapping[str, Any]) -> bool:
+        """Return whether nothing in ``values``, which may leave parameters open, rules it out."""
+        return all(
+            name not in values or same_among(values[name], allowed)
             for name, allowed in self.when.items()
         )
 
@@ -152,37 +150,75 @@ def canonical_space(space: Mapping[str, Any]) -> dict[str, Any]:
     parameters, flaws = parse_space(space)
     if flaws:
         return dict(space)
-    table = {parameter.name: parameter for parameter in parameters}
-    return {name: table[name].to_spec() for name in space}
+    table = {parameter.path: parameter.to_spec() for parameter in parameters}
+    found: dict[str, Any] = {}
+    for name, domain in space.items():
+        if (name,) in table:
+            found[name] = table[(name,)]
+        else:
+            ((by, branches),) = domain["by"].items()
+            own = {canonical_scalar(word): (name, "by", by, str(word)) for word in branches}
+            found[name] = {"by": {by: {word: table[path] for word, path in own.items()}}}
+    return found
 
 
 def parse_space(space: Mapping[str, Any]) -> tuple[tuple[Parameter, ...], list[Flaw]]:
     """Return the parameters of a space that are well formed, and what is wrong about the rest.
 
-    Parameters come in an order in which each stands after those that its ``when`` names.
+    Parameters come in an order in which each stands after those that its ``when`` names. Which
+    methods there are is not known here: a ``when`` may wait for any.
     """
-    parameters: dict[str, Parameter] = {}
+    parameters: list[Parameter] = []
     flaws: list[Flaw] = []
     for name, domain in space.items():
-        try:
-            parameters[name] = _parameter(name, domain)
-        except ValueError as error:
-            what, fix = error.args if len(error.args) == 2 else (str(error), "")
-            flaws.append(Flaw((str(name),), what, fix))
+        for path, given in _branches(name, domain):
+            try:
+                parameter = _parameter(name, given)
+                parameters.append(parameter if len(path) == 1 else _branch(parameter, path))
+            except ValueError as error:
+                what, fix = error.args if len(error.args) == 2 else (str(error), "")
+                flaws.append(Flaw(tuple(map(str, path)), what, fix))
     if "method" not in space:
-        flaws.append(Flaw((), "has no method", "add `method: dp_sgd`; see `dpsweep methods`"))
+        near = next((str(key) for key in space if did_you_mean(str(key), ["method"])), None)
+        fix = f"write method instead of {near}" if near else "add `method: dp_sgd`"
+        flaws.append(Flaw((), "has no method", f"{fix}; see `dpsweep methods`"))
     flaws += _condition_flaws(parameters, space)
     ordered = _ordered(parameters)
-    left = [p for p in parameters.values() if p not in ordered]
+    left = [p for p in parameters if p not in ordered]
     flaws += _cycle_flaws({p.name: p for p in left})
     order = [str(name) for name in space]
     flaws.sort(key=lambda flaw: order.index(str(flaw.path[0])) if flaw.path else -1)
     return ordered, flaws
 
 
+def _branches(name: Any, domain: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield the path of each domain of a parameter, and what stands there."""
+    by = domain.get("by") if isinstance(domain, Mapping) and len(domain) == 1 else None
+    if isinstance(by, Mapping) and len(by) == 1 and name != "method":
+        ((other, branches),) = by.items()
+        if isinstance(branches, Mapping) and branches:
+            yield from (((name, "by", other, word), given) for word, given in branches.items())
+            return
+    yield (name,), domain  # one domain, or something that is refused as one
+
+
+def _branch(parameter: Parameter, path: tuple[Any, ...]) -> Parameter:
+    """Return the parameter as the branch that its path says.
+
+    Raises:
+        ValueError: (what, fix).
+    """
+    *_, by, word = path
+    if by in parameter.when:
+        raise ValueError(f"its `when` names {by}, which decides between the branches", "remove it")
+    return replace(parameter, when={str(by): (canonical_scalar(word),), **parameter.when}, by=by)
+
+
 def _parameter(name: Any, domain: Any) -> Parameter:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError("is not a parameter name", "write it like optim.lr: a-z 0-9 _ and dots")
+    if isinstance(domain, (list, tuple)) and any(isinstance(v, Mapping) for v in domain):
+        raise ValueError("a list of domains is not a domain", f"for one a method: {_BY_FORM}")
     if isinstance(domain, (list, tuple)):
         shown = ", ".join(seen(value) for value in domain)
         raise ValueError(
@@ -211,6 +247,8 @@ def _parameter(name: Any, domain: Any) -> Parameter:
 
 
 def _kind_of(name: str, domain: Mapping[str, Any]) -> Any:
+    if any(str(key).partition("_")[0] == "by" for key in domain):
+        raise ValueError("`by` stands alone, above one parameter and its values", _BY_FORM)
     kinds = [key for key in domain if key in DOMAINS]
     unknown = [str(key) for key in domain if key not in DOMAINS and key not in OPTIONS]
     if unknown and not kinds:
@@ -303,45 +341,58 @@ def _when(when: Any) -> dict[str, tuple[Scalar, ...]]:
     return result
 
 
-def _condition_flaws(
-    parameters: Mapping[str, Parameter], space: Mapping[str, Any]
-) -> Iterator[Flaw]:
-    for parameter in parameters.values():
+def _condition_flaws(parameters: Sequence[Parameter], space: Mapping[str, Any]) -> Iterator[Flaw]:
+    for parameter in parameters:
         for name, values in parameter.when.items():
             what = fix = ""
-            other = parameters.get(name)
+            its = "its `by`" if name == parameter.by else "its `when`"
+            others = [other for other in parameters if other.name == name]
             if name == parameter.name:
-                what, fix = "its `when` names itself", "remove the condition"
+                what, fix = f"{its} names itself", "remove the condition"
             elif name not in space:
-                what = f"its `when` names {name!r}, which is not in the space"
+                what = f"{its} names {name!r}, which is not in the space"
                 fix = did_you_mean(name, list(space)) or f"add {name} to the space"
-            elif other is not None and other.is_range:
-                what = f"its `when` names {name!r}, which is a range"
+            elif any(other.is_range for other in others):
+                what = f"{its} names {name!r}, which is a range"
                 fix = "conditions work on a choice or a fixed value"
-            elif other is not None:
-                never = [value for value in values if not same_among(value, other.choices)]
+            elif others and name != "method":  # see SearchSpace.check
+                choices = list(dict.fromkeys(c for other in others for c in other.choices))
+                never = [value for value in values if not same_among(value, choices)]
                 if never:
-                    what = f"its `when` waits for {name} = {seen(never[0])}, which cannot happen"
-                    fix = f"{name} is {' or '.join(seen(value) for value in other.choices)}"
+                    what = f"{its} waits for {name} = {seen(never[0])}, which cannot happen"
+                    fix = f"{name} is {' or '.join(seen(value) for value in choices)}; "
+                    fix += f"remove {parameter.name}, or --set search.space.{parameter.name}=null"
             if what:
-                yield Flaw((parameter.name,), what, fix)
+                yield Flaw(parameter.path, what, fix)
 
 
-def _ordered(parameters: Mapping[str, Parameter]) -> tuple[Parameter, ...]:
+def _ordered(parameters: Sequence[Parameter]) -> tuple[Parameter, ...]:
     """Return the parameters, each after those its ``when`` names; those in a cycle are left out."""
-    placed: dict[str, Parameter] = {}
-    waiting = dict(parameters)
+    placed: list[Parameter] = []
+    waiting = list(parameters)
     while waiting:
-        ready = [
-            name
-            for name, parameter in waiting.items()
-            if all(other in placed or other not in parameters for other in parameter.when)
-        ]
+        names = {parameter.name for parameter in waiting}
+        ready = [parameter for parameter in waiting if not names & set(parameter.when)]
         if not ready:
             break
-        for name in ready:
-            placed[name] = waiting.pop(name)
-    return tuple(placed.values())
+        placed += ready
+        waiting = [parameter for parameter in waiting if names & set(parameter.when)]
+    return tuple(placed)
+
+
+def reachable(parameters: Sequence[Parameter]) -> tuple[Parameter, ...]:
+    """Return those that some configuration can have; each stands after what its ``when`` names."""
+    found: list[Parameter] = []
+    for parameter in parameters:
+        if all(
+            any(
+                other.name == name and any(same_among(choice, allowed) for choice in other.choices)
+                for other in found
+            )
+            for name, allowed in parameter.when.items()
+        ):
+            found.append(parameter)
+    return tuple(found)
 
 
 def _cycle_flaws(left: Mapping[str, Parameter]) -> Iterator[Flaw]:
@@ -356,34 +407,3 @@ def _cycle_flaws(left: Mapping[str, Parameter]) -> Iterator[Flaw]:
             what = f"its `when` goes in a circle: {' -> '.join(circle)}"
             yield Flaw((circle[0],), what, "break the circle")
         known |= set(circle)
-
-
-def check_points(parameters: Sequence[Parameter], points: Sequence[Any]) -> Iterator[Flaw]:
-    """Yield what is wrong about points to evaluate first; a point may leave parameters open."""
-    table = {parameter.name: parameter for parameter in parameters}
-    fixed = {p.name: p.choices[0] for p in parameters if p.kind == "fixed"}
-    for index, point in enumerate(points):
-        if not isinstance(point, Mapping):
-            continue  # pydantic says so
-        values = {**fixed, **point}
-        for name, raw in point.items():
-            parameter = table.get(name)
-            what = fix = ""
-            try:
-                value = canonical_scalar(raw)
-            except ValueError as error:
-                yield Flaw((index, str(name)), error.args[0])
-                continue
-            if parameter is None:
-                what = "is not in the space"
-                fix = did_you_mean(str(name), list(table)) or f"the space has {', '.join(table)}"
-            else:
-                what = parameter.problem(value) or ""
-                if not what and any(
-                    other in values and not same_among(values[other], allowed)
-                    for other, allowed in parameter.when.items()
-                ):
-                    what = "has no meaning at this point, by its `when`"
-                    fix = "remove it from the point"
-            if what:
-                yield Flaw((index, str(name)), what, fix)

@@ -17,6 +17,13 @@ from typing import Any
 import numpy as np
 
 from dpsweep.errors import BadInputError
+from dpsweep.planned_rungs import (
+    RungFigures,
+    planned_notes,
+    rung_figures,
+    signal_span,
+    with_extremes,
+)
 from dpsweep.preflight import NUM_SAMPLED, Preflight, what_costs
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import Plan
@@ -89,6 +96,9 @@ class PlanSummary:
         start: Its private runs, which come first and are not among the trials, or None.
         composed: The filter that a composed study would have; None without a ``study_epsilon``.
         selection: What ``select`` costs, or None where no trial has a finite epsilon.
+        rungs: Where trials reach the scheduler's rungs.
+        signal: Smallest and largest ``signal_to_noise`` of a trial, or None.
+        notes: What is valid, but hardly meant so.
         modes: Cost of the search under each mode; None where it has none.
         study_epsilon: Of the chosen mode, or None.
     """
@@ -108,6 +118,9 @@ class PlanSummary:
     start: StartSummary | None
     composed: FilterFigures | None
     selection: SelectionFigures | None
+    rungs: Sequence[RungFigures]
+    signal: tuple[float, float] | None
+    notes: Sequence[str]
     modes: Mapping[str, ModeCost | None]
     study_epsilon: float | None
     delta: float
@@ -129,6 +142,9 @@ class PlanSummary:
             "steps_per_trial": list(self.steps) if self.steps else None,
             "noise_multiplier": list(self.noise_multiplier) if self.noise_multiplier else None,
             "epsilon_per_trial": list(self.epsilon) if self.epsilon else None,
+            "signal_to_noise_at_best": list(self.signal) if self.signal else None,
+            "rungs": [figures.to_dict() for figures in self.rungs],
+            "notes": list(self.notes),
             "start": self.start.to_dict() if self.start else None,
             "plan_facts": {name: list(span) for name, span in self.plan_facts.items()},
             "delta": self.delta,
@@ -254,6 +270,8 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
         selection = selection_figures(checked, charged)
     modes = _modes(checked, charged, None if episodes else composed, selection, sampling)
     chosen = modes[accounting]
+    known = tasks if sample.is_exact else with_extremes(checked, tasks)
+    rungs, signal = rung_figures(checked, known), signal_span(checked, known)
     return PlanSummary(
         num_trials=expected_trials(checked),
         num_sampled=sample.num_drawn,
@@ -277,6 +295,9 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
         start=checked.start,
         composed=figures,
         selection=selection,
+        rungs=rungs,
+        signal=signal,
+        notes=planned_notes(checked, rungs, signal),
         modes=modes,
         study_epsilon=None if chosen is None else chosen.epsilon,
         delta=privacy.delta,

@@ -12,9 +12,12 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from dpsweep.deltas import delta_note, delta_problems, with_launched_delta
 from dpsweep.entries import terms
 from dpsweep.errors import BadInputError, DataError, InfeasibleBudgetError, Mistake, SpecError
 from dpsweep.hyperparameters import Hyperparameter, resolve
+from dpsweep.networks import weights_problems
+from dpsweep.places import place_problems
 from dpsweep.pretrain import pretrain_problems
 from dpsweep.privacy.accountants import epsilon_of, shown_epsilon
 from dpsweep.privacy.budget import PrivacyBudget
@@ -22,9 +25,10 @@ from dpsweep.privacy.dataset_ledger import check_dataset_budget
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.privacy.selection import Selection, envelope, selection_epsilon
-from dpsweep.search_spaces.base import Parameter, SearchSpace
+from dpsweep.search_spaces.base import SearchSpace, space_check
+from dpsweep.signal_to_noise import refuse_drowned, signal_to_noise
 from dpsweep.spec import SweepSpec
-from dpsweep.spec_problems import is_writable, space_problems, task_problems
+from dpsweep.spec_problems import data_problems, space_notes, space_problems, task_problems
 from dpsweep.start import (
     StartSummary,
     planned_starts,
@@ -105,10 +109,10 @@ class Preflight:
     @property
     def notes(self) -> list[str]:
         """What is valid, but hardly meant so."""
-        values = self.space.values()
-        found = [note for method in self.methods.values() for note in method.notes(values)]
-        found += start_notes(self.spec, self.methods, values)
-        return list(dict.fromkeys(found))
+        found = space_notes(self.space, self.methods, self.info)
+        found += start_notes(self.spec, self.methods, self.space.values())
+        found.append(delta_note(self.spec))
+        return [note for note in dict.fromkeys(found) if note]
 
     @property
     def num_trials(self) -> int:
@@ -145,6 +149,7 @@ class Preflight:
             self.info.num_private,
             self.spec.data.validation.visibility,
             self.starts,
+            frozenset(given),
         )
         hparams = method.complete(hparams, context)
         inherited = release_of(method, hparams, self.starts)
@@ -175,9 +180,16 @@ class Preflight:
                 f"the plan costs epsilon={shown_epsilon(epsilon)} at delta={self.budget.delta:g}, "
                 f"over trial_epsilon={self.budget.target_epsilon:g}"
             )
+        refuse_drowned(self.signal(plan, hparams), plan, epsilon=epsilon, delta=self.budget.delta)
         if self.records == "public":
             epsilon = 0.0  # planned as if the records were private, and free
         return replace(task, planned_epsilon=epsilon, records=self.records)
+
+    def signal(self, plan: Plan, hparams: Mapping[str, Any]) -> float | None:
+        """Return the signal over the noise of a plan, at best (``dpsweep.signal_to_noise``)."""
+        wanted = hparams.get("train.num_private")
+        num_private = self.info.num_private
+        return signal_to_noise(plan, num_private if wanted is None else min(wanted, num_private))
 
     def releases(self, num_steps: int, *, extra: int = 0) -> Plan:
         """Return the noisy scores of one trial: one a report, rungs and extra ones included."""
@@ -384,17 +396,16 @@ def what_costs(plans: Sequence[Plan]) -> list[Plan]:
     return [plan for plan in plans if any(run.part != "public" for run in plan.runs)] or list(plans)
 
 
-def read_spec(source: Path | str, *, overrides: Sequence[str] = ()) -> SweepSpec:
+def read_spec(
+    source: Path | str, *, overrides: Sequence[str] = (), text_name: str = "<text>"
+) -> SweepSpec:
     """Read a spec, its space checked against the hyperparameters of the methods it names.
 
     Raises:
         SpecError: Every mistake at once.
     """
-
-    def check(parameters: Sequence[Parameter]) -> Sequence[Mistake]:
-        return SearchSpace(parameters).check(_declared())
-
-    return SweepSpec.from_yaml(source, overrides=overrides, check_space=check)
+    check = space_check(_declared)
+    return SweepSpec.from_yaml(source, overrides=overrides, check_space=check, text_name=text_name)
 
 
 def _declared(spec: SweepSpec | None = None) -> dict[str, Sequence[Hyperparameter]]:
@@ -416,6 +427,7 @@ def preflight(spec: SweepSpec) -> Preflight:
         SpecError: All mistakes at once.
         DataError: The dataset is not there.
     """
+    spec = with_launched_delta(spec)
     where = spec.where
     space = SearchSpace.from_spec(spec.space)
     mistakes = [Mistake(where(m.where), m.what, m.fix) for m in space.check(_declared(spec))]
@@ -423,28 +435,24 @@ def preflight(spec: SweepSpec) -> Preflight:
     try:
         info = describe_dataset(spec.data)
     except DataError as error:
-        mistakes.append(Mistake(where("data"), error.message, error.fix or ""))
+        key = "data" if spec.data.path is None else "data.path"
+        mistakes.append(Mistake(where(key), error.message, error.fix or ""))
     episodes = Episodes.of(spec)
     if info is not None and episodes is not None:
         found = episodes.problems(info)
         mistakes += [Mistake(where(key), what, fix) for key, what, fix in found]
         info = episodes.describe(info)
     is_unreadable = bool(mistakes)  # of the rest, methods can be asked in spite of mistakes
-    if info is not None and info.num_validation == 0:
-        what = f"{spec.search.metric} needs validation records, and there are none"
-        mistakes.append(Mistake(where("search.metric"), what, "set data.validation.fraction"))
-    if info is not None and spec.privacy.accounting == "public" and info.num_public == 0:
-        what = "accounting public searches on public records, and none are declared"
-        mistakes.append(Mistake(where("data.public"), what, "set data.public.fraction"))
-    is_noisy = spec.data.validation.visibility == "noisy"
-    if info is not None and info.has_own_validation and is_noisy:
-        what = f"the size of {info.name}'s own validation part is counted, not declared"
-        fix = "noisy scores need a declared one: leave the part out and use validation.fraction"
-        mistakes.append(Mistake(where("data.validation.visibility"), what, fix))
-    if not is_writable(Path(spec.storage.path)):
-        what = f"{spec.storage.path!r} cannot be written to"
-        mistakes.append(Mistake(where("storage.path"), what, "name a directory of yours"))
+    if info is not None:
+        found = data_problems(spec, info)
+        mistakes += [Mistake(where(key), what, fix) for key, what, fix in found]
     problems = space_problems(spec, space.values(), info) + pretrain_problems(spec, space)
+    problems += place_problems(spec)
+    if info is not None:
+        named = [TRAINABLES[name] for name in space.values()["method"] if name in TRAINABLES]
+        is_private = any(method.is_private for method in named)
+        problems += weights_problems(spec, space, info)
+        problems += delta_problems(spec, info, has_private_method=is_private)
     mistakes += [Mistake(where(key), what, fix) for key, what, fix in problems]
     if is_unreadable or info is None:
         raise SpecError(mistakes)
@@ -461,7 +469,8 @@ def preflight(spec: SweepSpec) -> Preflight:
         problem
         for name, method in methods.items()
         for each in infos
-        for problem in task_problems(name, method, each) or method.preflight(space.values(), each)
+        for problem in task_problems(name, method, each)
+        or method.preflight(space.values(name), each)
     ]
     for name, what, fix in dict.fromkeys(found):
         mistakes.append(Mistake(where(f"search.space.{name}"), what, fix))

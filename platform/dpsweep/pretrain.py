@@ -11,15 +11,14 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsweep.errors import BadInputError, DataError, StudyError
-from dpsweep.hyperparameters import resolve
+from dpsweep.errors import DataError, StudyError
+from dpsweep.networks import network_of_start, networks_of
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.study import Observer, Study
-from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.class_split import read_classes
 from dpsweep.trainables.data import DatasetInfo, SweepData, describe_dataset
 from dpsweep.trainables.data_sources import Arrays, open_source
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from dpsweep.journal import StudyView
     from dpsweep.spec import SweepSpec
     from dpsweep.spec_pretrain import PretrainSpec
-    from dpsweep.spec_start import StartSpec
     from dpsweep.trainables.pretraining import PretrainSettings, Progress
 
 #: What a configuration and the section must agree on: hyperparameter -> key of the section.
@@ -60,10 +58,11 @@ def pretrain_problems(spec: SweepSpec, space: SearchSpace) -> list[Problem]:
         spec: A valid spec.
         space: Its search space.
     """
-    block, users = spec.pretrain, _users(space)
+    block, networks = spec.pretrain, networks_of(space)
+    users = None if networks is None else _users(networks)
     key = "search.space.model.checkpoint"
     if spec.start is not None and users is not None:
-        of_start = _start_user(spec.start)
+        of_start = _users(network_of_start(spec))
         key = "start.hyperparameters.model.checkpoint" if of_start and not users else key
         users += of_start
     if block is None:
@@ -89,6 +88,9 @@ def pretrain_problems(spec: SweepSpec, space: SearchSpace) -> list[Problem]:
             shown = " and ".join("null" if other is None else str(other) for other in others)
             what = f"is {'null' if own is None else own}, but trials that start from it have {name}"
             problems.append((f"pretrain.{key}", f"{what} {shown}", "make them equal"))
+    if any(values["model.normalize"] is not None for values in users or []):
+        what = "images are not normalised in pre-training, and model.normalize does it afterwards"
+        problems.append(("pretrain", what, "leave model.normalize out where trials start from it"))
     if block.model == "linear" and not _keeps_classifier(spec):
         what = "linear is a classifier and nothing else, and other classes need a new one"
         problems.append(("pretrain.model", what, "use a network with layers below the classifier"))
@@ -97,48 +99,9 @@ def pretrain_problems(spec: SweepSpec, space: SearchSpace) -> list[Problem]:
     return problems
 
 
-def _users(space: SearchSpace) -> list[Mapping[str, Any]] | None:
-    """Return the networks of the configurations that start from pre-trained weights.
-
-    Returns:
-        The hyperparameters of ``_SHARED`` for each; None where there are too many to list.
-    """
-    from dpsweep.features import bounds_of
-
-    names = {"method", "model.checkpoint", *_SHARED}
-    for parameter in reversed(space.parameters):  # conditions stand before what they are for
-        if parameter.name in names:
-            names |= set(parameter.when)
-    chosen = [bounds_of(parameter) for parameter in space.parameters if parameter.name in names]
-    try:
-        points = SearchSpace(chosen).grid()
-    except BadInputError:
-        return None
-    found: list[Mapping[str, Any]] = []
-    for point in points:
-        if point["method"] not in TRAINABLES:
-            continue
-        declared = TRAINABLES[point["method"]].hyperparameters
-        known = {parameter.name for parameter in declared}
-        values = resolve(declared, {name: value for name, value in point.items() if name in known})
-        if values.get("model.checkpoint") == PRETRAIN:
-            found.append({name: values.get(name) for name in _SHARED})
-    return found
-
-
-def _start_user(start: StartSpec) -> list[Mapping[str, Any]]:
-    """Return the network of a start that begins with pre-trained weights, as ``_users`` does."""
-    declared = TRAINABLES["dp_sgd"].hyperparameters
-    hparams = start.hyperparameters
-    given = {
-        parameter.name: hparams[parameter.name]
-        for parameter in declared
-        if parameter.name in hparams and not parameter.problem(hparams[parameter.name])
-    }  # what is wrong is told with the start
-    values = resolve(declared, given)
-    if values["model.checkpoint"] != PRETRAIN:
-        return []
-    return [{name: values[name] for name in _SHARED}]
+def _users(networks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return those networks that start from pre-trained weights."""
+    return [network for network in networks if network["model.checkpoint"] == PRETRAIN]
 
 
 def _record_problems(spec: SweepSpec, block: PretrainSpec, info: DatasetInfo) -> Iterator[Problem]:
@@ -160,7 +123,10 @@ def _record_problems(spec: SweepSpec, block: PretrainSpec, info: DatasetInfo) ->
     elif spec.start is not None and block.objective != "rotations":
         what = f"{block.objective} reads the labels of the pool, which trials buy one by one"
         yield "pretrain.objective", what, "use rotations, or other public records"
-    if shape != info.input_shape:
+    is_resized = block.resize is not None and len(shape) == len(info.input_shape) == 3
+    if shape != info.input_shape and not (is_resized and shape[0] == info.input_shape[0]):
+        if shape[1:] != info.input_shape[1:] and shape[:1] == info.input_shape[:1]:
+            fix = "give both the same size: pretrain.resize, and model.image_size in the space"
         theirs, own = ("x".join(map(str, s)) for s in (shape, info.input_shape))
         yield key, f"its records are {theirs}, those of the study {own}", fix
     if block.augment and len(shape) != 3:

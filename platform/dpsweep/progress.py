@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Literal
 
-from rich.console import Console
+from rich import box
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from dpsweep.cli_base import stage
 from dpsweep.journal import StudyView
 from dpsweep.privacy.accountants import shown_epsilon
 from dpsweep.spec import SweepSpec
@@ -34,6 +37,7 @@ class ProgressDisplay(Observer):
         self._begun: dict[str, tuple[float, float]] = {}  # phase -> moment, and what was done
         self._last_line = 0.0
         self._accounting: str = spec.privacy.accounting
+        self._num_rows = 0
 
     def __enter__(self) -> ProgressDisplay:
         if self._console.is_terminal:
@@ -45,8 +49,13 @@ class ProgressDisplay(Observer):
             self._live.stop()
 
     def on_message(self, text: str) -> None:
-        """Print a line above the table."""
-        self._console.print(Text(text))
+        """Print a line above the table; outside a terminal it stays one line."""
+        self._console.print(Text(text), soft_wrap=not self._console.is_terminal)
+
+    def on_stage(self, text: str) -> None:
+        """Print what begins, and after how many seconds: of a selection, time tells of trials."""
+        is_timed = self._spec.privacy.accounting != "select"
+        self.on_message(stage(text, is_timed=is_timed))
 
     def on_view(self, view: StudyView) -> None:
         """Show where the study stands; of a selection nothing is shown before its winner."""
@@ -55,13 +64,22 @@ class ProgressDisplay(Observer):
         if self._spec.privacy.accounting == "select":
             return
         if self._console.is_terminal:
-            self._live.update(self._table(view))
+            self._live.update(self._panel(view))
         elif time.monotonic() - self._last_line >= LINE_EVERY_S:
             self._last_line = time.monotonic()
-            self._console.print(Text(self.summary(view)))
+            self.on_message(self.summary(view))
 
     def summary(self, view: StudyView) -> str:
-        """Return one line: trials done, best so far, ETA."""
+        """Return one line: trials done, best so far with its terms, ETA."""
+        return " | ".join(part for part in self._parts(view, with_terms=True) if part)
+
+    def _parts(self, view: StudyView, *, with_terms: bool) -> tuple[str, str, str]:
+        """Return how far the study is, the best so far, and the ETA; what is not known is empty.
+
+        Args:
+            view: Where the study stands.
+            with_terms: False where what stands beside every epsilon is shown apart.
+        """
         moving = (TrialState.RUNNING, TrialState.PAUSED)
         ended = sum(trial.state not in moving for trial in view.trials.values())
         parts = [f"{ended}/{self._num_trials} trials"]
@@ -70,20 +88,22 @@ class ProgressDisplay(Observer):
             parts += [f"{number} {state.value}"] if number else []
         if view.spent_share:
             parts.append(f"{view.spent_share:.0%} of the study's budget")
+        best = ""
         scores = [(t.value, t) for t in view.trials.values() if t.value is not None]
         if scores:
             choose = max if self._spec.search.mode == "max" else min
             value, trial = choose(scores, key=lambda pair: pair[0])
             is_whole = trial.state is TrialState.FINISHED
             what = "one trial alone" if is_whole else "what one trial has spent so far"
-            parts.append(
+            terms = f": {self._terms(trial.sampling, what)}" if with_terms else ""
+            if not with_terms and not is_whole:
+                terms = " so far"
+            best = (
                 f"best {self._spec.search.metric} {value:.4f} (trial {trial.trial}, epsilon "
-                f"{shown_epsilon(trial.epsilon)}: {self._terms(trial.sampling, what)})"
+                f"{shown_epsilon(trial.epsilon)}{terms})"
             )
         eta = self._eta(view, moving)
-        if eta is not None:
-            parts.append(f"ETA {eta}")
-        return " | ".join(parts)
+        return " | ".join(parts), best, "" if eta is None else f"ETA {eta}"
 
     def _terms(self, sampling: str, what: str = "one trial alone") -> str:
         """Return what must stand beside an epsilon."""
@@ -116,26 +136,41 @@ class ProgressDisplay(Observer):
             done = max(done, view.spent_share)
         phase, now = ("start" if is_start else "search"), time.monotonic()
         begun, before = self._begun.setdefault(phase, (now, done))
-        if done <= before:
+        if done <= before or done >= 1:
             return None
         left = max(1 - done, 0.0) * (now - begun) / (done - before)
         return f"{int(left // 60)}:{int(left % 60):02d}" + (" of the start" if is_start else "")
 
-    def _table(self, view: StudyView) -> Table:
-        privacy = self._spec.privacy
-        table = Table(title=self.summary(view), title_justify="left", title_style="")
-        for column in ("trial", "method", "steps", "epsilon", self._spec.search.metric):
-            table.add_column(column, justify="left" if column == "method" else "right")
-        for number, trial in sorted(view.trials.items()):
-            if trial.state is TrialState.RUNNING:
-                score = trial.metrics.get(self._spec.search.metric)
-                table.add_row(
-                    str(number),
-                    str(trial.hparams.get("method", "")),
-                    f"{trial.step}/{trial.num_steps}",
-                    f"{shown_epsilon(trial.epsilon)} of {privacy.trial_epsilon:g}",
-                    "" if score is None else f"{score:.4f}",
-                )
+    def _panel(self, view: StudyView) -> Group:
+        """Return what a terminal shows of a running study; its lines do not move about.
+
+        The table has as many rows as trials ever ran at once, the same columns and the same text
+        below it throughout. Once no trial runs there is no table.
+        """
+        running = [t for t in view.trials.values() if t.state is TrialState.RUNNING]
+        if not running:
+            return Group(Text(self.summary(view)))
+        privacy, metric = self._spec.privacy, self._spec.search.metric
+        self._num_rows = max(self._num_rows, len(running))
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for name, least in (("trial", 5), ("method", 16), ("steps", 13), ("epsilon", 16), ("", 8)):
+            justify: Literal["left", "right"] = "left" if name == "method" else "right"
+            title = name or metric.replace("validation/", "val/")
+            table.add_column(title, justify=justify, min_width=least, no_wrap=True)
+        for trial in sorted(running, key=lambda trial: trial.trial):
+            score = trial.metrics.get(metric)
+            table.add_row(
+                str(trial.trial),
+                str(trial.hparams.get("method", "")),
+                f"{trial.step}/{trial.num_steps}",
+                f"{shown_epsilon(trial.epsilon)} of {privacy.trial_epsilon:g}",
+                "" if score is None else f"{score:.4f}",
+            )
+        for _ in range(self._num_rows - len(running)):
+            table.add_row()
         samplings = " and ".join(sorted({trial.sampling for trial in view.trials.values()}))
-        table.caption = f"epsilon of one trial: {self._terms(samplings)}; Ctrl-C is safe"
-        return table
+        terms = Text(f"epsilon of one trial: {self._terms(samplings)}. Ctrl-C is safe.")
+        progress, best, eta = self._parts(view, with_terms=False)
+        lines = f"{progress} | {eta}" if eta else progress, best
+        summary = [Text(line, no_wrap=True, overflow="ellipsis") for line in lines]
+        return Group(*summary, table, terms)

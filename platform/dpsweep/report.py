@@ -1,8 +1,8 @@
 """Comparing studies: the best configuration of each cell, its mean over repetitions, differences.
 
 A study is cut into cells by some hyperparameters (sizes, budgets). In each cell the configuration
-with the best mean of the study's own metric over the repetitions is chosen, and what it scored is
-reported: the test accuracy at the end of its trials where all of them have one.
+with the best mean of the study's own metric over the repetitions is chosen, and what the models
+that its trials deliver scored is reported: the test accuracy where all of them have one.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class ReportedStudy:
         is_maximized: True when a high value of its metric is good.
         drawn_by: What decides which records a repetition has: seed, data and episodes of its spec.
         starts: Numbers of the trials that are runs of the start, and no configurations.
+        notes: What must be said beside its test scores, one line each.
     """
 
     name: str
@@ -47,6 +48,7 @@ class ReportedStudy:
     is_maximized: bool = True
     drawn_by: Mapping[str, Any] = field(default_factory=dict)
     starts: range = range(0)
+    notes: Sequence[str] = ()
 
     @classmethod
     def of(cls, result: SweepResult) -> ReportedStudy:
@@ -56,13 +58,16 @@ class ReportedStudy:
         trials = result.trials
         if result.spec.privacy.accounting == "public":
             trials = [t for t in trials if result.claims.is_final(result.view.trials[t.trial_id])]
-        parameters = SearchSpace.from_spec(result.spec.space).parameters
-        space = {p.name: None if p.is_range else list(p.choices) for p in parameters}
+        parsed = SearchSpace.from_spec(result.spec.space)
+        ranges = {p.name for p in parsed.parameters if p.is_range}
+        values = parsed.values()
+        space = {name: None if name in ranges else given for name, given in values.items()}
         tree = result.spec.to_dict()
         drawn_by = {f"data.{key}": value for key, value in tree["data"].items()}
         drawn_by |= {key: tree.get(key) for key in ("seed", "episodes")}
         starts = range(result.spec.num_starts)
-        return cls(result.name, trials, space, result.is_maximized, drawn_by, starts)
+        notes = result.score_notes()
+        return cls(result.name, trials, space, result.is_maximized, drawn_by, starts, notes)
 
     @property
     def varied(self) -> list[str]:
@@ -132,8 +137,8 @@ def build_report(
 
     A configuration is everything that its study varies besides ``by`` and ``over``; among those
     with the most repetitions, the one with the best mean value of the study's metric is chosen. Of
-    several trials with equal values the first counts. ``test/accuracy`` is that of the model at the
-    end of a trial, not of its best checkpoint.
+    several trials with equal values the first counts. ``test/accuracy`` is that of the model that a
+    trial delivers, whose value stands beside it: of its best checkpoint.
 
     Beside each mean stand the standard deviation over the repetitions and ``95%``, the half width
     of Student's interval of the mean. The interval takes repetitions for independent; of the metric

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -14,15 +13,17 @@ from typing import Any
 
 from dpsweep.claims import Claims
 from dpsweep.durable import is_locked, read_log
-from dpsweep.errors import BadInputError, NothingWithinBudgetError
+from dpsweep.errors import BadInputError, CheckpointError, NothingWithinBudgetError
 from dpsweep.journal import StudyView, TrialView
 from dpsweep.pretrain import describe_pretraining
-from dpsweep.privacy.accountants import PrivacyStatement
+from dpsweep.privacy.accountants import PrivacyStatement, shown_epsilon
+from dpsweep.roots import default_root
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec import SweepSpec
 from dpsweep.spec_episodes import EPISODE
 from dpsweep.study import StudyFiles
 from dpsweep.tracking.state import read_run_ids
+from dpsweep.trainables.checkpoint_files import find
 from dpsweep.trial import TrialState
 
 
@@ -30,17 +31,20 @@ from dpsweep.trial import TrialState
 class TrialResult:
     """One trial as its user sees it.
 
+    ``value``, ``step``, ``metrics`` and ``model_uri`` are of one model: the one that the trial
+    delivers, which is its best checkpoint by ``metric``.
+
     Attributes:
         trial_id: Trial number within the study.
         state: How it stands.
         config: Hyperparameters, the method included.
         metric: Name of the score.
         value: Best score of the trial, or None.
-        step: Steps run by the model of the last report.
-        best_step: Step of the checkpoint that has the score.
+        step: Steps that the delivered model has run.
+        steps_run: Steps that the trial has run.
         num_steps: Steps of the whole plan.
         reason: Why it ended.
-        metrics: Metrics of the last report.
+        metrics: Scores of the delivered model, on test records only of a finished trial.
         statement: Epsilon of everything ever charged to it, with all that epsilon depends on.
         run_id: Run of the tracking store, or None without tracking.
         model_uri: Model in the tracking store if it was logged, else the best checkpoint's file.
@@ -54,7 +58,7 @@ class TrialResult:
     metric: str
     value: float | None
     step: int
-    best_step: int
+    steps_run: int
     num_steps: int
     reason: str
     metrics: dict[str, float]
@@ -78,7 +82,10 @@ class TrialResult:
             "metric": self.metric,
             "value": self.value,
             **statement,
-            "step": self.best_step,
+            "metrics": self.metrics,
+            "step": self.step,
+            "steps_run": self.steps_run,
+            "num_steps": self.num_steps,
             "run_id": self.run_id,
             "trial_id": self.trial_id,
             "model_uri": self.model_uri,
@@ -118,6 +125,10 @@ class SweepResult:
         """All trials, by number."""
         return [self._result(view) for _, view in sorted(self.view.trials.items())]
 
+    def trial(self, number: int) -> TrialResult:
+        """Return one trial."""
+        return self._result(self.view.trials[number])
+
     def state_of(self, trial: TrialResult) -> str:
         """Return a trial's state; one that no process executes any more is ``interrupted``."""
         if trial.state in (TrialState.RUNNING, TrialState.PAUSED) and self.state != "running":
@@ -134,8 +145,20 @@ class SweepResult:
         """Return what may be said of the study as a whole, or None (``Claims.study_statement``)."""
         return self.claims.study_statement()
 
+    def score_notes(self) -> list[str]:
+        """Return what must be said beside test scores, one line each; mostly nothing."""
+        trials = [
+            str(n) for n, view in sorted(self.view.trials.items()) if view.is_tested_elsewhere
+        ]
+        if not trials:
+            return []
+        return [
+            f"study {self.name!r}: no test score of trial {', '.join(trials)}: an earlier version "
+            "of dpsweep took it of the last model, which is not the one that is delivered"
+        ]
+
     def status_line(self) -> str:
-        """Return one line: state, trials by state, seconds from first to last event."""
+        """Return one line: state, trials by state, seconds of all launches without their pauses."""
         counts = {state.value: self.view.count(state) for state in TrialState}
         if self.state != "running":
             counts["interrupted"] = counts.pop("running")
@@ -143,8 +166,9 @@ class SweepResult:
         if self.spec.privacy.accounting == "select":
             told = "the winner is released" if self.view.trials else "nothing is released yet"
         elif self.spec.privacy.accounting != "public":
-            told = f"{told or 'no trials yet'} of at most {self._most_trials}"
-        seconds = (self.view.last_ms - self.view.first_ms) / 1000
+            most = max(self._most_trials, len(self.view.trials))
+            told = f"{told or 'no trials yet'} of at most {most}"
+        seconds = self.view.worked_ms / 1000
         why = f" ({self.view.end_reason})" if self.view.end_reason else ""
         took = "" if self.spec.privacy.accounting == "select" else f"; {seconds:.0f} s"
         if self.state == "running" and self.spec.pretrain and self.view.pretrained is None:
@@ -191,21 +215,25 @@ class SweepResult:
         uri = self.view.model_uris.get(view.trial)
         if uri is None and checkpoint.exists():
             uri = checkpoint.as_uri()
-        claims = self.claims
+        claims, metric = self.claims, self.spec.search.metric
         statement = claims.trial_statement(view)
+        # Of an earlier version's journal the value may be all that is known of this model.
+        metrics = dict(view.delivered)
+        if view.value is not None:
+            metrics[metric] = view.value
         # The claim of a public search is its final run's own, not that of its other trials.
         is_shared = claims.accounting != "public" or claims.is_final(view)
         return TrialResult(
             trial_id=view.trial,
             state=view.state,
             config=view.hparams,
-            metric=self.spec.search.metric,
+            metric=metric,
             value=view.value,
-            step=view.step,
-            best_step=view.best_step,
+            step=view.delivered_step,
+            steps_run=view.step,
             num_steps=view.num_steps,
             reason=view.reason,
-            metrics=view.metrics,
+            metrics=metrics,
             statement=statement,
             run_id=self._run_ids.get(view.trial),
             model_uri=uri,
@@ -235,7 +263,17 @@ class SweepResult:
             because = f"{len(results) or 'no'} {what} finished"
             if results:
                 cheapest = min(results, key=lambda result: result.epsilon)
-                because += f"; the cheapest: {cheapest.statement.one_line()}"
+                because += (
+                    f"; the cheapest is trial {cheapest.trial_id}: "
+                    f"epsilon={shown_epsilon(cheapest.epsilon)} ({cheapest.statement.terms()})"
+                )
+            unscored = [t.trial for t in self.view.trials.values() if t.is_unscored]
+            if unscored:
+                place = self.files.trial(unscored[0])
+                because += (
+                    f"; trained, but without a score to be ranked by: {_listed(unscored)} (the "
+                    f"model of each is kept, as in {place}/last.json)"
+                )
             bound = f" with epsilon <= {max_epsilon:g}" if max_epsilon is not None else ""
             raise NothingWithinBudgetError(
                 f"study {self.name!r} has no finished trial{bound}",
@@ -277,6 +315,14 @@ class SweepResult:
                 front.append(result)
         return front
 
+    def model_damage(self, trial: TrialResult) -> str:
+        """Say what is wrong with the files of a trial's best model; empty if nothing is."""
+        try:
+            find(self.files.trial(trial.trial_id), "best")
+        except CheckpointError as error:
+            return error.message
+        return ""
+
     def decisions(self) -> list[dict[str, Any]]:
         """Return why the scheduler stopped, paused or continued each trial, oldest first."""
         keys = ("trial", "step", "epsilon", "rung", "value", "cutoff", "verdict", "reason")
@@ -293,13 +339,13 @@ def _by_configuration(trials: Sequence[TrialResult]) -> list[list[TrialResult]]:
     return list(found.values())
 
 
+def _listed(trials: Sequence[int]) -> str:
+    more = f" and {len(trials) - 10} more" if len(trials) > 10 else ""
+    return "trial " + ", ".join(map(str, trials[:10])) + more
+
+
 def _mean(trials: Sequence[TrialResult]) -> float:
     return fmean(trial.value or 0.0 for trial in trials)
-
-
-def default_root() -> Path:
-    """Return the folder of studies: ``DPSWEEP_STUDIES``, or ``studies`` in this directory."""
-    return Path(os.environ.get("DPSWEEP_STUDIES", "studies"))
 
 
 def load_sweep(name: str, *, root: str | Path | None = None) -> SweepResult:

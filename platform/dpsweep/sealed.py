@@ -8,57 +8,40 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from dpsweep import entries
-from dpsweep.durable import DurableLog, read_log, write_atomically
-from dpsweep.errors import BadInputError, SweepError
+from dpsweep.durable import DurableLog, write_atomically
+from dpsweep.ending import Ending
+from dpsweep.errors import (
+    BadInputError,
+    LedgerError,
+    LockedError,
+    StorageError,
+    StudyError,
+    SweepError,
+)
 from dpsweep.features import prefetch
-from dpsweep.modes import Ending, Launch
+from dpsweep.modes import Launch
 from dpsweep.preflight import MAX_INFEASIBLE_IN_A_ROW
-from dpsweep.privacy.ledger import trial_file
+from dpsweep.privacy.dataset_ledger import DatasetLedger
+from dpsweep.privacy.ledger import steps_charged, trial_file, trial_spent
 from dpsweep.privacy.randomness import secret_numpy_generator, secret_seed
 from dpsweep.privacy.selection import is_under
 from dpsweep.privacy.study_ledger import StudyLedger
 from dpsweep.stage import Stage, give_up_claim
-from dpsweep.study import Observer, Study, StudyFiles, TrialTask
+from dpsweep.study import Observer, Study, StudyFiles, TrialTask, enforced_terms
 from dpsweep.trial import TrialReport, TrialState
 
 SEALED = "sealed"
-_RAY_PREFIX, _RAY_NOTE = "dpsweep-", "ray-directory"
+_HISTORY_LOST = "files of the sealed trials were deleted, damaged or replaced"
 _UNPLANNED = "a trial of the selection was not run as planned"
-
-
-@contextmanager
-def private_ray_directory(study: Study) -> Iterator[Path]:
-    """Give a directory that only this user can read, for all that Ray writes, and remove it.
-
-    Tune stages the state of all trials in Ray's session directory, which is open to everybody and
-    outlives the study. What a killed launch left there is removed as well.
-    """
-    note = _sealed_directory(study) / _RAY_NOTE
-    if note.exists():
-        _remove_ray_directory(Path(note.read_text()))
-    root = Path("/tmp")  # short: the length of a socket's path is limited
-    path = Path(tempfile.mkdtemp(prefix=_RAY_PREFIX, dir=root if root.is_dir() else None))
-    write_atomically(note, str(path).encode())
-    try:
-        yield path
-    finally:
-        _remove_ray_directory(path)
-
-
-def _remove_ray_directory(path: Path) -> None:
-    if path.name.startswith(_RAY_PREFIX):
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def _sealed_directory(study: Study) -> Path:
     path = study.files.path / SEALED
     path.mkdir(mode=0o700, exist_ok=True)
+    path.chmod(0o700)
     return path
 
 
@@ -72,6 +55,8 @@ def run_selection(launch: Launch) -> Ending:
         initial weights included; no trial sees another. The journal, the tracking store, the
         observer and ``SweepResult`` learn of the winner only, as trial 0; the sealed study is
         erased once it is released.
+
+        Ray and its directory (``dpsweep.private_directory``) end with the trials.
 
         Not covered: whoever can read this user's files or watch the processes while they run; the
         run time, which grows with the number of trials (the journal keeps only the day, but files
@@ -93,7 +78,22 @@ def run_selection(launch: Launch) -> Ending:
     sealed = Study(
         spec.model_copy(update={"privacy": privacy}), files=StudyFiles(study.files.path, SEALED)
     )
-    ledger = StudyLedger(sealed.files.ledger)
+    try:
+        ledger = StudyLedger(
+            sealed.files.ledger,
+            terms=enforced_terms(sealed.spec),
+            in_journal=sealed.view.trials,
+        )
+        ledger.settle_lost(sealed.view.ended())
+    except LockedError:
+        sealed.close()
+        raise
+    except LedgerError:  # its words tell of trials
+        sealed.close()
+        give_up_claim(study, launch.ledger, _HISTORY_LOST)
+        raise SweepError(
+            f"{_HISTORY_LOST}; nothing is released", fix="start a new study under another name"
+        ) from None
     try:
         if launch.ledger.has_begun_selection and not ledger.has_num_trials:
             reason = f"{SEALED}/ was removed while the selection ran; trials would be drawn anew"
@@ -101,6 +101,8 @@ def run_selection(launch: Launch) -> Ending:
             raise SweepError(reason, fix="start a new study under another name")
         num_trials = ledger.num_trials(lambda: launch.num_draws)
         launch.ledger.begin_selection()
+        if spec.privacy.dataset_ledger is not None:
+            DatasetLedger(spec.privacy.dataset_ledger).note_trial(launch.ledger.study_id, 0)
         stage = Stage(
             launch.checked,
             sealed,
@@ -111,13 +113,25 @@ def run_selection(launch: Launch) -> Ending:
             policy=launch.policy(),
             fresh_attempts=True,
         )
-        running = [t.trial for t in sealed.view.trials.values() if t.state is TrialState.RUNNING]
-        source = _Draws(launch, stage, num_trials, [sealed.files.task(n) for n in running])
+        unfinished = []
+        for trial in list(sealed.view.trials.values()):
+            if trial.state is TrialState.RUNNING:
+                try:
+                    unfinished.append(sealed.files.task(trial.trial))
+                except StudyError:  # its secret seed cannot be had again
+                    stage.end_lost(trial.trial)
+        source = _Draws(launch, stage, num_trials, unfinished)
         _hand_on_downgrade(launch, sealed)  # of a launch that was killed
         try:
             state = stage.execute(source, launch.target)
-        except SweepError:
-            if not stage.violation:
+        except StorageError:  # its path may tell which trials there were
+            raise StorageError(
+                "a file of the sealed study cannot be written",
+                because="the disk is full, read-only or broken",
+                fix="make room, and run the same command again",
+            ) from None
+        except SweepError as error:
+            if not stage.violation and not isinstance(error, LedgerError):
                 raise
             give_up_claim(study, launch.ledger, "a sealed trial violated its ledger")
             raise SweepError(  # without the sealed trial's own words
@@ -211,20 +225,33 @@ def _release(launch: Launch, sealed: Study, winner: int) -> None:
     study.write("trial_started", **started)
     copy = trial_file(study.files.ledger, 0)
     copy.unlink(missing_ok=True)
-    with DurableLog(copy) as log:  # charges only: attempts and processes are nobody's business
-        for record in read_log(trial_file(sealed.files.ledger, winner)):
-            if record["kind"] == "charge":
-                log.append({key: value for key, value in record.items() if key != "seq"})
-    report = dataclasses.replace(
-        sealed.last_report(winner), trial=0, epsilon=charge.epsilon, done=True
+    with DurableLog(copy) as log:
+        # One charge of all: attempts and processes are nobody's business, and where one charge ends
+        # and the next begins tells how long steps took, so how large batches were.
+        stop = steps_charged(sealed.files.ledger, winner)
+        events = trial_spent(sealed.files.ledger, winner).to_json()
+        log.append({"kind": "charge", "start": 0, "stop": stop, "events": events})
+    report = dataclasses.replace(  # with the scores of the released model alone
+        sealed.last_report(winner), trial=0, epsilon=charge.epsilon, done=True, metrics={}
     )
     state, reason = TrialState.FINISHED, "the best of the selection"
-    released = entries.released(launch.checked.spec, task, state)
+    released = entries.released(launch.checked.spec, task.records, state)
     artifacts = entries.artifacts(study.files, 0)
     study.write_end(report, state, reason, released=released, artifacts=artifacts)
     launch.observer.on_view(study.view)
 
 
 def erase(study: Study) -> None:
-    """Remove the sealed study; what it has cost is on the study's own ledger."""
-    shutil.rmtree(study.files.path / SEALED, ignore_errors=True)
+    """Remove the sealed study; what it has cost is on the study's own ledger.
+
+    Raises:
+        SweepError: Something of it is still there.
+    """
+    path = study.files.path / SEALED
+    shutil.rmtree(path, ignore_errors=True)
+    if path.exists():
+        raise SweepError(
+            f"{path} could not be removed",
+            because="it holds the scores of trials that are not released",
+            fix="run the same command again, or remove it by hand",
+        )

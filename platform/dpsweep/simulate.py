@@ -223,9 +223,8 @@ class _Simulation:
             num_trials=num_trials,
             deadline=None,
         )
-        self._now = 0.0
+        self._now, self._num_events = 0.0, 0
         self._events: list[tuple[float, int, int]] = []
-        self._num_events = 0
         self._running: dict[int, _Live] = {}
         self._paused: dict[int, _Live] = {}
         self._refused: set[int] = set()  # paused trials that did not fit since the last settling
@@ -359,6 +358,7 @@ class _Simulation:
             epsilon=epsilon(index, live.next),
             next_epsilon=None if following is None else epsilon(following, live.next + 1),
             rung=int(planned.rungs[index]) if self._has_rungs else 0,
+            skipped=planned.skipped,
             done=done,
             reason="plan complete" if done else "",
             charged=position,

@@ -18,6 +18,7 @@ from dpsweep.privacy.accountants import event_curves, orders_at
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import Plan, PoissonGaussian, PrivacyEvent
 from dpsweep.privacy.randomness import public_seed
+from dpsweep.rungs import num_skipped, rung_epsilons, rung_positions
 from dpsweep.study import TrialTask
 from dpsweep.trial import report_interval
 
@@ -36,6 +37,7 @@ class Planned:
         positions: Plan position of each report: a grid point, a rung or the end.
         on_grid: Whether a policy without rungs has this report too.
         rungs: Rungs reached by then.
+        skipped: Rungs that the first step passes.
         epsilons: Epsilon of training by then; 0 on public records, infinite without a guarantee.
         costs: Renyi cost of training by then, shape (reports, orders).
         seen: Score that the report shows.
@@ -48,6 +50,7 @@ class Planned:
     positions: NDArray[np.int64]
     on_grid: NDArray[np.bool_]
     rungs: NDArray[np.int8]
+    skipped: int
     epsilons: Array
     costs: Array
     seen: Array
@@ -99,11 +102,8 @@ class Planner:
         if task.is_private:
             accountant = spec.privacy.accountant
             clock = EpsilonClock(task.plan, delta=spec.privacy.delta, accountant=accountant)
-            for rung in spec.rungs:
-                position = clock.position_at(rung)
-                if clock.epsilon_after(position) < rung:
-                    break  # the plan ends before it, and before all larger ones
-                at_rungs.append(max(position, 1))
+            rungs = rung_epsilons(spec.rungs, spec.scheduler.rung_unit, clock)
+            at_rungs = rung_positions(clock, rungs)
         positions = np.array(sorted(grid.union(at_rungs)), dtype=np.int64)
         if task.records == "public":
             epsilons = np.zeros(len(positions))
@@ -118,6 +118,7 @@ class Planner:
             positions=positions,
             on_grid=np.isin(positions, list(grid)),
             rungs=np.searchsorted(at_rungs, positions, side="right").astype(np.int8),
+            skipped=num_skipped(task.plan, at_rungs),
             epsilons=epsilons,
             costs=_costs(task, positions, self._orders),
             seen=seen,

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from dpsweep.errors import BadInputError, StudyError, SweepError
+from dpsweep.journal import StudyView
 from dpsweep.preflight import MAX_INFEASIBLE_IN_A_ROW
 from dpsweep.privacy.study_ledger import StudyLedger
 from dpsweep.study import TrialTask
-from dpsweep.suggestions import Outcome, Suggestions
+from dpsweep.suggestions import KnownTrial, Outcome, Suggestions, objective_values
 from dpsweep.trial import TrialReport, TrialState
 
 MAX_UNAFFORDABLE_IN_A_ROW = 20
 
-_OUTCOMES: Mapping[TrialState, Outcome] = {
+#: How a trial that has ended is told to the sampler.
+OUTCOMES: Mapping[TrialState, Outcome] = {
     TrialState.FINISHED: "finished",
     TrialState.PRUNED: "pruned",
     TrialState.FAILED: "failed",
@@ -167,8 +170,43 @@ class SearchSource:
 
     def on_end(self, report: TrialReport, state: TrialState) -> None:
         """Tell Optuna: complete with its objectives, pruned, or failed."""
-        known = {"dp/epsilon": report.epsilon}
-        values = [known.get(name, report.value) for name in self._suggestions.objectives]
-        scores = [value for value in values if value is not None]
-        whole = scores if len(scores) == len(values) else None
-        self._suggestions.tell(report.trial, _OUTCOMES[state], whole)
+        values = objective_values(
+            self._suggestions.objectives, epsilon=report.epsilon, value=report.value
+        )
+        self._suggestions.tell(report.trial, OUTCOMES[state], values)
+
+
+def known_trials(
+    view: StudyView, records: Iterable[Mapping[str, Any]], objectives: Sequence[str], *, first: int
+) -> dict[int, KnownTrial]:
+    """Return what the journal says of every trial that a search has suggested.
+
+    Args:
+        view: The state of the study.
+        records: Its journal.
+        objectives: In their order; of scores the first one is reported.
+        first: Number of the first trial of the search.
+    """
+    known = {
+        record["trial"]: KnownTrial(record["hparams"], "failed", reason=_first_line(record))
+        for record in records
+        if record["event"] == "trial_infeasible"
+    }
+    for number, trial in view.trials.items():
+        if number >= first:
+            epsilon = math.inf if trial.epsilon is None else trial.epsilon
+            known[number] = KnownTrial(
+                trial.hparams,
+                OUTCOMES.get(trial.state),
+                objective_values(objectives, epsilon=epsilon, value=trial.value),
+                {
+                    point["step"]: point["metrics"][objectives[0]]
+                    for point in trial.reports
+                    if objectives[0] in point["metrics"]
+                },
+            )
+    return known
+
+
+def _first_line(record: Mapping[str, Any]) -> str:
+    return str(record.get("reason") or "infeasible").splitlines()[0]

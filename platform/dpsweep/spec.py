@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, ValidationError
 
+from dpsweep.deltas import derived_delta
 from dpsweep.errors import Mistake, SpecError
 from dpsweep.parameters import Parameter, parse_space
 from dpsweep.spec_base import (
@@ -28,13 +29,20 @@ from dpsweep.spec_base import (
     peek_number,
     peek_word,
 )
-from dpsweep.spec_data import DataSpec, PublicSpec, TestSpec, ValidationSpec, pollution_rules
+from dpsweep.spec_data import (
+    BUILT_IN,
+    DataSpec,
+    PublicSpec,
+    TestSpec,
+    ValidationSpec,
+    pollution_rules,
+)
 from dpsweep.spec_episodes import EPISODE, EpisodesSpec, episode_rules
 from dpsweep.spec_file import Document, apply_overrides, dump_yaml, override, read_document
 from dpsweep.spec_modes import mode_rules
 from dpsweep.spec_pretrain import PretrainSpec, pretrain_rules
 from dpsweep.spec_privacy import PrivacySpec, SelectionSpec
-from dpsweep.spec_search import SchedulerSpec, SearchSpec
+from dpsweep.spec_search import SchedulerSpec, SearchSpec, metric_rules
 from dpsweep.spec_start import StartSpec, start_rules
 
 __all__ = [
@@ -118,9 +126,17 @@ class TrackingSpec(Part):
         if "://" not in uri or uri.startswith("file:"):
             yield Flaw(
                 ("uri",),
-                f"{uri!r} is a directory, and MLflow no longer keeps its records in one",
+                f"{uri!r} is {_kind_of_uri(uri)}",
                 "use sqlite:///mlflow.db, the http address of a server, or null",
             )
+
+
+def _kind_of_uri(uri: str) -> str:
+    """Say what is wrong about a tracking store's address that MLflow would take for a path."""
+    scheme, colon, _ = uri.partition(":")
+    if colon and scheme != "file" and "/" not in scheme and len(scheme) > 1:
+        return f"no address of a store: it begins with {scheme}:"
+    return "a directory, and MLflow no longer keeps its records in one"
 
 
 class ClusterSpec(Part):
@@ -242,6 +258,28 @@ class SweepSpec(Part):
     storage: StorageSpec = StorageSpec()
 
     _document: Document | None = PrivateAttr(None)
+    _names_delta: bool = PrivateAttr(True)
+
+    def model_post_init(self, context: Any) -> None:
+        """Give a spec that names no delta the one of its declared number of records."""
+        super().model_post_init(context)
+        data = self.data
+        num_records = data.num_records or BUILT_IN.get(data.dataset, (0, 0))[0]
+        if "delta" in self.privacy.model_fields_set or not num_records:
+            return
+        self._names_delta = False
+        privacy = self.privacy.model_copy(update={"delta": derived_delta(num_records)})
+        self.__dict__["privacy"] = privacy  # frozen for everybody else
+
+    @property
+    def names_delta(self) -> bool:
+        """Whether ``privacy.delta`` was given, and not derived."""
+        return self._names_delta
+
+    def with_delta(self, delta: float) -> SweepSpec:
+        """Return the same spec with another derived delta."""
+        privacy = self.privacy.model_copy(update={"delta": delta})
+        return self.model_copy(update={"privacy": privacy})
 
     @classmethod
     def complete(cls, raw: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -271,6 +309,7 @@ class SweepSpec(Part):
         yield from pretrain_rules(raw)
         yield from start_rules(raw)
         yield from pollution_rules(raw)
+        yield from metric_rules(raw)
 
     @property
     def space(self) -> dict[str, Any]:
@@ -295,11 +334,11 @@ class SweepSpec(Part):
 
     @property
     def rungs(self) -> tuple[float, ...]:
-        """Epsilons at which trials are compared, ascending; none for fifo."""
+        """Where trials are compared, in ``scheduler.rung_unit``, ascending; none for fifo."""
         if self.scheduler.type == "fifo":
             return ()
-        epsilon = self.privacy.trial_epsilon
-        return self.scheduler.rungs or (0.4 * epsilon, 0.65 * epsilon)
+        whole = self.privacy.trial_epsilon if self.scheduler.rung_unit == "epsilon" else 1.0
+        return self.scheduler.rungs or (0.4 * whole, 0.65 * whole)
 
     @classmethod
     def from_yaml(
@@ -308,6 +347,7 @@ class SweepSpec(Part):
         *,
         overrides: Sequence[str] = (),
         check_space: SpaceCheck | None = None,
+        text_name: str = "<text>",
     ) -> SweepSpec:
         """Read a spec from a file, or from a text with more than one line.
 
@@ -316,10 +356,11 @@ class SweepSpec(Part):
             overrides: ``section.key=value`` each, applied before anything is checked.
             check_space: Says what else is wrong about the parameters of the space (that the
                 methods know them, say), so that it is reported together with the rest.
+            text_name: What mistakes in a text call it.
         Raises:
             SpecError: With every mistake, in the order of the lines.
         """
-        document = override(read_document(source), overrides)
+        document = override(read_document(source, text_name=text_name), overrides)
         spec, mistakes = None, list(document.mistakes)
         try:
             spec = cls.model_validate(document.value)
@@ -349,6 +390,8 @@ class SweepSpec(Part):
             del tree["search"]["num_trials"]
         if not is_select:
             del tree["privacy"]["selection"]
+        if tree["data"]["class_names"] is None:
+            del tree["data"]["class_names"]
         if tree["data"]["public"]["pollution"] is None:
             del tree["data"]["public"]["pollution"]
         for section in ("episodes", "pretrain", "start"):

@@ -23,6 +23,7 @@ from dpsweep.spec_base import (
     seen,
     whole,
 )
+from dpsweep.spec_names import ClassNames, name_rules
 
 Dataset = Literal["digits", "fashion_mnist", "npz", "image_folder", "text"]
 Task = Literal["classification", "multi_label", "causal_lm"]
@@ -239,6 +240,11 @@ class DataSpec(Part):
         description="Number of classes or attributes (npz, text); image_folder knows it "
         "from its folders.",
     )
+    class_names: ClassNames | None = Field(
+        default=None,
+        description="One name for each class or attribute of the dataset, in the order of their "
+        "numbers; null: its own, which are numbers for npz and digits.",
+    )
     image_size: ImageSize | None = Field(
         default=None, description="Size that images are resized to: one number, or [height, width]."
     )
@@ -290,6 +296,8 @@ class DataSpec(Part):
             )
         yield from cls._dataset_rules(raw)
         yield from class_rules(raw, raw)
+        known = BUILT_IN.get(peek_word(raw, "dataset"), (0, 0))[1]
+        yield from name_rules(raw, known or int(peek_number(raw, "num_classes", default=0)))
         yield from cls._pollution_rules(raw)
         shares = [
             peek_number(raw, part, "fraction", default=default)

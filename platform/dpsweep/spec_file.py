@@ -89,8 +89,8 @@ class Document:
         return [replace(mistake, where=self.where(mistake.where)) for mistake in ordered]
 
 
-def read_document(source: Path | str) -> Document:
-    """Read a YAML file, or a text (recognised by a line break or ``: ``).
+def read_document(source: Path | str, *, text_name: str = "<text>") -> Document:
+    """Read a YAML file, or a text (recognised by a line break or ``: ``), called ``text_name``.
 
     Raises:
         SpecError: There is no such file, or it is not YAML, empty or not a mapping.
@@ -99,7 +99,7 @@ def read_document(source: Path | str) -> Document:
         not source.strip() or "\n" in source or ": " in source or source.startswith("{")
     )
     if is_text:
-        return parse_yaml(str(source), "<text>")
+        return parse_yaml(str(source), text_name)
     return parse_yaml(_read(Path(source)), str(source))
 
 
@@ -300,7 +300,8 @@ def apply_overrides(raw: Mapping[str, Any], overrides: Sequence[str]) -> dict[st
     """Return a copy of a raw spec with ``section.key=value`` applied, each value read as YAML.
 
     Everything after ``search.space.`` is one name, and null leaves it out of the space:
-    ``search.space.optim.lr=0.5``, ``search.space.optim.lr=null``.
+    ``search.space.optim.lr=0.5``, ``search.space.optim.lr=null``. So it is after
+    ``start.hyperparameters.``.
 
     Raises:
         SpecError: An override has no ``=``, an empty key, or leads through a value.
@@ -341,16 +342,20 @@ def _apply(raw: dict[str, Any], text: str) -> None:
             above = ".".join(path[: number + 1])
             raise SpecError([Mistake(where, f"{above} is a value, it has no keys below it")])
         here = here[part]
-    if value is None and path[:2] == ["search", "space"] and len(path) > 2:
+    if value is None and ".".join(path[:2]) in _OF_NAMES and len(path) > 2:
         here.pop(path[-1], None)
     else:
         here[path[-1]] = value
 
 
+#: Sections whose keys are dotted names of hyperparameters.
+_OF_NAMES = ("search.space", "start.hyperparameters")
+
+
 def _split(key: str) -> list[str]:
-    space = "search.space."
-    if key.startswith(space):
-        return ["search", "space", key[len(space) :]]
+    for section in _OF_NAMES:
+        if key.startswith(f"{section}."):
+            return [*section.split("."), key[len(section) + 1 :]]
     return key.split(".")
 
 

@@ -156,11 +156,14 @@ def _rung_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
     kind = peek_word(raw, "scheduler", "type", default="fifo")
     if cap is None or cap <= 0 or kind == "fifo" or not isinstance(rungs, (list, tuple)):
         return
+    is_share = peek_word(raw, "scheduler", "rung_unit") == "share"
+    most, name = (1.0, "1, a share of the whole plan") if is_share else (cap, "trial_epsilon")
     for index, rung in enumerate(rungs):
         epsilon = maybe_number(rung)
-        if epsilon is not None and epsilon >= cap:
+        if epsilon is not None and epsilon >= most:
+            compared = f"{epsilon:g}" if is_share else f"{epsilon:g} >= {cap:g}"
             yield Flaw(
                 ("scheduler", "rungs", index),
-                f"must be smaller than trial_epsilon, got {epsilon:g} >= {cap:g}",
+                f"must be smaller than {name}, got {compared}",
                 "a trial ends there anyway; remove it",
             )

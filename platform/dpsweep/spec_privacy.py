@@ -74,7 +74,8 @@ class PrivacySpec(Part):
 
     delta: Annotated[float, Field(gt=0, lt=1), AS_NUMBER] = Field(
         default=1e-5,
-        description="Chance that the guarantee fails; well below 1 / number of records.",
+        description="Chance that the guarantee fails: below 1 / number of records. Left out, it is "
+        "1e-5, or 1 / (10 N) of N declared records, rounded down, where that is smaller.",
     )
     trial_epsilon: Positive = Field(
         description="say how much epsilon one trial may spend; 1 is strict, 8 is loose"

@@ -7,11 +7,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dpsweep.errors import DataError
+from dpsweep.hyperparameters import retired_words
+from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec import SweepSpec
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.data import DatasetInfo
+from dpsweep.trainables.data import DatasetInfo, SweepData, is_far_below
 from dpsweep.trainables.feature_files import is_open_to_others
 from dpsweep.trainables.method import Method
+
+#: What a space can give each hyperparameter.
+Values = Mapping[str, Sequence[Any]]
 
 
 def space_problems(
@@ -29,10 +35,99 @@ def space_problems(
         what = "accounting select keeps no figure of a trial, and so no private report"
         problems += [(f"search.space.{name}", what, "leave it out") for name in reports]
     methods = [TRAINABLES[name] for name in values["method"] if name in TRAINABLES]
+    if not (Path(spec.storage.path) / spec.name / "spec.yaml").exists():  # else it goes on
+        old = [said for method in methods for said in retired_words(method.hyperparameters, values)]
+        problems += [(f"search.space.{n}", what, fix) for n, what, fix in dict.fromkeys(old)]
     if any(method.extractor.__func__ is not Method.extractor.__func__ for method in methods):  # type: ignore[attr-defined]
         found = _folder_problems(spec.storage.features_path)
         problems += [("storage.features", what, fix) for what, fix in found]
     return problems
+
+
+def data_problems(spec: SweepSpec, info: DatasetInfo) -> list[tuple[str, str, str]]:
+    """Return what the data lacks that the spec counts on, from headers, names and declarations."""
+    problems = []
+    if info.num_validation == 0:
+        what = f"{spec.search.metric} needs validation records, and there are none"
+        problems.append(("search.metric", what, "set data.validation.fraction"))
+    if spec.privacy.accounting == "public" and info.num_public == 0:
+        what = "accounting public searches on public records, and none are declared"
+        problems.append(("data.public", what, "set data.public.fraction"))
+    if info.has_own_validation and spec.data.validation.visibility == "noisy":
+        what = f"the size of {info.name}'s own validation part is counted, not declared"
+        fix = "noisy scores need a declared one: leave the part out and use validation.fraction"
+        problems.append(("data.validation.visibility", what, fix))
+    if spec.data.test.visibility == "public" and info.num_test == 0:
+        what = f"public, but {info.name} has no test records to score"
+        fix = "give data.test.fraction, or a dataset with a test part; or leave test out"
+        problems.append(("data.test.visibility", what, fix))
+    is_new = not Path(spec.storage.path, spec.name).exists()
+    if info.is_far_smaller and is_new:
+        problems.append(("data.num_records", *too_few(spec)))
+    return problems
+
+
+def too_few(spec: SweepSpec) -> tuple[str, str]:
+    """Return what to say of data with less than half of the declared records, and how to fix it.
+
+    How many there are stays unsaid: their number is private.
+    """
+    declared = spec.data.num_records
+    told = "" if declared is None else f"{declared} are declared, and "
+    return (
+        f"{told}the data have less than half as many records",
+        "correct data.path or data.num_records (a rounded number is fine); noise and sampling "
+        "follow the declaration",
+    )
+
+
+def check_records(
+    spec: SweepSpec, methods: Mapping[str, type[Method]], data: SweepData, values: Values
+) -> None:
+    """Refuse records with which trials would fail or learn nothing, before any is trained on.
+
+    Guarantees:
+        Of private records one bit is looked at, in a study that is not there yet: whether they are
+        less than half of their declared number. Nothing about it is written down.
+
+    Args:
+        spec: A checked spec.
+        methods: Those of its space.
+        data: All records.
+        values: What the space can give each hyperparameter.
+    Raises:
+        DataError: There are too few.
+    """
+    info, parts = data.info, data.parts
+    shown = {"validation": spec.data.validation.visibility, "test": spec.data.test.visibility}
+    for part, visibility in shown.items():
+        if visibility == "public" and len(parts[part][1]) == 0:
+            raise DataError(
+                f"no record of the data is in the {part} part, which is declared public",
+                fix=f"correct data.path, data.num_records or data.{part}.fraction",
+            )
+    declared = {"private": info.num_private}
+    if spec.data.validation.visibility != "public":
+        declared["validation"] = info.num_validation
+    is_new = not Path(spec.storage.path, spec.name).exists()
+    if is_new and any(is_far_below(len(parts[part][1]), n) for part, n in declared.items()):
+        what, fix = too_few(spec)
+        raise DataError(what, fix=fix)
+    for method in methods.values():
+        method.check_records(values, data)
+
+
+def space_notes(
+    space: SearchSpace, methods: Mapping[str, type[Method]], info: DatasetInfo
+) -> list[str]:
+    """Return what is valid in a space, but hardly meant so: of itself, and of its methods."""
+    found = space.notes()
+    for name, method in methods.items():
+        values = space.values(name)
+        found += method.notes(values)
+        for key, value in method.fitted_defaults(values, info).items():
+            found.append(f"{key} of {name} is {value}: its default is too large for these data")
+    return found
 
 
 def task_problems(name: str, method: type[Method], info: DatasetInfo) -> list[tuple[str, str, str]]:

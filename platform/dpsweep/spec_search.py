@@ -8,14 +8,15 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
+from dpsweep.first_points import check_points
 from dpsweep.parameters import (
-    SPACE_SCHEMA,
     Parameter,
     canonical_scalar,
     canonical_space,
-    check_points,
     parse_space,
+    reachable,
 )
+from dpsweep.space_schema import SPACE_SCHEMA
 from dpsweep.spec_base import (
     AS_NUMBER,
     Count,
@@ -30,6 +31,13 @@ from dpsweep.spec_base import (
 )
 
 EPSILON = "dp/epsilon"
+Metric = Literal["validation/accuracy", "validation/loss", "validation/perplexity"]
+#: Metric -> the mode that makes no sense for it.
+_WORST = {
+    "validation/accuracy": "min",
+    "validation/loss": "max",
+    "validation/perplexity": "max",
+}
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
@@ -85,11 +93,13 @@ class SearchSpec(Part):
         description="Seconds, or 90s, 45m, 2h: no further trial is started after it; running ones "
         "end.",
     )
-    metric: Literal["validation/accuracy", "validation/loss"] = Field(
-        default="validation/accuracy", description="Score that configurations are compared by."
+    metric: Metric = Field(
+        default="validation/accuracy",
+        description="Score that configurations are compared by; validation/perplexity is for "
+        "data.task: causal_lm.",
     )
     mode: Literal["max", "min"] = Field(default="max", description="Whether a high score is good.")
-    objectives: tuple[Literal["validation/accuracy", "validation/loss", "dp/epsilon"], ...] = Field(
+    objectives: tuple[Literal[Metric, "dp/epsilon"], ...] = Field(
         default=(),
         description="[]: the metric alone; [validation/accuracy, dp/epsilon]: the best trade-offs "
         "between the two.",
@@ -117,7 +127,7 @@ class SearchSpec(Part):
                 f"{metric!r} cannot be searched by: its value for the winner would be too good",
                 "use validation/accuracy or validation/loss",
             )
-        if (metric, mode) in (("validation/loss", "max"), ("validation/accuracy", "min")):
+        if isinstance(metric, str) and _WORST.get(metric) == mode:
             yield Flaw(
                 ("mode",),
                 f"mode {mode} with {metric} looks for the worst configuration",
@@ -132,10 +142,10 @@ class SearchSpec(Part):
         if not flaws:
             yield from _sampler_rules(peek_word(raw, "sampler", default="tpe"), parameters)
         if raw.get("sampler") == "grid":
-            for parameter in parameters:
+            for parameter in reachable(parameters):
                 if parameter.is_range and parameter.num is None:
                     yield Flaw(
-                        ("space", parameter.name),
+                        ("space", *parameter.path),
                         "sampler grid needs to know how many points to take from a range",
                         "add `num: 5` to it, or use a choice",
                     )
@@ -166,7 +176,7 @@ def _objective_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
     if sampler == "cmaes":
         what = "cmaes has a single objective, and `objectives` names several"
         yield Flaw(("sampler",), what, "use nsga2, tpe or gp; or remove `objectives`")
-    words = ("validation/accuracy", "validation/loss", EPSILON)
+    words = (*_WORST, EPSILON)
     is_list = isinstance(objectives, (list, tuple))
     if not is_list or any(name not in words for name in objectives):
         return  # pydantic says so
@@ -182,14 +192,24 @@ def _sampler_rules(sampler: str, parameters: Sequence[Parameter]) -> Iterator[Fl
     Optuna's CMA-ES models ranges that every configuration has, its Gaussian process also choices;
     both draw everything else at random.
     """
-    fixed = {parameter.name for parameter in parameters if parameter.kind == "fixed"}
-    always = [p for p in parameters if p.kind != "fixed" and fixed.issuperset(p.when)]
+    found = reachable(parameters)
+    fixed = {p.name for p in found if p.kind == "fixed" and p.by is None}
+    always = [p for p in found if p.kind != "fixed" and fixed.issuperset(p.when)]
     if sampler == "cmaes" and not any(parameter.is_range for parameter in always):
         what = "cmaes works on ranges, and no range is part of every configuration"
         yield Flaw(("sampler",), what, "use tpe, or search over a range without `when`")
     if sampler == "gp" and not always:
         what = "gp works on parameters of every configuration, and each one here is fixed or has "
         yield Flaw(("sampler",), f"{what}a `when`", "use tpe, or search over one without `when`")
+
+
+def metric_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
+    """Yield what the metric demands of the task; ``raw`` is a whole spec and may hold anything."""
+    task = peek_word(raw, "data", "task", default="classification")
+    if peek_word(raw, "search", "metric") == "validation/perplexity" and task != "causal_lm":
+        what = f"validation/perplexity is a score of language models, and the task is {task}"
+        fix = "use validation/loss, or data.task: causal_lm"
+        yield Flaw(("search", "metric"), what, fix)
 
 
 #: Schedulers that people know from elsewhere: what to say of them, and what to do.
@@ -216,8 +236,8 @@ class SchedulerSpec(Part):
     #: Keys that mean something to each type; the others are refused.
     KEYS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "fifo": (),
-        "median": ("rungs", "min_trials"),
-        "epsilon_halving": ("rungs", "reduction_factor", "variant"),
+        "median": ("rungs", "rung_unit", "min_trials"),
+        "epsilon_halving": ("rungs", "rung_unit", "reduction_factor", "variant"),
     }
 
     type: Literal["fifo", "median", "epsilon_halving"] = Field(
@@ -229,6 +249,11 @@ class SchedulerSpec(Part):
         default=(),
         description="Epsilons at which trials are compared, ascending, below trial_epsilon; "
         "[]: .4 and .65 of it.",
+    )
+    rung_unit: Literal["epsilon", "share"] = Field(
+        default="epsilon",
+        description="epsilon: rungs are amounts of epsilon; share: shares, below 1, of the epsilon "
+        "that the whole plan of a trial costs, for trials of different noise.target_epsilon.",
     )
     reduction_factor: Annotated[float, Field(ge=2), AS_NUMBER] = Field(
         default=3, description="epsilon_halving: one in so many goes on from a rung."
@@ -261,7 +286,7 @@ class SchedulerSpec(Part):
     def unused(cls, kind: str) -> tuple[str, ...]:
         """Return the keys that have no meaning for a type of scheduler."""
         used = cls.KEYS.get(kind)
-        keys = ("rungs", "reduction_factor", "variant", "min_trials")
+        keys = ("rungs", "rung_unit", "reduction_factor", "variant", "min_trials")
         return () if used is None else tuple(key for key in keys if key not in used)
 
 

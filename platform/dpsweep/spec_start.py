@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from dpsweep.parameters import DOMAINS
 from dpsweep.spec_base import AS_WHOLE, Flaw, Part, Positive, maybe_number, peek, peek_word
 
 _WHICH = "say at which epsilons a run releases its model, ascending, for instance [2.2, 3.2]"
@@ -59,12 +60,21 @@ class StartSpec(Part):
         if not isinstance(hyperparameters, Mapping):
             return
         for name, value in hyperparameters.items():
-            if isinstance(value, (Mapping, list, tuple)):
+            below = [key for key in value if key not in DOMAINS] if _is_section(value) else []
+            if below:
+                what = "is a mapping, and hyperparameters have dotted names"
+                yield Flaw(("hyperparameters", name), what, f"write `{name}.{below[0]}:`")
+            elif isinstance(value, (Mapping, list, tuple)):
                 what = "is searched over, and a start has one value of each"
                 yield Flaw(("hyperparameters", name), what, "give one value")
         for name, what in _INSTEAD.items():
             if name in hyperparameters:
                 yield Flaw(("hyperparameters", name), what, "remove it")
+
+
+def _is_section(value: Any) -> bool:
+    """Say whether a value is a mapping of keys, and no domain of a search."""
+    return isinstance(value, Mapping) and not set(value) & set(DOMAINS)
 
 
 _INSTEAD = {

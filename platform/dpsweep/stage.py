@@ -7,35 +7,67 @@ journal first, then the policy's verdict, then what follows from it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
+import logging
 import math
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
 
 from ray import tune
+from ray.exceptions import RayError
 
 from dpsweep import entries
 from dpsweep.cluster.base import ClusterTarget
-from dpsweep.errors import SweepError
+from dpsweep.durable import read_log
+from dpsweep.errors import RayLostError, StudyError, SweepError
 from dpsweep.preflight import Preflight
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.dataset_ledger import DatasetLedger
 from dpsweep.privacy.filter import RenyiFilter
-from dpsweep.privacy.ledger import trial_covered
+from dpsweep.privacy.ledger import (
+    check_complete,
+    inherited_events,
+    steps_charged,
+    trial_covered,
+    trial_file,
+    trial_spent,
+)
 from dpsweep.privacy.study_ledger import StudyLedger
+from dpsweep.recovery import LOST
 from dpsweep.schedulers.base import TrialPolicy
 from dpsweep.schedulers.ray_adapter import PolicyScheduler, StopWhen, TuneListener
 from dpsweep.searcher import TaskSearcher
 from dpsweep.sources import TaskSource
 from dpsweep.study import Observer, Study, TrialTask
-from dpsweep.trainables.base import DPTrainable
+from dpsweep.trainables import TRAINABLES
+from dpsweep.trainables.base import MEMORY_ADVICE, DPTrainable
+from dpsweep.trainables.checkpoint_files import find_resumption
 from dpsweep.trainables.data import SweepData
-from dpsweep.trainables.execution import ExecutionSettings
+from dpsweep.trainables.execution_settings import ExecutionSettings
 from dpsweep.trial import Decision, TrialReport, TrialState, Verdict
 
 #: Infeasible configurations that a launch names, one message each.
 MAX_REFUSALS_TOLD = 5
+
+_Told = TypeVar("_Told", bound=Callable[..., Any])
+
+
+def _keeps_failure(method: _Told) -> _Told:
+    """Keep an error of a method that Tune calls: Tune would raise it as the text of a traceback."""
+
+    @functools.wraps(method)
+    def wrapper(self: Stage, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(self, *args, **kwargs)
+        except SweepError as error:
+            self.failure = self.failure or error
+            raise
+
+    return wrapper  # type: ignore[return-value]
 
 
 class Stage:
@@ -70,6 +102,8 @@ class Stage:
         self.running: set[int] = set()
         self.live: dict[int, TrialReport] = {}
         self.violation = ""
+        self.failure: SweepError | None = None
+        self._notes: set[str] = set()
         self._max_concurrent = self._num_refused = 0
         self._source: TaskSource | None = None
         self._stop_reasons: dict[int, str] = {}
@@ -79,7 +113,9 @@ class Stage:
         """Run the source's trials; return ``finished`` or ``interrupted``.
 
         Raises:
-            SweepError: A trial violated its ledger, or no configuration is feasible.
+            RayLostError: Ray has ended under the trials.
+            SweepError: A trial violated its ledger, no configuration is feasible, or what happens
+                cannot be written down.
         """
         spec, files = self.spec, self.study.files
         self._source = source
@@ -130,10 +166,19 @@ class Stage:
             ),
         )
         try:
-            tuner.fit()
+            with _without_tracebacks_of_tune():
+                tuner.fit()
         except KeyboardInterrupt:  # a second Ctrl-C; after the first one, Tune clears up itself
             scheduler.release_actors()
             raise
+        except Exception as error:
+            with contextlib.suppress(Exception):  # it may be what has failed
+                scheduler.release_actors()
+            if self.failure is None and not _is_of_ray(error):
+                raise
+            raise self.failure or _lost_ray(error) from error
+        if self.failure is not None:
+            raise self.failure
         if searcher.failure is not None:
             raise searcher.failure
         if self.violation:
@@ -164,13 +209,19 @@ class Stage:
             validation_noise=self.checked.validation_noise,
             show_test=spec.data.test.visibility == "public",
             rungs=spec.rungs,
+            rung_unit=spec.scheduler.rung_unit,
             filter=self.filter,
             fresh_attempts=self.fresh_attempts,
+            is_timed=self._is_timed,
             device="cuda" if spec.resources.gpu else "cpu",
+            started_in=Path.cwd(),
         )
 
     def admit(self, task: TrialTask) -> None:
         """Write a trial's task and its start, once its cost is reserved."""
+        dataset_ledger = self.study.spec.privacy.dataset_ledger
+        if dataset_ledger is not None and task.records == "private":
+            DatasetLedger(dataset_ledger).note_trial(self.ledger.study_id, task.trial)
         self.study.write_task(task)
         started = entries.trial_started(self.spec, task, self.study.view.pretrained)
         self.study.write("trial_started", **started)
@@ -218,10 +269,41 @@ class Stage:
         self._stop_reasons[trial] = "its reservation had been given back when the driver was killed"
         self.on_end(trial)
 
+    def end_lost(self, trial: int) -> None:
+        """End a trial that cannot go on, because its files are lost."""
+        self.live[trial] = dataclasses.replace(self.study.last_report(trial), failure=LOST)
+        self.on_end(trial)
+
+    def say_continuing(self, trial: int, what: str = "") -> None:
+        """Say where a trial goes on, what is damaged, and what ends without notice have lost.
+
+        Raises:
+            LedgerError: Its ledger has fewer charges than its checkpoint.
+        """
+        files = self.study.files
+        resumption = find_resumption(files.trial(trial))
+        if resumption.found is not None:
+            num_charged = len(trial_spent(files.ledger, trial))
+            known = resumption.found.meta["charged"]
+            check_complete(trial_file(files.ledger, trial), num_charged, known)
+        self._tell_note(trial, resumption.note)
+        lost = steps_charged(files.ledger, trial) - resumption.step
+        told = f"; {lost} charged steps were lost and stay spent" if lost > 0 else ""
+        self.observer.on_message(f"trial {trial}: continuing{what} at step {resumption.step}{told}")
+
+    def _tell_note(self, trial: int, note: str) -> None:
+        """Say once what is damaged of a trial."""
+        text = f"trial {trial}: {note}"
+        if note and text not in self._notes:
+            self._notes.add(text)
+            self.observer.on_message(text)
+
+    @_keeps_failure
     def on_report(self, report: TrialReport) -> TrialReport:
         """Write down a report and return it; the last one of a trial is written with its end."""
         report = self._screened(report)
         self.live[report.trial] = report
+        self._tell_note(report.trial, report.note)
         if report.failure.startswith("privacy violation"):
             self.violation = report.failure
             self.downgrade(f"trial {report.trial}: {report.failure}")
@@ -234,25 +316,37 @@ class Stage:
 
     def _screened(self, report: TrialReport) -> TrialReport:
         """Take out metrics that no actor may report, and give up the claim if there are any."""
-        shown = {
-            name: value
-            for name, value in report.metrics.items()
-            if name in self.checked.released_metrics
-        }
-        hidden = sorted(set(report.metrics) - set(shown))
+        shown, delivered = (
+            {
+                name: value
+                for name, value in metrics.items()
+                if name in self.checked.released_metrics
+            }
+            for metrics in (report.metrics, report.delivered)
+        )
+        reported = set(report.metrics) | set(report.delivered)
+        hidden = sorted(reported - set(shown) - set(delivered))
         if hidden:
             self.downgrade(f"a trial reported {', '.join(hidden)}, which may not leave its actor")
-        # Time tells of batch sizes. Dates of events tell it too, less finely: a side channel.
-        is_timed = self.spec.privacy.accounting == "unaccounted"
-        wall_s = report.wall_s if is_timed else 0.0
-        return dataclasses.replace(report, metrics=shown, wall_s=wall_s)
+        wall_s = report.wall_s if self._is_timed else 0.0
+        return dataclasses.replace(report, metrics=shown, delivered=delivered, wall_s=wall_s)
 
+    @property
+    def _is_timed(self) -> bool:
+        """Say whether run times may be shown, which tell of batch sizes.
+
+        Dates of events tell it too, less finely: a side channel.
+        """
+        return self.spec.privacy.accounting == "unaccounted"
+
+    @_keeps_failure
     def on_verdict(self, report: TrialReport, verdict: Verdict) -> None:
         """Write down why a policy stopped, paused or continued a trial."""
         self.study.write("trial_verdict", **entries.verdict(report, verdict))
         if verdict.decision is Decision.STOP:
             self._stop_reasons[report.trial] = verdict.reason
 
+    @_keeps_failure
     def on_pause(self, trial: int) -> None:
         """Give back what a paused trial has reserved and not charged."""
         self.running.discard(trial)
@@ -267,24 +361,31 @@ class Stage:
         )
         self._account()
 
+    @_keeps_failure
     def _may_resume(self, trial: int) -> bool:
         """Take a slot for a paused trial and reserve its cost again, if both can be had."""
         if len(self.running) >= self._max_concurrent:
             return False
-        task = self.study.files.task(trial)
+        try:
+            task = self.study.files.task(trial)
+        except StudyError as error:
+            self._tell_note(trial, f"{error.message}; it stays paused")
+            return False
         if not self.ledger.reserve(trial, task.full_plan, epsilon=task.planned_epsilon):
             return False
         self.running.add(trial)
         self.admit(task)
         return True
 
+    @_keeps_failure
     def on_end(self, trial: int, *, died: bool = False) -> None:
         """Write down how a trial ended."""
         self.running.discard(trial)
         report = self.live.pop(trial, TrialReport(trial, 0, {}, 0.0))
         if died:
-            fix = f"its process died more than {self.spec.resources.max_failures} times"
-            state, reason = TrialState.FAILED, fix
+            times = self.spec.resources.max_failures
+            reason = f"its process died more than {times} times, perhaps for want of memory"
+            state, reason = TrialState.FAILED, f"{reason}; {MEMORY_ADVICE}"
         elif report.failure:
             state, reason = TrialState.FAILED, report.failure
         elif report.done:
@@ -293,12 +394,14 @@ class Stage:
             state = TrialState.PRUNED
             reason = self._stop_reasons.pop(trial, "stopped")
         may_live = died or bool(report.failure)  # then its process may still hold the ledger
-        self.ledger.settle(trial, state.value, died=may_live, at_least=report.charged)
-        report = dataclasses.replace(report, epsilon=self._charged_epsilon(trial))
+        known = 0 if self.fresh_attempts else report.charged
+        report = dataclasses.replace(report, epsilon=self._charged_epsilon(trial, known))
         files = self.study.files
-        released = entries.released(self.spec, files.task(trial), state)
+        released = entries.released(self.spec, self.study.view.trials[trial].records, state)
         artifacts = entries.artifacts(files, trial)
+        # The journal first: a launch that dies in between leaves the whole reservation held.
         self.study.write_end(report, state, reason, released=released, artifacts=artifacts)
+        self.ledger.settle(trial, state.value, died=may_live, at_least=known)
         if self._source is None:
             self._ended_early.append((report, state))
         else:
@@ -306,6 +409,8 @@ class Stage:
         self._account()
         if state is TrialState.FAILED:
             self.observer.on_message(f"trial {trial} failed: {reason}")
+        elif report.done and report.unscored:
+            self.observer.on_message(f"trial {trial} is trained and kept; {report.unscored}")
         self.observer.on_view(self.study.view)
 
     def _account(self) -> None:
@@ -327,15 +432,46 @@ class Stage:
         give_up_claim(self.study, self.ledger, reason)
         self.observer.on_message(f"downgraded to accounting unaccounted, for good: {reason}")
 
-    def _charged_epsilon(self, trial: int) -> float:
+    def _charged_epsilon(self, trial: int, known: int) -> float:
         """Return what the ledger file says, which outlives the trial's process."""
-        if not self.study.files.task(trial).is_private:
+        view, files = self.study.view.trials[trial], self.study.files
+        if not TRAINABLES[view.hparams["method"]].is_private:
             return math.inf
-        known = 0 if self.fresh_attempts else self.study.view.trials[trial].charged
-        inherited = self.study.files.task(trial).inherited
-        spent = trial_covered(self.study.files.ledger, trial, inherited, at_least=known)
+        try:
+            inherited = files.task(trial).inherited
+        except StudyError:
+            inherited = inherited_events(read_log(trial_file(files.ledger, trial)))
+        spent = trial_covered(files.ledger, trial, inherited, at_least=known)
         privacy = self.spec.privacy
         return epsilon_of(spent, delta=privacy.delta, accountant=privacy.accountant)
+
+
+@contextlib.contextmanager
+def _without_tracebacks_of_tune() -> Iterator[None]:
+    """Keep Tune from logging tracebacks of what is told in a line here."""
+    logger = logging.getLogger("ray.tune")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _is_of_ray(error: BaseException | None) -> bool:
+    """Say whether an error, or what it was raised from, is that Ray does not answer any more."""
+    while error is not None:
+        if isinstance(error, (RayError, ConnectionError)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _lost_ray(error: Exception) -> RayLostError:
+    return RayLostError(
+        f"Ray has ended under the study ({type(error).__name__})",
+        fix="run the same command again: it continues every trial from its checkpoint",
+    )
 
 
 def give_up_claim(study: Study, ledger: StudyLedger, reason: str) -> None:

@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.durable import read_log
-from dpsweep.errors import BadInputError, StudyError, SweepError
+from dpsweep.errors import BadInputError, CheckpointError, StudyError, SweepError
 from dpsweep.hyperparameters import resolve
 from dpsweep.privacy.accountants import shown_epsilon
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import Gaussian, Plan, PoissonGaussian
 from dpsweep.privacy.ledger import releases_of, trial_file, trial_spent
 from dpsweep.registry import did_you_mean
+from dpsweep.trainables.checkpoint_files import find
 from dpsweep.trainables.dp_sgd import DPSGD
 from dpsweep.trainables.starts import Release, ReleaseKey, Starts, release_name
 from dpsweep.trial import TrialState
@@ -249,10 +250,17 @@ def find_starts(spec: SweepSpec, files: StudyFiles) -> Starts | None:
 
     Raises:
         StudyError: A release is not on the ledger of its run.
+        CheckpointError: The model of one is damaged or missing: every trial would fail on it.
     """
     block = spec.start
     if block is None:
         return None
+    for (run, epsilon), index, _ in _on_record(spec, block, files):
+        if find(files.trial(run), release_name(index)) is None:
+            raise CheckpointError(
+                f"{files.trial(run)} has no {release_name(index)}, the model at {epsilon:g}",
+                fix="restore it, or start a new study under another name",
+            )
     releases = {
         key: Release(files.trial(key[0]), release_name(index), record["sha256"])
         for key, index, record in _on_record(spec, block, files)

@@ -4,7 +4,7 @@ studies/<name>/
   spec.yaml             the spec as first launched
   journal.jsonl         what happened, one event a line; also the spool of the tracker
   ledger/               the write-ahead privacy ledger (``dpsweep.privacy.ledger``)
-  trials/0007/          trial.json (method, hyperparameters, plan) and checkpoints
+  trials/0007/          trial.json (method, hyperparameters, plan) and checkpoints, checksummed
   sealed/               accounting select only, while it runs: a study whose losers nobody sees
   optuna.db             the Optuna storage, for Optuna's own tools
   tracking.json         which journal events the tracker has, and its run ids
@@ -13,22 +13,33 @@ studies/<name>/
 
 from __future__ import annotations
 
-import json
 import math
+import re
+import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
-from dpsweep.durable import DurableLog, FileLock, read_log, write_atomically
+from dpsweep.durable import (
+    DurableLog,
+    FileLock,
+    checked_json,
+    read_checked_json,
+    read_log,
+    write_atomically,
+)
 from dpsweep.errors import StudyError
 from dpsweep.journal import StudyView, fold, fold_one, replay, report_payload
 from dpsweep.privacy.events import Plan
+from dpsweep.privacy.ledger import STUDY_FILE
+from dpsweep.privacy.study_state import read_study_state
 from dpsweep.registry import did_you_mean
 from dpsweep.spec import SweepSpec
+from dpsweep.spec_base import seen
 from dpsweep.trial import TrialReport, TrialState
 
 
@@ -75,8 +86,8 @@ class TrialTask:
         return self.charges + self.validation_plan
 
     def to_json(self) -> str:
-        """Return the task as one JSON document."""
-        return json.dumps(
+        """Return the task as one JSON document with a checksum of itself."""
+        return checked_json(
             {
                 "trial": self.trial,
                 "method": self.method,
@@ -90,12 +101,16 @@ class TrialTask:
                 "inherited": self.inherited.merged().to_json(),
                 "releases": list(self.releases),
             }
-        )
+        ).decode()
 
     @classmethod
     def from_json(cls, text: str) -> TrialTask:
-        """Rebuild a task that ``to_json`` wrote."""
-        raw = json.loads(text)
+        """Rebuild a task that ``to_json`` wrote.
+
+        Raises:
+            ValueError: The document is damaged.
+        """
+        raw = read_checked_json(text.encode(), known=[part.name for part in fields(cls)])
         epsilon = float("inf") if raw["planned_epsilon"] is None else raw["planned_epsilon"]
         names = ("plan", "validation_plan", "inherited")
         plans = {key: Plan.from_json(raw.get(key, [])) for key in names}
@@ -103,11 +118,31 @@ class TrialTask:
         return cls(**{**raw, **plans, "releases": releases, "planned_epsilon": epsilon})
 
 
+def read_task(path: Path) -> TrialTask:
+    """Return the task of a ``trial.json``.
+
+    Raises:
+        StudyError: The file was deleted or damaged.
+    """
+    try:
+        return TrialTask.from_json(path.read_text())
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        what = "missing" if isinstance(error, FileNotFoundError) else "damaged"
+        raise StudyError(
+            f"{path} is {what}",
+            because="it holds the configuration and the plan of its trial",
+            fix="restore it, or run the study again, which looks for them in its journal",
+        ) from error
+
+
 class Observer:
     """Watches a sweep, called on the driver's thread; this one says nothing."""
 
     def on_message(self, text: str) -> None:
         """Something worth a line has happened."""
+
+    def on_stage(self, text: str) -> None:
+        """Something that takes seconds begins."""
 
     def on_view(self, view: StudyView) -> None:
         """The study has moved on."""
@@ -136,18 +171,29 @@ class StudyFiles:
             StudyError: Its directory was deleted or damaged.
         """
         path = self.trial(trial) / "trial.json"
-        try:
-            return TrialTask.from_json(path.read_text())
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise StudyError(
-                f"trial {trial} cannot be continued: {path} is missing or damaged",
-                because="what it has spent is on the ledger, but its plan and model are lost",
-                fix="restore it, or start a new study under another name",
-            ) from error
+        return read_task(path)
 
     def view(self) -> StudyView:
         """Return what the journal says now."""
         return fold(read_log(self.journal))
+
+    def frozen(self) -> dict[str, Any]:
+        """Return the frozen spec as plain data, whatever version of this package wrote it.
+
+        Raises:
+            StudyError: Its file is damaged.
+        """
+        try:
+            raw = yaml.safe_load(self.spec.read_text())
+        except (OSError, ValueError, yaml.YAMLError):
+            raw = None
+        if not isinstance(raw, dict):
+            raise StudyError(
+                f"{self.spec} is damaged: it is not the spec that was written there",
+                because="what the study may claim is read from it",
+                fix="restore it; the tracking store has a copy, sweep.yaml of the study's run",
+            )
+        return raw
 
     @classmethod
     def find(cls, name: str, root: Path) -> StudyFiles:
@@ -158,7 +204,7 @@ class StudyFiles:
         """
         files = cls(root, name)
         # A sealed study has another name than its directory, and is nobody's to open.
-        if not files.spec.exists() or _name_in(files.spec) != name:
+        if not files.spec.exists() or files.frozen().get("name") != name:
             known = sorted(path.parent.name for path in root.glob("*/spec.yaml"))
             hint = did_you_mean(name, known)
             raise StudyError(
@@ -169,18 +215,17 @@ class StudyFiles:
         return files
 
 
-def _name_in(path: Path) -> Any:
-    """Return the name that a spec file gives, whatever version of this package wrote it."""
-    return (yaml.safe_load(path.read_text()) or {}).get("name")
-
-
 _DAY_MS = 86_400_000
+# Of what ``data.sha256`` holds: names of classes are part of it. Before, it held bare digits.
+_HASH_VERSION = "names"
+_IS_HASH = re.compile(rf"({_HASH_VERSION} )?[0-9a-f]{{64}}")
+_KEEP_DATA = "restore the file, or give the new study another `name:`"
 # What may differ between two launches of one study: nothing that changes what a trial is.
 _FREE = {"resources", "tracking", "cluster", "storage"}
 _FREE_SEARCH = {"num_trials", "max_concurrent", "max_time"}
 
 
-def _anchored(spec: SweepSpec) -> SweepSpec:
+def anchored(spec: SweepSpec) -> SweepSpec:
     """Return the spec with its databases and ledgers by paths that hold in every directory."""
     start, uri = "sqlite:///", spec.tracking.uri
     if uri is not None and uri.startswith(start):
@@ -194,6 +239,43 @@ def _anchored(spec: SweepSpec) -> SweepSpec:
     return spec
 
 
+# What a study has only once its ledger is there.
+_AFTER_THE_LEDGER = ("trials", "optuna.db", "tracking.json", "sealed", "ray", "decisions.csv")
+
+
+def enforced_terms(spec: SweepSpec) -> dict[str, Any]:
+    """Return what a study's claim rests on, by dotted key: which records are private, what is paid.
+
+    It is written to the study's ledger at the first launch and compared ever after.
+    """
+    tree = anchored(spec).to_dict()
+    terms = {"privacy_unit": spec.privacy_unit}
+    for section in ("privacy", "data"):
+        terms |= _leaves(section, tree[section])
+    return terms
+
+
+def _leaves(key: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {key: value}
+    return {name: leaf for k, v in value.items() for name, leaf in _leaves(f"{key}.{k}", v).items()}
+
+
+def _differing(before: Any, after: Any, path: str) -> list[str]:
+    """Return what differs, down to single keys, each with its old and its new value."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        keys = [*before, *(key for key in after if key not in before)]
+        found = [_differing(before.get(k, _NO), after.get(k, _NO), f"{path}.{k}") for k in keys]
+        return [leaf for leaves in found for leaf in leaves]
+    if before == after:
+        return []
+    shown = ["nothing" if value is _NO else seen(value) for value in (before, after)]
+    return [f"{path} ({shown[0]} -> {shown[1]})"]
+
+
+_NO = object()
+
+
 def _differences(old: SweepSpec, new: SweepSpec) -> list[str]:
     before, after = old.to_dict(), new.to_dict()
     changed = []
@@ -204,9 +286,10 @@ def _differences(old: SweepSpec, new: SweepSpec) -> list[str]:
             for part in sorted(set(before[key]) | set(after[key])):
                 free = key == "search" and part in _FREE_SEARCH
                 if not free and before[key].get(part) != after[key].get(part):
-                    changed.append(f"{key}.{part}")
+                    old_part, new_part = before[key].get(part, _NO), after[key].get(part, _NO)
+                    changed += _differing(old_part, new_part, f"{key}.{part}")
         else:
-            changed.append(key)
+            changed += _differing(before.get(key, _NO), after.get(key, _NO), key)
     return changed
 
 
@@ -234,6 +317,7 @@ class Study:
                 because=error.strerror,
                 fix="set storage.path to a directory that can be written to",
             ) from error
+        self._writing = threading.RLock()
         try:
             self._freeze_spec()
             self._journal = DurableLog(self.files.journal)
@@ -250,10 +334,11 @@ class Study:
                     because="the spec that its charges belong to is lost",
                     fix="restore it, or give the new study another `name:`",
                 )
-            write_atomically(self.files.spec, _anchored(self.spec).to_yaml().encode())
+            write_atomically(self.files.spec, anchored(self.spec).to_yaml().encode())
             return
+        self.files.frozen()
         old = SweepSpec.from_yaml(self.files.spec)
-        changed = _differences(_anchored(old), _anchored(self.spec))
+        changed = _differences(anchored(old), anchored(self.spec))
         if changed:
             raise StudyError(
                 f"study {self.spec.name!r} was launched from another spec",
@@ -261,33 +346,83 @@ class Study:
                 fix="give the new study another `name:`, or undo the change to continue this one "
                 "(num_trials, max_concurrent, max_time, resources, tracking, cluster may change)",
             )
-        write_atomically(self.files.spec, _anchored(self.spec).to_yaml().encode())
+        write_atomically(self.files.spec, anchored(self.spec).to_yaml().encode())
 
-    def check_data(self, content_hash: str) -> None:
-        """Refuse other records than those of the first launch.
+    def check_remnants(self) -> None:
+        """Refuse a directory without a study ledger that an earlier study has left things in.
 
-        The hash depends on private records, so it stays in the study directory.
+        What its trials have spent is not known any more, and a sampler, or a model in its place,
+        would carry it into a study that does not pay for it.
 
         Raises:
-            StudyError: The dataset has changed.
+            StudyError: It has.
+        """
+        if read_study_state(self.files.ledger).study_id is not None:
+            return
+        left = [name for name in _AFTER_THE_LEDGER if (self.files.path / name).exists()]
+        if self.view.trials:
+            left.append(self.files.journal.name)
+        if left:
+            raise StudyError(
+                f"{self.files.path} has no privacy ledger, but {', '.join(left)} of a study",
+                because=f"{self.files.ledger.name}/{STUDY_FILE} was deleted; what that study has "
+                "spent is not known any more",
+                fix="restore it, or give the new study another `name:`",
+            )
+
+    def check_data(self, content_hash: str, *, old_hash: str = "") -> str:
+        """Refuse other records, or other names of classes, than those of the first launch.
+
+        The hash depends on private records, so it stays in the study directory, in a file of its
+        owner. It has no key, which would have to lie beside it: a copy of the directory confirms a
+        guess of all records (README, "Not covered").
+
+        Args:
+            content_hash: ``SweepData.content_hash``.
+            old_hash: ``SweepData.old_hash``: all that studies of earlier versions know.
+        Returns:
+            What to say of a study that knew no names of classes and knows them now; else empty.
+        Raises:
+            StudyError: The dataset has changed, or the hash is damaged or missing.
         """
         path = self.files.path / "data.sha256"
-        if not path.exists():
-            write_atomically(path, f"{content_hash}\n".encode())
-        elif path.read_text().strip() != content_hash:
+        try:
+            known = path.read_text(errors="replace").strip()
+        except FileNotFoundError:
+            known = ""
+        except OSError as error:
+            raise StudyError(f"{path} cannot be read: {error.strerror}", fix=_KEEP_DATA) from error
+        current = f"{_HASH_VERSION} {content_hash}"
+        if known == current:
+            return ""
+        is_old = bool(old_hash) and known == old_hash
+        if not is_old and (known or self.view.trials) and not _IS_HASH.fullmatch(known):
+            what = "is damaged" if known else "is missing"
+            raise StudyError(
+                f"{path} {what}: whether the study's data are the same cannot be known",
+                fix=_KEEP_DATA,
+            )
+        if known and not is_old:
             raise StudyError(
                 f"study {self.spec.name!r} was launched on other records",
-                because="the SHA-256 of its data has changed",
+                because="the SHA-256 of its data and of the names of its classes has changed",
                 fix="restore the data, or give the new study another `name:`",
             )
+        write_atomically(path, f"{current}\n".encode())
+        return "an earlier version began it without the names of its classes" if is_old else ""
 
     def write(self, event: str, **payload: Any) -> None:
         """Append one event to the journal, durably, and bring the view up to date."""
-        now = time.time_ns() // 1_000_000
-        if self.spec.privacy.accounting == "select":
-            now -= now % _DAY_MS  # the run time would tell the number of trials
-        entry = {"time_ms": now, "event": event, **payload}
-        fold_one(self.view, self._journal.append(entry))
+        with self._writing:
+            now = time.time_ns() // 1_000_000
+            if self.spec.privacy.accounting == "select":
+                now -= now % _DAY_MS  # the run time would tell the number of trials
+            entry = {"time_ms": now, "event": event, **payload}
+            fold_one(self.view, self._journal.append(entry))
+
+    def hold_others(self) -> None:
+        """Let this thread alone write from now on: it writes the end, and the process ends."""
+        self._writing.acquire()
 
     def write_task(self, task: TrialTask) -> None:
         """Store an admitted trial where its actor finds it."""
@@ -330,6 +465,7 @@ class Study:
             charged=view.charged,
             value=view.value,
             best_step=view.best_step,
+            delivered=view.delivered,
         )
 
     def reports(self) -> Iterator[TrialReport]:

@@ -7,14 +7,20 @@ simulator.
 from __future__ import annotations
 
 import logging
+import sqlite3
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import optuna
 from optuna.trial import TrialState as OptunaState
+from sqlalchemy.exc import SQLAlchemyError
 
+from dpsweep.durable import damage_of_sqlite, set_aside
+from dpsweep.errors import SweepError
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec import SweepSpec
@@ -56,6 +62,35 @@ def first_points(spec: SweepSpec, space: SearchSpace) -> list[dict[str, Any]]:
     return sorted(space.grid(), key=rank)
 
 
+@dataclass(frozen=True)
+class KnownTrial:
+    """What the journal says of a trial that Optuna once suggested.
+
+    Attributes:
+        config: Its configuration, the method included.
+        outcome: How it has ended; None: it has not.
+        values: Its objectives, or None without a score.
+        scores: Step -> reported score.
+        reason: Why it was never run (empty: it was).
+    """
+
+    config: Mapping[str, Any]
+    outcome: Outcome | None
+    values: Sequence[float] | None = None
+    scores: Mapping[int, float] = field(default_factory=dict)
+    reason: str = ""
+
+
+def objective_values(
+    objectives: Sequence[str], *, epsilon: float, value: float | None
+) -> list[float] | None:
+    """Return the objectives of a trial in their order, or None if it lacks one."""
+    known = {"dp/epsilon": epsilon}
+    values = [known.get(name, value) for name in objectives]
+    scores = [value for value in values if value is not None]
+    return scores if len(scores) == len(values) else None
+
+
 class Suggestions:
     """The Optuna study of a sweep, with its grid or first points enqueued.
 
@@ -65,38 +100,157 @@ class Suggestions:
     With two objectives (score, epsilon) a pruned trial is complete as it stands: its score at its
     epsilon is a point like any other, and Optuna keeps no intermediate values for several.
 
+    The SQLite file follows the journal. One that is damaged, or does not say the same, is set aside
+    and written anew.
+
     Args:
         spec: The study's spec.
         space: Its search space.
         path: SQLite file, or None to keep the study in memory.
+        known: What the journal says of the trials so far, by number.
+        on_message: Hears of a file that was written anew.
+    Raises:
+        SweepError: Another program holds the file, or it cannot be written.
     """
 
-    def __init__(self, spec: SweepSpec, space: SearchSpace, *, path: Path | None) -> None:
+    def __init__(
+        self,
+        spec: SweepSpec,
+        space: SearchSpace,
+        *,
+        path: Path | None,
+        known: Mapping[int, KnownTrial] | None = None,
+        on_message: Callable[[str], None] = lambda text: None,
+    ) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         logging.getLogger("alembic").setLevel(logging.ERROR)
-        self._spec, self._space = spec, space
-        score = "maximize" if spec.search.mode == "max" else "minimize"
-        directions = {"dp/epsilon": "minimize", spec.search.metric: score}
+        self._spec, self._space, self._path = spec, space, path
         self.objectives = spec.search.objectives or (spec.search.metric,)
         self._is_single = len(self.objectives) == 1
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        self._study = optuna.create_study(
-            storage=None if path is None else f"sqlite:///{path}",
-            study_name=spec.name,
+        self._live: dict[int, optuna.trial.Trial] = {}
+        trials = {number: self._frozen(trial) for number, trial in (known or {}).items()}
+        with self._usable():
+            self._study = self._open(trials, on_message)
+
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        """Tell errors of the storage in a line; nothing depends on it, so nothing is lost."""
+        try:
+            yield
+        except (SQLAlchemyError, optuna.exceptions.OptunaError, sqlite3.Error) as error:
+            raise SweepError(
+                f"{self._path} cannot be used: {_brief(error)}",
+                because="another program holds it, the disk is full, or it was damaged just now",
+                fix="run the same command again: what is damaged is written anew from the journal",
+            ) from error
+
+    def _open(
+        self, known: Mapping[int, optuna.trial.FrozenTrial], on_message: Callable[[str], None]
+    ) -> optuna.Study:
+        """Open the study; write it anew where it is not what the journal says."""
+        if self._path is None:
+            return self._fill(self._create(), known)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        problem = _problem_of(self._path)
+        if not problem and self._path.exists():
+            try:
+                study = self._create()
+                problem = _difference(study, known)
+                if not problem and not study.user_attrs.get("enqueued"):
+                    problem = "was left unfinished"  # by a process that was killed as it began
+                if not problem:
+                    return self._catch_up(study, known)
+            except (SQLAlchemyError, optuna.exceptions.OptunaError, RuntimeError) as error:
+                if "locked" in str(error):
+                    raise
+                problem = f"is damaged: {_brief(error)}"
+        is_gone = not self._path.exists()
+        for path in self._path.parent.glob(f"{self._path.name}*"):
+            # A journal of SQLite's beside it would be played into the new file.
+            if path.name.removeprefix(self._path.name) in ("", "-journal", "-wal", "-shm"):
+                set_aside(path)
+        if known:
+            told = "is missing" if is_gone else f"{problem}; it is set aside"
+            on_message(f"{self._path} {told}; Optuna's study is written anew from the journal")
+        return self._fill(self._create(), known)
+
+    def _create(self) -> optuna.Study:
+        score = "maximize" if self._spec.search.mode == "max" else "minimize"
+        directions = {"dp/epsilon": "minimize", self._spec.search.metric: score}
+        return optuna.create_study(
+            storage=None if self._path is None else f"sqlite:///{self._path}",
+            study_name=self._spec.name,
             directions=[directions[name] for name in self.objectives],
             load_if_exists=True,
         )
-        self._live: dict[int, optuna.trial.Trial] = {}
-        for run in range(len(self._study.get_trials(deepcopy=False)), spec.num_starts):
-            # The runs of a start have the first numbers; Optuna is to learn nothing from them.
-            self._study.add_trial(
-                optuna.trial.create_trial(state=OptunaState.FAIL, user_attrs={"start": run})
-            )
-        if not self._study.user_attrs.get("enqueued"):
-            for point in first_points(spec, space):
-                self._study.enqueue_trial(point, skip_if_exists=True)
-            self._study.set_user_attr("enqueued", True)
+
+    def _fill(
+        self, study: optuna.Study, known: Mapping[int, optuna.trial.FrozenTrial]
+    ) -> optuna.Study:
+        """Give a new study its first trials: what is known, and points that wait, by number."""
+        first, make = self._spec.num_starts, optuna.trial.create_trial
+        waiting = self._waiting()
+        for number in range(max([first + len(waiting), *(number + 1 for number in known)])):
+            if number < first:
+                # The runs of a start have the first numbers; Optuna is to learn nothing from them.
+                trial = make(state=OptunaState.FAIL, user_attrs={"start": number})
+            elif number in known:
+                trial = known[number]
+            elif number - first < len(waiting):
+                trial = waiting[number - first]
+            else:
+                trial = make(
+                    state=OptunaState.FAIL, user_attrs={"infeasible": "was never admitted"}
+                )
+            study.add_trial(trial)
+        study.set_user_attr("enqueued", True)
+        return study
+
+    def _waiting(self) -> list[optuna.trial.FrozenTrial]:
+        """Return what is evaluated before the sampler is asked, each point once."""
+        points = first_points(self._spec, self._space)
+        queue = optuna.create_study(directions=["minimize"] * len(self.objectives))
+        for point in points:
+            queue.enqueue_trial(self._space.named(point), skip_if_exists=True)
+        return queue.get_trials(deepcopy=False)
+
+    def _frozen(self, known: KnownTrial) -> optuna.trial.FrozenTrial:
+        """Return a known trial as Optuna would have it."""
+        make = optuna.trial.create_trial
+        config = {p.key: known.config.get(p.name) for p in self._space.parameters}
+        fixed = optuna.trial.FixedTrial(config)
+        facts: dict[str, Any] = {}
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                self._space.suggest(fixed)
+            facts = {"params": fixed.params, "distributions": fixed.distributions}
+            make(state=OptunaState.FAIL, **facts)
+        except (ValueError, UserWarning):  # the method has changed a value on admission
+            facts = {}
+        if self._is_single and known.scores:
+            facts["intermediate_values"] = dict(known.scores)
+        if known.reason:
+            facts["user_attrs"] = {"infeasible": known.reason}
+        if known.outcome is None:
+            return make(state=OptunaState.RUNNING, **facts)
+        if known.outcome == "pruned" and self._is_single:
+            last = [known.scores[max(known.scores)]] if known.scores else None
+            return make(state=OptunaState.PRUNED, values=last, **facts)
+        if known.outcome == "failed" or known.values is None:
+            return make(state=OptunaState.FAIL, **facts)
+        return make(state=OptunaState.COMPLETE, values=known.values, **facts)
+
+    def _catch_up(
+        self, study: optuna.Study, known: Mapping[int, optuna.trial.FrozenTrial]
+    ) -> optuna.Study:
+        """Tell ends that the journal has and Optuna has not: the process died between the two."""
+        trials = study.get_trials(deepcopy=False)
+        for number, trial in known.items():
+            if trial.state.is_finished() and not trials[number].state.is_finished():
+                values = trial.values if trial.state is OptunaState.COMPLETE else None
+                study.tell(number, values, state=trial.state)
+        return study
 
     def ask(self) -> tuple[int, dict[str, Any]] | None:
         """Return a new configuration and its number, or None if the grid is used up."""
@@ -106,9 +260,10 @@ class Suggestions:
             return None
         seed = public_seed(self._spec.seed, len(trials), "search") % 2**32
         self._study.sampler = make_sampler(self._spec.search.sampler, seed)
-        trial = self._study.ask()
-        self._live[trial.number] = trial
-        return trial.number, self._space.suggest(trial)
+        with self._usable():
+            trial = self._study.ask()
+            self._live[trial.number] = trial
+            return trial.number, self._space.suggest(trial)
 
     def fail_orphans(self, kept: set[int]) -> None:
         """Tell trials that were asked for but never admitted, before the process died."""
@@ -120,10 +275,10 @@ class Suggestions:
         """Store an intermediate value; of a repeated step the first is kept."""
         if not self._is_single:
             return
-        if number not in self._live:
-            frozen = self._study.get_trials(deepcopy=False)[number]
-            self._live[number] = optuna.trial.Trial(self._study, frozen._trial_id)
-        with warnings.catch_warnings():
+        with self._usable(), warnings.catch_warnings():
+            if number not in self._live:
+                frozen = self._study.get_trials(deepcopy=False)[number]
+                self._live[number] = optuna.trial.Trial(self._study, frozen._trial_id)
             warnings.filterwarnings("ignore", message=".*is already reported.*")
             self._live[number].report(value, step)
 
@@ -141,9 +296,46 @@ class Suggestions:
             values: Its objectives, in the order of ``objectives``; None if it has no score.
         """
         self._live.pop(number, None)
-        if state == "pruned" and self._is_single:
-            self._study.tell(number, state=OptunaState.PRUNED, skip_if_finished=True)
-        elif state == "failed" or values is None:
-            self._study.tell(number, state=OptunaState.FAIL, skip_if_finished=True)
-        else:
-            self._study.tell(number, list(values), skip_if_finished=True)
+        with self._usable():
+            if state == "pruned" and self._is_single:
+                self._study.tell(number, state=OptunaState.PRUNED, skip_if_finished=True)
+            elif state == "failed" or values is None:
+                self._study.tell(number, state=OptunaState.FAIL, skip_if_finished=True)
+            else:
+                self._study.tell(number, list(values), skip_if_finished=True)
+
+
+def _problem_of(path: Path) -> str:
+    """Say what is wrong with a file of SQLite's as such; empty if nothing is, or it is not there.
+
+    Raises:
+        sqlite3.OperationalError: Another program holds it.
+    """
+    if not path.is_file():
+        return "is no file" if path.exists() else ""
+    damage = damage_of_sqlite(path)
+    return f"is damaged: {damage}" if damage else ""
+
+
+def _difference(study: optuna.Study, known: Mapping[int, optuna.trial.FrozenTrial]) -> str:
+    """Say where a study contradicts the journal; empty if it only lacks an end or nothing."""
+    trials = study.get_trials(deepcopy=False)
+    for number, wanted in known.items():
+        if number >= len(trials):
+            return f"does not know trial {number}"
+        found = trials[number]
+        is_behind = found.state is OptunaState.RUNNING and wanted.state.is_finished()
+        if wanted.params and found.params != wanted.params:
+            return f"has another configuration for trial {number}"
+        if found.state is not wanted.state and not is_behind:
+            return f"says that trial {number} is {found.state.name.lower()}"
+        is_scored = wanted.state is OptunaState.COMPLETE and not is_behind
+        if is_scored and found.values != wanted.values:
+            return f"has another score for trial {number}"
+    return ""
+
+
+def _brief(error: object) -> str:
+    """Return the last line of a text that is not of SQLAlchemy's pointers to its manual."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:200] if lines else type(error).__name__

@@ -27,9 +27,11 @@ from pathlib import Path
 
 from dpsweep import entries
 from dpsweep.cluster import TARGETS
-from dpsweep.delivery import deliver, log_best_model
-from dpsweep.errors import ModelError, ResourceError
-from dpsweep.modes import Ending, Launch, run_public, run_search
+from dpsweep.delivery import FLUSH_URGENT_S, deliver, log_best_model
+from dpsweep.ending import Conclusion, Ending, write_charges
+from dpsweep.errors import ModelError, RayLostError, ResourceError, StorageError
+from dpsweep.modes import Launch, run_public, run_search
+from dpsweep.own_code import check_own_code
 from dpsweep.preflight import Preflight, SelectionCharge, preflight
 from dpsweep.pretrain import with_pretrained
 from dpsweep.privacy.dataset_ledger import DatasetLedger
@@ -37,11 +39,14 @@ from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.privacy.ledger import study_spent
 from dpsweep.privacy.randomness import secret_numpy_generator
 from dpsweep.privacy.study_ledger import StudyLedger
+from dpsweep.private_directory import PATIENCE_S, private_directory, remove_left_behind
 from dpsweep.results import SweepResult
-from dpsweep.sealed import erase, private_ray_directory, run_selection
+from dpsweep.sealed import erase, run_selection
 from dpsweep.spec import SweepSpec
+from dpsweep.spec_problems import check_records
 from dpsweep.stage import give_up_claim
-from dpsweep.study import Observer, Study
+from dpsweep.study import Observer, Study, enforced_terms
+from dpsweep.termination import Termination
 from dpsweep.tracking import open_spool
 from dpsweep.trainables.data import SweepData, load_dataset
 from dpsweep.trainables.episodes import Episodes
@@ -70,31 +75,55 @@ def run_sweep(spec: SweepSpec, *, observer: Observer | None = None) -> SweepResu
             ``ResourceError``, ``StudyError``, ``ModelError``, ``InfeasibleBudgetError``,
             ``DatasetBudgetError``); nothing was started, unless pre-training or features had begun.
         SweepError: Otherwise, the study had to stop; running it again continues it.
-        KeyboardInterrupt: In pre-training, or while features were computed.
+        KeyboardInterrupt: In pre-training, or while features were computed; else Ctrl-C ends the
+            study as interrupted. ``dpsweep run`` treats SIGTERM alike; this function installs no
+            handler for it (a program of its own may do ``signal.raise_signal(SIGINT)`` in one).
     """
     return run_checked(preflight(spec), observer=observer)
 
 
-def run_checked(checked: Preflight, *, observer: Observer | None = None) -> SweepResult:
-    """Do what ``run_sweep`` does, for a spec that has passed ``preflight``."""
+def run_checked(
+    checked: Preflight,
+    *,
+    observer: Observer | None = None,
+    termination: Termination | None = None,
+) -> SweepResult:
+    """Do what ``run_sweep`` does, for a spec that has passed ``preflight``.
+
+    Args:
+        checked: The checked spec.
+        observer: Who watches.
+        termination: Of a process that treats SIGTERM as Ctrl-C, which must then end in time.
+    """
     observer = observer or Observer()
     spec = checked.spec
+    remove_left_behind(PATIENCE_S)
     TARGETS[spec.cluster.target].refuse_early(spec.cluster, spec.resources)
     checked.check_some_plan()
     renyi_filter, selection = checked.choose_filter(), checked.choose_selection()
     checked.check_dataset_budget(selection)
     num_draws = selection.selection.draw(secret_numpy_generator()) if selection else 0
+    observer.on_stage(f"reading the data: {spec.data.dataset}")
     data = load_dataset(spec.data, Episodes.of(spec))
+    check_records(spec, checked.methods, data, checked.space.values())
     study = Study(spec)
     with contextlib.ExitStack() as stack:
         stack.callback(study.close)
-        study.check_data(data.content_hash)
-        ledger = stack.enter_context(contextlib.closing(StudyLedger(study.files.ledger)))
+        news = study.check_data(data.content_hash, old_hash=data.old_hash)
+        if news and spec.data.dataset == "image_folder":  # of others, names cannot change
+            names = ", ".join(data.info.class_names)
+            observer.on_message(f"study {spec.name!r}: {news}; they are recorded now: {names}")
+        study.check_remnants()
+        terms, in_journal = enforced_terms(spec), study.view.trials
+        ledger = StudyLedger(study.files.ledger, terms=terms, in_journal=in_journal)
+        stack.callback(ledger.close)
         if ledger.downgraded and not study.view.downgraded:
             give_up_claim(study, ledger, ledger.downgraded)
         study_spent(study.files.ledger, study.view.charged())  # refuses a study that lost a ledger
-        _note_new_dataset_ledger(spec, observer)
+        if not ledger.is_on_dataset:
+            _note_new_dataset_ledger(spec, observer)
         renyi_filter, selection = _commit(checked, ledger, renyi_filter, selection)
+        ledger.settle_lost(study.view.ended())
         _note_record_count(spec, data, observer)
         if _is_complete(checked, study):
             observer.on_message(f"study {spec.name!r} has finished already; nothing to run")
@@ -103,40 +132,66 @@ def run_checked(checked: Preflight, *, observer: Observer | None = None) -> Swee
                 log_best_model(checked, study, spool, data, observer)
                 deliver(spool, observer)
             return SweepResult(study.files)
-        private = stack.enter_context(private_ray_directory(study)) if selection else None
+        cluster = stack.enter_context(contextlib.ExitStack())
+        private = cluster.enter_context(private_directory()) if selection else None
         target = TARGETS[spec.cluster.target](
             spec.cluster, spec.resources, study.files.path, private_path=private
         )
-        stack.enter_context(target)
+        is_local = spec.cluster.target == "local"
+        observer.on_stage("starting Ray on this machine" if is_local else "joining the Ray cluster")
+        cluster.enter_context(target)
+        check_own_code(checked, target)
         study.write("study_started", **entries.study_started(spec, study.files))
+        write_charges(study)
         spool = stack.enter_context(open_spool(study.files, spec.tracking, observer.on_message))
         launch = Launch(
             checked, study, ledger, renyi_filter, selection, num_draws, data, observer, target
         )
-        ending = Ending("failed")
+        conclusion = Conclusion(study, observer)
+
+        def leave() -> None:
+            study.hold_others()
+            conclusion.write(Ending("interrupted"), is_urgent=True)
+            spool.flush(timeout_s=FLUSH_URGENT_S)
+
+        if termination is not None:
+            stack.enter_context(termination.forcing(leave))
+            target.watch(termination.lose_ray)
+        ending, first = Ending("failed"), None
+        observer.on_stage("running trials; Ctrl-C is safe, the same command continues")
         try:
             pretrained = with_pretrained(spec, study, data, observer)
             launch = dataclasses.replace(launch, data=pretrained)
             ending = MODES[spec.privacy.accounting](launch)
             if ending.state == "finished":
+                cluster.close()  # a selection's traces go first: what follows may take minutes
+                erase(study)
+                observer.on_stage("logging the best model")
                 log_best_model(checked, study, spool, data, observer)
-        except KeyboardInterrupt:  # in pre-training or while features are computed; then Tune does
-            ending = Ending("interrupted")
-            observer.on_message("interrupted; the same command continues the study")
-            raise
-        except (ResourceError, ModelError) as error:
-            # These tell nothing of records; of a selection they may tell which trials there were.
-            ending = Ending("failed", "" if selection is not None else error.message)
+        except BaseException as error:
+            ending, first = _ending_of(error, selection), error
+            if isinstance(error, KeyboardInterrupt):  # in pre-training, or features are computed
+                observer.on_message("interrupted; the same command continues the study")
             raise
         finally:
-            entry = entries.study_ended(study.files, ending.state, ending.reason)
-            study.write("study_ended", **entry)
-            if selection is not None and ending.state == "finished":
-                erase(study)  # whatever became of the winner's model
+            conclusion.write(ending, first)
+            cluster.close()
             deliver(spool, observer)
         if ending.state == "finished" and ending.reason:
             observer.on_message(f"study {spec.name!r} has finished: {ending.reason}")
     return SweepResult(study.files)
+
+
+def _ending_of(error: BaseException, selection: SelectionCharge | None) -> Ending:
+    """Return how a launch has ended that an error ends."""
+    if isinstance(error, KeyboardInterrupt):
+        return Ending("interrupted")
+    if isinstance(error, RayLostError):
+        return Ending("interrupted", error.message)
+    # These tell nothing of records; of a selection they may tell which trials there were.
+    if selection is None and isinstance(error, (ResourceError, ModelError, StorageError)):
+        return Ending("failed", error.message)
+    return Ending("failed")
 
 
 def _note_new_dataset_ledger(spec: SweepSpec, observer: Observer) -> None:
@@ -180,7 +235,10 @@ def _commit(
             delta=privacy.delta,
             cap_epsilon=privacy.dataset_epsilon,
             cap_delta=privacy.dataset_delta,
+            trials=ledger.known,
+            is_charged=ledger.is_on_dataset,
         )
+        ledger.note_dataset()
     return renyi_filter, selection
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 
@@ -34,19 +34,28 @@ class TrialReport:
     Attributes:
         trial: Trial number within the study, from 0.
         step: Plan position (privacy events executed by the current model).
-        metrics: Metric name to value, names as in ``dpsweep.tracking.schema``.
+        metrics: Metric name to value, names as in ``dpsweep.tracking.schema``: of the model at
+            ``step``.
         epsilon: Epsilon of everything ever charged to this trial, crashed segments included,
             at the study's delta; never decreases. Infinite for a trial that is not private.
         rung: Number of the scheduler's rungs that the trial has reached (0: none, or no rungs); a
             report is made exactly where another one is reached.
+        skipped: Number of these rungs that the first training step passed: the trial is judged at
+            none of them.
         next_epsilon: Epsilon that the next report will show, or None when this is the last.
         done: True when the trial has run its plan or reached its cap.
         reason: Why it is done (empty otherwise).
-        wall_s: Seconds of training and evaluation in this incarnation of the trial.
+        wall_s: Seconds of training and evaluation in this incarnation of the trial; 0 where run
+            times may not leave the actor.
         charged: Number of events ever charged to the trial; at least ``step``.
         value: Best value of the study's metric so far, or None before the first one.
         best_step: Step of the checkpoint that has it.
+        delivered: Metrics of the model that the trial delivers if this is its last report: of the
+            checkpoint at ``best_step``, or of the model at ``step`` where nothing ranks them. Once
+            the trial is done, its test scores are among them.
+        unscored: Which scores could not be computed, and why (empty otherwise).
         failure: What went wrong, for a trial that ends by an error (empty otherwise).
+        note: What this process of the trial found damaged, and what it uses instead (or empty).
     """
 
     trial: int
@@ -61,7 +70,11 @@ class TrialReport:
     charged: int = 0
     value: float | None = None
     best_step: int = 0
+    delivered: Mapping[str, float] = field(default_factory=dict)
     failure: str = ""
+    note: str = ""
+    skipped: int = 0
+    unscored: str = ""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class TestAdaMixFixedClip(MethodConformance):
 
 class TestPpgd(MethodConformance):
     method = AdaMix
-    given: ClassVar[Mapping[str, Any]] = {**PRIVATE, "adamix.variant": "ppgd"}
+    given: ClassVar[Mapping[str, Any]] = {**PRIVATE, "adamix.variant": "public_pull"}
 
 
 class TestFullyPrivate(MethodConformance):

@@ -23,7 +23,7 @@ from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.ledger import study_spent, trial_spent
-from dpsweep.privacy.study_ledger import read_study_account
+from dpsweep.privacy.study_state import read_study_account
 from dpsweep.results import load_sweep
 from dpsweep.spec import SweepSpec
 from dpsweep.study import Observer
@@ -442,3 +442,28 @@ def test_every_epsilon_in_the_tracking_store_stands_with_its_terms(composed):
     for term, pattern in TERMS.items():
         assert re.search(pattern, card, re.IGNORECASE), (term, card)
     assert math.isfinite(float(re.search(r"epsilon <= ([\d.]+)", card)[1]))
+
+
+def test_the_best_configuration_runs_again_from_its_own_spec(composed, tmp_path, monkeypatch):
+    """`best --as-spec > best.yaml; validate best.yaml; run best.yaml`, as people type it."""
+    root, result, _ = composed
+    best = result.best()
+    monkeypatch.chdir(tmp_path)
+    text = cli_here("best", "composed", "--root", root / "studies", "--as-spec").stdout
+    (tmp_path / "best.yaml").write_text(text)
+    assert cli_here("validate", "best.yaml").returncode == 0
+    done = cli_here("run", "best.yaml", "--set", f"storage.path={tmp_path}/studies", "-f", "json")
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)
+    assert (row["state"], row["accounting"]) == ("finished", "composed")
+    again = load_sweep("composed-best", root=tmp_path / "studies")
+    told = {key: value for key, value in again.trials[0].config.items()}
+    assert told == dict(best.config)
+    first = result.files.task(best.trial_id)
+    assert again.files.task(0).plan == first.plan
+    assert again.study_statement().epsilon == again.spec.privacy.trial_epsilon
+    stages = [line.partition(" s  ")[2] for line in done.stderr.splitlines()]
+    told = [stage for stage in stages if stage]
+    assert [stage.split(":")[0].split(";")[0] for stage in told][:4] == [
+        "spec ok", "reading the data", "starting Ray on this machine", "running trials",
+    ]  # fmt: skip

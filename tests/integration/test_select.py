@@ -1,15 +1,30 @@
 """Whole studies that release the best of a random number of trials, and nothing of the others."""
 
+import contextlib
 import json
+import os
+import random
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 import pytest
 import yaml
-from whole_studies import DELTA, cli, cli_here, make_spec, mlflow_rows, run_and_kill
+from other_user import PLACES, files_of_others, tellers
+from whole_studies import (
+    DELTA,
+    cli,
+    cli_here,
+    kill_driver,
+    make_spec,
+    mlflow_rows,
+    run_and_kill,
+    start,
+)  # fmt: skip
 
 from dpsweep.durable import read_log
 from dpsweep.privacy.ledger import trial_spent
@@ -89,8 +104,6 @@ def test_a_selection_leaves_nothing_of_its_losers(tmp_path):
     assert result.state == "finished"
     assert [t.trial_id for t in result.trials] == [0]
     winner = result.best()
-    ray = Path((aside / "ray-directory").read_text())
-    assert not ray.exists()
 
     ended = [r for r in read_log(aside / "journal.jsonl") if r["event"] == "trial_ended"]
     started = {
@@ -180,3 +193,175 @@ def test_a_selection_whose_trials_were_removed_loses_its_claim(killed_selection)
     result = load_sweep("apart", root=copy)
     assert result.claims.accounting == "unaccounted"
     assert result.study_statement() is None
+
+
+def numbers_of(sealed):
+    """Return what must not be told of the trials of a sealed study, by trial."""
+    secrets = {}
+    for record in read_log(sealed / "journal.jsonl"):
+        if record["event"] in ("trial_started", "trial_report", "trial_ended"):
+            told = [record.get(key) or {} for key in ("hparams", "metrics", "delivered")]
+            values = [value for part in told for value in part.values()]
+            long = {v for v in values if isinstance(v, float) and len(repr(v)) > 12}
+            secrets.setdefault(record["trial"], set()).update(long)
+    return secrets
+
+
+def names_of(sealed):
+    """Return Tune's own names of the trials of a sealed study."""
+    states = [path.read_text() for path in sealed.glob("ray/tune/experiment_state-*.json")]
+    return {name for text in states for name in re.findall(r"trial_id\W+([0-9a-f]{8})\b", text)}
+
+
+def directory_of(process):
+    """Return the private directory of a running study."""
+    for path in Path("/tmp").glob("dpsweep-*"):
+        with contextlib.suppress(OSError, ValueError):
+            if int((path / "lock").read_text()) == process.pid:
+                return path
+    return None
+
+
+def wait_for_ends(sealed, count, process):
+    """Wait until some trials of a sealed study have ended."""
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline:
+        assert process.poll() is None, process.stderr.read()
+        events = [r["event"] for r in read_log(sealed / "journal.jsonl")]
+        if events.count("trial_ended") >= count:
+            return
+        time.sleep(0.1)
+    pytest.fail(f"fewer than {count} trials have ended")
+
+
+@pytest.fixture
+def open_root():
+    """A folder in which everybody may look around, other than those of pytest."""
+    root = Path(tempfile.mkdtemp(prefix="select-test-"))
+    root.chmod(0o755)
+    before = os.umask(0o022)
+    yield root
+    os.umask(before)
+    shutil.rmtree(root, ignore_errors=True)
+
+
+ASK = """
+import sys
+from ray._raylet import GcsClient
+print(len(GcsClient(address=sys.argv[1]).internal_kv_keys(b"", None, timeout=20)))
+"""
+
+
+def test_nobody_else_can_read_a_selection_that_runs_or_was_killed(open_root, monkeypatch):
+    raw = select_spec(open_root, "shut")
+    raw["privacy"]["selection"] = {"mean": 50, "shape": 1}
+    raw["search"]["space"]["train.epochs"] = {"uniform": [20, 30]}
+    path, mark = open_root / "shut.yaml", open_root / "mark"
+    path.write_text(yaml.safe_dump(raw))
+    mark.touch()
+    sealed = open_root / "studies" / "shut" / "sealed"
+    with monkeypatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "disabled")  # of no avail
+        process = start(path)
+    try:
+        wait_for_ends(sealed, 2, process)
+        private = directory_of(process)
+        assert (private / "ray").stat().st_mode & 0o777 == 0o777  # Ray's doing
+        assert private.stat().st_mode & 0o777 == 0o700
+        (state,) = private.glob("ray/session_2*/artifacts/*/tune/driver_artifacts/experiment*")
+        numbers = set.union(*numbers_of(sealed).values())
+        assert tellers([state], numbers, names_of(sealed))  # those that are to be found
+        seen = files_of_others([*PLACES, open_root], newer=mark)
+        assert open_root / "studies" / "shut" / "journal.jsonl" in seen
+        assert not [file for file in seen if private in file.parents or sealed in file.parents]
+        released = numbers_of(sealed.parent)  # it may have ended meanwhile
+        assert set(released) <= {0}
+        numbers -= released.get(0, set())
+        assert tellers(seen, numbers, names_of(sealed)) == []
+        (port,) = private.glob("ray/session_2*/gcs_server_port_*")
+        for usual in ("disabled", "token"):
+            asked = subprocess.run(
+                [sys.executable, "-c", ASK, f"127.0.0.1:{port.read_text()}"],
+                env={**os.environ, "RAY_AUTH_MODE": usual, "RAY_AUTH_TOKEN": "0" * 64},
+                capture_output=True, text=True, timeout=120,
+            )  # fmt: skip
+            assert asked.returncode != 0, asked.stdout
+            assert "AuthenticationError" in asked.stderr
+    finally:
+        kill_driver(process, sealed / "ledger")
+    assert private.stat().st_mode & 0o777 == 0o700
+    assert tellers(files_of_others([*PLACES, open_root], newer=mark), numbers) == []
+    deadline = time.monotonic() + 120
+    while private.exists():  # Ray's own processes end within seconds of their driver
+        assert time.monotonic() < deadline
+        assert cli_here("status", "shut", "--root", open_root / "studies").returncode == 0
+        assert not (private / "ray").exists()
+        time.sleep(1)
+
+
+def offences(mark, study, places):
+    """Return what another user can see of the trials of a study that runs, or was killed."""
+    sealed = study / "sealed"
+    if not (sealed / "journal.jsonl").exists():
+        return [], 0
+    released = numbers_of(study)
+    assert set(released) <= {0}
+    numbers = set().union(*numbers_of(sealed).values()) - released.get(0, set())
+    seen = files_of_others(places, newer=mark)
+    assert study / "journal.jsonl" in seen
+    names = names_of(sealed)
+    hidden = [
+        file
+        for file in seen
+        if sealed in file.parents or re.match("/tmp/dpsweep-[^/]+/ray/", str(file))
+    ]
+    return [*hidden, *tellers(seen, numbers, names)], len(numbers)
+
+
+def num_events(study):
+    """Return how many events the sealed journal of a study has."""
+    return len(read_log(study / "sealed" / "journal.jsonl"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_nobody_else_can_read_it_whenever_it_is_killed(open_root):
+    """As another user, on the whole machine: ten kills at random moments, then the end."""
+    raw = select_spec(open_root, "shot-0")
+    raw["privacy"]["selection"] = {"mean": 60, "shape": 1}
+    raw["search"]["space"]["train.epochs"] = {"uniform": [20, 60]}
+    path, mark = open_root / "shot.yaml", open_root / "mark"
+    mark.touch()
+    moments, history = random.Random(os.urandom(8)), []
+    for kill in range(10):
+        path.write_text(yaml.safe_dump(raw))
+        study = open_root / "studies" / raw["name"]
+        process = start(path)
+        try:
+            while directory_of(process) is None and process.poll() is None:
+                time.sleep(0.1)
+            before = num_events(study)
+            while kill % 2 and num_events(study) == before and process.poll() is None:
+                time.sleep(0.1)  # every other one is killed among its trials
+            moment = moments.uniform(0, 8)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=moment)
+            found = offences(mark, study, PLACES)
+        finally:
+            process.kill()
+            process.communicate(timeout=60)
+        found_after = offences(mark, study, ["/", *PLACES])
+        history.append((round(moment, 1), found[1], found_after[1]))
+        assert found[0] == found_after[0] == [], history
+        if process.returncode == 0:  # it had finished: the next one is another study
+            raw["name"] = f"shot-{kill + 1}"
+    print("seconds, numbers that could be found before and after each kill:", history)
+    assert sum(count > 0 for _, _, count in history) >= 3, history
+    secrets = numbers_of(study / "sealed") if (study / "sealed").exists() else {}
+    done = cli("run", path, "--set", f"name={study.name}", timeout=1200)
+    assert done.returncode == 0, done.stderr
+    released = numbers_of(study)
+    assert set(released) == {0}
+    losers = set().union(*secrets.values()) - released[0]
+    assert tellers(files_of_others(["/", *PLACES], newer=mark), losers) == []
+    assert not (study / "sealed").exists()

@@ -99,7 +99,7 @@ def test_a_start_is_charged_once_and_covered_by_every_trial(tmp_path, ray_cluste
         assert own == task.plan
         assert trial.epsilon == epsilon_of(task.inherited + own, delta=DELTA) <= 2.5
         assert (len(own.part("private")) == 2) is (trial.config["select.by"] == "near_private")
-        assert trial.metrics["public/labels"] == 30
+        assert trial.curve[-1]["metrics"]["public/labels"] == 30
     everything = study_spent(files.ledger, result.view.charged())
     private = [run for run in everything.runs if run.part == "private"]
     assert sum(run.count for run in private) == len(charged) + 4

@@ -437,6 +437,18 @@ class PrivacyStatement:
             values["epsilon"] = "inf"
         return values
 
+    def terms(self) -> str:
+        """Return all that must stand beside the epsilon, short; what it covers comes apart.
+
+        >>> terms = ("add_or_remove_one", "poisson", "example", "single_run", "one run")
+        >>> PrivacyStatement(2.0, 1e-5, "rdp", *terms).terms()
+        'delta=1e-05, unit=example, add_or_remove_one, sampling=poisson, rdp, accounting=single_run'
+        """
+        return (
+            f"delta={self.delta:g}, unit={self.privacy_unit}, {self.neighboring_relation}, "
+            f"sampling={self.sampling}, {self.accountant}, accounting={self.accounting}"
+        )
+
     def one_line(self) -> str:
         """Return the statement as a sentence part; epsilon is rounded up in its last digit."""
         shown = shown_epsilon(self.epsilon)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 from dpsweep import _validate
 from dpsweep.durable import DurableLog, read_log
-from dpsweep.errors import BadInputError, LockedError
+from dpsweep.errors import BadInputError, LedgerError, LockedError, StorageError
 
 _WAIT_S = 30.0  # for another process that holds the file, which takes milliseconds
 _POLL_S = 0.05
@@ -55,6 +55,7 @@ class DatasetAccount:
         delta: Sum of their deltas.
         studies: Every study that was ever charged, in order.
         broken: Why the sum is no bound any more, or None.
+        trials: Trials of each study, by its ``study_id``, that were admitted to private records.
     """
 
     dataset: str | None = None
@@ -65,6 +66,7 @@ class DatasetAccount:
     delta: float = 0.0
     studies: tuple[StudyCharge, ...] = ()
     broken: str | None = None
+    trials: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
 
 def read_dataset_ledger(path: Path | str) -> DatasetAccount:
@@ -111,10 +113,15 @@ class DatasetLedger:
         private: every study must declare the same parts, for what one shows for free has no
         epsilon in another. Sums are exact in decimal notation.
 
+        A study that was charged pays once for the trials it admits: these are on record here too,
+        so a directory that was deleted in part, or replaced by an older copy, is refused where it
+        does not know all of them; and a study that was charged refuses a file that does not know
+        the study.
+
         Not covered: studies on the same records that do not name this file; records that are
         changed or reordered under the same name; a file that is deleted or replaced by an older
-        copy; and a study's directory that is replaced by an older copy, or copied to the same path
-        on another machine.
+        copy before another study; an older copy of a study's directory that knows all its trials;
+        and a copy at the same path on another machine.
 
     Args:
         path: JSON lines; made on first use.
@@ -136,6 +143,8 @@ class DatasetLedger:
         delta: float,
         cap_epsilon: float | None = None,
         cap_delta: float | None = None,
+        trials: Collection[int] = (),
+        is_charged: bool = False,
     ) -> None:
         """Charge a study to the dataset, before it runs; a study that is charged already is free.
 
@@ -152,8 +161,12 @@ class DatasetLedger:
             delta: Of that epsilon.
             cap_epsilon: Needed on first use of the file; later the same or None.
             cap_delta: Needed on first use of the file; later the same or None.
+            trials: Trials that the study's own ledger knows.
+            is_charged: True if the study's own ledger says that it was charged here.
         Raises:
             DatasetBudgetError: The study does not fit, or the sum is no bound any more.
+            LedgerError: This file was charged and knows nothing of it, or knows trials of the study
+                that the study does not: one of the two was deleted or is an older copy.
             BadInputError: The file is about another dataset or other parts of it, has other caps
                 or none, cannot be written, or has charged this study another amount or from
                 another directory.
@@ -164,6 +177,7 @@ class DatasetLedger:
             _refuse_other_records(self.path, account, dataset, parts)
             caps = _caps(self.path, account, dataset, cap_epsilon, cap_delta)
             known = next((s for s in account.studies if s.study_id == study_id), None)
+            self._refuse_lost_history(account, study_id, name, trials, is_charged=is_charged)
             if known is not None and account.broken is None:
                 if (known.epsilon, known.delta) != (epsilon, delta):
                     raise BadInputError(
@@ -198,6 +212,50 @@ class DatasetLedger:
                 }
             )
 
+    def _refuse_lost_history(
+        self,
+        account: DatasetAccount,
+        study_id: str,
+        name: str,
+        trials: Collection[int],
+        *,
+        is_charged: bool,
+    ) -> None:
+        if is_charged and all(study.study_id != study_id for study in account.studies):
+            raise LedgerError(
+                f"study {name!r} was charged to {self.path}, which does not know it",
+                because="the file was deleted, or replaced by an older copy; what the dataset has "
+                "cost is unknown",
+                fix="restore it; a new file would forget what studies have cost",
+            )
+        lost = sorted(account.trials.get(study_id, frozenset()) - set(trials))
+        if lost:
+            raise LedgerError(
+                f"{self.path} knows trials of study {name!r} that its own ledger does not: "
+                f"{', '.join(map(str, lost))}",
+                because="the study was deleted in part, or replaced by an older copy; run again, "
+                "it would spend its budget a second time",
+                fix="restore it, or start a new study under another name",
+            )
+
+    def note_trial(self, study_id: str, trial: int) -> None:
+        """Put on record that a trial of a charged study is admitted to private records; once.
+
+        Raises:
+            LedgerError: The study was not charged here, or the file is damaged.
+            LockedError: Another process has held the file for half a minute.
+        """
+        with self._open() as log:
+            account = _account_of(log.records)
+            if all(study.study_id != study_id for study in account.studies):
+                raise LedgerError(
+                    f"{self.path} does not know the study whose trial {trial} is to start",
+                    because="it was deleted or replaced while the study ran",
+                    fix="restore it; without it nothing bounds what the dataset costs",
+                )
+            if trial not in account.trials.get(study_id, frozenset()):
+                log.append({"kind": "trial", "study_id": study_id, "trial": trial})
+
     def break_claim(self, study_id: str, reason: str) -> None:
         """Write that a study lost its claim: from now on ``reserve`` refuses every study.
 
@@ -216,10 +274,10 @@ class DatasetLedger:
                 if time.monotonic() >= deadline:
                     raise
                 time.sleep(_POLL_S)
-            except OSError as error:
+            except StorageError as error:
                 raise BadInputError(
                     f"cannot write the dataset ledger {self.path}",
-                    because=error.strerror,
+                    because=error.message,
                     fix="set privacy.dataset_ledger to a file that can be written",
                 ) from error
 
@@ -227,6 +285,7 @@ class DatasetLedger:
 def _account_of(records: Iterable[Mapping[str, Any]]) -> DatasetAccount:
     facts: dict[str, Any] = {}
     studies: list[StudyCharge] = []
+    trials: dict[str, set[int]] = {}
     for record in records:
         if record["kind"] == "dataset":
             said = ("dataset", "parts", "cap_epsilon", "cap_delta")
@@ -234,6 +293,8 @@ def _account_of(records: Iterable[Mapping[str, Any]]) -> DatasetAccount:
         elif record["kind"] == "study":
             keys = ("study_id", "name", "directory", "accounting", "epsilon", "delta")
             studies.append(StudyCharge(**{key: record[key] for key in keys}))
+        elif record["kind"] == "trial":
+            trials.setdefault(record["study_id"], set()).add(record["trial"])
         elif record["kind"] == "broken" and "broken" not in facts:
             names = {study.study_id: study.name for study in studies}
             name = names.get(record["study_id"], record["study_id"])
@@ -242,6 +303,7 @@ def _account_of(records: Iterable[Mapping[str, Any]]) -> DatasetAccount:
         epsilon=float(_sum(study.epsilon for study in studies)),
         delta=float(_sum(study.delta for study in studies)),
         studies=tuple(studies),
+        trials={study_id: frozenset(numbers) for study_id, numbers in trials.items()},
         **facts,
     )
 

@@ -33,6 +33,22 @@ def trial_file(directory: Path, trial: int) -> Path:
     return directory / f"trial-{trial:04d}.jsonl"
 
 
+def make_trial_file(directory: Path, trial: int, study_id: str) -> None:
+    """Make the ledger file of a trial durably, unless it is there: before the trial is admitted.
+
+    So a file that is missing later was deleted. It says whose it is, and nothing is charged yet.
+    """
+    path = trial_file(directory, trial)
+    if not path.exists():
+        with DurableLog(path) as log:
+            log.append({"kind": "admit", "study_id": study_id})
+
+
+def is_used(path: Path) -> bool:
+    """Say whether a process has ever executed the trial of a ledger file; missing ones were not."""
+    return any(record["kind"] != "admit" for record in read_log(path))
+
+
 def charged_events(records: list[dict[str, Any]]) -> Plan:
     """Return everything a trial's records ever charged, in order, repeats included."""
     return _events(records, "charge")
@@ -346,7 +362,7 @@ def study_spent(directory: Path, at_least: Mapping[int, int]) -> Plan:
         LedgerError: A file is damaged or lost, or belongs to a trial nobody knows.
     """
     files = trials_on_disk(directory)
-    strays = set(files) - set(at_least)
+    strays = {n for n in set(files) - set(at_least) if any(map(is_used, files[n]))}
     if strays:
         raise LedgerError(
             f"{directory} holds ledgers of trials that the journal does not know: "

@@ -1,4 +1,7 @@
-"""The study's side of the ledger: what trials hold of its budget, and what its claim rests on."""
+"""The study's side of the ledger: what trials hold of its budget, and what its claim rests on.
+
+``study_state`` is what its records say, ``history`` what they must agree with.
+"""
 
 from __future__ import annotations
 
@@ -6,75 +9,29 @@ import hashlib
 import json
 import math
 import secrets
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpsweep.durable import DurableLog, is_locked, read_log
+from dpsweep.durable import DurableLog, is_locked
 from dpsweep.errors import LedgerError
 from dpsweep.privacy.events import CHARGED_PARTS, Plan
 from dpsweep.privacy.filter import RESERVATION_SLACK, Cost, FilterAccount, RenyiFilter
-from dpsweep.privacy.ledger import STUDY_FILE, trial_file, trial_spent, trials_on_disk
+from dpsweep.privacy.history import (
+    check_journal,
+    check_strays,
+    check_terms,
+    check_trials,
+    unstarted,
+)
+from dpsweep.privacy.ledger import STUDY_FILE, make_trial_file, trial_file, trial_spent
 from dpsweep.privacy.selection import Selection
+from dpsweep.privacy.study_state import UNSTARTED, StudyState
 
 Array = NDArray[np.float64]
-
-
-@dataclass
-class _State:
-    """What the records of a study ledger say."""
-
-    study_id: str | None = None
-    account: FilterAccount | None = None
-    reserved: dict[int, Mapping[str, Any]] = field(default_factory=dict)
-    running: set[int] = field(default_factory=set)
-    kept: dict[int, str] = field(default_factory=dict)
-    num_trials: int | None = None
-    selection: Mapping[str, Any] | None = None
-    has_begun: bool = False
-    downgraded: str | None = None
-
-    def fold(self, record: Mapping[str, Any]) -> None:
-        """Bring the state up to date with one more record."""
-        kind = record["kind"]
-        if kind == "study":
-            self.study_id = record["study_id"]
-        elif kind == "filter":
-            self.account = FilterAccount(RenyiFilter.from_json(record))
-        elif kind == "reserve":
-            self._fold_reserve(record)
-        elif kind == "settle":
-            self._fold_settle(record)
-        elif kind == "num_trials":
-            self.num_trials = record["num_trials"]
-        elif kind == "selection":
-            self.selection = record
-        elif kind == "begin_selection":
-            self.has_begun = True
-        elif kind == "downgrade":
-            self.downgraded = self.downgraded or record["reason"]
-
-    def _fold_reserve(self, record: Mapping[str, Any]) -> None:
-        trial = record["trial"]
-        self.reserved[trial] = record
-        self.running.add(trial)
-        self.kept.pop(trial, None)
-        if self.account is not None and not self.account.reserve(trial, record["cost"]):
-            raise LedgerError(f"the reservation of trial {trial} on record does not fit")
-
-    def _fold_settle(self, record: Mapping[str, Any]) -> None:
-        trial = record["trial"]
-        self.running.discard(trial)
-        self.kept.pop(trial, None)
-        if self.account is not None:
-            if record["cost"] is None:  # its process may live: it holds what it held
-                self.kept[trial] = record["state"]
-            else:
-                self.account.settle(trial, _cost_of(record["cost"]))
 
 
 class StudyLedger:
@@ -86,29 +43,46 @@ class StudyLedger:
         with its whole reservation, and a settled one with what its own ledger file says it charged.
         With a filter, the sum of both never passes the budget in either part of the records, for
         any number of trials at once; with ``TrialLedger`` refusing a charge over the reservation,
-        this is the condition of the Renyi filter (``RenyiFilter``, with its sources).
+        this is the condition of the Renyi filter (``RenyiFilter``, with its sources). A trial that
+        has ended is never admitted again, and files that were deleted give nothing back: what this
+        ledger, the trials' own and the journal say must agree (``history``), or nothing runs.
 
-        Not covered: a ledger file edited by hand, and a whole directory replaced by an older copy.
+        Not covered: a ledger file edited by hand, and files replaced by older copies of themselves
+        where no other file knows better (of a whole directory, none does).
 
     Args:
         directory: Where the ledger files of a study lie.
+        terms: What the study may claim rests on, by dotted key of its spec: written down with the
+            first record, and the same ever after. None leaves them out.
+        in_journal: Trials that the study's journal knows; None compares nothing.
     Raises:
-        LedgerError: Another process writes it, it is damaged, or it was lost while the ledgers of
-            its trials were not.
+        LedgerError: Another process writes it, it is damaged, it was launched on other terms, or
+            it, a trial's ledger or the journal was lost while the others were not.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        terms: Mapping[str, Any] | None = None,
+        in_journal: Collection[int] | None = None,
+    ) -> None:
         self.directory = directory
         self._log = DurableLog(directory / STUDY_FILE)
         try:
-            self._state = _State()
+            self._state = StudyState()
             for record in self._log.records:
                 self._state.fold(record)
+            check_strays(directory, self._state)
+            if in_journal is not None:
+                check_journal(directory, self._state, in_journal)
             if self._state.study_id is None:
-                self._refuse_lost_history()
-                self._append({"kind": "study", "study_id": secrets.token_hex(16)})
+                new = {"kind": "study", "study_id": secrets.token_hex(16)}
+                self._append(new if terms is None else {**new, "terms": dict(terms)})
+            elif terms is not None:
+                check_terms(directory, self._state, terms)
+            check_trials(directory, self._state)
             if self._state.account is not None:
-                self._refuse_lost_history()
                 self._settle_again()
         except BaseException:
             self._log.close()
@@ -116,16 +90,6 @@ class StudyLedger:
 
     def _append(self, record: Mapping[str, Any]) -> None:
         self._state.fold(self._log.append(record))
-
-    def _refuse_lost_history(self) -> None:
-        strays = set(trials_on_disk(self.directory)) - set(self._state.reserved)
-        if strays:
-            raise LedgerError(
-                f"{self._log.path} does not know trials whose ledgers lie beside it: "
-                f"{', '.join(map(str, sorted(strays)))}",
-                because="it was deleted, truncated or replaced by an older copy",
-                fix="restore it, or start a new study under another name",
-            )
 
     def _settle_again(self) -> None:
         """Read what settled trials charged once more: their files may know more by now."""
@@ -135,9 +99,24 @@ class StudyLedger:
             if trial in self._state.kept:
                 self._settle_kept(trial)
                 continue
-            actual = account.filter.cost(trial_spent(self.directory, trial))
+            spent = trial_spent(self.directory, trial)
+            actual = account.filter.cost(spent)
             if not all(actual[part] <= account.settled(trial)[part] for part in CHARGED_PARTS):
-                self._settle(trial, "charged after its end", actual)
+                is_paused = self._state.settled[trial]["state"] == "paused"
+                self._settle(trial, "paused" if is_paused else "charged after its end", spent)
+
+    def settle_lost(self, in_journal: Mapping[int, str | None]) -> None:
+        """Settle trials whose end a driver that was killed did not write here any more.
+
+        Args:
+            in_journal: Trials that the journal knows, with their state if they have ended.
+        """
+        for trial in sorted(unstarted(self.directory, self._state, in_journal)):
+            self.settle(trial, UNSTARTED)
+        for trial in sorted(self._state.running):
+            state = in_journal.get(trial)
+            if state is not None:
+                self.settle(trial, state, died=True)
 
     @property
     def study_id(self) -> str:
@@ -176,18 +155,25 @@ class StudyLedger:
         Returns:
             False if it does not fit into the budget; nothing was written then.
         Raises:
-            LedgerError: The trial holds a reservation for another plan.
+            LedgerError: The trial holds a reservation for another plan, or has ended.
         """
         state, account = self._state, self._state.account
-        known, digest = state.reserved.get(trial), _digest(plan)
+        if self.has_ended(trial):
+            raise LedgerError(
+                f"trial {trial} has {state.settled[trial]['state']} already; what is settled is "
+                "not reserved again",
+                because="it would spend the study's budget a second time",
+            )
+        known, digest = state.reserved.get(trial), plan_digest(plan)
         is_same = known is not None and known.get("plan_sha256") == digest
         if account is not None and known is not None and not is_same:
             raise LedgerError(f"trial {trial} was admitted with another plan; it cannot get more")
-        if is_same and (account is None or trial in state.running):
+        if is_same and trial in state.running:
             return True
-        record = {
+        record: dict[str, Any] = {
             "kind": "reserve",
             "trial": trial,
+            "has_file": True,
             "num_events": len(plan),
             "plan_sha256": digest,
             "epsilon": epsilon if math.isfinite(epsilon) else None,
@@ -197,8 +183,16 @@ class StudyLedger:
             if not self._fits(account, cost, trial):
                 return False
             record["cost"] = cost
+        make_trial_file(self.directory, trial, self.study_id)
         self._append(record)
         return True
+
+    def has_ended(self, trial: int) -> bool:
+        """Say whether a trial is settled for good: finished, pruned or failed."""
+        settled = self._state.settled.get(trial)
+        if trial in self._state.running or settled is None:
+            return False
+        return settled["state"] not in ("paused", UNSTARTED)
 
     def fits(self, plan: Plan) -> bool:
         """Say whether a new trial with this plan would be admitted now; always, without filter."""
@@ -225,27 +219,33 @@ class StudyLedger:
         Raises:
             LedgerError: The trial's ledger file is damaged, or was lost.
         """
-        account = self._state.account
-        if account is None:
-            self._append({"kind": "settle", "trial": trial, "state": state})
-            return
-        if died and is_locked(trial_file(self.directory, trial)):
+        path = trial_file(self.directory, trial)
+        if self._state.reserved.get(trial, {}).get("has_file") and not path.exists():
+            raise LedgerError(
+                f"{path} is missing: trial {trial} ends, and what it has charged is not known",
+                because="the file was deleted while the trial ran",
+                fix="restore it, or start a new study under another name",
+            )
+        if self._state.account is not None and died and is_locked(path):
             self._append({"kind": "settle", "trial": trial, "state": state, "cost": None})
             return
-        spent = trial_spent(self.directory, trial, at_least=at_least)
-        self._settle(trial, state, account.filter.cost(spent))
+        self._settle(trial, state, trial_spent(self.directory, trial, at_least=at_least))
 
-    def _settle(self, trial: int, state: str, actual: Cost) -> None:
+    def _settle(self, trial: int, state: str, spent: Plan) -> None:
+        settled = {"kind": "settle", "trial": trial, "state": state, "charged": len(spent)}
+        account = self._state.account
+        if account is None:
+            self._append(settled)
+            return
+        actual = account.filter.cost(spent)
         record = self._state.reserved.get(trial)
         reserved = dict.fromkeys(CHARGED_PARTS, 0.0) if record is None else record["cost"]
-        self._append(
-            {"kind": "settle", "trial": trial, "state": state, "cost": _cost_to_json(actual)}
-        )
+        self._append({**settled, "cost": _cost_to_json(actual)})
         if not all(
             actual[part] <= reserved[part] * (1 + RESERVATION_SLACK) for part in CHARGED_PARTS
         ):
             self.downgrade(f"trial {trial} charged more than its reservation of the study's budget")
-        elif self._state.account is not None and self._state.account.is_over:
+        elif account.is_over:
             self.downgrade(f"the study's budget was passed: trial {trial} {state}")
 
     def _settle_kept(self, trial: int) -> None:
@@ -269,6 +269,21 @@ class StudyLedger:
         """Renyi cost that can still be reserved, by part; None without filter."""
         account = self._state.account
         return None if account is None else account.remaining
+
+    @property
+    def known(self) -> set[int]:
+        """Trials that may have run; the winner of a selection is trial 0."""
+        return self._state.known
+
+    @property
+    def is_on_dataset(self) -> bool:
+        """True once the study was charged to its dataset ledger."""
+        return self._state.is_on_dataset
+
+    def note_dataset(self) -> None:
+        """Write that the study is charged to its dataset ledger: a file without it was lost."""
+        if not self._state.is_on_dataset:
+            self._append({"kind": "dataset_charge"})
 
     @property
     def has_begun_selection(self) -> bool:
@@ -338,48 +353,7 @@ class StudyLedger:
         self._log.close()
 
 
-@dataclass(frozen=True)
-class StudyAccount:
-    """What a study ledger says, for readers.
-
-    Attributes:
-        study_id: Random name of the study, or None: there is no ledger.
-        filter: Of a composed study, or None.
-        committed: Renyi cost reserved or charged by part; empty without filter.
-        selection: Of a study in the mode select, or None.
-        selection_epsilon: What its winner costs, or None.
-        downgraded: Why the study lost its claim, or None.
-    """
-
-    study_id: str | None = None
-    filter: RenyiFilter | None = None
-    committed: Mapping[str, float] = field(default_factory=dict)
-    selection: Selection | None = None
-    selection_epsilon: float | None = None
-    downgraded: str | None = None
-
-
-def read_study_account(directory: Path) -> StudyAccount:
-    """Return what the ledger of a study says now; needs no lock.
-
-    Raises:
-        LedgerError: It is damaged.
-    """
-    state = _State()
-    for record in read_log(directory / STUDY_FILE):
-        state.fold(record)
-    account, selection = state.account, state.selection
-    return StudyAccount(
-        study_id=state.study_id,
-        filter=None if account is None else account.filter,
-        committed={} if account is None else account.committed,
-        selection=None if selection is None else Selection(selection["mean"], selection["shape"]),
-        selection_epsilon=None if selection is None else selection["epsilon"],
-        downgraded=state.downgraded,
-    )
-
-
-def _digest(plan: Plan) -> str:
+def plan_digest(plan: Plan) -> str:
     """Return the SHA-256 of a plan; the plan itself is kept with the trial."""
     text = json.dumps(plan.merged().to_json(), separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
@@ -387,7 +361,3 @@ def _digest(plan: Plan) -> str:
 
 def _cost_to_json(cost: Cost) -> dict[str, float | None]:
     return {part: value if math.isfinite(value) else None for part, value in cost.items()}
-
-
-def _cost_of(raw: Mapping[str, float | None]) -> dict[str, float]:
-    return {part: math.inf if value is None else value for part, value in raw.items()}

@@ -66,7 +66,9 @@ class RungPolicy(ABC):
     A rung is an amount of epsilon, so trials of any noise, batch size or length are compared at
     equal privacy loss. Here a rung is only a number: a trial reports exactly where it reaches one,
     and ``TrialReport.rung`` says how many it has reached. A trial that passes two rungs at once (a
-    crash has made it spend more) is judged at the upper one alone.
+    crash has made it spend more) is judged at the upper one alone. One whose first step passes a
+    rung (``TrialReport.skipped``) is judged there neither itself nor by others: a model of one step
+    says nothing of its configuration.
 
     Scores that are not finite are the worst there are. A trial that has no score at a rung is not
     judged there. The last report of a trial is recorded, and stops nothing. Memory is bounded by
@@ -91,7 +93,12 @@ class RungPolicy(ABC):
         if report.rung <= self._reached.get(report.trial, 0):
             return self._verdicts.get((report.trial, report.step), NOT_JUDGED)
         self._reached[report.trial] = report.rung
-        verdict = self._verdict(report)
+        if report.rung <= report.skipped:
+            where = self._name(report.rung)
+            reason = f"not judged at {where}: the first step of the trial passes it"
+            verdict = Verdict(Decision.CONTINUE, report.rung, reason=reason)
+        else:
+            verdict = self._verdict(report)
         self._verdicts[report.trial, report.step] = verdict
         return verdict
 

@@ -221,10 +221,12 @@ def report_of(result: dict[str, Any]) -> TrialReport:
     """Return the report of a Tune result, whether Tune has flattened it or not."""
     if "report" in result:
         return TrialReport(**result["report"])
-    fields: dict[str, Any] = {"metrics": {}}
+    fields: dict[str, Any] = {"metrics": {}, "delivered": {}}
     for key, value in result.items():
-        if key.startswith("report/metrics/"):
-            fields["metrics"][key.removeprefix("report/metrics/")] = value
+        _, _, name = key.partition("/")
+        kind, _, metric = name.partition("/")
+        if key.startswith("report/") and kind in ("metrics", "delivered") and metric:
+            fields[kind][metric] = value
         elif key.startswith("report/"):
             fields[key.removeprefix("report/")] = value
     return TrialReport(**fields)

@@ -144,6 +144,19 @@ class MethodConformance:
         assert other.evaluate("validation") == expected
         other.run(middle, len(plan))
 
+    def test_an_earlier_state_scores_as_it_did_then(self) -> None:
+        """Test scores are of the best checkpoint, which a trial that has run on looks back at."""
+        instance, plan = self._prepared()
+        scores, states = [], []
+        for start, stop in ((0, 1), (1, len(plan) // 2), (len(plan) // 2, len(plan))):
+            instance.run(start, stop)
+            scores.append(instance.evaluate("test"))
+            states.append(copy.deepcopy(instance.state_dict()))
+        for number in (0, 2, 1, 2):
+            instance.load_state_dict(states[number])
+            assert instance.evaluate("test") == scores[number]
+        assert len({tuple(sorted(score.items())) for score in scores}) > 1
+
     def test_training_and_scoring_read_their_own_part_alone(self) -> None:
         """Positions read no validation or test record, and a score no private one: a record then
         pays for training or for scores, never for both.
@@ -304,6 +317,21 @@ class PolicyConformance:
         self._play(policy)
         report = TrialReport(99, 40, {self.metric: -1.0}, 4.0, rung=3, done=True)
         assert policy.on_report(report).decision is Decision.CONTINUE
+
+    def test_a_rung_that_a_first_step_passes_judges_nobody(self) -> None:
+        """Such a trial goes on, and others are not compared with it; at later rungs it is."""
+        policy, other = self.make(), self.make()
+        for trial in range(100, 130):
+            score = {self.metric: trial / 100}
+            first = TrialReport(trial, 1, score, 1.0, rung=1, skipped=1)
+            verdict = policy.on_report(first)
+            assert (verdict.decision, verdict.value) == (Decision.CONTINUE, None)
+            assert verdict.rung is None or "first step" in verdict.reason
+            assert policy.on_report(first) == verdict
+        assert self._play(policy) == self._play(other)
+        later = TrialReport(100, 20, {self.metric: 0.5}, 2.0, rung=2, skipped=1)
+        assert policy.on_report(later).decision is not None
+        assert policy.on_report(later) == other.on_report(later)
 
     def test_asking_for_a_paused_trial_changes_nothing(self) -> None:
         """The choice is one of those paused, however often and in whatever order one asks."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from dpsweep.errors import SweepError
+from dpsweep.tracking.model_label import ModelLabel
 from dpsweep.tracking.updates import Event
 
 
@@ -19,6 +20,10 @@ class TrackingRefusedError(SweepError):
     def __init__(self, refused: Sequence[str]) -> None:
         self.refused = tuple(refused)
         super().__init__("\n".join(refused))
+
+
+class StoreDamagedError(SweepError):
+    """The tracking store is a file of this machine, and it is damaged."""
 
 
 class Tracker(Protocol):
@@ -36,6 +41,10 @@ class Tracker(Protocol):
     def parent_run_id(self) -> str | None:
         """Run of the study, or None before ``study_started`` was handled."""
 
+    @property
+    def notes(self) -> Sequence[str]:
+        """What its user should know of how it was opened, a line each."""
+
     def handle(self, events: Sequence[Event]) -> None:
         """Bring the store up to date with ``events``; idempotent under replay.
 
@@ -47,7 +56,7 @@ class Tracker(Protocol):
     def run_id_of(self, trial: int) -> str | None:
         """Return the run of a trial, or None if it has none."""
 
-    def log_model(self, trial: int, model: Any, input_example: Any) -> str:
+    def log_model(self, trial: int, model: Any, input_example: Any, label: ModelLabel) -> str:
         """Store a trial's model once and return where it can be loaded from.
 
         Args:
@@ -55,7 +64,14 @@ class Tracker(Protocol):
             model: A ``torch.nn.Module`` on the CPU.
             input_example: Array or tensor, shape (batch, ...): only its shape and dtype are used,
                 so that no record is ever stored beside a model.
+            label: What the model must carry: tags, description, metadata, privacy card.
         """
+
+    def has_model(self, trial: int) -> bool:
+        """Say whether a trial's model is in the store."""
+
+    def label_model(self, trial: int, label: ModelLabel) -> None:
+        """Give a trial's logged model the label that holds now; nothing if it is not logged."""
 
     def close(self) -> None:
         """Release the store; safe to call twice."""

@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpsweep.tracking.card import CLAIMS
-from dpsweep.tracking.schema import BEST_OBJECTIVE, OBJECTIVE, STUDY_SPENT, TRAIN_SECONDS
+from dpsweep.tracking.schema import (
+    BEST_OBJECTIVE,
+    OBJECTIVE,
+    STUDY_SPENT,
+    TRAIN_SECONDS,
+    plain_score,
+)
 
 UNACCOUNTED, SELECT = "unaccounted", "select"
 MAX_REASON = 1000
@@ -100,6 +106,7 @@ def why_unreleased(name: str, tags: Mapping[str, str]) -> str | None:
     >>> why_unreleased("validation/accuracy", {"dp.validation": "noisy"}) is None
     True
     """
+    name = plain_score(name)
     validation, mode = tags.get("dp.validation"), tags.get("dp.accounting")
     is_score = name in _SCORES or name.startswith("validation/")
     if validation == "noisy" and is_score and name not in _NOISY:

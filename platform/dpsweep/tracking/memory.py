@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpsweep.tracking.base import TrackingRefusedError
+from dpsweep.tracking.model_label import ModelLabel
 from dpsweep.tracking.state import TrackingState
 from dpsweep.tracking.updates import Event, MetricPoint, read_events
 
@@ -32,9 +33,12 @@ class MemoryRun:
 class MemoryTracker:
     """A tracker that forgets everything with its process."""
 
+    notes: Sequence[str] = ()
+
     def __init__(self) -> None:
         self.runs: dict[int | None, MemoryRun] = {}
         self.models: dict[str, Any] = {}
+        self.labels: dict[str, ModelLabel] = {}
         self._state = TrackingState()
 
     @property
@@ -69,11 +73,20 @@ class MemoryTracker:
         """Return the run of a trial, or None if it has none."""
         return self.runs[trial].run_id if trial in self.runs else None
 
-    def log_model(self, trial: int, model: Any, input_example: Any) -> str:
+    def log_model(self, trial: int, model: Any, input_example: Any, label: ModelLabel) -> str:
         """Keep the model and return its address."""
         uri = f"memory:/{self.runs[trial].run_id}"
         self.models.setdefault(uri, model)
+        self.labels[uri] = label
         return uri
+
+    def has_model(self, trial: int) -> bool:
+        """Say whether a trial's model is kept."""
+        return trial in self.runs and f"memory:/{self.runs[trial].run_id}" in self.models
+
+    def label_model(self, trial: int, label: ModelLabel) -> None:
+        """Keep the label that holds now."""
+        self.labels[f"memory:/{self.runs[trial].run_id}"] = label
 
     def close(self) -> None:
         """Nothing to release."""

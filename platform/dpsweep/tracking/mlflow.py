@@ -1,4 +1,5 @@
-"""MLflowTracker: the only module that touches MLflow; one parent run per study, a child per trial.
+"""MLflowTracker: one parent run per study, a child per trial; only ``mlflow_models`` beside it
+touches MLflow.
 
 Stateless client calls only: no global active run, so a program may use MLflow beside a sweep.
 """
@@ -8,18 +9,28 @@ from __future__ import annotations
 import getpass
 import logging
 import os
-import tempfile
+import sqlite3
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsweep import __version__
+from dpsweep.durable import damage_of_sqlite, set_aside
 from dpsweep.errors import BadInputError
-from dpsweep.tracking.base import TrackingRefusedError
-from dpsweep.tracking.schema import EPSILON, OBJECTIVE
-from dpsweep.tracking.state import PRETRAIN_ROLE, PRETRAINING, TrackingState
-from dpsweep.tracking.updates import Event, MetricPoint, RunUpdate, name_of, read_events
+from dpsweep.tracking.base import StoreDamagedError, TrackingRefusedError
+from dpsweep.tracking.labels import downgraded_card
+from dpsweep.tracking.mlflow_models import rewrite_label, store_model
+from dpsweep.tracking.model_label import (
+    ModelLabel,
+    given_up,
+    metadata_given_up,
+)
+from dpsweep.tracking.schema import OBJECTIVE, is_of_model
+from dpsweep.tracking.state import PRETRAIN_ROLE, PRETRAINING, TrackingState, name_of
+from dpsweep.tracking.updates import Event, MetricPoint, RunUpdate, read_events
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -44,6 +55,11 @@ _ENVIRONMENT = {
 _EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 _SQLITE = "sqlite:///"
 _MODELS = "models:/"
+_SEQ = "dpsweep.seq"  # tells an older copy of a store from the store
+_DESCRIPTION = "mlflow.note.content"
+# What a logged model has of its run; the rest of its label is its own.
+_CAP = "dp.trial_epsilon"  # of an earlier version, beside a claim that it is not about
+_TAGS_OF_RUN = ("dp.private", "dp.records", "dp.validation", "dp.test", "dp.inherited_events")
 _PERMANENT = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST")
 
 
@@ -83,19 +99,58 @@ class MLflowTracker:
         _quiet()
         from mlflow import MlflowClient
 
-        self._path = state_path
-        self._client: MlflowClient = MlflowClient(tracking_uri=uri)
-        self._experiment_id = self._find_experiment(uri, experiment)
-        store = f"{uri}#{self._experiment_id}"
-        self._state = TrackingState.load(state_path)
+        self._uri, self._path, self.notes = uri, state_path, list[str]()
+        if TrackingState.is_damaged(state_path):
+            self._note(f"{state_path} is damaged")
+            if state_path.is_dir():
+                set_aside(state_path)
+        with self._explained():
+            self._client: MlflowClient = MlflowClient(tracking_uri=uri)
+            self._experiment_id = self._find_experiment(uri, experiment)
+            self._resume(f"{uri}#{self._experiment_id}")
+
+    def _resume(self, store: str) -> None:
+        """Find out how far the store is; what it lacks is delivered from the journal's start."""
+        self._state = TrackingState.load(self._path)
         if self._state.store != store:
             # Another store: its runs are found again by tag, or made anew from the whole journal.
             self._state = TrackingState(store=store)
         self._is_synced = False
-        if self._state.study_id:
-            self._sync(self._state)
-            if self._state.parent_run_id is None:
-                self._state = TrackingState(store=store)
+        if not self._state.study_id:
+            return
+        self._sync(self._state)
+        if self._state.parent_run_id is None:
+            self._begin_again("the store does not know this study any more", store)
+            return
+        tags = self._client.get_run(self._state.parent_run_id).data.tags
+        if int(tags.get(_SEQ, self._state.seq)) < self._state.seq:
+            self._begin_again("the store is an older copy of itself", store)
+
+    def _begin_again(self, why: str, store: str) -> None:
+        self._note(why)
+        self._state, self._is_synced = TrackingState(store=store), False
+
+    def _note(self, what: str) -> None:
+        self.notes.append(f"{what}; all events of the journal are delivered again, none twice")
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say of an error of the store whether its file is damaged."""
+        try:
+            yield
+        except Exception as error:  # whatever MLflow and SQLAlchemy raise
+            path, damage = _database_of(self._uri), ""
+            if path is not None and path.is_file():
+                with suppress(sqlite3.OperationalError):  # busy, and not damaged
+                    damage = damage_of_sqlite(path)
+            if not damage:
+                raise
+            raise StoreDamagedError(
+                f"tracking store {path} is damaged ({damage})",
+                fix="restore it, or move it away and run the same command again, which delivers "
+                "the whole journal to a new one; runs of other studies in it come back in the same "
+                "way",
+            ) from error
 
     @property
     def last_seq(self) -> int:
@@ -121,10 +176,13 @@ class MLflowTracker:
         if state.seq == self._state.seq:
             return
         try:
-            if state.study_id and not self._is_synced:
-                self._sync(state)
-            for update in reading.updates:
-                self._apply(update, state, refused)
+            with self._explained():
+                if state.study_id and not self._is_synced:
+                    self._sync(state)
+                for update in reading.updates:
+                    self._apply(update, state, refused)
+                if state.parent_run_id is not None:
+                    self._client.set_tag(state.parent_run_id, _SEQ, state.seq)
         except BaseException:
             # A request may have succeeded although its answer was lost: look before the next try.
             self._is_synced = False
@@ -140,8 +198,8 @@ class MLflowTracker:
         found = self._client.get_experiment_by_name(name)
         if found is None:
             location = None
-            if uri.startswith(_SQLITE):  # beside the database, not in the current directory
-                database = Path(uri[len(_SQLITE) :].partition("?")[0]).resolve()
+            database = _database_of(uri)
+            if database is not None:  # beside the database, not in the current directory
                 location = (database.parent / "mlartifacts" / name).as_uri()
             try:
                 return str(self._client.create_experiment(name, location, _EXPERIMENT_TAGS))
@@ -203,7 +261,8 @@ class MLflowTracker:
                 self._client.set_terminated(run_id, update.status, update.end_ms)
             uri = state.model_uris.get(update.trial) if update.trial is not None else None
             if "dp.downgraded" in update.tags and uri is not None:
-                self._label_model(uri.removeprefix(_MODELS), update.tags)
+                reason = update.tags["dp.downgraded"]
+                refused += self._give_up_claim(uri.removeprefix(_MODELS), reason)
         except MlflowException as error:
             if error.error_code not in _PERMANENT:
                 raise
@@ -239,7 +298,7 @@ class MLflowTracker:
 
         tags = _fitting(update.tags)
         if "privacy_card.md" in update.texts:
-            tags["mlflow.note.content"] = _fit(update.texts["privacy_card.md"])
+            tags[_DESCRIPTION] = _fit(update.texts["privacy_card.md"])
         params = {}
         for name, text in update.params.items():
             if len(text) > _MAX_PARAM:
@@ -290,8 +349,11 @@ class MLflowTracker:
             else:
                 refused.append(f"{of}: artifact {path} does not exist")
 
-    def log_model(self, trial: int, model: Any, input_example: Any) -> str:
+    def log_model(self, trial: int, model: Any, input_example: Any, label: ModelLabel) -> str:
         """Store a trial's model once, as a ``torch.export`` graph; return its URI.
+
+        Its label is in the store (tags and description of the logged model) and in the model's own
+        directory (metadata in ``MLmodel``, the privacy card), which goes wherever the model goes.
 
         The format holds a graph and tensors, no pickled code, so
         ``mlflow.pytorch.load_model(uri)`` needs neither this package nor trust in the file. The
@@ -319,55 +381,65 @@ class MLflowTracker:
                 params=dict(self._client.get_run(run_id).data.params),
             )
         if not ready:
-            self._save_model(entry, run_id, model, input_example)
+            store_model(self._client, entry, run_id, model, input_example, label)
             self._client.finalize_logged_model(entry.model_id, "READY")
         self._link_model(run_id, entry.model_id)
-        # The model's page shows its epsilon too, so the terms of that epsilon stand there as well.
-        self._label_model(entry.model_id, self._client.get_run(run_id).data.tags)
         self._state.model_uris[trial] = f"{_MODELS}{entry.model_id}"
         self._state.save(self._path)
+        self.label_model(trial, label)
         return self._state.model_uris[trial]
 
-    def _label_model(self, model_id: str, tags: Mapping[str, str]) -> None:
-        label = {name: text for name, text in tags.items() if name.startswith("dp.")}
-        self._client.set_logged_model_tags(model_id, _fitting(label))
+    def has_model(self, trial: int) -> bool:
+        """Say whether a trial's model is in the store."""
+        run_id = self._state.run_ids.get(trial)
+        if run_id is None:
+            return False
+        found = self._client.search_logged_models(
+            [self._experiment_id], filter_string=f"source_run_id = '{run_id}'"
+        )
+        return any(entry.status == "READY" for entry in found)
 
-    def _save_model(self, entry: Any, run_id: str, model: Any, input_example: Any) -> None:
-        import mlflow.pytorch
-        import numpy as np
-        import torch
-        from mlflow.models import Model, ModelSignature
-        from mlflow.types import Schema, TensorSpec
+    def label_model(self, trial: int, label: ModelLabel) -> None:
+        """Give a trial's logged model the label that holds now, in the store and in its files."""
+        uri, run_id = self._state.model_uris.get(trial), self._state.run_ids.get(trial)
+        if uri is None or run_id is None:
+            return
+        model_id = uri.removeprefix(_MODELS)
+        run_tags = self._client.get_run(run_id).data.tags
+        if "dp.downgraded" in run_tags and "dp.downgraded" not in label.tags:
+            self._give_up_claim(model_id, run_tags["dp.downgraded"])
+            return
+        own = {name: run_tags[name] for name in _TAGS_OF_RUN if name in run_tags}
+        if _CAP in self._client.get_logged_model(model_id).tags:
+            self._client.delete_logged_model_tag(model_id, _CAP)
+        self._tag_model(model_id, {**own, **label.tags}, label.description)
+        rewrite_label(self._client, self._uri, model_id, lambda _: dict(label.metadata), label.card)
 
-        shape = tuple(input_example.shape[1:])
-        # Two zero records: a batch of one would be frozen into the exported graph.
-        example = np.zeros((2, *shape), dtype=np.asarray(input_example[:1]).dtype)
-        inputs = Schema([TensorSpec(example.dtype, (-1, *shape))])
-        with torch.no_grad():
-            rank = model.eval()(torch.from_numpy(example)).ndim  # 3 for a language model
-        outputs = Schema([TensorSpec(np.dtype(np.float32), (-1,) * rank)])
-        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-            # What torch.export says of its own internals is nothing a user can act on.
-            warnings.simplefilter("ignore")
-            path = str(Path(folder) / "model")
-            mlflow.pytorch.save_model(
-                model,
-                path,
-                mlflow_model=Model(
-                    artifact_path=entry.artifact_location,
-                    model_uuid=entry.model_id,
-                    run_id=run_id,
-                    model_id=entry.model_id,
-                ),
-                signature=ModelSignature(inputs=inputs, outputs=outputs),
-                input_example=example,
-                serialization_format="pt2",
-                pip_requirements=_requirements(),
-            )
-            self._client.log_model_artifacts(entry.model_id, path)
+    def _give_up_claim(self, model_id: str, reason: str) -> list[str]:
+        """Take the claim off a logged model; return what could not be done."""
+        from mlflow.exceptions import MlflowException
+
+        tags, description = given_up(reason)
+        self._tag_model(model_id, tags, description)
+        change, card = partial(metadata_given_up, reason=reason), downgraded_card(None, reason)
+        try:
+            rewrite_label(self._client, self._uri, model_id, change, card)
+        except (MlflowException, OSError) as error:  # the next launch tries again
+            return [
+                f"model {model_id}: its file MLmodel still has the claim, not its tags: {error}"
+            ]
+        return []
+
+    def _tag_model(self, model_id: str, tags: Mapping[str, str], description: str) -> None:
+        tags = {**tags, _DESCRIPTION: _fit(description)}
+        self._client.set_logged_model_tags(model_id, _fitting(tags))
 
     def _link_model(self, run_id: str, model_id: str) -> None:
-        """Show the model at its run, with the scores of the step it was kept from."""
+        """Show the model at its run and the study's, with the scores of its own step.
+
+        Not with the run's epsilon, which is that of a trial alone: a number without words would be
+        read as the claim. The label has both.
+        """
         from mlflow.entities import LoggedModelOutput, Metric
 
         run = self._client.get_run(run_id)
@@ -377,16 +449,25 @@ class MLflowTracker:
         step = histories[OBJECTIVE][-1].step if OBJECTIVE in histories else None
         metrics = []
         for name, points in histories.items():
-            # Scores belong to one step's model; what was spent counts in full for any of them.
-            own = [p for p in points if step is None or name == EPSILON or p.step == step]
-            if own:
+            own = [p for p in points if step is None or p.step == step]
+            if own and (is_of_model(name) or name == OBJECTIVE):
                 point = max(own, key=lambda p: (p.step, p.timestamp))
                 metrics.append(
                     Metric(name, point.value, point.timestamp, point.step, model_id=model_id)
                 )
         self._client.log_batch(run_id, metrics=metrics)
-        if model_id not in [output.model_id for output in run.outputs.model_outputs]:
-            self._client.log_outputs(run_id, [LoggedModelOutput(model_id, step=step or 0)])
+        parent = self._state.parent_run_id
+        for linked in [run, *([self._client.get_run(parent)] if parent else [])]:
+            if model_id not in [output.model_id for output in linked.outputs.model_outputs]:
+                output = LoggedModelOutput(model_id, step=step or 0)
+                self._client.log_outputs(linked.info.run_id, [output])
+
+
+def _database_of(uri: str) -> Path | None:
+    """Return the file of a SQLite store, or None for another one."""
+    if not uri.startswith(_SQLITE):
+        return None
+    return Path(uri[len(_SQLITE) :].partition("?")[0]).resolve()
 
 
 def _user() -> str:
@@ -413,10 +494,3 @@ def _fit(card: str) -> str:
         return card
     pointer = "\n\n(continued in the artifact privacy_card.md)"
     return card[: _MAX_TAG - len(pointer)].rpartition("\n")[0] + pointer
-
-
-def _requirements() -> list[str]:
-    """Return what loading an exported graph needs, pinned, without MLflow's slow inference."""
-    from importlib.metadata import version
-
-    return [f"{name}=={version(name)}" for name in ("mlflow", "torch", "numpy")]

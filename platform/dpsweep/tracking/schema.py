@@ -47,6 +47,12 @@ def _items(kind: Kind, rows: Iterable[tuple[str, str, Visibility, str]]) -> tupl
     return tuple(Item(name, kind, unit, visibility, doc) for name, unit, visibility, doc in rows)
 
 
+# A score by its plain name is that of the model that a trial delivers, written once, at its end:
+# MLflow's tables show the last point of a metric. Those of other models have a prefix.
+CURVE = "curve/"
+BEST = "best/"
+_OF_MODEL = ("validation/", "test/", "public/")
+
 EPSILON = "dp/epsilon"
 OBJECTIVE = "search/objective"
 BEST_OBJECTIVE = "best/value"
@@ -56,16 +62,34 @@ STUDY_SPENT = "dp/study_spent_epsilon"
 METRICS = _items(
     "metric",
     [
-        ("validation/accuracy", "1", "public", "Share of validation records that are correct."),
+        (
+            "validation/accuracy",
+            "1",
+            "public",
+            "Share of validation records that are correct, by "
+            "the model that the trial delivers: its best checkpoint.",
+        ),
         ("validation/loss", "nat", "public", "Mean cross-entropy on the validation part."),
         ("validation/perplexity", "1", "public", "Exponential of the loss per token."),
         ("validation/accuracy/*", "1", "public", "validation/accuracy of one attribute."),
-        ("test/accuracy", "1", "public", "Share of test records correct at the trial's end."),
+        ("test/accuracy", "1", "public", "Share of test records correct, by the same model."),
         ("test/loss", "nat", "public", "Mean cross-entropy on the test part."),
         ("test/perplexity", "1", "public", "Exponential of the loss per token."),
         ("test/accuracy/*", "1", "public", "test/accuracy of one attribute."),
         ("public/labels", "1", "public", "Labels of public records that the trial has bought."),
         ("public/polluted_share", "1", "public", "Share of them that are pollution."),
+        (
+            "curve/*",
+            "as the score",
+            "public",
+            "The same of the model at a report: the learning curve.",
+        ),
+        (
+            "best/*",
+            "as the score",
+            "public",
+            "The same of the best trial, at the end of the study.",
+        ),
         (EPSILON, "1", "public", "Epsilon of everything charged to the trial so far, at dp.delta."),
         (TRAIN_SECONDS, "s", "public", "Training and evaluation time since the last (re)start."),
         (OBJECTIVE, "1", "public", "Value of search.metric that ranks the trial."),
@@ -115,6 +139,7 @@ TAGS = _items(
         ("dpsweep.verdict", "", "public", "Reason of the scheduler's latest verdict on a trial."),
         ("dpsweep.method", "", "public", "Training method."),
         ("dpsweep.version", "", "public", "Version of dpsweep."),
+        ("dpsweep.seq", "", "public", "Number of the last event of the journal that is here."),
         ("dpsweep.role", "", "public", "pretrain for the run of public pre-training."),
         ("dpsweep.pretrained", "", "public", "Address of the public weights it starts from."),
         *(
@@ -124,6 +149,20 @@ TAGS = _items(
         ("dpsweep.nonfinite", "", "public", "First report whose value was not a finite number."),
         ("dpsweep.data_hash", "", "public", "SHA-256 of a declared-public dataset."),
         ("dpsweep.spec_hash", "", "public", "SHA-256 of the spec."),
+        (
+            "dpsweep.config_hash",
+            "",
+            "public",
+            "Of a model: SHA-256 of its hyperparameters as JSON.",
+        ),
+        ("dpsweep.step", "1", "public", "Of a model: steps that it has run."),
+        ("dp.claim", "", "public", "Of a model: what may be claimed of it, with all terms."),
+        (
+            "dp.trial_alone_epsilon",
+            "",
+            "public",
+            "Of a model: epsilon of its trial as if it were the only one, where the claim is not.",
+        ),
         ("dp.private", "", "public", "false for a method that makes no privacy claim."),
         ("dp.epsilon", "", "public", "inf for a trial that is not private; else see dp/epsilon."),
         ("dp.unit", "", "public", "Whose data one record is."),
@@ -183,6 +222,31 @@ STATEMENT_TAGS = (
     "dp.accounting",
 )
 
+
+def plain_score(name: str) -> str:
+    """Return the name of a score without the prefix that says of which model it is.
+
+    >>> plain_score("curve/validation/loss"), plain_score("best/test/loss")
+    ('validation/loss', 'test/loss')
+    >>> plain_score("best/value")
+    'best/value'
+    """
+    for prefix in (CURVE, BEST):
+        plain = name.removeprefix(prefix)
+        if plain != name and is_of_model(plain):
+            return plain
+    return name
+
+
+def is_of_model(name: str) -> bool:
+    """Say whether a metric is a score of the model that a trial delivers.
+
+    >>> is_of_model("test/accuracy"), is_of_model("curve/validation/accuracy")
+    (True, False)
+    """
+    return name.startswith(_OF_MODEL)
+
+
 _OF_ATTRIBUTE = re.compile(r"(validation|test)/accuracy/[A-Za-z0-9 _.-]+")
 _PARAM_NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_/-]+)*")
 
@@ -208,6 +272,7 @@ def check_loggable(
     Raises:
         UnloggableError: The name is unknown for its kind, or private.
     """
+    told, name = name, plain_score(name) if kind == "metric" else name
     item = SCHEMA.get((kind, name))
     if item is None and kind == "metric" and _OF_ATTRIBUTE.fullmatch(name):
         item = SCHEMA["metric", f"{name.split('/')[0]}/accuracy/*"]
@@ -216,12 +281,12 @@ def check_loggable(
     if item is None:
         known = [other for of, other in SCHEMA if of == kind]
         raise UnloggableError(
-            f"unknown {kind} {name!r} is not logged",
+            f"unknown {kind} {told!r} is not logged",
             fix=did_you_mean(name, known) or f"declare it in {__name__} with its visibility",
         )
     if (released_as or item.visibility) == "private":
         raise UnloggableError(
-            f"{kind} {name!r} is private and is not logged",
+            f"{kind} {told!r} is private and is not logged",
             because=item.doc,
             fix="release it through a charged DP mechanism, or do not report it",
         )

@@ -14,7 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from dpsweep.tracking.base import Tracker, TrackingRefusedError
+from dpsweep.tracking.base import StoreDamagedError, Tracker, TrackingRefusedError
+from dpsweep.tracking.model_label import ModelLabel
 from dpsweep.tracking.state import TrackingState
 from dpsweep.tracking.updates import Event
 
@@ -116,17 +117,39 @@ class Spool:
             raise
 
     def log_model(
-        self, trial: int, model: Any, input_example: Any, timeout_s: float = 120.0
+        self,
+        trial: int,
+        model: Any,
+        input_example: Any,
+        label: ModelLabel,
+        timeout_s: float = 120.0,
     ) -> str | None:
         """Log a trial's model; None, with a message, where that was not possible in time."""
         if not self.is_enabled:
             return None
         try:
-            return str(self.call(lambda t: t.log_model(trial, model, input_example), timeout_s))
+            log = self.call(lambda t: t.log_model(trial, model, input_example, label), timeout_s)
+            return str(log)
         except Exception as error:
             # Without its copy in the store a model is still in the study's checkpoint.
             self._say(f"the model of trial {trial} is not in the tracking store: {_brief(error)}")
             return None
+
+    def has_model(self, trial: int, timeout_s: float = 20.0) -> bool:
+        """Say whether the store has a trial's model; yes where that cannot be found out now."""
+        try:
+            return bool(self.call(lambda tracker: tracker.has_model(trial), timeout_s))
+        except Exception:  # whatever a store can raise; the next launch asks again
+            return True
+
+    def label_model(self, trial: int, label: ModelLabel, timeout_s: float = 60.0) -> None:
+        """Give a logged model the label that holds now; a message where that was not possible."""
+        if not self.is_enabled:
+            return
+        try:
+            self.call(lambda t: t.label_model(trial, label), timeout_s)
+        except Exception as error:
+            self._say(f"the logged model of trial {trial} may have an old label: {_brief(error)}")
 
     def stop(self, timeout_s: float = 5.0) -> bool:
         """Deliver what can be delivered in time and end the thread; safe to call twice.
@@ -185,6 +208,8 @@ class Spool:
                 return
             assert self._factory is not None
             self._tracker = self._factory()
+            for note in self._tracker.notes:
+                self._say(f"tracking: {note}")
             with self._changed:
                 self._seq = self._tracker.last_seq
         while True:
@@ -219,7 +244,9 @@ class Spool:
                     future.set_exception(error)
 
     def _failed(self, error: Exception) -> None:
-        if self._pause_s == 0.0:
+        if self._pause_s == 0.0 and isinstance(error, StoreDamagedError):
+            self._say(f"{error.message}; the study goes on without it; fix: {error.fix}")
+        elif self._pause_s == 0.0:
             self._say(
                 f"tracking store cannot be reached ({_brief(error)}); the study goes on, and its "
                 "events are delivered when the store is back"

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
-from dpsweep.durable import write_atomically
+from dpsweep.durable import checked_json, read_checked_json, write_atomically
 
 #: Stands where a trial's number does for the run of public pre-training, which is no trial.
 PRETRAINING = -1
@@ -59,24 +57,45 @@ class TrackingState:
 
     def save(self, path: Path) -> None:
         """Write the state; a reader sees the old file or the new one."""
-        write_atomically(path, json.dumps(asdict(self)).encode())
+        write_atomically(path, checked_json(asdict(self)))
 
     @classmethod
     def load(cls, path: Path) -> TrackingState:
         """Read the state.
 
-        A missing or unreadable file gives an empty state: the journal is then delivered from its
+        A missing or damaged file gives an empty state: the journal is then delivered from its
         start, and runs are found again by their tags.
         """
+        return cls._read(path) or cls()
+
+    @classmethod
+    def is_damaged(cls, path: Path) -> bool:
+        """Say whether there is a file, and it is not what was written."""
+        return path.exists() and cls._read(path) is None
+
+    @classmethod
+    def _read(cls, path: Path) -> TrackingState | None:
+        names = [item.name for item in fields(cls)]
         try:
-            raw: dict[str, Any] = json.loads(path.read_text())
-            known = {name: raw[name] for name in (item.name for item in fields(cls)) if name in raw}
+            raw = read_checked_json(path.read_bytes(), known=names)
+            known = {name: raw[name] for name in names if name in raw}
             for name in _BY_TRIAL:
                 if name in known:
                     known[name] = {int(key): value for key, value in known[name].items()}
             return cls(**known)
         except (OSError, ValueError, TypeError, AttributeError):
-            return cls()
+            return None
+
+
+def name_of(trial: int | None) -> str:
+    """Return what a run is of, as messages say it.
+
+    >>> name_of(None), name_of(3), name_of(PRETRAINING)
+    ('study', 'trial 3', 'pretrain')
+    """
+    if trial is None:
+        return "study"
+    return PRETRAIN_ROLE if trial == PRETRAINING else f"trial {trial}"
 
 
 def read_run_ids(path: Path) -> dict[int, str]:

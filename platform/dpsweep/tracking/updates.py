@@ -21,6 +21,7 @@ from dpsweep.tracking.labels import (
 )
 from dpsweep.tracking.schema import (
     BEST_OBJECTIVE,
+    CURVE,
     EPSILON,
     OBJECTIVE,
     STUDY_SPENT,
@@ -30,9 +31,10 @@ from dpsweep.tracking.schema import (
     as_text,
     check_loggable,
     finite,
+    is_of_model,
     missing_statement,
 )
-from dpsweep.tracking.state import PRETRAIN_ROLE, PRETRAINING, TrackingState
+from dpsweep.tracking.state import PRETRAIN_ROLE, PRETRAINING, TrackingState, name_of
 
 Event = Mapping[str, Any]
 
@@ -46,15 +48,11 @@ _STATUS = {
     "interrupted": "KILLED",
 }
 _CLAIM_TAGS = (
-    "dp.delta",
-    "dp.trial_epsilon",
-    "dp.study_epsilon",
-    "dp.filter_order",
-    "dp.released",
-    "dp.accountant",
-    "dp.sampling",
-)
+    "dp.delta", "dp.trial_epsilon", "dp.study_epsilon", "dp.filter_order", "dp.released",
+    "dp.accountant", "dp.sampling",
+)  # fmt: skip
 _OF_STUDY_ALONE = ("dp.study_epsilon", "dp.released")  # what a trial's run must not claim
+_OF_SEALED = "dp.trial_epsilon"  # below the released winner's epsilon, and not about it
 _COUNTED = ("finished", "pruned", "failed", "infeasible")
 _OPEN = ("running", "paused")
 _ROUNDING = 1e-6  # a table and a single evaluation of one epsilon may differ by so much
@@ -136,17 +134,6 @@ def read_events(state: TrackingState, events: Sequence[Event]) -> Reading:
     return Reading(reader.state, parent + list(reader.updates.values()), reader.refused)
 
 
-def name_of(trial: int | None) -> str:
-    """Return what a run is of, as messages say it.
-
-    >>> name_of(None), name_of(3), name_of(PRETRAINING)
-    ('study', 'trial 3', 'pretrain')
-    """
-    if trial is None:
-        return "study"
-    return PRETRAIN_ROLE if trial == PRETRAINING else f"trial {trial}"
-
-
 class _Reader:
     def __init__(self, state: TrackingState) -> None:
         self.state = state
@@ -161,6 +148,7 @@ class _Reader:
             "trial_report": self._trial_report,
             "trial_verdict": self._trial_verdict,
             "trial_paused": self._trial_paused,
+            "trial_charged": self._trial_charged,
             "trial_ended": self._trial_ended,
             "trial_infeasible": self._trial_infeasible,
             "model_logged": self._model_logged,
@@ -294,7 +282,8 @@ class _Reader:
         trial, state = event["trial"], self.state
         of, update = f"trial {trial}", self._update(trial)
         plan = dict(event.get("plan") or {})
-        inherited = {n: t for n, t in state.study_tags.items() if n not in _OF_STUDY_ALONE}
+        not_its_own = (*_OF_STUDY_ALONE, *([_OF_SEALED] if state.is_sealed else []))
+        inherited = {n: t for n, t in state.study_tags.items() if n not in not_its_own}
         tags = {**inherited, **self._texts(event.get("tags"), "tag", of)}
         no_claim = "epsilon" in plan and finite(plan["epsilon"]) is None
         if no_claim or tags.get("dp.private") == "false":
@@ -328,7 +317,12 @@ class _Reader:
             self.refused.append(f"trial {trial}: report before its start")
             return
         self._continue(event)
-        self._log_metrics(trial, event, event.get("metrics") or {}, event["step"])
+        curve = {
+            f"{CURVE}{name}" if is_of_model(name) else name: value
+            for name, value in (event.get("metrics") or {}).items()
+            if not name.startswith("test/")  # the test records are scored once, of one model
+        }
+        self._log_metrics(trial, event, curve, event["step"])
         epsilon = event.get("epsilon")
         if epsilon is not None:
             self._log_epsilon(trial, event, epsilon)
@@ -354,6 +348,13 @@ class _Reader:
             self._log_epsilon(trial, event, event["epsilon"])
         self._update(trial).tags["dpsweep.state"] = states[trial] = "paused"
         self._log_counts(event, ["paused"])
+
+    def _trial_charged(self, event: Event) -> None:
+        trial = event["trial"]
+        if trial not in self.state.unstated:
+            self.refused.append(f"trial {trial}: charges before its start")
+        elif event["epsilon"] is not None:
+            self._log_epsilon(trial, event, event["epsilon"])
 
     def _continue(self, event: Event) -> None:
         """Note that a trial which was paused runs again."""
@@ -398,9 +399,7 @@ class _Reader:
         trial, ended, state = event["trial"], event["state"], self.state
         if trial in state.unstated:
             self._trial_report(event)
-            if event.get("value") is not None:
-                at = event.get("best_step", event["step"])
-                self._log_metrics(trial, event, {OBJECTIVE: event["value"]}, at)
+            self._log_delivered(event)
             update = self._update(trial)
             update.tags |= self._texts(event.get("tags"), "tag", f"trial {trial}")
             update.tags["dpsweep.state"] = ended
@@ -411,6 +410,22 @@ class _Reader:
         self._count(event, ended)
         if ended == "finished":
             self._improve(event)
+
+    def _log_delivered(self, event: Event) -> None:
+        """Log the scores of the model that a trial delivers, once, at the step it is from.
+
+        Events of earlier versions do not say: there only those of a model are logged that is the
+        last one too.
+        """
+        metrics, value, step = event.get("metrics") or {}, event.get("value"), event["step"]
+        at = step if value is None else event.get("best_step", step)
+        is_last = value is None or (at == step and value in metrics.values())
+        scores = event.get("delivered") or (metrics if is_last else {})
+        objective = {} if value is None else {OBJECTIVE: value}
+        known = self.state.last.get(str(event["trial"]), {})
+        for name, score in {**scores, **objective}.items():
+            begun = known.get(name, [at])[0]  # a run of an earlier version has a curve there
+            self._log_metrics(event["trial"], event, {name: score}, max(at, int(begun)))
 
     def _improve(self, event: Event) -> None:
         value, best = finite(event.get("value")), self.state.best
@@ -451,9 +466,9 @@ class _Reader:
         tags = {"dp.sampling": self.state.sampling, **self.state.study_tags, **tags}
         missing = missing_statement(tags)
         epsilons = [name for name in metrics if name.endswith("epsilon")]
-        unstated = epsilons if missing else []
         if epsilons and not missing:
             self._update(None).tags["dp.sampling"] = tags["dp.sampling"]
+        unstated = epsilons if missing else []
         self.refused += [
             f"study: {name} is not logged without {', '.join(missing)} beside it"
             for name in unstated

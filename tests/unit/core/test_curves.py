@@ -51,6 +51,39 @@ def test_made_up_curves_depend_on_their_arguments_alone():
     assert np.array_equal(scores(first, 0, values[0])[1], scores(first, 1, values[0])[1])
 
 
+BRANCHES = SearchSpace.from_spec(
+    {
+        "method": {"choice": ["dp_sgd", "adamix"]},
+        "optim.lr": {
+            "by": {
+                "method": {
+                    "dp_sgd": {"loguniform": [0.1, 10]},
+                    "adamix": {"loguniform": [0.001, 0.1]},
+                }
+            }
+        },
+    }
+).parameters
+
+
+def test_a_range_of_one_method_says_nothing_of_another():
+    rows = [
+        Row({"method": method, "optim.lr": rate}, ((1.0, number / 10),))
+        for number, (method, rate) in enumerate(
+            [("dp_sgd", 0.2), ("dp_sgd", 5.0), ("adamix", 0.002), ("adamix", 0.05)]
+        )
+    ]
+    table = TableCurves(rows, BRANCHES)
+    for row in rows:
+        assert table.nearest(row.hparams) is row
+    curves = SyntheticCurves(BRANCHES, seed=0)
+    low = {"method": "adamix", "optim.lr": 0.001}
+    high = {"method": "adamix", "optim.lr": 0.1}
+    assert abs(scores(curves, 0, low)[1][-1] - scores(curves, 0, high)[1][-1]) > 0.01
+    # Placed in its own range, a rate loses no more than the whole weight of one parameter.
+    assert min(scores(curves, 0, low)[1].min(), scores(curves, 0, high)[1].min()) > 0.1
+
+
 def test_made_up_curves_rise_level_off_and_cross():
     curves = SyntheticCurves(PARAMETERS, seed=0)
     exact = np.array([scores(curves, n, v)[1] for n, v in enumerate(draws(60))])

@@ -4,8 +4,9 @@ import os
 
 import pytest
 
+from dpsweep import durable
 from dpsweep.durable import DurableLog, FileLock, is_locked, read_log, write_atomically
-from dpsweep.errors import LedgerError, StudyError
+from dpsweep.errors import LedgerError, StorageError, StudyError
 
 
 def test_records_come_back_in_order(tmp_path):
@@ -39,9 +40,8 @@ def test_a_full_disk_is_no_damage(tmp_path, monkeypatch):
     with DurableLog(path) as log:
         log.append({"kept": True})
         monkeypatch.setattr(os, "write", lambda file, line: write(file, line[:7]))
-        with pytest.raises(OSError, match="disk full") as caught:
+        with pytest.raises(StorageError, match=f"cannot write {path}: No space left"):
             log.append({"lost": True})
-        assert caught.value.errno == errno.ENOSPC
         monkeypatch.undo()
         assert log.append({"after": 1})["seq"] == 1
     assert [list(r)[1] for r in read_log(path)] == ["kept", "after"]
@@ -74,6 +74,59 @@ def test_one_writer_at_a_time(tmp_path):
             DurableLog(path)
         assert read_log(path) == []
     DurableLog(path).close()
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """What is written, synced and renamed, in order: (operation, inode or name)."""
+    seen = []
+
+    def watched(name, what):
+        real = getattr(os, name)
+
+        def call(first, *rest, **more):
+            seen.append((name, what(first, *rest)))
+            return real(first, *rest, **more)
+
+        monkeypatch.setattr(durable.os, name, call)
+
+    watched("write", lambda file, *rest: os.fstat(file).st_ino)
+    watched("fsync", lambda file: os.fstat(file).st_ino)
+    watched("replace", lambda old, new: os.stat(old).st_ino)
+    return seen
+
+
+def test_a_record_is_on_disk_before_append_returns(tmp_path, calls):
+    with DurableLog(tmp_path / "log.jsonl") as log:
+        file = (tmp_path / "log.jsonl").stat().st_ino
+        for number in range(3):
+            calls.clear()
+            log.append({"number": number})
+            assert calls == [("write", file), ("fsync", file)]
+
+
+def test_a_record_that_cannot_be_synced_is_not_taken_for_written(tmp_path, monkeypatch):
+    def fails(file):
+        raise OSError(errno.EIO, "no disk")
+
+    with DurableLog(tmp_path / "log.jsonl") as log:
+        monkeypatch.setattr(durable.os, "fsync", fails)
+        with pytest.raises(Exception, match="no disk"):
+            log.append({"charge": 1})
+        assert log.records == []
+
+
+def test_a_new_log_and_its_directories_have_entries_on_disk(tmp_path, calls):
+    with DurableLog(tmp_path / "deep" / "er" / "log.jsonl"):
+        synced = {inode for name, inode in calls if name == "fsync"}
+    wanted = (tmp_path, tmp_path / "deep", tmp_path / "deep" / "er")
+    assert {path.stat().st_ino for path in wanted} <= synced
+
+
+def test_an_atomic_write_syncs_the_file_then_renames_it_then_syncs_its_directory(tmp_path, calls):
+    write_atomically(tmp_path / "file", b"new")
+    file, directory = (tmp_path / "file").stat().st_ino, tmp_path.stat().st_ino
+    assert calls == [("fsync", file), ("replace", file), ("fsync", directory)]
 
 
 def test_infinity_is_no_json(tmp_path):
@@ -111,6 +164,7 @@ def test_atomic_write_replaces_whole(tmp_path):
     write_atomically(path, b"old")
     write_atomically(path, b"new")
     assert path.read_bytes() == b"new"
+    assert path.stat().st_mode & 0o777 == 0o600  # data.sha256 and private reports rely on it
     assert list(tmp_path.iterdir()) == [path]
 
 

@@ -322,7 +322,7 @@ def test_doctor_shows_and_cleans_the_store(
         in run(app, ["doctor", "--clean", "--root", str(tmp_path)]).output
     )
     del held
-    cleaned = run(app, ["doctor", "--clean", "--root", str(tmp_path)])
+    cleaned = run(app, ["doctor", "--clean", "--root", str(tmp_path), "-f", "json"])
     assert cleaned.exit_code == 0
     assert "removed_gib" in cleaned.output
     assert "in use" not in cleaned.output

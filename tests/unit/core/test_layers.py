@@ -19,6 +19,7 @@ from dpsweep.cli import app
 from dpsweep.errors import BadInputError, CheckpointError, NothingWithinBudgetError
 from dpsweep.layers import TrialLayers, draw, save_layers_figure, study_layers, study_records
 from dpsweep.preflight import preflight
+from dpsweep.privacy.study_ledger import StudyLedger
 from dpsweep.results import load_sweep
 from dpsweep.spec import SweepSpec
 from dpsweep.study import Study
@@ -54,8 +55,10 @@ def written(root: Path, num_finished: int = 2, **changes: Any) -> Any:
     given = {"data": PUBLIC, "search": search, "tracking": {"uri": None}, **changes}
     checked = preflight(SweepSpec(**make_spec(root, **given)))
     study = Study(checked.spec)
+    ledger = StudyLedger(study.files.ledger)
     for number, point in enumerate(checked.space.grid()):
         task = checked.admit(number, point)
+        ledger.reserve(number, task.full_plan, epsilon=task.planned_epsilon)
         study.write_task(task)
         study.write("trial_started", **entries.trial_started(checked.spec, task))
         value = 0.9 - 0.1 * number
@@ -63,6 +66,7 @@ def written(root: Path, num_finished: int = 2, **changes: Any) -> Any:
         if number < num_finished:
             study.write_end(report, TrialState.FINISHED, "", released="", artifacts=[])
     study.close()
+    ledger.close()
     return load_sweep("digits", root=root / "studies")
 
 

@@ -152,3 +152,19 @@ def test_a_final_run_that_has_finished_is_claimed_at_what_it_cost(public, monkey
     claim = result.study_statement()
     assert claim == result.trials[1].statement
     assert 1.9 < claim.epsilon <= 2.0
+
+
+def test_the_search_is_handed_public_records_alone(public, monkeypatch):
+    handed = []
+
+    def search(launch, checked, data):
+        handed.append((data, checked.records))
+        return modes.Ending("interrupted")
+
+    monkeypatch.setattr(modes, "_search", search)
+    launch = SimpleNamespace(
+        study=public.study, observer=Observer(), checked=public.checked, ledger=public.ledger,
+        data=SimpleNamespace(for_public_search=lambda with_test: ("public", with_test)),
+    )  # fmt: skip
+    modes.run_public(launch)
+    assert handed == [(("public", True), "public")]

@@ -16,6 +16,7 @@ from dpsweep.errors import BadInputError, NothingWithinBudgetError
 from dpsweep.preflight import preflight
 from dpsweep.privacy.accountants import PrivacyStatement
 from dpsweep.privacy.ledger import TrialLedger, trial_file
+from dpsweep.privacy.study_ledger import StudyLedger
 from dpsweep.report import ReportedStudy, build_report
 from dpsweep.results import TrialResult, load_sweep
 from dpsweep.spec import SweepSpec
@@ -41,7 +42,7 @@ def trial(number, config, value, *, test=None, epsilon=1.0, state=TrialState.FIN
     )  # fmt: skip
     values = dict(
         trial_id=number, state=state, config={"method": "adamix", **config},
-        metric="validation/accuracy", value=value, step=10, best_step=5, num_steps=10, reason="",
+        metric="validation/accuracy", value=value, step=5, steps_run=10, num_steps=10, reason="",
         metrics=metrics, statement=statement, run_id=None, model_uri=None, curve=[],
         study_statement=None,
     )  # fmt: skip
@@ -354,9 +355,11 @@ def written(tmp_path):
         raw = make_spec(tmp_path, name, search=search, tracking={"uri": None})
         checked = preflight(SweepSpec(**raw))
         journal = Study(checked.spec)
+        study_ledger = StudyLedger(journal.files.ledger)
         for number, point in enumerate(checked.space.grid()):
             task = checked.admit(number, point)
             steps = len(task.plan)
+            study_ledger.reserve(number, task.full_plan, epsilon=task.planned_epsilon)
             ledger = TrialLedger(
                 trial_file(journal.files.ledger, number), budget=checked.budget, accountant="rdp"
             )
@@ -371,6 +374,7 @@ def written(tmp_path):
             if number < num_finished:
                 journal.write_end(report, TrialState.FINISHED, "", released="", artifacts=[])
         journal.close()
+        study_ledger.close()
         return name
 
     return write

@@ -26,7 +26,7 @@ def trial(number, config, value):
     )  # fmt: skip
     return TrialResult(
         trial_id=number, state=TrialState.FINISHED, config={"method": "dp_sgd", **config},
-        metric="validation/accuracy", value=value, step=1, best_step=1, num_steps=1, reason="",
+        metric="validation/accuracy", value=value, step=1, steps_run=1, num_steps=1, reason="",
         metrics={"validation/accuracy": value, "test/accuracy": value - 0.1}, statement=statement,
         run_id=None, model_uri=None, curve=[], study_statement=None,
     )  # fmt: skip

@@ -1,19 +1,24 @@
 """A selection whose sealed trials break its claim, without Ray's actors."""
 
+import dataclasses
+import shutil
 from types import SimpleNamespace
 
 import pytest
 from whole_studies import make_spec
 
 from dpsweep import sealed
+from dpsweep.durable import read_log, write_atomically
 from dpsweep.errors import SweepError
 from dpsweep.preflight import preflight
 from dpsweep.privacy.dataset_ledger import DatasetLedger, read_dataset_ledger
+from dpsweep.privacy.ledger import TrialLedger, steps_charged, trial_file, trial_spent
 from dpsweep.privacy.study_ledger import StudyLedger
 from dpsweep.results import load_sweep
 from dpsweep.schedulers import POLICIES
 from dpsweep.spec import SweepSpec
 from dpsweep.study import Observer, Study
+from dpsweep.trial import TrialReport
 
 
 class Selecting:
@@ -130,3 +135,75 @@ def test_an_interrupted_selection_as_planned_keeps_its_claim(selecting, monkeypa
     sealed.run_selection(selecting.launch)
     claims, account = selecting.claims()
     assert (claims.accounting, account.broken) == ("select", None)
+
+
+@pytest.fixture
+def ran(selecting, monkeypatch):
+    """Tasks that ran to their ends, in three charges each."""
+    tasks = []
+
+    def execute(stage, source, target):
+        while (task := source.next_task(num_running=0)) is not None:
+            path = trial_file(stage.study.files.ledger, task.trial)
+            budget = selecting.checked.budget
+            ledger = TrialLedger(path, budget=budget, accountant="rdp", fresh=True)
+            length, middle = len(task.plan), 3 + task.trial
+            for start, stop in ((0, 1), (1, middle), (middle, length)):
+                ledger.charge(start, stop, task.plan.slice(start, stop))
+            ledger.close()
+            write_atomically(stage.study.files.trial(task.trial) / "best.json", b"{}")
+            tasks.append(task)
+            metrics = {"validation/accuracy": 0.5}
+            done = TrialReport(
+                task.trial, length, metrics, 1.0, done=True, charged=length, value=0.5
+            )
+            stage.on_report(done)
+            stage.on_end(task.trial)
+        return "finished"
+
+    monkeypatch.setattr(sealed.Stage, "execute", execute)
+    return tasks
+
+
+def test_the_released_ledger_does_not_tell_where_charges_ended(selecting, ran):
+    """One charge covers about five seconds: its end tells how long steps took."""
+    sealed.run_selection(selecting.launch)
+    directory = selecting.study.files.ledger
+    (record,) = read_log(trial_file(directory, 0))
+    assert set(record) == {"seq", "kind", "start", "stop", "events"}
+    assert trial_spent(directory, 0) in {task.plan.merged() for task in ran}
+    assert steps_charged(directory, 0) == len(trial_spent(directory, 0))
+    assert selecting.study.view.trials[0].charged == len(trial_spent(directory, 0))
+
+
+def test_sealed_trials_have_secret_seeds_of_their_own_and_the_winner_shows_none(selecting, ran):
+    """Weights from the study's seed would tell which draw has won, so how many there were."""
+    sealed.run_selection(selecting.launch)
+    seeds = [task.seed for task in ran]
+    assert len(seeds) == 2
+    assert None not in seeds
+    assert len(set(seeds)) == 2
+    shown = (selecting.study.files.trial(0) / "trial.json").read_text()
+    assert not any(str(seed) in shown for seed in seeds)
+    assert selecting.study.files.task(0).seed is None
+
+
+def test_a_plan_dearer_than_what_was_charged_is_never_run(selecting, ran):
+    """At one order it costs more than the curve that the selection was charged for."""
+    charge = selecting.launch.selection
+    curve = charge.curve.copy()
+    curve[len(curve) // 2] *= 0.99
+    selecting.launch.selection = dataclasses.replace(charge, curve=curve)
+    with pytest.raises(SweepError, match="draws in a row were infeasible"):
+        sealed.run_selection(selecting.launch)
+    assert ran == []
+
+
+def test_a_selection_whose_sealed_study_was_removed_is_not_drawn_anew(selecting, monkeypatch):
+    """Whoever removes it until the winner suits has chosen the best of several draws."""
+    monkeypatch.setattr(sealed.Stage, "execute", lambda *args: "interrupted")
+    sealed.run_selection(selecting.launch)
+    shutil.rmtree(selecting.study.files.path / sealed.SEALED)
+    with pytest.raises(SweepError, match="was removed while the selection ran"):
+        sealed.run_selection(selecting.launch)
+    assert selecting.claims()[0].accounting == "unaccounted"

@@ -13,6 +13,7 @@ from dpsweep.preflight import preflight, read_spec
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import Plan
+from dpsweep.schedulers.epsilon_halving import EpsilonHalving
 from dpsweep.simulate import simulate
 from dpsweep.simulated_trials import Planner
 from dpsweep.trial import Decision
@@ -377,3 +378,30 @@ def test_what_allows_no_other_scheduler_is_simulated_under_fifo(tmp_path):
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)
     assert (row["policy"], row["started"]) == ("fifo", 4)
+
+
+def test_a_rung_that_a_first_step_passes_judges_no_simulated_trial(monkeypatch):
+    """Targets of .5 to 4 under a rung of .5: the large ones pass it at once, and are let go on."""
+    space = [
+        "search.space.noise.target_epsilon={choice: [0.6, 4]}",
+        "search.space.batch.expected=1024",
+        "search.space.train.max_steps=20",
+        "privacy.trial_epsilon=4",
+        "scheduler={type: epsilon_halving, rungs: [0.5]}",
+    ]
+    plans = checked(trials=20, sets=space)
+    seen = []
+    judge = EpsilonHalving.on_report
+
+    def spy(policy, report):
+        verdict = judge(policy, report)
+        seen.append((report, verdict))
+        return verdict
+
+    monkeypatch.setattr(EpsilonHalving, "on_report", spy)
+    simulate(plans, made_up(plans), policies=["epsilon_halving"], slots=1)
+    at_once = [(r, v) for r, v in seen if r.step == 1]
+    assert len(at_once) >= 5
+    assert all(r.skipped == 1 and v.decision is Decision.CONTINUE for r, v in at_once)
+    assert all(v.value is None for _, v in at_once)
+    assert any(v.value is not None for r, v in seen if r.skipped == 0)

@@ -148,8 +148,8 @@ def test_without_public_test_records_none_are_drawn(tmp_path):
          "episodes.queries: 5 ways of 15 are more than the 0 test records (at most 0 for 5 ways, "
          "or a larger data.test.fraction)"),
         ({"search/space/batch.expected": 256, "search/space/batch.sample_rate": None},
-         "search.space.batch.expected: 256 is larger than the 25 declared private records (at "
-         "most 25)"),
+         "search.space.batch.expected: 256 is larger than the 25 declared private records, for "
+         "dp_sgd (at most 25)"),
     ],
 )  # fmt: skip
 def test_too_few_records_are_found_in_declared_numbers(changes, expected, tmp_path):

@@ -22,8 +22,9 @@ from dpsweep.spec_pretrain import is_same_data
 from dpsweep.study import Observer, Study
 from dpsweep.tracking.memory import MemoryTracker
 from dpsweep.tracking.state import PRETRAINING
-from dpsweep.trainables.data import load_dataset
+from dpsweep.trainables.data import describe_dataset, load_dataset
 from dpsweep.trainables.feature_files import locked
+from dpsweep.trainables.models import build_model
 
 GOOD = """\
 name: split
@@ -434,3 +435,41 @@ def test_public_parts_and_other_datasets_give_their_training_records(tmp_path):
     assert np.array_equal(inputs, arrays["x_train"])
     assert labels.tolist() == arrays["y_train"].tolist()
     assert settings_of(spec).num_classes == 4
+
+
+def test_what_was_trained_without_normalisation_gets_none(tmp_path):
+    text = GOOD.replace(
+        "    model.checkpoint:", "    model.normalize: imagenet\n    model.checkpoint:"
+    )
+    lines = lines_of(write(tmp_path, text))
+    assert any(
+        "pretrain: images are not normalised in pre-training, and model.normalize does" in line
+        for line in lines
+    )
+    info = describe_dataset(read_spec(write(tmp_path, GOOD)).data)
+    network = build_model("tanh_cnn", info, seed=0, normalize="imagenet")[-1]
+    torch.save(network.state_dict(), tmp_path / "w.pt")  # of a file only its user knows
+    named = text[: text.index("pretrain:")] + f"pretrain: {{checkpoint: {tmp_path / 'w.pt'}}}\n"
+    preflight(read_spec(write(tmp_path, named + text[text.index("privacy:") :])))
+
+
+def test_records_of_another_size_are_resized_where_both_sections_say_so(tmp_path):
+    """The public images have 28 pixels, the digits 8; the network sees 16 of each."""
+    grey = np.zeros((50, 1, 28, 28), np.float32)
+    np.savez(tmp_path / "big.npz", x_train=grey, y_train=np.arange(50) % 3)
+    other = f"dataset: npz\n  path: {tmp_path / 'big.npz'}\n  num_classes: 3"
+    text = GOOD.replace("classes: [0, 1, 2]", other)
+    (said,) = lines_of(write(tmp_path, text))
+    assert "its records are 1x28x28, those of the study 1x8x8" in said
+    assert "give both the same size: pretrain.resize, and model.image_size" in said
+    resized = text.replace("epochs: 1", "epochs: 1\n  resize: 16")
+    (said,) = lines_of(write(tmp_path, resized))
+    assert "trials that start from it have model.image_size null" in said
+    resized = resized.replace(
+        "tanh_cnn\n    model.ch", "tanh_cnn\n    model.image_size: 16\n    model.ch"
+    )
+    assert preflight(read_spec(write(tmp_path, resized))).spec.pretrain.resize == 16
+    colour = np.zeros((50, 3, 28, 28), np.float32)
+    np.savez(tmp_path / "big.npz", x_train=colour, y_train=np.arange(50) % 3)
+    (said,) = lines_of(write(tmp_path, resized))
+    assert "its records are 3x28x28" in said

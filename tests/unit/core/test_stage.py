@@ -1,80 +1,15 @@
 """What the driver writes down and carries out, without Ray's actors: reports, verdicts, claims."""
 
 import pytest
-from whole_studies import make_spec
+from launches import Driver, report
 
+from dpsweep.durable import read_log
 from dpsweep.errors import SweepError
-from dpsweep.preflight import preflight
 from dpsweep.privacy.ledger import TrialLedger, trial_file
 from dpsweep.privacy.study_ledger import StudyLedger
 from dpsweep.results import load_sweep
-from dpsweep.schedulers import POLICIES
-from dpsweep.sources import MAX_UNAFFORDABLE_IN_A_ROW, SearchSource
-from dpsweep.spec import SweepSpec
-from dpsweep.stage import Stage
-from dpsweep.study import Observer, Study
-from dpsweep.suggestions import Suggestions
+from dpsweep.sources import MAX_UNAFFORDABLE_IN_A_ROW
 from dpsweep.trial import Decision, TrialReport, TrialState, Verdict
-
-
-class Listening(Observer):
-    def __init__(self):
-        self.messages = []
-
-    def on_message(self, text):
-        self.messages.append(text)
-
-
-class Driver:
-    """One launch of a composed study, with everything but Tune."""
-
-    def __init__(self, root, **privacy):
-        raw = make_spec(root, "stage", tracking={"uri": None}, search__num_trials=50)
-        raw["privacy"] = {
-            "delta": 1e-5, "trial_epsilon": 1.0, "accounting": "composed", "study_epsilon": 2.0,
-            **privacy,
-        }  # fmt: skip
-        raw["scheduler"] = {"type": "epsilon_halving", "rungs": [0.5], "reduction_factor": 2}
-        self.spec = SweepSpec(**raw)
-        self.checked = preflight(self.spec)
-        self.study = Study(self.spec)
-        self.ledger = StudyLedger(self.study.files.ledger)
-        self.filter = self.ledger.open_filter(self.checked.choose_filter)
-        self.observer = Listening()
-        policy = POLICIES["epsilon_halving"].from_spec(
-            self.spec.scheduler, metric="validation/accuracy", maximize=True
-        )
-        self.policy = policy
-        self.stage = Stage(
-            self.checked, self.study, self.ledger, filter=self.filter, data=None,
-            observer=self.observer, policy=policy,
-        )  # fmt: skip
-
-    def source(self):
-        return SearchSource(
-            Suggestions(self.spec, self.checked.space, path=self.study.files.optuna),
-            plan=self.checked.admit,
-            ledger=self.ledger,
-            admit=self.stage.admit,
-            refuse=self.stage.refuse,
-            unfinished=[],
-            num_admitted=0,
-            num_trials=50,
-            deadline=None,
-        )
-
-    def charge(self, task, steps):
-        budget = self.checked.budget
-        ledger = TrialLedger(
-            trial_file(self.study.files.ledger, task.trial), budget=budget, accountant="rdp"
-        )
-        ledger.charge(0, steps, task.plan.slice(0, steps))
-        ledger.close()
-        return steps
-
-    def close(self):
-        self.study.close()
-        self.ledger.close()
 
 
 @pytest.fixture
@@ -82,18 +17,6 @@ def driver(tmp_path):
     driver = Driver(tmp_path)
     yield driver
     driver.close()
-
-
-def report(task, step, accuracy=0.5, **more):
-    return TrialReport(
-        task.trial,
-        step,
-        {"validation/accuracy": accuracy},
-        0.5,
-        charged=step,
-        value=accuracy,
-        **more,
-    )
 
 
 def test_the_study_admits_what_fits_and_waits_for_the_rest(driver):
@@ -145,6 +68,73 @@ def test_a_private_metric_never_arrives_and_costs_the_claim(driver):
     again.downgrade("another reason")
     assert "train/loss" in again.downgraded  # the first reason stays, the label too
     again.close()
+
+
+def test_a_claim_given_up_on_the_ledger_alone_is_given_up(driver):
+    """A kill between the two records, or a journal without the second one, changes nothing."""
+    driver.ledger.downgrade("a reason")
+    claims = load_sweep("stage", root=driver.study.files.path.parent).claims
+    assert not driver.study.view.downgraded
+    assert (claims.accounting, claims.study_statement()) == ("unaccounted", None)
+
+
+def test_a_run_time_never_arrives(driver):
+    """Whatever an actor says: time tells of the sizes of batches."""
+    task = driver.source().next_task(num_running=0)
+    assert driver.stage.on_report(report(task, 1, wall_s=3.0)).wall_s == 0.0
+    rows = [r for r in read_log(driver.study.files.journal) if r["event"] == "trial_report"]
+    assert [row["wall_s"] for row in rows] == [None]
+    assert not driver.stage._settings().is_timed
+
+
+def test_a_run_time_arrives_where_nothing_is_claimed(tmp_path):
+    driver = Driver(tmp_path, accounting="unaccounted", study_epsilon=None)
+    task = driver.source().next_task(num_running=0)
+    assert driver.stage.on_report(report(task, 1, wall_s=3.0)).wall_s == 3.0
+    assert driver.stage._settings().is_timed
+    driver.close()
+
+
+@pytest.mark.parametrize(
+    ("accounting", "validation", "leaves"),
+    [
+        ("composed", {"visibility": "public"}, ("exact", None)),
+        ("composed", {"visibility": "noisy", "noise_std": 0.05}, ("noisy", 18.0)),
+        ("unaccounted", {"visibility": "noisy", "noise_std": 0.05}, ("noisy", 18.0)),
+        ("unaccounted", {"visibility": "exact"}, ("exact", None)),
+        ("unaccounted", {"visibility": "public"}, ("exact", None)),
+    ],
+)
+def test_scores_leave_the_actor_as_declared(tmp_path, accounting, validation, leaves):
+    """Of 1,797 digits a fifth validates: 359 records, so that 0.05 is a deviation of 18."""
+    driver = Driver(
+        tmp_path, accounting=accounting, study_epsilon=2.0 if accounting == "composed" else None,
+        data={"dataset": "digits", "validation": {"fraction": 0.2, **validation}},
+    )  # fmt: skip
+    settings = driver.stage._settings()
+    kind, noise = leaves
+    assert settings.validation == kind
+    assert settings.validation_noise == (None if noise is None else pytest.approx(noise, rel=0.01))
+    assert not settings.show_test
+    driver.close()
+
+
+def test_only_the_accuracy_of_noisy_scores_may_leave(tmp_path):
+    noisy = {"fraction": 0.2, "visibility": "noisy", "noise_std": 0.05}
+    driver = Driver(tmp_path, data={"dataset": "digits", "validation": noisy})
+    task = driver.source().next_task(num_running=0)
+    both = TrialReport(task.trial, 1, {"validation/accuracy": 0.5, "validation/loss": 0.1}, 0.4)
+    assert driver.stage.on_report(both).metrics == {"validation/accuracy": 0.5}
+    assert "validation/loss" in driver.ledger.downgraded
+    driver.close()
+
+
+def test_exact_scores_of_private_records_do_not_leave_a_study_with_a_claim(driver):
+    """The spec refuses them; if it did not, they would stay inside."""
+    validation = driver.spec.data.validation.model_copy(update={"visibility": "exact"})
+    data = driver.spec.data.model_copy(update={"validation": validation})
+    driver.stage.spec = driver.spec.model_copy(update={"data": data})
+    assert driver.stage._settings().validation == "hidden"
 
 
 def test_a_charge_over_the_reservation_costs_the_claim(driver):
@@ -216,3 +206,31 @@ def test_a_verdict_is_one_line_of_the_log(driver):
         "trial": task.trial, "step": 3, "epsilon": 0.5, "rung": 1, "value": 0.5, "cutoff": 0.7,
         "verdict": "stop", "reason": "too low",
     }  # fmt: skip
+
+
+def test_a_trained_trial_without_a_score_is_finished_and_told_of(tmp_path):
+    """It cannot be ranked; `best` says so, and where its model is."""
+    driver = Driver(tmp_path)
+    assert driver.source().next_task(num_running=0)
+    why = "no validation scores: RuntimeError at models.py:1"
+    charged = driver.charge(driver.study.files.task(0), 3)
+    driver.stage.on_report(
+        TrialReport(
+            0,
+            3,
+            {},
+            0.1,
+            done=True,
+            charged=charged,
+            unscored=why,
+            reason=f"plan complete; {why}",
+        )
+    )
+    driver.stage.on_end(0)
+    assert driver.study.view.trials[0].state is TrialState.FINISHED
+    assert f"trial 0 is trained and kept; {why}" in driver.observer.messages
+    with pytest.raises(SweepError) as caught:
+        load_sweep("stage", root=driver.study.files.path.parent).best()
+    assert "trained, but without a score to be ranked by: trial 0" in caught.value.because
+    assert "trials/0000/last.json" in caught.value.because
+    driver.close()

@@ -241,3 +241,34 @@ def test_a_held_file_is_waited_for_and_then_given_up(path, monkeypatch):
     charge(path, "a", **CAPS)
     assert 0.2 < time.monotonic() - start < 10
     assert read_dataset_ledger(path).epsilon == 2.0
+
+
+# --- What study and dataset know of each other ----------------------------------------------
+
+
+def test_a_study_that_forgot_its_trials_is_not_charged_once_more_for_nothing(tmp_path):
+    ledger = DatasetLedger(tmp_path / "digits.budget")
+    charge = {
+        "directory": tmp_path, "dataset": "digits", "parts": {}, "accounting": "composed",
+        "epsilon": 1.0, "delta": 1e-5,
+    }  # fmt: skip
+    ledger.reserve("id", "study", **charge, cap_epsilon=9.0, cap_delta=1e-4)
+    for trial in (0, 2, 2):
+        ledger.note_trial("id", trial)
+    assert read_dataset_ledger(ledger.path).trials == {"id": {0, 2}}
+    ledger.reserve("id", "study", **charge, trials={0, 1, 2}, is_charged=True)
+    with pytest.raises(LedgerError, match=r"knows trials of study 'study' that its own .*: 2"):
+        ledger.reserve("id", "study", **charge, trials={0}, is_charged=True)
+    assert read_dataset_ledger(ledger.path).epsilon == 1.0
+
+
+def test_a_study_that_was_charged_refuses_a_ledger_that_does_not_know_it(tmp_path):
+    ledger = DatasetLedger(tmp_path / "new.budget")
+    with pytest.raises(LedgerError, match=r"was charged to .*new.budget, which does not know it"):
+        ledger.reserve(
+            "id", "study", directory=tmp_path, dataset="digits", parts={}, accounting="composed",
+            epsilon=1.0, delta=1e-5, cap_epsilon=9.0, cap_delta=1e-4, is_charged=True,
+        )  # fmt: skip
+    assert read_dataset_ledger(ledger.path).studies == ()
+    with pytest.raises(LedgerError, match="does not know the study whose trial 3 is to start"):
+        ledger.note_trial("id", 3)

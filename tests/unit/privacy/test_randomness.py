@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from dpsweep.privacy import randomness
 from dpsweep.privacy.randomness import public_seed, secret_numpy_generator, secret_seed
 
 
@@ -27,3 +30,16 @@ def test_secret_seeds_differ_and_ignore_global_state() -> None:
         drawn.add(int(secret_numpy_generator().integers(2**62)))
     assert len(drawn) == 100
     assert all(0 <= seed < 2**63 for seed in drawn)
+
+
+def test_seeds_are_too_long_to_try_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def randbits(bits: int) -> int:
+        asked.append(bits)
+        return 1
+
+    monkeypatch.setattr(randomness.secrets, "randbits", randbits)
+    randomness.secret_numpy_generator()
+    randomness.secret_seed()
+    assert asked == [256, 63]

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from dpsweep.errors import BudgetExceededError
+from dpsweep.errors import BudgetExceededError, LedgerError
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian
 from dpsweep.privacy.filter import RenyiFilter
@@ -206,7 +206,10 @@ class Schedules(RuleBasedStateMachine):
     def continue_a_trial(self, data):
         number = data.draw(st.sampled_from(self.those("paused", "pruned")))
         trial = self.trials[number]
-        if self.study.reserve(number, trial.full_plan, epsilon=1.0):
+        if trial.state == "pruned":
+            with pytest.raises(LedgerError, match="what is settled is not reserved again"):
+                self.study.reserve(number, trial.full_plan, epsilon=1.0)
+        elif self.study.reserve(number, trial.full_plan, epsilon=1.0):
             trial.state = "running"
             self.open_trial(number)
 

@@ -27,7 +27,7 @@ NAMES = list(preset_titles())
 ROWS = [
     f"golatkar2022/{row}_fashion_mnist"
     for row in (
-        "only_public", "fully_private", "ngd", "ppgd", "adamix", "adamix_no_clip",
+        "only_public", "fully_private", "ngd", "public_pull", "adamix", "adamix_no_clip",
         "adamix_no_projection", "adamix_no_public_gradient", "adamix_no_init", "paragon",
     )
 ]  # fmt: skip
@@ -115,7 +115,7 @@ def test_presets_are_readable(name):
     assert text.endswith("\n")
     assert lines[0] == f"# {preset_titles()[name]}"
     assert len(lines[0]) <= 93
-    assert "https://arxiv.org/abs/" in lines[1]
+    assert re.search(r"https://(arxiv.org/abs/|openaccess.thecvf.com)", lines[1])
     space = lines[lines.index("  space:") + 1 : lines.index("", lines.index("  space:"))]
     assert all(line.startswith("    # ") for line in space[::2])
     assert not any(line.startswith("    # ") for line in space[1::2])
@@ -293,7 +293,7 @@ def test_rows_of_one_table_differ_in_the_method_alone(name):
         ("only_public", "only_public", None),
         ("fully_private", "fully_private", None),
         ("ngd", "ngd", None),
-        ("ppgd", "ppgd", None),
+        ("public_pull", "public_pull", None),
         ("adamix", "adamix", None),
         ("adamix_no_clip", "adamix", "adamix.adaptive_clip"),
         ("adamix_no_projection", "adamix", "adamix.projection"),
@@ -308,7 +308,7 @@ def test_each_row_is_its_variant(row, variant, switch):
     switched = {f"adamix.{name}" for name in switches} & set(space)
     assert switched == ({switch} if switch else set())
     if row != "only_public":
-        assert space["regularize.weight"] == ({"choice": [1, 10]} if row == "ppgd" else 0.01)
+        assert space["regularize.weight"] == ({"choice": [1, 10]} if row == "public_pull" else 0.01)
     assert all(space[name] is False for name in switched)
 
 

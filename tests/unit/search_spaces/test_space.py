@@ -5,13 +5,18 @@ import collections
 import numpy as np
 import optuna
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from raw_specs import mistakes
 
+from dpsweep import SweepSpec
 from dpsweep.errors import BadInputError, SpecError
 from dpsweep.hyperparameters import Hyperparameter
-from dpsweep.search_spaces import SearchSpace
+from dpsweep.parameters import canonical_space, parse_space
+from dpsweep.search_spaces import SearchSpace, starter_spec
 from dpsweep.search_spaces.base import MAX_GRID
+from dpsweep.suggestions import Suggestions
 
 CONDITIONAL = {
     # Out of order on purpose: a condition may stand before what it names.
@@ -183,6 +188,156 @@ class TestGrid:
         assert error.value.because == "a: 1000, b: 100000"
 
 
+BRANCHES = {
+    "lr": {
+        "by": {
+            "method": {
+                "a": {"loguniform": [0.1, 8], "num": 2},
+                "b": {"uniform": [0.001, 0.01], "num": 3, "when": {"fixed": 7}},
+                "c": 0.5,
+            }
+        }
+    },
+    "method": {"choice": ["a", "b", "c", "d"]},
+    "fixed": 7,
+}
+
+
+class TestBranches:
+    """One parameter with a domain for each value of another."""
+
+    def test_each_configuration_has_the_value_of_its_branch(self):
+        space, rng = SearchSpace.from_spec(BRANCHES), np.random.default_rng(0)
+        seen = collections.defaultdict(list)
+        for _ in range(200):
+            values = space.sample(rng)
+            assert is_consistent_branch(space, values)
+            seen[values["method"]].append(values.get("lr"))
+        assert 0.1 <= min(seen["a"]) < max(seen["a"]) <= 8
+        assert 0.001 <= min(seen["b"]) < max(seen["b"]) <= 0.01
+        assert set(seen["c"]) == {0.5}
+        assert set(seen["d"]) == {None}  # not listed: its default
+
+    @pytest.mark.parametrize(
+        "sampler",
+        [
+            optuna.samplers.RandomSampler,
+            optuna.samplers.TPESampler,
+            optuna.samplers.GPSampler,
+            optuna.samplers.CmaEsSampler,
+        ],
+    )
+    @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+    def test_optuna_knows_each_branch_by_a_name_of_its_own(self, sampler):
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        space = SearchSpace.from_spec({**BRANCHES, "x": {"uniform": [0, 1]}})
+        study = optuna.create_study(sampler=sampler(seed=0))
+        for _ in range(30):
+            trial = study.ask()
+            values = space.suggest(trial)
+            assert is_consistent_branch(space, values)
+            study.tell(trial, float(values.get("lr", 0)))
+        known = {name: t.distributions[name] for t in study.trials for name in t.distributions}
+        assert set(known) == {"method", "x", "lr[a]", "lr[b]"}
+        for trial in study.trials:  # no name ever changed its distribution
+            assert all(known[name] == d for name, d in trial.distributions.items())
+
+    def test_the_grid_has_the_points_of_each_branch_and_passes_through_optuna(self):
+        space = SearchSpace.from_spec(BRANCHES)
+        points = space.grid()
+        assert collections.Counter(p["method"] for p in points) == {"a": 2, "b": 3, "c": 1, "d": 1}
+        study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+        for point in points:
+            study.enqueue_trial(space.named(point))
+        assert [space.suggest(study.ask()) for _ in points] == points
+
+    def test_values_are_those_of_a_method_where_one_is_asked_for(self):
+        space = SearchSpace.from_spec(BRANCHES)
+        assert space.values()["lr"] == [0.1, 8.0, 0.001, 0.01, 0.5]
+        assert space.values("b")["lr"] == [0.001, 0.01]
+        assert "lr" not in space.values("d")
+
+    def test_the_canonical_space_says_the_same(self):
+        space = canonical_space(BRANCHES)
+        assert list(space) == list(BRANCHES)
+        assert parse_space(space) == parse_space(BRANCHES)
+        assert space == canonical_space(space)
+
+    def test_a_branch_of_a_method_that_is_not_tried_is_noted(self):
+        space = SearchSpace.from_spec({**BRANCHES, "method": "a"})
+        assert space.notes() == [
+            "search.space.lr.by.method.b is never used: it waits for method = b",
+            "search.space.lr.by.method.c is never used: it waits for method = c",
+        ]
+        assert {p.get("lr") for p in space.grid()} == {0.1, 8.0}
+
+    @pytest.mark.parametrize(
+        ("domain", "line"),
+        [
+            (
+                [{"uniform": [0, 1]}, {"uniform": [1, 2]}],
+                "search.space.lr: a list of domains is not a domain (for one a method: write {by: "
+                "{method: {dp_sgd: {loguniform: [0.1, 8]}, adamix: 0.05}}})",
+            ),
+            (
+                {"by_method": {"a": 1}},
+                "search.space.lr: `by` stands alone, above one parameter and its values (write "
+                "{by: {method: {dp_sgd: {loguniform: [0.1, 8]}, adamix: 0.05}}})",
+            ),
+            (
+                {"by": {"method": {"a": {"uniform": [2, 1]}}}},
+                "search.space.lr.by.method.a: bounds are reversed: [2, 1] (write [1, 2])",
+            ),
+            (
+                {"by": {"method": {"a": {"uniform": [1, 2], "when": {"method": "a"}}}}},
+                "search.space.lr.by.method.a: its `when` names method, which decides between the "
+                "branches (remove it)",
+            ),
+            (
+                {"by": {"shape": {"flat": 1, "rond": 2}}},
+                "search.space.lr.by.shape.rond: its `by` waits for shape = 'rond', which cannot "
+                "happen (shape is 'flat' or 'round'; remove lr, or --set search.space.lr=null)",
+            ),
+            (
+                {"by": {"sharp": {"flat": 1}}},
+                "search.space.lr.by.sharp.flat: its `by` names 'sharp', which is not in the space "
+                "(did you mean 'shape'?)",
+            ),
+        ],
+    )
+    def test_mistakes(self, domain, line):
+        space = {"method": "a", "shape": {"choice": ["flat", "round"]}, "lr": domain}
+        with pytest.raises(SpecError) as error:
+            SearchSpace.from_spec(space)
+        assert [str(mistake) for mistake in error.value.mistakes] == [line]
+
+
+def is_consistent_branch(space, values):
+    active = {p.name: p for p in space.active(values)}
+    return set(values) == set(active) and not any(
+        active[name].problem(value) for name, value in values.items()
+    )
+
+
+@pytest.mark.parametrize("sampler", ["random", "grid", "tpe"])
+def test_first_points_name_the_branch_they_are_of(sampler):
+    raw = yaml.safe_load(starter_spec())
+    raw["search"] |= {"sampler": sampler, "points_to_evaluate": [{"method": "c"}]}
+    raw["search"]["points_to_evaluate"].append({"method": "a", "lr": 8.0})
+    raw["search"]["space"] = {**BRANCHES, "method": {"choice": ["c", "a"]}}
+    spec = SweepSpec(**raw)
+    suggestions = Suggestions(spec, SearchSpace.from_spec(spec.space), path=None)
+    first, second = suggestions.ask()[1], suggestions.ask()[1]
+    assert (first["method"], first["lr"]) == ("c", 0.5)
+    assert (second["method"], second["lr"]) == ("a", 8.0)
+    raw["search"]["points_to_evaluate"] = [{"lr": 8.0}, {"method": "c", "lr": 8.0}]
+    assert mistakes(lambda: SweepSpec(**raw)) == [
+        "search.points_to_evaluate[0].lr: has a domain for each method, and the point names none "
+        "(add method to the point)",
+        "search.points_to_evaluate[1].lr: is fixed to 0.5, got 8",
+    ]
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.floats(1e-9, 1e9),
@@ -278,6 +433,26 @@ CHECKS = [
             "optim.lr": {"uniform": [1, 9], "when": {"noise.shape": "cosine", "method": "non_private"}},
         },
         ["search.space.optim.lr: has no meaning for any method, by its `when` (correct `when`)"],
+    ),
+    # A condition on a method that is not tried: narrowing a space is no mistake.
+    ({"optim.lr": {"uniform": [1, 9], "when": {"method": "non_private"}}}, []),
+    ({"optim.lr": {"uniform": [1, 9], "when": {"method": ["dp_sgd", "non_private"]}}}, []),
+    (
+        {"optim.lr": {"uniform": [1, 9], "when": {"method": ["dp_sgd", "non_privat"]}}},
+        ["search.space.optim.lr: its `when` waits for method = 'non_privat', which is no method (did you mean 'non_private'?)"],
+    ),
+    (
+        {"optim.lr": {"by": {"method": {"dp_sgd": 1, "dp_sdg": 2}}}},
+        ["search.space.optim.lr.by.method.dp_sdg: its `by` waits for method = 'dp_sdg', which is no method (did you mean 'dp_sgd'?)"],
+    ),
+    # What is never used must be right all the same.
+    (
+        {"batch.expected": {"int": [1, 9], "when": {"method": "non_private"}}},
+        ["search.space.batch.expected: non_private has no such hyperparameter (known: optim.lr)"],
+    ),
+    (
+        {"optim.lr": {"by": {"method": {"dp_sgd": 1, "non_private": -1}}}},
+        ["search.space.optim.lr.by.method.non_private: must be > 0, got -1 (Peak learning rate.)"],
     ),
 ]  # fmt: skip
 

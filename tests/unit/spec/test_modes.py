@@ -213,10 +213,23 @@ class TestRungs:
             return SweepSpec(**changed(COMPOSED, {"scheduler/type": kind})).to_dict()["scheduler"]
 
         assert written("fifo") == {"type": "fifo"}
-        assert written("median") == {"type": "median", "rungs": [], "min_trials": 5}
+        rungs = {"rungs": [], "rung_unit": "epsilon"}
+        assert written("median") == {"type": "median", **rungs, "min_trials": 5}
         assert written("epsilon_halving") == {
-            "type": "epsilon_halving", "rungs": [], "reduction_factor": 3.0, "variant": "stop",
+            "type": "epsilon_halving", **rungs, "reduction_factor": 3.0, "variant": "stop",
         }  # fmt: skip
+
+    def test_shares_are_below_one_whatever_the_cap(self):
+        share = {"type": "median", "rung_unit": "share"}
+        assert SweepSpec(**changed(COMPOSED, {"scheduler": share})).rungs == (0.4, 0.65)
+        raw = changed(COMPOSED, {"scheduler": {**share, "rungs": [0.5, 1.0]}})
+        assert mistakes(SweepSpec, **raw) == [
+            "scheduler.rungs[1]: must be smaller than 1, a share of the whole plan, got 1 (a trial "
+            "ends there anyway; remove it)"
+        ]
+        assert "rung_unit: has no meaning for fifo" in "".join(
+            mistakes(SweepSpec, **changed(COMPOSED, {"scheduler": {**share, "type": "fifo"}}))
+        )
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from dpsweep.tracking.model_label import ModelLabel
+
 Event = dict[str, Any]
 
 STUDY_TAGS = {
@@ -25,6 +27,19 @@ def tags_of(mode: str) -> dict[str, Any]:
     claim = {"dp.study_epsilon": 3.0, "dp.released": "what this mode releases"}
     tags = {**STUDY_TAGS, **(claim if mode != "unaccounted" else {}), "dp.accounting": mode}
     return {**tags, "dp.filter_order": 8.0} if mode == "composed" else tags
+
+
+LABEL = ModelLabel(
+    tags={"dp.claim": "epsilon=3 of the study", "dp.study_epsilon": "3.0"},
+    description="What may be claimed: 3.\n",
+    metadata={"claim": {"epsilon": 3.0}, "claim_in_words": "epsilon=3 of the study"},
+    card="## Privacy card\n",
+)
+
+
+@pytest.fixture
+def label() -> ModelLabel:
+    return LABEL
 
 
 class Story:
@@ -89,12 +104,15 @@ class Story:
             "metrics": {"validation/accuracy": accuracy},
             "value": accuracy,
             "best_step": step,
+            "delivered": {"validation/accuracy": accuracy},
             "wall_s": step / 10,
             "state": state,
             "reason": "plan complete",
             "tags": {},
             "artifacts": [],
         }
+        if "value" in changes:  # its best model is not its last
+            payload["delivered"] = {"validation/accuracy": changes["value"]}
         return self.add("trial_ended", **{**payload, **changes})
 
     def verdict(self, trial: int, step: int, verdict: str, rung: int = 1, **changes: Any) -> Event:

@@ -309,11 +309,17 @@ def test_no_exact_score_of_private_records_beside_a_claim(
     story.start(tags={**STATED, "dp.accounting": mode, "dp.validation": validation})
     story.start_trial(0)
     metrics = {"validation/accuracy": 0.9, "validation/loss": 0.3}
-    story.end_trial(0, metrics=metrics)
+    story.end_trial(0, metrics=metrics, delivered=metrics)
+    best = {f"best/{name}": value for name, value in metrics.items()}
+    story.end(metrics=best)
     tracker, refused = deliver(story.events)
-    scores = {p.name for p in tracker.runs[0].metrics if p.name.startswith(("valid", "search"))}
-    assert scores == shown
+    told = {p.name for p in tracker.runs[0].metrics}
+    assert {name for name in told if name.startswith(("valid", "search"))} == shown
+    curves = {name.removeprefix("curve/") for name in told if name.startswith("curve/")}
+    assert curves == shown - {"search/objective"}
     assert bool(tracker.runs[None].history("best/value")) == ("search/objective" in shown)
+    told = {p.name for p in tracker.runs[None].metrics}
+    assert told & set(best) == {f"best/{name}" for name in shown - {"search/objective"}}
     assert bool(refused) == (len(shown) < 3)
 
 
@@ -324,16 +330,19 @@ def test_exact_scores_that_cost_a_study_its_claim_are_shown_beside_none(story) -
     story.report(0, 25, 0.5, 0.6)
     tracker, refused = deliver(story.events)
     assert refused == []
-    assert tracker.runs[0].history("validation/accuracy") == [(25, 0.6)]
+    assert tracker.runs[0].history("curve/validation/accuracy") == [(25, 0.6)]
     assert tracker.runs[0].tags["dp.accounting"] == "unaccounted"
 
 
 def test_private_test_scores_are_refused(story) -> None:
     story.start(tags={**STATED, "dp.accounting": "composed", "dp.test": "private"})
     story.start_trial(0)
-    story.end_trial(0, metrics={"test/accuracy": 0.9})
+    story.end_trial(0, delivered={"test/accuracy": 0.9})
+    story.end(metrics={"best/test/accuracy": 0.9})
     tracker, refused = deliver(story.events)
     assert tracker.runs[0].history("test/accuracy") == []
+    assert tracker.runs[None].history("best/test/accuracy") == []
     assert refused == [
-        "trial 0: metric 'test/accuracy' is not logged: the test records are declared private"
+        "trial 0: metric 'test/accuracy' is not logged: the test records are declared private",
+        "study: metric 'best/test/accuracy' is not logged: the test records are declared private",
     ]

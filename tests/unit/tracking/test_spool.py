@@ -173,24 +173,24 @@ def test_an_unfinished_line_waits_for_its_end(story, journal: Path) -> None:
         assert tracker.last_seq == 1
 
 
-def test_calls_run_after_delivery_and_hand_back_what_happened(story, journal: Path) -> None:
+def test_calls_run_after_delivery_and_hand_back_what_happened(story, journal: Path, label) -> None:
     story.whole()
     story.write(journal)
     with Spool(journal, MemoryTracker, **FAST) as spool:
         assert spool.call(lambda tracker: tracker.last_seq, 5) == len(story.events) - 1
-        assert spool.log_model(1, "model", "example") == "memory:/memory-0001"
+        assert spool.log_model(1, "model", "example", label) == "memory:/memory-0001"
         with pytest.raises(KeyError):
             spool.call(lambda tracker: tracker.runs[99], 5)
 
 
-def test_a_call_that_cannot_be_run_in_time_is_never_run(story, journal: Path) -> None:
+def test_a_call_that_cannot_be_run_in_time_is_never_run(story, journal: Path, label) -> None:
     tracker = UnreliableTracker()
     tracker.is_away.set()
     story.whole()
     story.write(journal)
     messages: list[str] = []
     with Spool(journal, lambda: tracker, on_message=messages.append, **FAST) as spool:
-        assert spool.log_model(1, "model", "example", timeout_s=0.1) is None
+        assert spool.log_model(1, "model", "example", label, timeout_s=0.1) is None
         tracker.is_away.clear()
         assert spool.flush(5)
     assert tracker.models == {}
@@ -225,7 +225,7 @@ def test_the_lag_is_known_before_the_tracker_exists(story, journal: Path, tmp_pa
     assert not spool.stop(timeout_s=0.1)
 
 
-def test_a_study_without_tracking_has_nothing_to_wait_for(story, journal: Path) -> None:
+def test_a_study_without_tracking_has_nothing_to_wait_for(story, journal: Path, label) -> None:
     class Choice:
         uri = None
         experiment = None
@@ -241,7 +241,7 @@ def test_a_study_without_tracking_has_nothing_to_wait_for(story, journal: Path) 
         assert not spool.is_enabled
         assert spool.flush(0)
         assert spool.lag() == 0
-        assert spool.log_model(0, "model", "example") is None
+        assert spool.log_model(0, "model", "example", label) is None
         assert spool.stop()
 
 

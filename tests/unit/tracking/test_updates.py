@@ -19,7 +19,8 @@ def test_a_study_becomes_a_parent_and_children(story) -> None:
     assert parent.history("search/finished") == [(1, 1.0), (2, 2.0), (3, 3.0)]
     assert parent.texts["privacy_card.md"] == "## Final card\n"
     assert [step for step, _ in child.history("dp/epsilon")] == [25, 50, 75, 100]
-    assert [step for step, _ in child.history("validation/accuracy")] == [25, 50, 75, 100]
+    assert [step for step, _ in child.history("curve/validation/accuracy")] == [25, 50, 75, 100]
+    assert child.history("validation/accuracy") == [(100, 0.91)]  # once, of the delivered model
     assert child.params["optim.lr"] == "1.5"
     assert child.params["plan.steps"] == "100"
     assert "model.checkpoint" not in child.params
@@ -198,7 +199,7 @@ def test_no_epsilon_without_its_statement(story) -> None:
     with pytest.raises(TrackingRefusedError, match=r"without dp.unit, dp.adjacency"):
         tracker.handle(story.events)
     assert tracker.runs[0].history("dp/epsilon") == []
-    assert tracker.runs[0].history("validation/accuracy") == [(25, 0.6)]
+    assert tracker.runs[0].history("curve/validation/accuracy") == [(25, 0.6)]
 
 
 def test_epsilon_that_goes_down_is_refused(story) -> None:
@@ -244,8 +245,8 @@ def test_values_that_are_not_finite_become_no_number(story, value: object) -> No
     story.add("trial_report", trial=0, step=5, epsilon=0.1, metrics={"validation/loss": value})
     tracker = MemoryTracker()
     tracker.handle(story.events)
-    assert tracker.runs[0].history("validation/loss") == []
-    assert tracker.runs[0].tags["dpsweep.nonfinite"] == "validation/loss at step 5"
+    assert tracker.runs[0].history("curve/validation/loss") == []
+    assert tracker.runs[0].tags["dpsweep.nonfinite"] == "curve/validation/loss at step 5"
 
 
 def test_private_values_never_pass_and_the_rest_does(story) -> None:
@@ -258,7 +259,7 @@ def test_private_values_never_pass_and_the_rest_does(story) -> None:
         tracker.handle(story.events)
     assert len(caught.value.refused) == 3
     assert "noise.seed" not in tracker.runs[0].params
-    assert {p.name for p in tracker.runs[0].metrics} == {"validation/accuracy", "dp/epsilon"}
+    assert {p.name for p in tracker.runs[0].metrics} == {"curve/validation/accuracy", "dp/epsilon"}
 
 
 def test_malformed_events_hold_up_nothing(story) -> None:

@@ -15,9 +15,10 @@ from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import Plan
 from dpsweep.spec import DataSpec
 from dpsweep.study import TrialTask
-from dpsweep.trainables import TRAINABLES, execution
+from dpsweep.trainables import TRAINABLES, execution, trial_data
 from dpsweep.trainables.data import DatasetInfo, SweepData
-from dpsweep.trainables.execution import ExecutionSettings, TrialExecution
+from dpsweep.trainables.execution import TrialExecution
+from dpsweep.trainables.execution_settings import ExecutionSettings
 from dpsweep.trainables.method import Method, PlanContext, RunContext
 from dpsweep.trainables.pace import Pace
 from dpsweep.trial import TrialReport
@@ -140,6 +141,7 @@ class Lab:
     """Opens trials, one directory each, on one ledger directory."""
 
     Killed = Killed
+    Method = Scripted
 
     def __init__(self, path: Path, data: SweepData) -> None:
         self.path, self.data = path, data
@@ -228,7 +230,8 @@ class Lab:
 @pytest.fixture
 def lab(tmp_path: Path, blobs: SweepData, monkeypatch: pytest.MonkeyPatch) -> Lab:
     table = {**{name: TRAINABLES[name] for name in TRAINABLES}, "scripted": Scripted}
-    monkeypatch.setattr(execution, "TRAINABLES", table)
+    for module in (execution, trial_data):
+        monkeypatch.setattr(module, "TRAINABLES", table)
     return Lab(tmp_path, blobs)
 
 

@@ -22,9 +22,9 @@ from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.data import SweepData, load_dataset
 from dpsweep.trainables.dp_sgd import DPSGD
 from dpsweep.trainables.embeddings import embed
-from dpsweep.trainables.execution import records_for
 from dpsweep.trainables.method import PlanContext, RunContext
 from dpsweep.trainables.starts import Release, Starts, build_start, release_name
+from dpsweep.trainables.trial_data import records_for
 
 START = Plan((EventRun(PoissonGaussian(2.0, 0.1), 20),))
 MODEL = resolve(DPSGD.hyperparameters, {"model.name": "tanh_cnn"})

@@ -53,8 +53,10 @@ def prepared(
 ) -> tuple[AdaMix, Plan]:
     """An instance with a plan of its own, or the one given."""
     hparams = hyperparameters({key.replace("__", "."): value for key, value in given.items()})
+    context = PlanContext(PrivacyBudget(3.0, DELTA), "pld", 300)
+    hparams = AdaMix.complete(hparams, context)
     if plan is None:
-        plan = AdaMix.plan(hparams, PlanContext(PrivacyBudget(3.0, DELTA), "pld", 300))
+        plan = AdaMix.plan(hparams, context)
     instance = AdaMix()
     instance.prepare(data, hparams, plan, RunContext(0, trial))
     return instance, plan
@@ -151,7 +153,7 @@ def loss_sum(weight: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Te
     return torch.nn.functional.cross_entropy(x.double() @ weight.T, y, reduction="sum")
 
 
-@pytest.mark.parametrize("variant", ["ngd", "ppgd", "fully_private"])
+@pytest.mark.parametrize("variant", ["ngd", "public_pull", "fully_private"])
 @pytest.mark.parametrize("penalty", [0.0, 9.0])
 def test_without_noise_and_clip_it_is_gradient_descent(data, no_noise, variant, penalty) -> None:
     """On the summed loss of the records that a variant trains on, by plain autograd."""
@@ -166,7 +168,7 @@ def test_without_noise_and_clip_it_is_gradient_descent(data, no_noise, variant, 
     start = instance._weight.double()
     assert bool(start.any()) is (variant != "fully_private")
     x, y = unit(data.parts["private"][0]), torch.from_numpy(data.parts["private"][1].copy())
-    if variant != "ppgd":
+    if variant != "public_pull":
         chosen = shots_of(data)
         x = torch.cat([x, unit(data.parts["public"][0][chosen])])
         y = torch.cat([y, torch.from_numpy(data.parts["public"][1][chosen])])
@@ -272,7 +274,7 @@ def test_a_large_pull_does_not_swing(data) -> None:
 
 def test_no_number_of_records_enters_a_step(data, no_noise) -> None:
     """Twice the records are twice the sum: nothing is divided by a count, which is private."""
-    given = {"adamix__variant": "ppgd", "adamix__public_init": False}
+    given = {"adamix__variant": "public_pull", "adamix__public_init": False}
     given |= {k.replace(".", "__"): v for k, v in PLAIN.items()}
     moves = []
     for extra in (0, 300):
@@ -321,7 +323,7 @@ def test_each_switch_changes_the_run_and_nothing_else_does(data, no_noise) -> No
     switched = {f"adamix__{name}": False for name in ("adaptive_clip", "projection")}
     assert torch.equal(weights(**switched), weights(adamix__variant="ngd"))
     switched["adamix__public_gradient"] = False
-    assert torch.equal(weights(**switched), weights(adamix__variant="ppgd"))
+    assert torch.equal(weights(**switched), weights(adamix__variant="public_pull"))
     assert not torch.equal(weights(public__draw=1), whole)
     assert torch.equal(weights(train__repeat=3), whole)
 
@@ -524,7 +526,20 @@ def test_the_platform_runs_every_variant(lab, data) -> None:
         task = lab.task(lab.settings(show_test=True), hparams, number, method="adamix")
         reports = lab.run(lab.settings(show_test=True), task)
         assert reports[-1].done
-        assert reports[-1].metrics["test/accuracy"] > 0.6
+        assert reports[-1].delivered["test/accuracy"] > 0.6
         spent = reports[-1].epsilon
         assert spent == 0 if variant == "only_public" else 1.94 < spent <= 2.0
     assert len(reports) == 1
+
+
+@pytest.mark.usefixtures("no_noise")
+def test_public_records_that_are_trained_on_as_private_are_clipped(data: SweepData) -> None:
+    """They are protected there: each moves the weights by at most the clip, as any other."""
+    clip = 1e-4
+    given = {**PLAIN, "adamix.variant": "fully_private", "clip.max_grad_norm": clip}
+    hparams = hyperparameters({**given, "optim.lr": 1.0, "public.shots": 5})
+    instance = AdaMix()
+    instance.prepare(data, hparams, steps(1), RunContext(0, 0))
+    instance.run(0, 1)
+    moved = float(instance.state_dict()["weight"].norm())
+    assert 0 < moved <= clip * (300 + 5 * CLASSES)

@@ -2,9 +2,11 @@
 
 import dataclasses
 import json
+import signal
 import threading
 
 import pytest
+import torch
 from ray import tune
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
@@ -95,6 +97,66 @@ def test_a_failure_says_where_and_never_what(lab, make_actor, monkeypatch):
     lab.open(settings, task).close()  # let go
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9 bytes"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 bytes"),
+    ],
+)
+def test_want_of_memory_is_told_with_what_helps(lab, make_actor, monkeypatch, error):
+    def broken(self, start, stop):
+        raise error
+
+    settings = lab.settings()
+    actor = make_actor(settings, lab.task(settings, {"train.max_steps": 20}))
+    monkeypatch.setattr(DPSGD, "run", broken)
+    failure = actor.step()["report"]["failure"]
+    assert failure.startswith("out of memory at test_base.py:")
+    assert "batch.physical" in failure
+    assert "9 bytes" not in failure
+
+
+def test_sigterm_ends_an_idle_actor_at_once_and_a_busy_one_after_its_report(
+    lab, make_actor, monkeypatch
+):
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        settings = lab.settings()
+        task = lab.task(settings, {"train.max_steps": 20})
+        actor = make_actor(settings, task)
+        signal.signal(signal.SIGTERM, actor._leave)  # as in a process of Ray's
+        with pytest.raises(SystemExit):
+            signal.raise_signal(signal.SIGTERM)
+        evaluate = DPSGD.evaluate
+
+        def signalled(self, part):
+            signal.raise_signal(signal.SIGTERM)
+            return evaluate(self, part)
+
+        monkeypatch.setattr(DPSGD, "evaluate", signalled)
+        step = actor.step()["report"]["step"]
+        assert step > 0
+        with pytest.raises(SystemExit):
+            actor.step()
+        actor.cleanup()  # as the end of the process does
+        monkeypatch.undo()
+        again = make_actor(settings, task)  # the ledger is free, and nothing is repeated
+        assert again.step()["report"]["step"] >= step
+        again.cleanup()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_damaged_task_is_named(lab, make_actor):
+    settings = lab.settings()
+    actor = make_actor(settings, lab.task(settings, {"train.max_steps": 20}))
+    path = lab.directory() / "trial.json"
+    path.write_text(path.read_text().replace('"train.max_steps": 20', '"train.max_steps": 30'))
+    assert f"{path} is damaged" in actor.step()["report"]["failure"]
+
+
 def test_a_noisy_study_s_failure_holds_no_exact_score(lab, make_actor, accuracy):
     def broken(position):
         raise RuntimeError(f"accuracy {0.7654321}")
@@ -106,7 +168,8 @@ def test_a_noisy_study_s_failure_holds_no_exact_score(lab, make_actor, accuracy)
         settings,
         dataclasses.replace(lab.scripted(plan), validation_plan=plan.labelled("validation")),
     ).step()
-    assert result["report"]["failure"].startswith("RuntimeError at ")
+    assert result["report"]["unscored"].startswith("no validation scores: RuntimeError at ")
+    assert result["report"]["failure"] == ""
     assert "0.76" not in json.dumps(result)
 
 

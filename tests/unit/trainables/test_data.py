@@ -170,12 +170,12 @@ LABELS = np.zeros(50, np.int64)
         ({"x_train": None, "X_train": np.ones((50, 4))}, "no x_train"),
         ({"y_train": None}, "no y_train"),
         ({"x_val": np.ones((3, 4))}, "both x_val and y_val"),
-        ({"x_train": np.ones(50)}, r"x_train has shape \(50,\)"),
+        ({"x_train": np.ones(50)}, r"x_train has shape \(records,\)"),
         ({"x_train": np.ones((50, 4), np.uint8)}, "x_train has dtype uint8"),
         ({"x_train": np.full((50, 4), np.nan)}, "x_train has values that are not finite"),
         ({"x_train": np.full((50, 4), 1e300)}, "x_train has values that are not finite"),
         ({"y_train": LABELS.astype(float)}, "y_train has dtype float64"),
-        ({"y_train": LABELS[:, None]}, "y_train has shape"),
+        ({"y_train": LABELS[:, None]}, r"y_train has shape \(records, 1\), not \(records,\)"),
         ({"y_train": LABELS[:40]}, "different numbers"),
         ({"y_train": LABELS + 3}, r"y_train has labels outside 0\.\.2"),
         ({"y_train": LABELS - 1}, r"y_train has labels outside 0\.\.2"),
@@ -195,6 +195,47 @@ def test_errors_keep_private_values_to_themselves(make_spec: MakeSpec, tmp_path:
     with pytest.raises(DataError) as caught:
         load_dataset(make_spec(**npz(tmp_path / "d.npz", y_train=labels)))
     assert "123456" not in str(caught.value)
+
+
+@pytest.mark.parametrize("task", ["classification", "multi_label"])
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"x_train": np.ones(587)},
+        {"x_train": np.ones((587, 2, 3))},
+        {"y_train": np.zeros(586, np.int64)},
+        {"y_train": np.zeros((586, 3), np.int64)},
+        {"y_train": np.zeros((587, 2), np.int64)},
+    ],
+)
+def test_errors_keep_the_number_of_records_to_themselves(
+    make_spec: MakeSpec, tmp_path: Path, arrays: dict[str, np.ndarray], task: str
+) -> None:
+    labels = np.zeros(587 if task == "classification" else (587, 3), np.int64)
+    given = {"x_train": np.ones((587, 4)), "y_train": labels, **arrays}
+    with pytest.raises(DataError) as caught:
+        load_dataset(make_spec(**npz(tmp_path / "d.npz", **given), task=task))
+    assert "train" in str(caught.value)
+    assert "58" not in str(caught.value).replace(str(tmp_path), "")
+
+
+@pytest.mark.parametrize("damage", ["bytes", "16 bits"])
+def test_errors_keep_the_name_of_an_image_to_themselves(
+    make_spec: MakeSpec, tmp_path: Path, damage: str
+) -> None:
+    from PIL import Image
+
+    _images(tmp_path, {"a": 2, "zebra": 2})
+    path = tmp_path / "zebra" / "1.png"
+    if damage == "bytes":
+        path.write_bytes(b"no image")
+    else:
+        Image.fromarray(np.full((6, 6), 40_000, "uint16")).save(path)
+    given = {"dataset": "image_folder", "num_records": 4, "image_size": 5}
+    with pytest.raises(DataError) as caught:
+        load_dataset(make_spec(path=str(tmp_path), **given))
+    assert "png" not in str(caught.value)
+    assert "zebra" not in str(caught.value)
 
 
 def test_files_that_are_no_npz(make_spec: MakeSpec, tmp_path: Path) -> None:
@@ -323,7 +364,7 @@ def test_image_folder_mistakes(make_spec: MakeSpec, tmp_path: Path) -> None:
         describe_dataset(make_spec(path=str(tmp_path), **given))
     _images(tmp_path, {"a": 2, "b": 2})
     (tmp_path / "a" / "0.png").write_bytes(b"no image")
-    with pytest.raises(DataError, match="cannot read image"):
+    with pytest.raises(DataError, match="cannot read an image"):
         load_dataset(make_spec(path=str(tmp_path), **given))
 
 
@@ -334,7 +375,7 @@ def test_images_of_16_bits_are_refused(make_spec: MakeSpec, tmp_path: Path) -> N
     _images(tmp_path, {"a": 2, "b": 2})
     Image.fromarray(np.full((6, 6), 40_000, "uint16")).save(tmp_path / "b" / "1.png")
     given = {"dataset": "image_folder", "num_records": 4, "image_size": 5}
-    with pytest.raises(DataError, match=r"1\.png has more than 8 bits per channel"):
+    with pytest.raises(DataError, match="an image has more than 8 bits per channel"):
         load_dataset(make_spec(path=str(tmp_path), **given))
 
 

@@ -231,6 +231,17 @@ def test_training_learns(make_plan: MakePlan, data: SweepData) -> None:
     assert after["loss"] < before["loss"]
 
 
+def test_batches_ignore_every_known_seed(make_plan: MakePlan, data: SweepData) -> None:
+    """Whoever knows who was in a batch has no amplification by sampling."""
+    hparams, plan = make_plan(DPSGD)
+    batches = []
+    for _ in range(2):
+        np.random.seed(0)
+        method = started(DPSGD, data, hparams, plan)
+        batches.append(method._draw_batch(method._batches, 0.5).tolist())
+    assert batches[0] != batches[1]
+
+
 @pytest.mark.parametrize("shape", ["constant", "cosine"])
 def test_noise_has_the_plan_s_scale_and_no_other(
     make_plan: MakePlan, shape: str, data: SweepData

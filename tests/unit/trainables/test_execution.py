@@ -1,25 +1,32 @@
 """One trial, without Ray: charges, the hard stop, reservations, crashes, restores."""
 
+import contextlib
 import dataclasses
 import hashlib
-import json
+import math
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
 
-from dpsweep.errors import BudgetExceededError, CheckpointError, LedgerError
+from dpsweep.errors import BudgetExceededError, LedgerError
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian
 from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.privacy.ledger import trial_spent
 from dpsweep.spec import DataSpec
 from dpsweep.testing.conformance import tiny_data
+from dpsweep.trainables import checkpoints, execution
+from dpsweep.trainables.checkpoint_files import find, find_resumption
+from dpsweep.trainables.checkpoints import CheckpointStore
 from dpsweep.trainables.data import load_dataset
 from dpsweep.trainables.dp_sgd import DPSGD
 from dpsweep.trainables.execution import TrialExecution
 from dpsweep.trainables.finished import export_model
+from dpsweep.trainables.pace import Pace
 
 DELTA = 1e-5
 COSINE = {"noise.shape": "cosine", "noise.end_ratio": 0.5}
@@ -59,8 +66,8 @@ def test_learns_and_keeps_the_best(lab):
     task = lab.task(settings, {"train.max_steps": 60, "optim.lr": 1.0})
     reports = lab.run(settings, task)
     assert reports[-1].value == max(r.metrics["validation/accuracy"] for r in reports) > 0.8
-    assert "test/accuracy" in reports[-1].metrics
-    assert all("test/accuracy" not in r.metrics for r in reports[:-1])
+    assert "test/accuracy" in reports[-1].delivered
+    assert all("test/accuracy" not in r.delivered | r.metrics for r in reports[:-1])
     model, example = export_model(lab.directory(), task, study_seed=0, data=lab.data)
     x, y = lab.data.parts["validation"]
     accuracy = (model(torch.tensor(x)).argmax(1).numpy() == y).mean()
@@ -73,6 +80,47 @@ def test_hidden_validation_scores_stay_inside(lab):
     settings = lab.settings(validation="hidden", report_every=None)
     reports = lab.run(settings, lab.task(settings, {"train.max_steps": 20}))
     assert all(not r.metrics and r.value is None for r in reports)
+
+
+@pytest.mark.parametrize("is_timed", [False, True])
+def test_run_times_leave_the_actor_only_where_they_may(lab, is_timed):
+    settings = lab.settings(report_every=None, is_timed=is_timed)
+    reports = lab.run(settings, lab.task(settings, {"train.max_steps": 20}))
+    assert {report.wall_s > 0 for report in reports} == {is_timed}
+
+
+def test_run_times_stay_inside_unless_asked_for(lab):
+    settings = lab.settings(report_every=None)
+    reports = lab.run(settings, lab.task(settings, {"train.max_steps": 20}))
+    assert {report.wall_s for report in reports} == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        ({"validation": "exact", "validation_noise": 50.0}, "'exact' does not go with"),
+        ({"validation": "hidden", "validation_noise": 50.0}, "'hidden' does not go with"),
+        ({"validation": "noisy"}, "'noisy' does not go with"),
+        ({"rungs": (1.0, 0.5)}, "rungs must ascend"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(lab, given, word):
+    with pytest.raises(ValueError, match=word):
+        lab.settings(**given)
+
+
+def test_they_are_refused_where_assertions_are_switched_off():
+    """A subprocess under -O, in which exact scores would leave for noisy ones."""
+    code = (
+        "from pathlib import Path\n"
+        "from dpsweep.privacy.budget import PrivacyBudget\n"
+        "from dpsweep.trainables.execution import ExecutionSettings\n"
+        "assert False, 'assertions are on'\n"
+        "ExecutionSettings(Path('.'), PrivacyBudget(1.0, 1e-5), 'rdp', 0, 'validation/accuracy',\n"
+        "    True, None, 1, 'exact', False, validation_noise=50.0)\n"
+    )
+    found = subprocess.run([sys.executable, "-O", "-c", code], capture_output=True, text=True)
+    assert "ValueError: validation 'exact' does not go with" in found.stderr
 
 
 def test_a_crash_costs_what_was_charged_and_the_cap_holds(lab):
@@ -243,20 +291,149 @@ def test_a_crash_between_best_and_last_keeps_the_score_with_its_model(lab):
     resumed.close()
 
 
-def test_a_damaged_checkpoint_is_refused(lab):
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("hurt", "name", "step"),
+    [
+        (["last-000030.ckpt"], "best", 30),
+        (["last.json"], "best", 30),
+        (["last-000030.ckpt", "best-000030.ckpt"], "previous", 20),
+        (["last.json", "best.json"], "previous", 20),
+        (["best-000030.ckpt"], "last", 30),
+    ],
+)
+def test_a_trial_goes_on_from_its_latest_whole_checkpoint(lab, hurt, name, step):
+    settings = lab.settings(metric="validation/loss", maximize=False)
+    task = lab.task(settings, {"train.max_steps": 60, "optim.lr": 0.05})
+    trial = lab.open(settings, task)
+    reports = [trial.advance() for _ in range(3)]
+    trial.close()
+    assert reports[-1].best_step == 30
+    for file in hurt:
+        flip(lab.directory() / file)
+    resumed = lab.open(settings, task)
+    assert resumed.position == step
+    rest = lab.finish(resumed)
+    assert all(str(lab.directory() / file) in rest[0].note for file in hurt)
+    assert f"goes on from its {name} checkpoint, at step {step}" in rest[0].note
+    lost = 30 - step
+    assert (rest[-1].step, rest[-1].charged) == (60 - lost, 60)
+    assert len(trial_spent(settings.ledger, 0)) == 60
+    assert rest[-1].value is not None
+    assert CheckpointStore(lab.directory()).load("best").step == rest[-1].best_step
+    again = lab.open(settings, task)  # whatever was damaged is whole again
+    assert again.advance().note == ""
+    again.close()
+
+
+def test_without_any_whole_checkpoint_a_trial_starts_anew(lab):
     settings = lab.settings()
     task = lab.task(settings, {"train.max_steps": 60})
     trial = lab.open(settings, task)
     trial.advance()
     trial.close()
-    path = next(lab.directory().glob("last-*.ckpt"))
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(CheckpointError, match="is damaged"):
-        lab.open(settings, task)
-    meta = json.loads((lab.directory() / "last.json").read_text())
-    assert meta["step"] == 10
+    for path in lab.directory().glob("*.ckpt"):
+        path.unlink()
+    reports = lab.run(settings, task)
+    assert "it starts anew" in reports[0].note
+    assert (reports[-1].step, reports[-1].charged) == (50, 60)
+
+
+def test_a_killed_save_leaves_two_whole_checkpoints(lab, monkeypatch):
+    """At whatever write of a save the process dies."""
+    settings = lab.settings()
+    write, calls = checkpoints.write_atomically, []
+
+    def dying(path, content):
+        calls.append(path.name)
+        if len(calls) == dying.at:
+            raise lab.Killed
+        write(path, content)
+
+    for at in range(1, 20):
+        trial = lab.open(settings, lab.task(settings, {"train.max_steps": 60}, trial=at))
+        trial.advance()
+        trial.advance()
+        calls.clear()
+        dying.at = at
+        monkeypatch.setattr(checkpoints, "write_atomically", dying)
+        try:
+            trial.advance()
+        except lab.Killed:
+            pass
+        else:
+            assert at > 3  # of the tensors, of previous.json, of last.json at least
+            break
+        finally:
+            monkeypatch.setattr(checkpoints, "write_atomically", write)
+            trial.close()
+        found = find_resumption(lab.directory(at))
+        assert (found.step, found.damages) in ((20, ()), (30, ()))
+        assert find(lab.directory(at), "previous").meta["step"] in (10, 20)
+    else:
+        pytest.fail("it never ended")
+
+
+def test_a_model_that_is_not_finite_is_no_result(lab, monkeypatch):
+    settings = lab.settings()
+    plan = lab.task(settings, {"train.max_steps": 20}).plan
+    state = {"weight": torch.tensor([1.0, math.nan])}
+    monkeypatch.setattr(
+        execution.TRAINABLES["scripted"],
+        "state_dict",
+        lambda self: {"position": self.position, **state},
+    )
+    last = lab.run(settings, lab.scripted(plan))[-1]
+    assert last.failure == "diverged: parameters are not finite at step 20"
+    assert last.value is None
+    assert last.charged == 20
+
+
+def test_a_model_that_was_finite_stays_the_result(lab, monkeypatch):
+    settings = lab.settings()
+    plan = lab.task(settings, {"train.max_steps": 20}).plan
+
+    def state_dict(self):
+        weight = torch.tensor([1.0 if self.position <= 10 else math.inf])
+        return {"position": self.position, "weight": weight}
+
+    monkeypatch.setattr(execution.TRAINABLES["scripted"], "state_dict", state_dict)
+    last = lab.run(settings, lab.scripted(plan))[-1]
+    assert (last.failure, last.best_step) == ("", 10)
+    assert last.reason.startswith("diverged: parameters are not finite at step 20; its best model")
+
+
+def test_a_process_that_is_to_leave_keeps_the_segment_that_it_runs(lab):
+    class Short(Pace):
+        def __init__(self):
+            super().__init__()
+            self.steps = 4
+
+        def running(self, steps):
+            return contextlib.nullcontext()
+
+    settings = lab.settings()
+    task = lab.task(settings, {"train.max_steps": 30})
+    trial = lab.open(settings, task, pace=Short())
+    run = trial.method.run
+
+    def signalled(start, stop):
+        trial.is_leaving = True
+        run(start, stop)
+
+    trial.method.run = signalled
+    with pytest.raises(SystemExit):
+        trial.advance()
+    trial.close()  # as the end of the process does
+    resumed = lab.open(settings, task)
+    assert resumed.position == 4
+    assert len(trial_spent(settings.ledger, 0)) == 4  # nothing is lost
+    assert lab.finish(resumed)[-1].step == 30
 
 
 def test_two_processes_cannot_run_one_trial(lab):

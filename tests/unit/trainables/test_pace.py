@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from dpsweep.modes import continuing
 from dpsweep.privacy.events import EventRun, Gaussian, Laplace, NonPrivate, Plan, PoissonGaussian
 from dpsweep.privacy.ledger import trial_spent
+from dpsweep.stage import Stage
 from dpsweep.study import StudyFiles
 from dpsweep.trainables.pace import CHARGE_S, KEEP_S, TIMES_CHARGING, Pace
 
@@ -56,7 +58,16 @@ def killed_at(lab: Any, trial: Any, position: int) -> None:
 
 def told_of(lab: Any, what: str = "") -> str:
     """Return what is said when trial 0 continues."""
-    return continuing(StudyFiles(lab.path.parent, lab.path.name), 0, what)
+    said: list[str] = []
+    stage = SimpleNamespace(
+        study=SimpleNamespace(files=StudyFiles(lab.path.parent, lab.path.name)),
+        observer=SimpleNamespace(on_message=said.append),
+        _notes=set(),
+    )
+    stage._tell_note = functools.partial(Stage._tell_note, stage)
+    Stage.say_continuing(stage, 0, what)
+    (text,) = said
+    return text
 
 
 def test_a_crash_between_reports_loses_what_was_charged_since_a_model_was_kept(lab: Any) -> None:

@@ -332,3 +332,16 @@ def test_divergence_and_too_few_records_are_said(tmp_path):
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(DataError, match="has 1 public records to train on"):
         pretrain(tmp_path, records=(RECORDS[0][:1], RECORDS[1][:1]))
+
+
+@pytest.mark.parametrize("own", [8, 14, 20])
+def test_weights_of_other_images_fit_where_both_are_resized_to_one_size(tmp_path, own):
+    """Digits of 8 pixels, clothes of 20: the network sees 14, whatever its front does."""
+    settings = replace(SETTINGS, resize=14, epochs=1)
+    file, _ = pretrain(tmp_path, settings, make_records(shape=(1, 20, 20)))
+    info = DatasetInfo("own", (1, own, own), 4, 10, 0, 0, 0, tuple("abcd"))
+    model = build_model("tanh_cnn", info, seed=0, image_size=14, checkpoint=str(file.weights))
+    weights = load(file)
+    body = model if own == 14 else model[-1]
+    assert all(torch.equal(body.state_dict()[name], weights[name]) for name in weights)
+    assert len(weights) >= 4

@@ -8,11 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from dpsweep.errors import BadInputError, ModelError
+from dpsweep.errors import BadInputError, InfeasibleBudgetError, ModelError
+from dpsweep.hyperparameters import resolve
+from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.trainables.backbones import backbone_settings, build_backbone
 from dpsweep.trainables.data import DatasetInfo
 from dpsweep.trainables.dp_sgd import DPSGD
 from dpsweep.trainables.image_front import normalize_layer, resize_layers
+from dpsweep.trainables.method import PlanContext
 from dpsweep.trainables.models import build_model
 from dpsweep.trainables.parameter_table import head_layers
 
@@ -161,3 +164,109 @@ def test_preflight_names_the_knob_to_change() -> None:
     values = {"model.name": [LITE0], "model.checkpoint": ["published"], "batch.expected": [8]}
     (problem,) = DPSGD.preflight({**values, "model.image_size": [32]}, info_of((1, 28, 28)))
     assert problem[0] == "model.norm"
+
+
+def saved(path: Path, content: object) -> str:
+    torch.save(content, path)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("how", "mean", "std"),
+    [
+        ("imagenet", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        ("timm", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),  # of tf_efficientnet_lite0
+    ],
+)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_weights_of_a_file_see_the_images_they_were_trained_on(
+    tmp_path: Path, how: str, mean: tuple[float, ...], std: tuple[float, ...], channels: int
+) -> None:
+    source = build_model(LITE0, info_of((3, 32, 32)), norm="frozen", seed=1).eval()
+    file = saved(tmp_path / "w.pt", source.state_dict())
+    options = {"norm": "frozen", "checkpoint": file, "normalize": how}
+    model = build_model(LITE0, info_of((channels, 32, 32)), seed=2, **options).eval()
+    images = torch.rand(4, channels, 32, 32, generator=torch.Generator().manual_seed(0))
+    wanted = (images - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
+    with torch.no_grad():
+        assert torch.allclose(model(images), source(wanted), atol=1e-4)
+    front = [p for module in list(model)[:-1] for p in module.parameters()]
+    assert front
+    assert not any(parameter.requires_grad for parameter in front)
+
+
+def test_a_file_gets_images_as_they_are_unless_it_is_asked_for(tmp_path: Path) -> None:
+    source = build_model(LITE0, info_of((3, 32, 32)), norm="frozen", seed=1).eval()
+    file = saved(tmp_path / "w.pt", source.state_dict())
+    model = build_model(LITE0, info_of((3, 32, 32)), norm="frozen", seed=2, checkpoint=file).eval()
+    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert torch.equal(model(images), source(images))
+    given = {"model.name": [LITE0], "model.checkpoint": [file]}
+    (note,) = DPSGD.notes(given)
+    assert note.startswith(f"images reach the weights of {file} as they are, in [0, 1]")
+    assert DPSGD.notes({**given, "model.normalize": ["timm"]}) == []
+    assert DPSGD.notes({**given, "model.checkpoint": ["published"]}) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "options", "said"),
+    [
+        (LITE0, (3, 32, 32), {"checkpoint": "published", "normalize": "timm"}, "of their own"),
+        ("small_resnet", (3, 32, 32), {"normalize": "timm"}, "needs one of timm's networks"),
+        ("linear", (7,), {"normalize": "imagenet"}, "needs grey or colour images"),
+        ("tanh_cnn", (5, 16, 16), {"normalize": "imagenet"}, "needs grey or colour images"),
+    ],
+)
+def test_what_cannot_be_normalised_is_said(
+    name: str, shape: tuple[int, ...], options: dict[str, str], said: str
+) -> None:
+    with pytest.raises(BadInputError, match=said):
+        build_model(name, info_of(shape), norm="frozen", seed=0, **options)
+
+
+def test_published_weights_are_not_normalised_twice() -> None:
+    hparams = resolve(
+        DPSGD.hyperparameters, {"model.checkpoint": "published", "model.normalize": "timm"}
+    )
+    context = PlanContext(PrivacyBudget(1.0, 1e-5), "rdp", 100)
+    with pytest.raises(
+        InfeasibleBudgetError, match=r"model\.normalize=timm with model\.checkpoint"
+    ):
+        DPSGD.complete(hparams, context)
+    hparams["model.checkpoint"] = "/weights.pt"
+    assert DPSGD.complete(hparams, context) == hparams
+    values = {"model.name": [LITE0], "model.norm": ["frozen"], "model.image_size": [32]}
+    values |= {"model.checkpoint": ["published"], "model.normalize": ["imagenet"]}
+    problems = DPSGD.preflight(values, info_of((3, 32, 32), classes=5))
+    assert (
+        "model.normalize",
+        "imagenet comes on top of that of published weights",
+        "remove it",
+    ) in (problems)
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        lambda state: {"state_dict": state, "epoch": 3},
+        lambda state: {"model": state, "optimizer": {"lr": 0.1}},
+        lambda state: {"model_ema": state},
+        lambda state: {"state_dict": state, "model_ema": {"fc.weight": torch.zeros(1)}},
+        lambda state: {f"module.{key}": value for key, value in state.items()},
+        lambda state: {"model": {f"module.{key}": value for key, value in state.items()}},
+    ],
+)
+def test_weights_are_found_in_what_training_scripts_save(tmp_path: Path, wrapped: object) -> None:
+    source = build_model("tanh_cnn", info_of((1, 16, 16)), seed=1)
+    file = saved(tmp_path / "w.pt", wrapped(source.state_dict()))  # type: ignore[operator]
+    model = build_model("tanh_cnn", info_of((1, 16, 16)), seed=2, checkpoint=file)
+    own = source.state_dict()
+    assert all(torch.equal(value, own[key]) for key, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("content", [[torch.zeros(2)], {}, {3: torch.zeros(2)}])
+def test_a_file_without_weights_is_said(tmp_path: Path, content: object) -> None:
+    file = saved(tmp_path / "w.pt", content)
+    with pytest.raises(BadInputError, match="holds no state dict"):
+        build_model("tanh_cnn", info_of((1, 16, 16)), seed=2, checkpoint=file)

@@ -33,9 +33,9 @@ def test_norms_that_are_not_finite_stay_so() -> None:
 
 
 def added(sample: torch.Tensor | WeightProduct, size: int) -> float:
-    total = torch.zeros(size)
+    total = torch.zeros(size, dtype=torch.float64)
     add_clipped([total], [sample], 1.0, clip_factors)
-    return float(total.double().norm())
+    return float(total.norm())
 
 
 def test_one_example_adds_at_most_c_whatever_its_size() -> None:

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from dpsweep.journal import replay
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.calibration import calibrate_noise_schedule
@@ -178,3 +179,64 @@ def test_rungs_of_poisson_and_full_batches(lab):
     settings = lab.settings(rungs=(0.3,), report_every=1000)
     reports = lab.run(settings, lab.scripted(plan))
     assert [report.step for report in reports] == [reached_at(plan, 0.3), 100]
+
+
+class TestFirstStep:
+    """A rung that the first training step passes judges no trial."""
+
+    LOUD = plan_of("constant", 0.9, 30, target=1.5)
+
+    def test_a_report_says_which_rungs_it_has_passed_at_once(self, lab):
+        first = epsilon(self.LOUD, 1)
+        rungs = (first / 2, first, epsilon(self.LOUD, 9))
+        reports = lab.run(lab.settings(rungs=rungs), lab.scripted(self.LOUD))
+        assert [(r.step, r.rung, r.skipped) for r in reports][:2] == [(1, 2, 2), (9, 3, 2)]
+        assert {r.skipped for r in reports} == {2}
+
+    def test_releases_before_the_training_are_no_step(self, lab):
+        plan = ONE_OFF + self.LOUD
+        rungs = (epsilon(plan, 1) / 2, epsilon(plan, 2), epsilon(plan, 3))
+        reports = lab.run(lab.settings(rungs=rungs), lab.scripted(plan))
+        steps = [(r.step, r.rung, r.skipped) for r in reports]
+        assert steps[:3] == [(1, 1, 2), (2, 2, 2), (3, 3, 2)]
+
+    def test_no_rung_is_skipped_where_the_second_step_reaches_it(self, lab):
+        rungs = (epsilon(self.LOUD, 2),)
+        first = lab.run(lab.settings(rungs=rungs), lab.scripted(self.LOUD))[0]
+        assert (first.step, first.rung, first.skipped) == (2, 1, 0)
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=range(len(PLANS)))
+def test_shares_are_of_what_the_whole_plan_costs(lab, plan):
+    """Whatever its target, a trial meets the others at the same share of it."""
+    settings = lab.settings(rungs=(0.25, 0.5), rung_unit="share")
+    reports = lab.run(settings, lab.scripted(plan))
+    whole = epsilon(plan, len(plan))
+    for number, share in enumerate((0.25, 0.5)):
+        report = next(report for report in reports if report.rung > number)
+        assert epsilon(plan, report.step - 1) < share * whole <= report.epsilon
+
+
+def test_shares_hold_after_a_crash(lab):
+    """They are of the plan as admitted; what a crash lost brings them closer."""
+    plan = plan_of("constant", 0.1, 60)
+    settings = lab.settings(rungs=(0.5,), rung_unit="share", report_every=5)
+    execution = lab.open(settings, lab.scripted(plan))
+    before = execution.advance()
+    lost = plan.slice(before.step, before.step + 4)
+    execution.ledger.charge(before.step, before.step + 4, lost)
+    execution.close()
+    reports = lab.run(settings, lab.scripted(plan))
+    at = next(report for report in reports if report.rung == 1)
+    spent = plan.slice(0, at.step - 1) + lost
+    half = epsilon(plan, len(plan)) / 2
+    assert epsilon_of(spent, delta=DELTA) < half <= at.epsilon
+
+
+def test_old_journals_replay_without_the_field():
+    """A report of an earlier version was judged where its first step passed a rung; it stays so."""
+    old = {
+        "event": "trial_report", "trial": 0, "step": 1, "epsilon": 1.0, "metrics": {}, "rung": 1,
+        "value": None, "best_step": 0, "charged": 1,
+    }  # fmt: skip
+    assert [(r.rung, r.skipped) for r in replay([old, {**old, "skipped": 1}])] == [(1, 0), (1, 1)]

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dpsweep.errors import LedgerError
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian
 from dpsweep.privacy.ledger import TrialLedger, trial_spent
+from dpsweep.trainables.checkpoints import CheckpointStore
 from dpsweep.trainables.noise import noisy_accuracy
 
 DELTA = 1e-5
@@ -230,14 +232,56 @@ def test_noisy_accuracy_is_a_count_over_the_declared_number():
     assert value == pytest.approx(0.58)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"validation": "noisy"},
-        {"validation": "exact", "validation_noise": 3.0},
-        {"rungs": (1.0, 0.5)},
-    ],
-)
-def test_settings_that_contradict_themselves(lab, changes):
-    with pytest.raises(AssertionError):
-        lab.settings(**changes)
+def break_scores(lab, monkeypatch, *parts):
+    """Make the scores of some parts fail, with a record in the message of the error."""
+    exact = lab.Method.evaluate
+
+    def evaluate(method, part):
+        if part in parts:
+            raise RuntimeError("record 17 is 0.123456")
+        return exact(method, part)
+
+    monkeypatch.setattr(lab.Method, "evaluate", evaluate)
+
+
+def test_a_trained_trial_does_not_fail_for_a_missing_test_score(lab, monkeypatch):
+    """The score is missing, the reason is a kind and a place, and both models are kept."""
+    break_scores(lab, monkeypatch, "test")
+    settings = lab.settings(show_test=True)
+    last = lab.run(settings, lab.scripted(PLAN))[-1]
+    assert (last.done, last.failure, last.step) == (True, "", 50)
+    assert set(last.metrics) == {"validation/accuracy", "validation/loss"}
+    assert "no test scores: RuntimeError at test_scores.py:" in last.unscored
+    assert last.reason == f"plan complete; {last.unscored}"
+    assert "0.123456" not in last.reason
+    kept = CheckpointStore(lab.directory())
+    assert (kept.load("last").step, kept.load("best").step) == (50, 50)
+
+
+@pytest.mark.parametrize("validation", ["exact", "noisy"])
+def test_a_trial_without_validation_scores_is_trained_to_its_end(lab, monkeypatch, validation):
+    """A noisy score that fails stays charged; nothing of it is told."""
+    break_scores(lab, monkeypatch, "validation")
+    settings, task = lab.settings(), lab.scripted(PLAN)
+    if validation == "noisy":
+        settings, task = noisy(lab)
+    reports = lab.run(settings, task)
+    assert [report.metrics for report in reports] == [{}] * 5
+    assert (reports[-1].done, reports[-1].failure, reports[-1].value) == (True, "", None)
+    assert "no validation scores" in reports[-1].unscored
+    assert CheckpointStore(lab.directory()).load("last").step == 50
+    charged = len(trial_spent(settings.ledger, 0).part("validation"))
+    assert charged == (5 if validation == "noisy" else 0)
+
+
+def test_a_violation_of_the_ledger_is_no_missing_score(lab, monkeypatch):
+    settings, task = noisy(lab)
+    trial = lab.open(settings, task)
+
+    def refuse(plan):
+        raise LedgerError("refused")
+
+    monkeypatch.setattr(trial.ledger, "release", refuse)
+    with pytest.raises(LedgerError):
+        trial.advance()
+    trial.close()

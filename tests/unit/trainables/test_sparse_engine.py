@@ -424,7 +424,8 @@ def test_loss_and_factors_are_those_given(small) -> None:
     actual = engine.clipped_gradient_sum(x, targets, np.arange(12), 0.7)
     expected, norms = slow_clipped_sum(model, masks, x, targets, 1e9, loss)
     assert relative_error(actual, [0.25 * e for e in expected]) < 1e-5
-    np.testing.assert_allclose(torch.cat(seen).numpy(), norms, rtol=1e-4)
+    found = torch.cat(seen)[:12]  # what comes after them fills the last chunk
+    np.testing.assert_allclose(found.numpy(), norms, rtol=1e-4)
 
 
 def test_training_leaves_frozen_weights_and_records_alone(small) -> None:

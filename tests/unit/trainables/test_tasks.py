@@ -211,7 +211,7 @@ def test_tasks_that_data_do_not_have(tmp_path: Path, changes: Any, words: str) -
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        (np.zeros(50, np.int64), r"y_train has shape \(50,\), not \(50, 3\)"),
+        (np.zeros(50, np.int64), r"y_train has shape \(records,\), not \(records, 3\)"),
         (np.full((50, 3), 2), "not 0 or 1"),
         (np.full((50, 3), np.nan), "not 0 or 1"),
     ],

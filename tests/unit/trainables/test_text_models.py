@@ -205,16 +205,23 @@ def test_a_trained_classifier_of_another_size_is_replaced(tmp_path: Path) -> Non
     assert new.network.classifier.weight.shape == (2, 16)
 
 
-def test_what_cannot_be_used_is_said(tmp_path: Path) -> None:
+def test_what_cannot_be_used_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = info_of()
     with pytest.raises(BadInputError, match="no network of transformers"):
         build_model(f"text/{tmp_path / 'none'}", info, seed=0)
+    with pytest.raises(BadInputError, match="there is no bert-base here; names on the hub"):
+        build_model("text/bert-base", info, seed=0)
+    save_encoder(tmp_path / "bert")
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(BadInputError, match="is a relative path") as caught:
         build_model("text/bert", info, seed=0)
-    assert str(caught.value.fix) == f"give text/{Path.cwd() / 'bert'}"
-    save_encoder(tmp_path / "bert")
+    assert str(caught.value.fix) == f"give text/{tmp_path / 'bert'}"
     name = f"text/{tmp_path / 'bert'}"
-    for options in ({"checkpoint": "published"}, {"image_size": 32}):
+    for options in (
+        {"checkpoint": "published"},
+        {"image_size": 32},
+        {"normalize": "imagenet"},
+    ):
         with pytest.raises(BadInputError, match="has no meaning for text"):
             build_model(name, info, seed=0, **options)
     with pytest.raises(ModelError, match=r"weights are missing|cannot load"):

@@ -1,0 +1,104 @@
+"""What a study's budget would still buy, as a command: thrift that is not used is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from dpsweep.errors import StudyError
+from dpsweep.privacy.events import CHARGED_PARTS
+from dpsweep.privacy.ledger import trial_spent
+from dpsweep.results import SweepResult
+from dpsweep.search_spaces.base import SearchSpace
+from dpsweep.trial import TrialState
+
+ALL_STARTED = "all trials were started"
+_MOST_PLANS = 32  # of which the mean cost of a whole plan is taken
+
+
+def advice(result: SweepResult, *, spec: str | None = None, sets: Sequence[str] = ()) -> list[str]:
+    """Return lines on the budget of a composed study; none where there is no such budget.
+
+    Args:
+        result: The study.
+        spec: The file it was run from; default: the spec that the study keeps.
+        sets: Overrides that it was run with.
+
+    Guarantees:
+        Nothing is said of a study whose claim was given up, nor under ``select``, where the number
+        of trials is secret. More trials never change what a composed study claims: its filter
+        admits a trial only if the whole study stays within the declared epsilon.
+    """
+    share = used_share(result)
+    if share is None:
+        return []
+    told = f"budget: {math.ceil(100 * share)}% of what the study may spend is used"
+    more = trials_that_fit(result)
+    if not more or result.state != "finished" or result.view.end_reason != ALL_STARTED:
+        return [told]
+    number = len(result.view.trials) - result.spec.num_starts + more
+    trials = "one more trial fits" if more == 1 else f"about {more} more trials fit"
+    return [
+        f"{told}; it claims all of it, used or not, so that {trials} at no further cost:",
+        "  " + command(result, f"search.num_trials={number}", spec=spec, sets=sets),
+    ]
+
+
+def used_share(result: SweepResult) -> float | None:
+    """Return the share of the filter's budget that is reserved or charged; None without filter."""
+    account = result.claims.account
+    if result.claims.accounting != "composed" or account.filter is None:
+        return None
+    return min(max(account.committed.values()) / account.filter.budget, 1.0)
+
+
+def trials_that_fit(result: SweepResult) -> int:
+    """Return how many trials of the mean cost the rest of the budget admits.
+
+    A trial that starts must fit with its whole plan, and then costs what such trials did.
+    """
+    account, view = result.claims.account, result.view
+    assert account.filter is not None
+    first = result.spec.num_starts
+    searched = [number for number in sorted(view.trials) if number >= first]
+    moving = (TrialState.RUNNING, TrialState.PAUSED)
+    if not searched or any(view.trials[number].state in moving for number in searched):
+        return 0
+    plans = []
+    for number in searched[-_MOST_PLANS:]:
+        with contextlib.suppress(StudyError):  # the files of one trial may be lost
+            plans.append(result.files.task(number).full_plan)
+    if not plans:
+        return 0
+    whole = [account.filter.cost(plan) for plan in plans]
+    starts = [account.filter.cost(trial_spent(result.files.ledger, n)) for n in range(first)]
+    fits = []
+    for part in CHARGED_PARTS:
+        full = fmean(cost[part] for cost in whole)
+        spent = account.committed[part] - sum(cost[part] for cost in starts)
+        mean, left = spent / len(searched), account.filter.budget - account.committed[part]
+        if full > 0:
+            fits.append(int((left - full) / (mean or full)) + 1 if left >= full else 0)
+    more = min(fits, default=0)
+    if result.spec.search.sampler == "grid":
+        more = min(more, len(SearchSpace.from_spec(result.spec.space).grid()) - len(searched))
+    return max(more, 0)
+
+
+def command(
+    result: SweepResult, override: str, *, spec: str | None = None, sets: Sequence[str] = ()
+) -> str:
+    """Return the command that continues a study with one key changed, from this directory."""
+    key = override.partition("=")[0]
+    kept = [item for item in sets if item.partition("=")[0] != key]
+    if spec is None or spec == "-":
+        spec, kept = os.path.relpath(result.files.spec), []
+        if Path(result.spec.storage.path).resolve() != result.files.path.parent:
+            kept = [f"storage.path={os.path.relpath(result.files.path.parent)}"]
+    overrides = "".join(f" --set {shlex.quote(item)}" for item in [*kept, override])
+    return f"dpsweep run {shlex.quote(spec)}{overrides}"

@@ -1,0 +1,168 @@
+"""A trial of a study as a spec of its own: one configuration, run once more, at its own cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from dpsweep.claims import with_caveats
+from dpsweep.preflight import NUM_SAMPLED, what_costs
+from dpsweep.privacy.accountants import epsilon_of, shown_epsilon
+from dpsweep.privacy.events import Plan
+from dpsweep.privacy.filter import RenyiFilter
+from dpsweep.results import SweepResult, TrialResult
+from dpsweep.spec import SweepSpec
+from dpsweep.spec_episodes import EPISODE
+from dpsweep.spec_file import dump_yaml
+from dpsweep.study import TrialTask
+from dpsweep.tables import wrapped
+from dpsweep.trainables import TRAINABLES
+from dpsweep.trainables.weights import PRETRAIN
+
+_SUFFIX = "-best"
+_STEP = 1.01  # between budgets that are tried
+
+
+def spec_of_trial(result: SweepResult, trial: int) -> SweepSpec:
+    """Return a spec whose one configuration is that of a trial, with the same training plan.
+
+    It stays in the study's accounting mode where that makes sense of one configuration: ``public``
+    scores it on public records and then runs it once on the private ones, ``unaccounted`` stays.
+    ``composed`` keeps no more budget than this one run needs, and ``select`` becomes ``composed``:
+    there is nothing to select from.
+
+    Guarantees:
+        The claim of the new study is about its own run alone. That the configuration was found on
+        the same records is the cost of the study it is from, and adds to it. A dataset ledger that
+        the study is charged to is charged again.
+
+    Args:
+        result: The study.
+        trial: Number of one of its trials.
+    """
+    spec = result.spec
+    task = result.files.task(trial)
+    tree = spec.to_dict()
+    tree["name"] = spec.name[: 64 - len(_SUFFIX)] + _SUFFIX
+    tree["scheduler"] = {"type": "fifo"}
+    tree["search"] |= {
+        "sampler": "random",
+        "num_trials": 1,
+        "max_time": None,
+        "objectives": [],
+        "points_to_evaluate": [],
+        "space": _space(result, task),
+    }
+    if spec.episodes is not None:  # it runs on each of them, and its mean counts
+        tree["search"]["sampler"] = "grid"
+        del tree["search"]["num_trials"]
+    privacy = tree["privacy"]
+    if trial < spec.num_starts and spec.start is not None:
+        privacy["trial_epsilon"] = spec.start.epsilons[-1]
+    if not _needs_start(task):
+        tree.pop("start", None)
+    if PRETRAIN not in _checkpoints(tree):
+        tree.pop("pretrain", None)
+    if spec.privacy.accounting in ("composed", "select"):
+        privacy.pop("selection", None)
+        needed = privacy["trial_epsilon"]
+        if "start" in tree and spec.num_starts:
+            needed = max(needed, _budget_with_start(result, task))
+        privacy |= {"accounting": "composed", "study_epsilon": math.ceil(needed * 1e4) / 1e4}
+    return SweepSpec(**tree)
+
+
+def _space(result: SweepResult, task: TrialTask) -> dict[str, Any]:
+    """Return the values of a trial that its study names, or that are no defaults."""
+    defaults = {knob.name: knob.default for knob in TRAINABLES[task.method].hyperparameters}
+    told = {"method": task.method, **task.hparams}
+    named = {
+        parameter.name
+        for parameter in result.spec.search.parameters
+        if all(told.get(name) in allowed for name, allowed in parameter.when.items())
+    }
+    values = {
+        name: value
+        for name, value in task.hparams.items()
+        if name != EPISODE and (name in named or value != defaults.get(name))
+    }
+    return {"method": task.method, **values}
+
+
+def _needs_start(task: TrialTask) -> bool:
+    """Say whether a trial's method takes a release, or its network, from the section start."""
+    return any(knob.name == "start.epsilon" for knob in TRAINABLES[task.method].hyperparameters)
+
+
+def _checkpoints(tree: Mapping[str, Any]) -> list[Any]:
+    """Return the checkpoints that a spec's trials and its start begin with."""
+    start = tree.get("start") or {}
+    sections = (tree["search"]["space"], start.get("hyperparameters") or {})
+    return [section.get("model.checkpoint") for section in sections]
+
+
+def _budget_with_start(result: SweepResult, task: TrialTask) -> float:
+    """Return a study_epsilon that the start's runs and one trial fit into, and little more."""
+    delta = result.spec.privacy.delta
+    starts = [result.files.task(number).full_plan for number in range(result.spec.num_starts)]
+    whole = sum((*starts, task.full_plan), Plan())
+    epsilon = epsilon_of(whole, delta=delta, accountant="rdp")
+    plans = what_costs([*[task.full_plan] * NUM_SAMPLED, *starts])  # as preflight chooses a filter
+    while True:
+        epsilon *= _STEP
+        chosen = RenyiFilter.choose(plans, target_epsilon=epsilon, delta=delta)
+        if sum(max(chosen.cost(plan).values()) for plan in (*starts, task.full_plan)) < (
+            chosen.budget / _STEP
+        ):
+            return epsilon
+
+
+def spec_text(result: SweepResult, found: TrialResult) -> str:
+    """Return ``spec_of_trial`` as a YAML file that says where it is from and what it will cost."""
+    spec = spec_of_trial(result, found.trial_id)
+    task = result.files.task(found.trial_id)
+    lines = [
+        f"The configuration of trial {found.trial_id} of study {result.name!r}, "
+        f"{found.metric}={found.value:.4f} there; written by `dpsweep best --as-spec`.",
+        _cost_text(result, spec, task),
+        "Expect another score than that one, most often a lower one: it was chosen for being the "
+        "best (the winner's curse), noise and batches are drawn anew, and so are first weights.",
+    ]
+    comment = [f"# {line}" for text in lines for line in wrapped(text, 96)]
+    return "\n".join(comment) + "\n\n" + dump_yaml(_without_nulls(spec))
+
+
+def _without_nulls(spec: SweepSpec) -> dict[str, Any]:
+    """Return a spec's keys but for nulls that say nothing."""
+    tree = spec.to_dict()
+    sections = {name: values for name, values in tree.items() if isinstance(values, dict)}
+    for section, values in sections.items():
+        for key in [key for key, value in values.items() if value is None]:
+            shorter = {k: value for k, value in values.items() if k != key}
+            if SweepSpec(**{**tree, section: shorter}) == spec:
+                tree[section] = values = shorter
+    return tree
+
+
+def _cost_text(result: SweepResult, spec: SweepSpec, task: TrialTask) -> str:
+    if not task.is_private:
+        return "It makes no privacy claim: its method has no finite epsilon."
+    privacy = spec.privacy
+    epsilon, what = privacy.trial_epsilon, "the run; the study it was chosen in is NOT included"
+    if privacy.accounting == "composed" and privacy.study_epsilon is not None:
+        epsilon, what = privacy.study_epsilon, "all that it releases"
+    elif spec.episodes is not None:
+        what = "each run; the study it was chosen in is NOT included"
+    samplings = (task.inherited + task.full_plan).sampling
+    terms = (
+        f"delta={privacy.delta:g}, unit={spec.privacy_unit}, {privacy.neighboring_relation}, "
+        f"sampling={samplings}, {privacy.accountant}, accounting={privacy.accounting}"
+    )
+    added = f"on top of what study {result.name!r} has cost"
+    if privacy.dataset_ledger is not None:
+        added += ", and its dataset's ledger is charged once more"
+    return (
+        f"Running it SPENDS PRIVACY AGAIN: epsilon <= {shown_epsilon(epsilon)} for "
+        f"{with_caveats(spec, what)} ({terms}), {added}."
+    )

@@ -1,0 +1,73 @@
+"""The verbs about this machine: MLflow's UI on a store that is here, and what is installed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dpsweep.cli_base import Output, Root, say
+from dpsweep.completion import study_names
+from dpsweep.errors import BadInputError
+from dpsweep.output import Format, print_records
+
+
+def ui(
+    name: Annotated[
+        str | None, typer.Argument(help="Name of a study.", autocompletion=study_names)
+    ] = None,
+    root: Root = None,
+    host: Annotated[str, typer.Option()] = "127.0.0.1",
+    port: Annotated[int, typer.Option()] = 5000,
+) -> None:
+    """Open the MLflow UI on a study's tracking store, until Ctrl-C."""
+    import subprocess
+
+    from dpsweep.results import load_sweep
+    from dpsweep.spec import TrackingSpec
+
+    uri = load_sweep(name, root=root).spec.tracking.uri if name else TrackingSpec().uri
+    if uri is None:
+        raise BadInputError(f"study {name!r} has no tracking store", fix="set tracking.uri")
+    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
+        raise BadInputError(f"there is no database at {uri}", fix="name a study: dpsweep ui NAME")
+    if uri.startswith(("http://", "https://")):
+        print(uri)
+        return
+    say(f"MLflow UI on http://{host}:{port} (Ctrl-C ends it)")
+    command = ["mlflow", "ui", "--backend-store-uri", uri, "--host", host, "--port", str(port)]
+    raise typer.Exit(subprocess.run([sys.executable, "-m", *command], check=False).returncode)
+
+
+def doctor(
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Remove frozen features that no study is using.")
+    ] = False,
+    root: Root = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Check this installation and machine; exit 1 if something is broken."""
+    from dpsweep.doctor import diagnose, feature_stores, whole_gib
+    from dpsweep.roots import default_root
+
+    folder = root or default_root()
+    if root is not None and not root.is_dir():
+        raise BadInputError(f"no folder {root}", fix="give the folder that the studies are in")
+    if clean:
+        stores = feature_stores(folder)
+        removed = [whole_gib(store.clean()) for store in stores]
+        kept = [whole_gib(store.num_bytes()) for store in stores]
+        rows = [
+            {"features": str(store.root), "removed_gib": gone, "kept_gib": left}
+            for store, gone, left in zip(stores, removed, kept)
+        ]
+        print_records(rows, output)
+        if any(kept):
+            say(f"at most {sum(kept)} GiB are in use and stay")
+        return
+    findings = diagnose(folder)
+    print_records(findings, output)
+    if any(finding["status"] == "broken" for finding in findings):
+        raise typer.Exit(1)

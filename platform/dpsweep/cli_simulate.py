@@ -1,0 +1,199 @@
+"""The verb ``simulate``: schedulers under a made-up clock, and what they would cost."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dpsweep.cli_base import Output, Sets, Spec, load_checked, say
+from dpsweep.errors import BadInputError
+from dpsweep.output import Format, print_records
+
+if TYPE_CHECKING:
+    from dpsweep.preflight import Preflight
+    from dpsweep.simulate import PolicyRun
+
+DEFAULT_POLICIES = "fifo,median,epsilon_halving"
+LINE_EVERY_S = 5.0  # of progress, where stderr is no terminal
+
+
+def simulate(
+    spec: Spec,
+    sets: Sets = None,
+    trials: Annotated[
+        int | None, typer.Option("--trials", min=1, help="Most trials; default: the spec's.")
+    ] = None,
+    policies: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Schedulers to compare; default: {DEFAULT_POLICIES}, or fifo alone where the "
+            "spec allows no other."
+        ),
+    ] = None,
+    curves: Annotated[
+        str | None,
+        typer.Option(help="JSON lines of recorded curves, or study:NAME; default: made up."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**32 - 1, help="Default: the spec's.")
+    ] = None,
+    slots: Annotated[int, typer.Option(min=1, help="Trials at once.")] = 8,
+    output: Output = Format.TABLE,
+) -> None:
+    """Compare schedulers under a simulated clock: the spec's search and budgets, no training."""
+    from dpsweep.simulate import simulate as run
+
+    checked = load_checked(spec, sets)
+    if seed is not None:
+        reseeded = checked.spec.model_copy(update={"seed": seed})
+        checked = dataclasses.replace(checked, spec=reseeded)
+    names = _policies(policies, checked)
+    progress = _Progress(names)
+    found = run(
+        checked,
+        _curves(curves, checked),
+        policies=names,
+        num_trials=trials,
+        slots=slots,
+        progress=progress,
+    )
+    progress.close()
+    for outcome in found:
+        say(f"{outcome.policy}: {outcome.started} trials in {outcome.seconds:.1f} s")
+    rows = [_simulated_row(outcome, checked, output) for outcome in found]
+    print_records(rows, output, caption=_simulated_caption(checked, found))
+
+
+def _policies(given: str | None, checked: Preflight) -> list[str]:
+    """Return the schedulers to compare, each once, in the order given."""
+    from dpsweep.registry import did_you_mean
+    from dpsweep.schedulers import POLICIES
+
+    if given is None:
+        spec = checked.spec
+        only_fifo = spec.privacy.accounting == "select" or spec.privacy.accountant == "pld"
+        only_fifo = only_fifo or spec.episodes is not None
+        return ["fifo"] if only_fifo else DEFAULT_POLICIES.split(",")
+    names = list(dict.fromkeys(name.strip() for name in given.split(",") if name.strip()))
+    for name in names:
+        if name not in POLICIES:
+            hint = did_you_mean(name, list(POLICIES))
+            raise BadInputError(
+                f"no scheduler {name!r}", fix=hint or f"known: {', '.join(POLICIES)}"
+            )
+    return names
+
+
+def _curves(source: str | None, checked: Preflight) -> Any:
+    from dpsweep.curves import SyntheticCurves, TableCurves, read_curves
+
+    spec = checked.spec
+    noise = spec.data.validation.noise_std or 0.0
+    if source is None:
+        maximize = spec.search.mode == "max"
+        return SyntheticCurves(
+            checked.space.parameters, seed=spec.seed, maximize=maximize, noise=noise
+        )
+    rows = read_curves(source, metric=spec.search.metric, root=Path(spec.storage.path))
+    return TableCurves(rows, checked.space.parameters, seed=spec.seed, noise=noise)
+
+
+def _simulated_row(outcome: PolicyRun, checked: Preflight, output: Format) -> dict[str, Any]:
+    from dpsweep.privacy.accountants import shown_epsilon
+
+    spec, epsilon = checked.spec, outcome.composed_epsilon
+    counts = {
+        key: getattr(outcome, key)
+        for key in ("policy", "started", "finished", "stopped", "infeasible", "steps")
+    }
+    if output is Format.TABLE:
+        return {
+            **counts,
+            "epsilon": shown_epsilon(epsilon),
+            "simulated s": outcome.hours * 3600,
+            "best": outcome.best,
+            "full length": outcome.full_score,
+            "regret": outcome.regret,
+            "ended because": outcome.end_reason,
+        }
+    return {
+        **counts,
+        "composed_epsilon": epsilon,
+        "composed_epsilon_is": _meaning(checked),
+        "study_epsilon": spec.privacy.study_epsilon,
+        "delta": spec.privacy.delta,
+        "privacy_unit": spec.privacy_unit,
+        "neighboring_relation": spec.privacy.neighboring_relation,
+        "sampling": outcome.sampling,
+        "accountant": "rdp",
+        "accounting": spec.privacy.accounting,
+        "simulated_hours": outcome.hours,
+        "metric": spec.search.metric,
+        "best": outcome.best,
+        "full_length": outcome.full_score,
+        "best_full_length_drawn": outcome.best_full,
+        "regret": outcome.regret,
+        "ended_because": outcome.end_reason,
+        "seed": spec.seed,
+    }
+
+
+def _meaning(checked: Preflight) -> str:
+    privacy = checked.spec.privacy
+    if privacy.accounting == "composed":
+        return (
+            "what the study's filter has committed, for information: the study's guarantee is "
+            f"study_epsilon={privacy.study_epsilon:g}"
+        )
+    return "everything that was run, composed: an indication, no guarantee"
+
+
+def _simulated_caption(checked: Preflight, outcomes: Sequence[PolicyRun]) -> str:
+    spec = checked.spec
+    samplings = ", ".join(sorted({outcome.sampling for outcome in outcomes}))
+    return (
+        f"Simulated, seed {spec.seed}: no figure but the costs is about real training. steps: of "
+        f"all trials, stopped ones included. epsilon: {_meaning(checked)}; delta "
+        f"{spec.privacy.delta:g}, unit {spec.privacy_unit}, "
+        f"{spec.privacy.neighboring_relation}, {samplings} sampling, rdp, accounting "
+        f"{spec.privacy.accounting}. best: {spec.search.metric} as the best finished trial "
+        "reported it; full length: its score at the end without noise; regret: its distance from "
+        "the best configuration that any of these policies drew."
+    )
+
+
+class _Progress:
+    """One line on stderr that says how far a long simulation is."""
+
+    def __init__(self, policies: list[str]) -> None:
+        self._policies, self._started = policies, time.monotonic()
+        self._is_terminal = sys.stderr.isatty()
+        self._shown = False
+        self._said = self._started
+
+    def __call__(self, policy: str, ended: int, share: float) -> None:
+        """Show the share of all policies that is done, and when the rest will be."""
+        if not self._is_terminal and time.monotonic() - self._said < LINE_EVERY_S:
+            return
+        self._said = time.monotonic()
+        index = self._policies.index(policy)
+        done = (index + min(share, 1.0)) / len(self._policies)
+        spent = time.monotonic() - self._started
+        left = f"{int(spent * (1 - done) / done)} s" if done > 0.01 else "..."
+        text = f"{policy}: {ended} trials ended | {done:.0%} | ETA {left}"
+        self._shown = True
+        if self._is_terminal:
+            print(f"\r{text:<70}", end="", file=sys.stderr, flush=True)
+        else:
+            say(text)
+
+    def close(self) -> None:
+        """End the line."""
+        if self._shown and self._is_terminal:
+            say("")

@@ -1,0 +1,98 @@
+"""Which delta a study may have: below 1 / N, for N records that it protects.
+
+Publishing one record at random, as it is, is (0, 1 / N)-DP. A guarantee with ``delta`` >= 1 / N
+therefore protects nobody.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+if TYPE_CHECKING:
+    from dpsweep.spec import SweepSpec
+    from dpsweep.trainables.data import DatasetInfo
+
+#: The delta of a spec that names none, unless it has more than 10,000 records.
+LARGEST_DERIVED = 1e-5
+
+
+def derived_delta(num_records: int) -> float:
+    """Return the delta of a spec that names none: 1e-5, or 1 / (10 N) rounded down to one digit.
+
+    The smaller of the two. From the declared number alone; nothing is counted.
+
+    >>> derived_delta(1797), derived_delta(60_000), derived_delta(1_000_000)
+    (1e-05, 1e-06, 1e-07)
+    """
+    tenth = 0.1 / num_records
+    exponent = math.floor(math.log10(tenth) + 1e-9)
+    digit = math.floor(tenth / 10.0**exponent + 1e-9)
+    return min(LARGEST_DERIVED, float(f"{digit}e{exponent}"))
+
+
+def delta_problems(
+    spec: SweepSpec, info: DatasetInfo, *, has_private_method: bool
+) -> Iterator[tuple[str, str, str]]:
+    """Yield what is wrong about a spec's deltas: (key of the spec, what, how to fix it).
+
+    Every part that is protected counts: the private records that trials train on (those of one
+    episode, where there are episodes), and validation records with noisy scores. A delta must be
+    below 1 / N of each.
+
+    Args:
+        spec: A valid spec.
+        info: Declared sizes of the data of one trial.
+        has_private_method: Whether any method of the space is private.
+    """
+    protected = {}
+    if has_private_method:
+        protected["private"] = info.num_private
+    if spec.data.validation.visibility == "noisy":
+        protected["validation"] = info.num_validation
+    if not protected:
+        return
+    part = max(protected, key=lambda name: protected[name])
+    most = protected[part]
+    fix = f"{derived_delta(most):g}, or leave it out"
+    deltas = {"delta": spec.privacy.delta, "dataset_delta": spec.privacy.dataset_delta}
+    for key, delta in deltas.items():
+        if delta is not None and delta >= 1 / max(most, 1):
+            of = "of one episode " if spec.episodes is not None else ""
+            what = (
+                f"{delta:g} is not below 1 / {most} = {1 / max(most, 1):.3g}, for {most} declared "
+                f"{part} records {of}: publishing one of them at random would keep that guarantee"
+            )
+            how = fix if key == "delta" else "as much below it as the sum of the studies' deltas"
+            yield f"privacy.{key}", what.replace(" :", ":"), how
+
+
+def with_launched_delta(spec: SweepSpec) -> SweepSpec:
+    """Return a spec that names no delta with the one its study was launched with, if it was.
+
+    An earlier version derived another one: what a study began with, it keeps.
+    """
+    if spec.names_delta:
+        return spec
+    try:
+        path = Path(spec.storage.path, spec.name, "spec.yaml")
+        launched: Any = yaml.safe_load(path.read_text())["privacy"]["delta"]
+    except (OSError, yaml.YAMLError, KeyError, TypeError):
+        return spec  # new, or damaged, which is told where it is opened
+    if not isinstance(launched, float) or not 0 < launched < 1:
+        return spec
+    return spec.with_delta(launched)
+
+
+def delta_note(spec: SweepSpec) -> str:
+    """Say which delta a spec has that names none; empty for one that does."""
+    if spec.names_delta:
+        return ""
+    return (
+        f"privacy.delta is not given: it is {spec.privacy.delta:g}, from the declared number of "
+        "records or from the launch of the study; name it to have another"
+    )

@@ -1,0 +1,125 @@
+"""What is written down and said when a launch ends, and of what the one before has left."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+from dpsweep import entries
+from dpsweep.durable import is_locked, read_log
+from dpsweep.errors import SweepError
+from dpsweep.privacy.accountants import epsilon_of
+from dpsweep.privacy.ledger import inherited_events, trial_file, trial_spent
+from dpsweep.study import Observer, Study
+from dpsweep.trainables import TRAINABLES
+from dpsweep.trial import TrialState
+
+_OPEN = (TrialState.RUNNING, TrialState.PAUSED)
+_WAIT_S, _POLL_S = 5.0, 0.1
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a mode's run ended: ``finished`` or ``interrupted``, and why nothing more was started."""
+
+    state: str
+    reason: str = ""
+
+
+class Conclusion:
+    """Writes down how a launch has ended, once, whichever thread comes first.
+
+    Args:
+        study: Open for writing.
+        observer: Who watches.
+    """
+
+    def __init__(self, study: Study, observer: Observer) -> None:
+        self._study, self._observer = study, observer
+        self._once, self._is_written = threading.Lock(), False
+
+    def write(
+        self, ending: Ending, first: BaseException | None = None, *, is_urgent: bool = False
+    ) -> None:
+        """Write it down; never instead of the error that has ended the launch.
+
+        Args:
+            ending: How it has ended.
+            first: The error, or None.
+            is_urgent: Do not wait for actors; what they charge is written by the next launch.
+        Raises:
+            SweepError: The end cannot be written down, and nothing else was wrong.
+        """
+        with self._once:
+            if self._is_written:
+                return
+            self._is_written = True
+            try:
+                if ending.state != "finished":
+                    if not is_urgent:
+                        await_actors(self._study)
+                    write_charges(self._study)
+                self._write(ending)
+            except SweepError as error:
+                if first is None:
+                    raise
+                what = f"the end of the study cannot be written down: {error.message}"
+                self._observer.on_message(what)
+
+    def _write(self, ending: Ending) -> None:
+        study = self._study
+        entry = entries.study_ended(study.files, ending.state, ending.reason)
+        study.write("study_ended", **entry)
+        if study.spec.privacy.accounting != "select":
+            say_failures(study, self._observer)
+
+
+def await_actors(study: Study) -> None:
+    """Wait a while until no process holds the ledger of an unfinished trial any more."""
+    deadline = time.monotonic() + _WAIT_S
+    ledgers = [
+        trial_file(study.files.ledger, number)
+        for number, trial in study.view.trials.items()
+        if trial.state in _OPEN
+    ]
+    while any(map(is_locked, ledgers)) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+
+
+def write_charges(study: Study) -> None:
+    """Write down what unfinished trials have been charged since their last reports.
+
+    The tracking store then shows of each at least the epsilon that its ledger has.
+
+    Raises:
+        LedgerError: A ledger is damaged, or was lost.
+    """
+    privacy, ledger = study.spec.privacy, study.files.ledger
+    if privacy.accounting == "select":
+        return  # its winner has the epsilon of the selection
+    for number, trial in sorted(study.view.trials.items()):
+        is_private = TRAINABLES[trial.hparams["method"]].is_private
+        if trial.state not in _OPEN or not is_private:
+            continue
+        spent = trial_spent(ledger, number, at_least=trial.charged)
+        if len(spent) == trial.charged:
+            continue
+        inherited = inherited_events(read_log(trial_file(ledger, number)))
+        epsilon = epsilon_of(inherited + spent, delta=privacy.delta, accountant=privacy.accountant)
+        entry = entries.trial_charged(number, trial.step, len(spent), epsilon)
+        study.write("trial_charged", **entry)
+
+
+def say_failures(study: Study, observer: Observer) -> None:
+    """Say once which reason most failed trials have, where more trials failed than not."""
+    failed = [t for t in study.view.trials.values() if t.state is TrialState.FAILED]
+    ended = sum(trial.state not in _OPEN for trial in study.view.trials.values())
+    if len(failed) < 2 or 2 * len(failed) <= ended:
+        return
+    reasons = Counter(trial.reason.partition("\n")[0] for trial in failed)
+    reason, number = reasons.most_common(1)[0]
+    observer.on_message(
+        f"{len(failed)} of {ended} trials failed; the commonest reason ({number} of them): {reason}"
+    )

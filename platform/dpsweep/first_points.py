@@ -1,0 +1,47 @@
+"""The points that a study evaluates first: whether each lies in the search space."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from dpsweep.parameters import Parameter, Scalar, canonical_scalar
+from dpsweep.registry import did_you_mean
+from dpsweep.spec_base import Flaw
+
+
+def check_points(parameters: Sequence[Parameter], points: Sequence[Any]) -> Iterator[Flaw]:
+    """Yield what is wrong about points to evaluate first; a point may leave parameters open."""
+    names = list(dict.fromkeys(parameter.name for parameter in parameters))
+    fixed = {p.name: p.choices[0] for p in parameters if p.kind == "fixed" and p.by is None}
+    for index, point in enumerate(points):
+        if not isinstance(point, Mapping):
+            continue  # pydantic says so
+        values = {**fixed, **point}
+        for name, raw in point.items():
+            try:
+                value = canonical_scalar(raw)
+            except ValueError as error:
+                yield Flaw((index, str(name)), error.args[0])
+                continue
+            if name not in names:
+                what = "is not in the space"
+                fix = did_you_mean(str(name), names) or f"the space has {', '.join(names)}"
+            else:
+                what, fix = _point_problem([p for p in parameters if p.name == name], value, values)
+            if what:
+                yield Flaw((index, str(name)), what, fix)
+
+
+def _point_problem(
+    branches: Sequence[Parameter], value: Scalar, values: Mapping[str, Any]
+) -> tuple[str, str]:
+    """Say what is wrong about a point's value of a parameter, and how to mend it, or ""."""
+    possible = [branch for branch in branches if branch.may_apply(values)]
+    if len(possible) > 1:
+        by = possible[0].by
+        return f"has a domain for each {by}, and the point names none", f"add {by} to the point"
+    what = (possible or branches)[0].problem(value) if possible or len(branches) == 1 else None
+    if what is None and not possible:
+        return "has no meaning at this point, by its `when`", "remove it from the point"
+    return what or "", ""

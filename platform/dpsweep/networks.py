@@ -1,0 +1,126 @@
+"""The networks of a space, and whether the files with their initial weights fit them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpsweep.errors import BadInputError
+from dpsweep.features import bounds_of
+from dpsweep.hyperparameters import resolve
+from dpsweep.search_spaces.base import SearchSpace
+from dpsweep.trainables import TRAINABLES
+from dpsweep.trainables.weights import PRETRAIN, WORDS
+
+if TYPE_CHECKING:
+    from dpsweep.spec import SweepSpec
+    from dpsweep.trainables.data import DatasetInfo
+
+NETWORK = (
+    "model.name",
+    "model.norm",
+    "model.image_size",
+    "model.normalize",
+    "model.checkpoint",
+)
+
+
+def networks_of(space: SearchSpace) -> list[Mapping[str, Any]] | None:
+    """Return the hyperparameters ``NETWORK`` of every configuration that has them, each once.
+
+    Returns:
+        In the order of the space; None where there are too many to list.
+    """
+    names = {"method", *NETWORK}
+    for parameter in reversed(space.parameters):  # conditions stand before what they are for
+        if parameter.name in names:
+            names |= set(parameter.when)
+    chosen = [bounds_of(parameter) for parameter in space.parameters if parameter.name in names]
+    try:
+        points = SearchSpace(chosen).grid()
+    except BadInputError:
+        return None
+    found: list[Mapping[str, Any]] = []
+    for point in points:
+        if point["method"] not in TRAINABLES:
+            continue
+        declared = TRAINABLES[point["method"]].hyperparameters
+        known = {parameter.name for parameter in declared}
+        values = resolve(declared, {name: value for name, value in point.items() if name in known})
+        if "model.checkpoint" in values:
+            network = {name: values.get(name) for name in NETWORK}
+            if network not in found:
+                found.append(network)
+    return found
+
+
+def network_of_start(spec: SweepSpec) -> list[Mapping[str, Any]]:
+    """Return the network of a spec's start, as ``networks_of`` does; none without a start."""
+    if spec.start is None:
+        return []
+    declared = TRAINABLES["dp_sgd"].hyperparameters
+    hparams = spec.start.hyperparameters
+    given = {
+        parameter.name: hparams[parameter.name]
+        for parameter in declared
+        if parameter.name in hparams and not parameter.problem(hparams[parameter.name])
+    }  # what is wrong is told with the start
+    values = resolve(declared, given)
+    return [{name: values[name] for name in NETWORK}]
+
+
+def weights_problems(
+    spec: SweepSpec, space: SearchSpace, info: DatasetInfo
+) -> list[tuple[str, str, str]]:
+    """Return files of weights that cannot be read or do not fit: (key of the spec, what, fix).
+
+    Each is loaded into the network of every configuration that starts from it, as a trial would.
+
+    Args:
+        spec: A valid spec.
+        space: Its search space.
+        info: Shapes and classes of the data.
+    """
+    problems = list(_misfits("search.space", networks_of(space) or [], spec, info))
+    problems += _misfits("start.hyperparameters", network_of_start(spec), spec, info)
+    return list(dict.fromkeys(problems))
+
+
+def _misfits(
+    above: str, networks: Sequence[Mapping[str, Any]], spec: SweepSpec, info: DatasetInfo
+) -> Iterator[tuple[str, str, str]]:
+    for network in networks:
+        named, key = network["model.checkpoint"], f"{above}.model.checkpoint"
+        if named == PRETRAIN and spec.pretrain is not None:
+            named, key = spec.pretrain.checkpoint, "pretrain.checkpoint"
+        path = None if named is None or named in WORDS else Path(named).expanduser()
+        if path is None or not path.is_file() or not _is_buildable(network, info):
+            continue  # what else is wrong is told by the method
+        try:
+            _build(network, info, path)
+        except BadInputError as error:
+            what = error.message.removeprefix("model.checkpoint ")
+            yield key, f"{what} ({network['model.name']})", error.fix or "give other weights"
+
+
+def _is_buildable(network: Mapping[str, Any], info: DatasetInfo) -> bool:
+    try:
+        _build(network, info, None)
+    except BadInputError:
+        return False
+    return True
+
+
+def _build(network: Mapping[str, Any], info: DatasetInfo, path: Path | None) -> None:
+    from dpsweep.trainables.models import build_model
+
+    build_model(
+        network["model.name"],
+        info,
+        norm=network["model.norm"],
+        seed=0,
+        checkpoint=None if path is None else str(path.resolve()),
+        image_size=network["model.image_size"],
+        normalize=network["model.normalize"],
+    )

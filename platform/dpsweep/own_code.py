@@ -1,0 +1,74 @@
+"""Whether the processes of a cluster can import the user's own networks, before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dpsweep.errors import ModelError, ResourceError
+from dpsweep.trainables.own_models import fingerprint, is_own, look_in, started_in
+
+if TYPE_CHECKING:
+    from dpsweep.cluster.base import ClusterTarget
+    from dpsweep.preflight import Preflight
+
+
+def check_own_code(checked: Preflight, target: ClusterTarget) -> None:
+    """Let every node import what ``model.name`` names of the user's, and compare the files.
+
+    Args:
+        checked: The checked spec.
+        target: The cluster, connected.
+    Raises:
+        ResourceError: A node cannot import it, or imports another file than this process.
+    """
+    names = [str(name) for name in checked.space.values().get("model.name", ()) if is_own(name)]
+    start = checked.spec.start
+    of_start = None if start is None else start.hyperparameters.get("model.name")
+    names += [str(of_start)] if is_own(of_start) else []
+    if names:
+        refuse_other_code(
+            {name: fingerprint(name) for name in names},
+            target.on_each_node(found_there, names, started_in()),
+        )
+
+
+def found_there(names: Sequence[str], place: Path) -> dict[str, str]:
+    """Return what this process finds of own networks: the SHA-256 of a file, or why there is none.
+
+    Args:
+        names: ``PACKAGE.MODULE:FUNCTION`` each.
+        place: Directory where dpsweep was started.
+    """
+    look_in(place)
+    found = {}
+    for name in names:
+        try:
+            found[name] = fingerprint(name)
+        except ModelError as error:
+            found[name] = error.message
+    return found
+
+
+def refuse_other_code(own: Mapping[str, str], found: Mapping[str, Mapping[str, str]]) -> None:
+    """Refuse a cluster whose processes would train other networks than were checked.
+
+    Args:
+        own: Name -> SHA-256 of its file here.
+        found: Host name -> what ``found_there`` says there.
+    Raises:
+        ResourceError: They differ.
+    """
+    for name, digest in own.items():
+        for host, there in sorted(found.items()):
+            if there[name] == digest:
+                continue
+            module = name.partition(":")[0]
+            is_import = "cannot import" in there[name]
+            raise ResourceError(
+                f"{host}: {there[name]}" if is_import else f"{host} has another file for {name}",
+                because="trials run there",
+                fix=f"install {module} on every node, or start dpsweep in a directory that all "
+                "nodes mount",
+            )

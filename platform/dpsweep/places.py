@@ -1,0 +1,48 @@
+"""Where a study keeps its files: places that can be written to, none of them in another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from dpsweep.spec import SweepSpec
+from dpsweep.spec_problems import is_writable
+
+_SQLITE = "sqlite:///"
+
+
+def place_problems(spec: SweepSpec) -> list[tuple[str, str, str]]:
+    """Return which places a study cannot have: (key, what, how to fix it).
+
+    They must be writable, and not among its records: a folder of the study's own beside class
+    folders would be a class from the second launch on.
+    """
+    problems = []
+    if not is_writable(Path(spec.storage.path)):
+        what = f"{spec.storage.path!r} cannot be written to"
+        problems.append(("storage.path", what, "name a directory of yours"))
+    if spec.data.path is None:
+        return problems
+    data = Path(spec.data.path).expanduser().resolve()
+    problems += [
+        (key, f"{place} is written inside data.path, {data}", "name a place outside of it")
+        for key, place in _written(spec)
+        if data.is_dir() and place.is_relative_to(data)
+    ]
+    study = Path(spec.storage.path, spec.name).resolve()
+    if data.is_relative_to(study):
+        what = f"{data} lies inside the study's own folder, {study}"
+        problems.append(("data.path", what, "move the data, or set another storage.path"))
+    return problems
+
+
+def _written(spec: SweepSpec) -> Iterator[tuple[str, Path]]:
+    """Yield every place that a study writes to, with the key that names it."""
+    yield "storage.path", Path(spec.storage.path, spec.name).resolve()
+    if spec.storage.features is not None:
+        yield "storage.features", spec.storage.features_path
+    uri = spec.tracking.uri
+    if uri is not None and uri.startswith(_SQLITE):
+        yield "tracking.uri", Path(uri.removeprefix(_SQLITE)).resolve()
+    if spec.privacy.dataset_ledger is not None:
+        yield "privacy.dataset_ledger", Path(spec.privacy.dataset_ledger).resolve()

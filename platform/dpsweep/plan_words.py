@@ -1,0 +1,251 @@
+"""What a sweep will do, in a few sentences: trials, budget, time, claim, the dataset's ledger."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpsweep.planning import PlanSummary
+from dpsweep.preflight import Preflight
+from dpsweep.privacy.accountants import shown_epsilon
+from dpsweep.privacy.dataset_ledger import read_dataset_ledger
+
+
+@dataclass(frozen=True)
+class DatasetLeft:
+    """What the studies on a dataset may still cost, before a study is charged.
+
+    Attributes:
+        path: The dataset's ledger.
+        cap_epsilon: Of all studies together; None: nothing is declared, so the study is refused.
+        cap_delta: Likewise.
+        epsilon: What is charged already.
+        delta: Likewise.
+        asked: Epsilon of the study, or None where it has none.
+        asked_delta: Its delta.
+        is_charged: Whether the study itself is among those that are charged.
+        broken: Why no further study is accepted, or None.
+    """
+
+    path: str
+    cap_epsilon: float | None
+    cap_delta: float | None
+    epsilon: float
+    delta: float
+    asked: float | None
+    asked_delta: float
+    is_charged: bool
+    broken: str | None
+
+    @property
+    def fits(self) -> bool:
+        """Whether `run` will accept the study; it decides itself, by exact sums."""
+        if self.is_charged:
+            return True
+        if self.broken or self.asked is None or self.cap_epsilon is None or self.cap_delta is None:
+            return False
+        slack = 1 + 1e-12
+        return (
+            self.epsilon + self.asked <= self.cap_epsilon * slack
+            and self.delta + self.asked_delta <= self.cap_delta * slack
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record of ``dpsweep plan --json``."""
+        return {
+            "path": self.path,
+            "cap_epsilon": self.cap_epsilon,
+            "cap_delta": self.cap_delta,
+            "charged_epsilon": self.epsilon,
+            "charged_delta": self.delta,
+            "this_study_epsilon": self.asked,
+            "this_study_delta": self.asked_delta,
+            "is_charged": self.is_charged,
+            "fits": self.fits,
+        }
+
+    def __str__(self) -> str:
+        if self.broken:
+            return f"The dataset's ledger {self.path} accepts no study any more: {self.broken}."
+        if self.cap_epsilon is None or self.cap_delta is None:
+            return f"The dataset's ledger {self.path} has no cap yet: run will ask for one."
+        left = max(self.cap_epsilon - self.epsilon, 0.0)
+        left_delta = max(self.cap_delta - self.delta, 0.0)
+        text = (
+            f"The dataset's ledger {self.path} has (epsilon, delta)=({left:g}, {left_delta:g}) "
+            f"left of ({self.cap_epsilon:g}, {self.cap_delta:g}) for all studies together"
+        )
+        if self.is_charged:
+            return f"{text}; this study is charged already."
+        if self.asked is None:
+            return f"{text}; this study has no price that could be charged."
+        verdict = "" if self.fits else ", and does NOT fit: run will refuse it"
+        takes = f"({shown_epsilon(self.asked)}, {self.asked_delta:g})"
+        return f"{text}; this study takes {takes}{verdict}."
+
+
+def dataset_left(checked: Preflight, summary: PlanSummary) -> DatasetLeft | None:
+    """Return what a spec's dataset ledger has left; None where the spec names none."""
+    spec, privacy = checked.spec, checked.spec.privacy
+    if privacy.dataset_ledger is None:
+        return None
+    account = read_dataset_ledger(privacy.dataset_ledger)
+    directory = str(Path(spec.storage.path, spec.name).resolve())
+    first = account.dataset is None
+    return DatasetLeft(
+        path=privacy.dataset_ledger,
+        cap_epsilon=privacy.dataset_epsilon if first else account.cap_epsilon,
+        cap_delta=privacy.dataset_delta if first else account.cap_delta,
+        epsilon=account.epsilon,
+        delta=account.delta,
+        asked=privacy.trial_epsilon if privacy.accounting == "public" else summary.study_epsilon,
+        asked_delta=privacy.delta,
+        is_charged=Path(directory, "spec.yaml").exists()
+        and any(study.directory == directory for study in account.studies),
+        broken=account.broken,
+    )
+
+
+def plan_words(
+    checked: Preflight,
+    summary: PlanSummary,
+    forecast: Mapping[str, Any],
+    dataset: DatasetLeft | None,
+) -> list[str]:
+    """Return what a sweep will do and claim, a sentence or two each."""
+    sentences = [_search(checked, summary), _fits(checked, summary), _time(summary, forecast)]
+    sentences += [_claim(checked, summary), str(dataset or "")]
+    return [sentence for sentence in sentences if sentence]
+
+
+def _search(checked: Preflight, summary: PlanSummary) -> str:
+    spec, methods = checked.spec, ", ".join(sorted(checked.methods))
+    mode = spec.privacy.accounting
+    if mode == "select" and summary.selection is not None:
+        which = f"a random number of trials, {summary.selection.mean:g} expected, drawn in secret,"
+    elif mode == "select":
+        which = "a random number of trials"
+    elif spec.episodes is not None:
+        number = len(checked.space.grid()) // spec.episodes.number
+        which = f"{number} configurations on each of {spec.episodes.number} episodes, "
+        which += f"{summary.num_trials} trials"
+    elif spec.search.sampler == "grid":
+        which = f"All {summary.num_trials} configurations of the grid"
+        if summary.num_trials < len(checked.space.grid()):
+            which = (
+                f"{summary.num_trials} of {len(checked.space.grid())} configurations of the grid"
+            )
+    else:
+        which = f"at most {summary.num_trials} configurations, drawn by {spec.search.sampler},"
+    stops = {
+        "fifo": "each runs to its end",
+        "median": "those below the median of the others are stopped early",
+        "epsilon_halving": "the weak ones are stopped early, at equal epsilon",
+    }[spec.scheduler.type]
+    first = ""
+    if summary.start is not None:
+        runs = summary.start.runs
+        first = f" {runs} private run{'s' if runs != 1 else ''} of dp_sgd come first."
+    return (
+        f"Study {spec.name!r}: {which} of {methods}, compared by {spec.search.metric}; {stops}."
+        f"{first}"
+    )
+
+
+def _fits(checked: Preflight, summary: PlanSummary) -> str:
+    if summary.accounting != "composed" or summary.composed is None:
+        return ""
+    most, (high, _, low) = summary.num_trials, summary.composed.fits
+    least, at_most = min(low, most), min(high, most)
+    if least >= most:
+        return f"All {most} fit into the study's budget, even if each runs to its end."
+    span = f"{least:g}" if least == at_most else f"{least:g} to {at_most:g}"
+    text = f"{span} of them fit into the study's budget if they run to their ends"
+    stops = checked.spec.scheduler.type != "fifo"
+    return text + (
+        "; what stopped ones do not spend buys more." if stops else ", by what they cost."
+    )
+
+
+def _time(summary: PlanSummary, forecast: Mapping[str, Any]) -> str:
+    if forecast["seconds_per_trial"] is None:
+        return f"Time is not forecast: {forecast['because']}."
+    number: float = summary.num_trials
+    if summary.accounting == "composed" and summary.composed is not None:
+        number = min(number, max(summary.composed.fits[1], 1))
+    share = number / max(summary.num_trials, 1)
+    where = ""
+    seconds = forecast["slot_seconds"] * share
+    if forecast["wall_seconds"] is not None:
+        seconds = max(forecast["wall_seconds"] * share, forecast["seconds_per_trial"][1])
+        slots = forecast["slots"]
+        where = f" on {slots} slot{'s' if slots != 1 else ''} of this machine"
+    trials = "trial" if number == 1 else "trials"
+    disk = size(forecast["disk_bytes"] * share)
+    return f"Roughly {duration(seconds)}{where} for {number:g} {trials}, and {disk} of disk."
+
+
+def duration(seconds: float) -> str:
+    """Return seconds for people.
+
+    >>> duration(0.42), duration(75), duration(7260)
+    ('0.4 s', '1.2 min', '2.0 h')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+
+
+def size(count: float) -> str:
+    """Return bytes for people.
+
+    >>> size(900), size(2_500_000)
+    ('900 B', '2.5 MB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def _claim(checked: Preflight, summary: PlanSummary) -> str:
+    privacy, mode = checked.spec.privacy, summary.accounting
+    terms = (
+        f"delta={summary.delta:g}, unit={summary.privacy_unit}, {summary.neighboring_relation}, "
+        f"sampling={summary.sampling}, {summary.accountant}, accounting={mode}"
+    )
+    exact = ""
+    if checked.spec.data.validation.visibility == "exact":
+        exact = " Exact private validation scores and choices by them are not covered."
+    trial = f"a trial alone costs at most epsilon={privacy.trial_epsilon:g}"
+    if mode == "composed" and privacy.study_epsilon is not None:
+        claim = f"epsilon={shown_epsilon(privacy.study_epsilon)} for all that the study releases"
+        text = f"It will claim {claim}, however much of it is used; {trial} ({terms})."
+    elif mode == "select" and summary.selection is not None:
+        figures = summary.selection
+        claim = f"epsilon={shown_epsilon(figures.epsilon)} for its winner, and for nothing else"
+        text = f"It will claim {claim}; {trial} ({terms})."
+        if figures.cap is not None:
+            verdict = "fits" if figures.fits else "does not fit"
+            text = f"{text} That {verdict} study_epsilon={figures.cap:g}"
+            largest = figures.trial_epsilon_that_fits
+            fix = (
+                "" if largest is None or figures.fits else f"; to fit it: trial_epsilon={largest:g}"
+            )
+            text += f"{fix}."
+    elif mode == "public":
+        claim = f"epsilon={shown_epsilon(privacy.trial_epsilon)} at most, for its one final run"
+        text = f"It will claim {claim}; the search reads public records only ({terms})."
+    elif mode == "unaccounted" and summary.epsilon is not None:
+        text = f"It will claim nothing for the search; {trial} ({terms})."
+        composed = summary.composed_epsilon
+        if composed is not None and math.isfinite(composed):
+            which = "All trials" if summary.episodes is None else "The trials of one episode"
+            text += f" {which} composed cost {shown_epsilon(composed)} (rdp): an indication."
+    else:
+        text = f"It has no price under accounting {mode}: some trial has no finite epsilon."
+    return text + exact

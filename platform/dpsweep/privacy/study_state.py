@@ -1,0 +1,159 @@
+"""What the records of a study ledger say: for the driver that writes it, and for every reader."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dpsweep.durable import read_log
+from dpsweep.errors import LedgerError
+from dpsweep.privacy.filter import FilterAccount, RenyiFilter
+from dpsweep.privacy.ledger import STUDY_FILE
+from dpsweep.privacy.selection import Selection
+
+#: How a trial is settled whose driver died before anybody heard of it: it has run nothing.
+UNSTARTED = "unstarted"
+
+
+@dataclass
+class StudyState:
+    """What the records of a study ledger say.
+
+    Attributes:
+        study_id: Random name of the study, or None: there is no ledger.
+        terms: What the study may claim rests on, by dotted key of its spec; None in old ledgers.
+        account: Of a composed study's filter, or None.
+        reserved: The last reservation of every trial that was ever admitted.
+        settled: The last settlement of every trial that was ever settled.
+        running: Trials that may charge within their reservation.
+        kept: Trials that ended while their process may have lived, with their state.
+        num_trials: Of a selection, once drawn.
+        selection: The record of a selection's charge, or None.
+        has_begun: True once trials of a selection may have run.
+        is_on_dataset: True once the study was charged to the dataset ledger of its terms.
+        downgraded: Why the study lost its claim, or None.
+    """
+
+    study_id: str | None = None
+    terms: Mapping[str, Any] | None = None
+    account: FilterAccount | None = None
+    reserved: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    settled: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    running: set[int] = field(default_factory=set)
+    kept: dict[int, str] = field(default_factory=dict)
+    num_trials: int | None = None
+    selection: Mapping[str, Any] | None = None
+    has_begun: bool = False
+    is_on_dataset: bool = False
+    downgraded: str | None = None
+
+    @property
+    def known(self) -> set[int]:
+        """Trials that may have run; the winner of a selection is trial 0, whoever it was."""
+        settled = self.settled.items()
+        unstarted = {n for n, record in settled if record["state"] == UNSTARTED} - self.running
+        return set(self.reserved) - unstarted | ({0} if self.has_begun else set())
+
+    def fold(self, record: Mapping[str, Any]) -> None:
+        """Bring the state up to date with one more record."""
+        kind = record["kind"]
+        if kind == "study":
+            self.study_id, self.terms = record["study_id"], record.get("terms")
+        elif kind == "filter":
+            self.account = FilterAccount(RenyiFilter.from_json(record))
+        elif kind == "reserve":
+            self._fold_reserve(record)
+        elif kind == "settle":
+            self._fold_settle(record)
+        elif kind == "num_trials":
+            self.num_trials = record["num_trials"]
+        elif kind == "selection":
+            self.selection = record
+        elif kind == "begin_selection":
+            self.has_begun = True
+        elif kind == "dataset_charge":
+            self.is_on_dataset = True
+        elif kind == "downgrade":
+            self.downgraded = self.downgraded or record["reason"]
+
+    def _fold_reserve(self, record: Mapping[str, Any]) -> None:
+        trial = record["trial"]
+        self.reserved[trial] = record
+        self.running.add(trial)
+        self.kept.pop(trial, None)
+        if self.account is not None and not self.account.reserve(trial, record["cost"]):
+            raise LedgerError(f"the reservation of trial {trial} on record does not fit")
+
+    def _fold_settle(self, record: Mapping[str, Any]) -> None:
+        trial = record["trial"]
+        self.running.discard(trial)
+        self.kept.pop(trial, None)
+        self.settled[trial] = record
+        if self.account is not None:
+            if record["cost"] is None:  # its process may live: it holds what it held
+                self.kept[trial] = record["state"]
+            else:
+                self.account.settle(trial, cost_of(record["cost"]))
+
+
+@dataclass(frozen=True)
+class StudyAccount:
+    """What a study ledger says, for readers.
+
+    Attributes:
+        study_id: Random name of the study, or None: there is no ledger.
+        filter: Of a composed study, or None.
+        committed: Renyi cost reserved or charged by part; empty without filter.
+        selection: Of a study in the mode select, or None.
+        selection_epsilon: What its winner costs, or None.
+        downgraded: Why the study lost its claim, or None.
+    """
+
+    study_id: str | None = None
+    filter: RenyiFilter | None = None
+    committed: Mapping[str, float] = field(default_factory=dict)
+    selection: Selection | None = None
+    selection_epsilon: float | None = None
+    downgraded: str | None = None
+
+
+def read_study_state(directory: Path) -> StudyState:
+    """Return what the ledger of a study says now; needs no lock.
+
+    Raises:
+        LedgerError: It is damaged.
+    """
+    state = StudyState()
+    for record in read_log(directory / STUDY_FILE):
+        state.fold(record)
+    return state
+
+
+def read_study_account(directory: Path) -> StudyAccount:
+    """Return the account of a study as its ledger has it now; needs no lock.
+
+    Raises:
+        LedgerError: It is damaged.
+    """
+    return account_of(read_study_state(directory))
+
+
+def account_of(state: StudyState) -> StudyAccount:
+    """Return what readers show of a study ledger."""
+    account, selection = state.account, state.selection
+    return StudyAccount(
+        study_id=state.study_id,
+        filter=None if account is None else account.filter,
+        committed={} if account is None else account.committed,
+        selection=None if selection is None else Selection(selection["mean"], selection["shape"]),
+        selection_epsilon=None if selection is None else selection["epsilon"],
+        downgraded=state.downgraded,
+    )
+
+
+def cost_of(raw: Mapping[str, float | None]) -> dict[str, float]:
+    """Return a cost by part from its record, where what is not finite is null."""
+    return {part: math.inf if value is None else value for part, value in raw.items()}

@@ -1,0 +1,155 @@
+"""A directory for a Ray that keeps secrets: nobody else can look into it, and it goes with its run.
+
+/tmp/dpsweep-1a2b3c4d/   mode 0700, though Ray opens the folder that it is given to everybody
+  lock                   locked for as long as the process that made the directory lives
+  ray/                   Ray's: logs, sockets, what Tune keeps of all trials
+
+The directory is its own record: whichever command comes next finds what a killed process has left,
+whatever has become of the study. Its lock is removed last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dpsweep.durable import FileLock, is_locked
+from dpsweep.errors import ResourceError
+
+_PREFIX = "dpsweep-"
+_NAME = re.compile(_PREFIX + "[a-z0-9_]{8}")
+_LOCK, _STARTING = "lock", "starting"
+_PAUSE_S, _YOUNG_S = 0.1, 60.0
+#: How long Ray's processes, of which some outlive their driver by seconds, are waited for.
+PATIENCE_S = 5.0
+
+
+def _root() -> Path:
+    """Return where the directories are: short, as the length of a socket's path is limited."""
+    root = Path("/tmp")
+    return root if root.is_dir() else Path(tempfile.gettempdir())
+
+
+@contextmanager
+def private_directory() -> Iterator[Path]:
+    """Give a directory of mode 0700 and remove it, with all that was put into it.
+
+    Guarantees:
+        Nobody but its owner can open what is below it, whatever the modes there. If this process
+        is killed, ``remove_left_behind`` removes it. Not covered: its owner, and root.
+    """
+    path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_root()))
+    lock = FileLock(path / _STARTING, holder=str(path))
+    try:
+        os.rename(path / _STARTING, path / _LOCK)  # nobody finds it under this name and unlocked
+        yield path
+    finally:
+        with contextlib.suppress(FileNotFoundError):  # somebody has cleaned up
+            _remove(path, PATIENCE_S)
+        lock.release()
+
+
+def refuse_open(path: Path) -> None:
+    """Refuse a directory that others can open.
+
+    Raises:
+        ResourceError: With its mode.
+    """
+    found = path.lstat()
+    mode = stat.S_IMODE(found.st_mode)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or mode != 0o700:
+        raise ResourceError(
+            f"{path} is not closed to other users",
+            because=f"its mode is {mode:o} and its owner {found.st_uid}; Ray keeps traces of every "
+            "trial in it, which accounting select must keep secret",
+            fix=f"let {path.parent} be on a file system that keeps modes",
+        )
+
+
+def remove_left_behind(patience_s: float = 0.0) -> list[Path]:
+    """Remove what killed processes of this user have left, and return what would not go.
+
+    The directory of a living process is left alone. One that only Ray's own processes still use is
+    emptied; it goes with the first call after their end.
+
+    Args:
+        patience_s: How long to wait for their end.
+    """
+    left = []
+    for path in sorted(_root().glob(f"{_PREFIX}*")):
+        with contextlib.suppress(OSError):  # another process removes it as well
+            if _is_ours(path) and _is_left_behind(path) and not _remove(path, patience_s):
+                left.append(path)
+    return left
+
+
+def _is_ours(path: Path) -> bool:
+    found = path.lstat()
+    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    return is_own and _NAME.fullmatch(path.name) is not None
+
+
+def _is_left_behind(path: Path) -> bool:
+    if (path / _LOCK).exists():
+        return not is_locked(path / _LOCK)
+    # Its process was killed as it made or removed it; or an earlier version made it, which gave
+    # all of it to Ray and kept no lock.
+    if time.time() - path.stat().st_mtime < _YOUNG_S or _is_in_use(path):
+        return False
+    names = {entry.name for entry in path.iterdir()}
+    return names <= {_STARTING} or all(name.startswith("session_") for name in names)
+
+
+def _remove(path: Path, patience_s: float) -> bool:
+    """Empty a directory, then remove it, its lock last; say whether it is gone.
+
+    Whoever still uses it may write there again, so it stays, closed to others, until nobody does.
+    """
+    path.chmod(0o700)
+    deadline = time.monotonic() + patience_s
+    while True:
+        was_in_use = _is_in_use(path)
+        for entry in path.iterdir():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            elif entry.name != _LOCK:
+                entry.unlink(missing_ok=True)
+        if not was_in_use and {entry.name for entry in path.iterdir()} <= {_LOCK}:
+            (path / _LOCK).unlink(missing_ok=True)
+            path.rmdir()
+            return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_PAUSE_S)
+
+
+def _is_in_use(path: Path) -> bool:
+    """Say whether another process of this user was started with the path or has a file there.
+
+    Where there is no /proc, none is seen.
+    """
+    mark, own = os.fsencode(path), str(os.getpid())
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or is nobody's to look into
+            if process.name == own or process.stat().st_uid != os.geteuid():
+                continue
+            if mark in (process / "cmdline").read_bytes():
+                return True
+            if any(_target(handle).startswith(mark) for handle in (process / "fd").iterdir()):
+                return True
+    return False
+
+
+def _target(handle: Path) -> bytes:
+    try:
+        return os.fsencode(os.readlink(handle))
+    except OSError:  # closed meanwhile
+        return b""

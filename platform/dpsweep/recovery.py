@@ -1,0 +1,84 @@
+"""What a launch does about files of trials that were deleted or damaged: mend them, or say so.
+
+Ledgers and the journal are never mended: what they say is what a claim rests on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from dpsweep.durable import read_log, set_aside
+from dpsweep.errors import StudyError, SweepError
+from dpsweep.preflight import Preflight
+from dpsweep.privacy.ledger import STUDY_FILE
+from dpsweep.privacy.study_ledger import plan_digest
+from dpsweep.study import Observer, Study, StudyFiles, TrialTask
+from dpsweep.trainables.checkpoint_files import find_resumption
+
+#: Why a trial whose files are lost has failed.
+LOST = "its configuration or its models are lost; what it has spent stays spent, without a model"
+
+
+def mend_tasks(
+    checked: Preflight, study: Study, trials: Iterable[int], observer: Observer
+) -> set[int]:
+    """Write every ``trial.json`` anew that is damaged and can be had again; name the others.
+
+    The journal has the configuration; its plan is computed as at admission, and is the trial's if
+    it has the SHA-256 that the study's ledger recorded then. The folder of a trial that has
+    reported is not made anew: without it there is no model to go on with.
+
+    Args:
+        checked: What admitted these trials.
+        study: Open for writing.
+        trials: Numbers of admitted trials.
+        observer: Hears what was done, a line each.
+    Returns:
+        The trials whose task stays lost.
+    """
+    lost = set()
+    for number in trials:
+        try:
+            study.files.task(number)
+        except StudyError as damage:
+            directory, view = study.files.trial(number), study.view.trials[number]
+            task = None
+            if view.step == 0 or find_resumption(directory).found is not None:
+                task = _planned_again(checked, study, number)
+            if task is None:
+                lost.add(number)
+                continue
+            _make_way(directory)
+            study.write_task(task)
+            observer.on_message(
+                f"trial {number}: {damage.message}; it is written anew from the journal, with the "
+                "plan that the study's ledger knows"
+            )
+    return lost
+
+
+def _planned_again(checked: Preflight, study: Study, number: int) -> TrialTask | None:
+    """Return the task of a trial from the journal, if it has the plan that was admitted."""
+    starts = {task.trial: task for task in checked.start_tasks}
+    try:
+        task = starts.get(number) or checked.admit(number, study.view.trials[number].hparams)
+    except (SweepError, KeyError):
+        return None
+    return task if plan_digest(task.full_plan) == admitted_plan(study.files, number) else None
+
+
+def admitted_plan(files: StudyFiles, trial: int) -> str | None:
+    """Return the SHA-256 of the plan with which the study's ledger admitted a trial, or None."""
+    for record in reversed(read_log(files.ledger / STUDY_FILE)):
+        if record["kind"] == "reserve" and record["trial"] == trial:
+            return record.get("plan_sha256")
+    return None
+
+
+def _make_way(directory: Path) -> None:
+    """Move what is damaged out of the way of a trial's files."""
+    if directory.exists() and not directory.is_dir():
+        set_aside(directory)
+    if (directory / "trial.json").exists():
+        set_aside(directory / "trial.json")

@@ -1,0 +1,79 @@
+"""Whether a plan leaves any signal over its noise, from public numbers alone."""
+
+from __future__ import annotations
+
+import math
+
+from dpsweep.errors import InfeasibleBudgetError
+from dpsweep.privacy.accountants import shown_epsilon
+from dpsweep.privacy.events import Gaussian, Plan, PoissonGaussian
+
+#: Below it a configuration is refused: its releases tell the data set hardly from an empty one.
+HOPELESS = 1.0
+#: Below it `dpsweep plan` warns.
+FAINT = 10.0
+
+
+def signal_to_noise(plan: Plan, num_records: int) -> float | None:
+    """Return the most that the records can move all steps together, over the noise on that way.
+
+    A step adds noise of standard deviation ``sigma * C`` to each coordinate of a sum to which each
+    of about ``q * n`` records contributes at most ``C``: in the best case, all of them in one
+    direction, the same at every step, it carries ``q * n / sigma`` standard deviations of signal.
+    Over the steps t, weighted as well as possible, that is
+
+        S = sqrt(sum_t (q_t * n / sigma_t)^2).
+
+    It is n times the parameter mu of the steps as a Gaussian mechanism (Dong, Roth & Su 2019,
+    https://arxiv.org/abs/1905.02383), so by group privacy *all* records together are protected by
+    S-Gaussian DP: where S < 1, the best test between these data and no data at all gains less than
+    0.39 over a guess, and no training can do better than that test. Real gradients disagree and
+    have many coordinates, so useful plans have an S of many tens.
+
+    >>> from dpsweep.privacy.events import EventRun
+    >>> steps = EventRun(PoissonGaussian(noise_multiplier=4000.0, sample_rate=0.1), 100)
+    >>> signal_to_noise(Plan((steps,)), 2000)
+    0.5
+
+    Args:
+        plan: Of one trial.
+        num_records: Declared number of records that it trains on.
+    Returns:
+        S; None for a plan without noisy training steps on private records.
+    """
+    total, has_steps = 0.0, False
+    for run in plan.runs:
+        if run.phase != "train" or run.part != "private":
+            continue
+        if isinstance(run.event, PoissonGaussian):
+            rate = run.event.sample_rate
+        elif isinstance(run.event, Gaussian):
+            rate = 1.0
+        else:
+            return None
+        has_steps = True
+        if run.event.noise_multiplier == 0:
+            return math.inf
+        total += run.count * (rate * num_records / run.event.noise_multiplier) ** 2
+    return math.sqrt(total) if has_steps else None
+
+
+def refuse_drowned(signal: float | None, plan: Plan, *, epsilon: float, delta: float) -> None:
+    """Refuse a plan in which noise drowns whatever the records say.
+
+    Args:
+        signal: From ``signal_to_noise``.
+        plan: Of the trial.
+        epsilon: What it costs.
+        delta: At which it does.
+    Raises:
+        InfeasibleBudgetError: ``signal`` is below ``HOPELESS``.
+    """
+    if signal is not None and signal < HOPELESS:
+        raise InfeasibleBudgetError(
+            f"noise drowns the data at epsilon={shown_epsilon(epsilon)}, delta={delta:g}: were all "
+            f"declared records of one mind, {len(plan)} steps would carry {signal:.2g} standard "
+            "deviations of the noise",
+            fix="a larger privacy.trial_epsilon (or noise.target_epsilon), or more records; batch "
+            "and steps change little where the noise is solved for",
+        )

@@ -1,0 +1,65 @@
+"""Names that a spec gives the classes or attributes of its dataset."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, WithJsonSchema
+
+from dpsweep.spec_base import Flaw, peek_word, seen
+
+#: A name of an attribute is part of the name of a metric.
+_METRIC_NAME = re.compile(r"[A-Za-z0-9_. -]+")
+
+
+def _class_names(value: Any) -> Any:
+    """Return names of classes: two or more, each once."""
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(f"must be a list of names, got {seen(value)}")
+    wrong = [name for name in value if not isinstance(name, str) or not name.strip()]
+    if wrong:
+        quoted = "" if isinstance(wrong[0], str) else f'; put it in quotes: "{seen(wrong[0])}"'
+        raise ValueError(f"has a name that is no text: {seen(wrong[0])}{quoted}")
+    names = tuple(name.strip() for name in value)
+    if len(names) < 2:
+        raise ValueError(f"must name at least two classes, got {seen(list(value))}")
+    twice = [name for index, name in enumerate(names) if name in names[:index]]
+    if twice:
+        raise ValueError(f"has the name {seen(twice[0])} twice")
+    return names
+
+
+ClassNames = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_class_names),
+    WithJsonSchema(
+        {"type": "array", "items": {"type": "string"}, "minItems": 2, "uniqueItems": True}
+    ),
+]
+
+
+def name_rules(raw: Mapping[str, Any], num_classes: int) -> Iterator[Flaw]:
+    """Yield what is wrong about ``class_names`` of a raw section ``data``.
+
+    Args:
+        raw: The section; it may hold anything.
+        num_classes: Known or declared number of classes; 0 where it is not known yet.
+    """
+    names = raw.get("class_names")
+    if not isinstance(names, (list, tuple)):
+        return
+    task = peek_word(raw, "task", default="classification")
+    if task == "causal_lm":
+        what = "has no meaning for causal_lm: the next token is the label"
+        yield Flaw(("class_names",), what, "remove it")
+        return
+    if num_classes and len(names) != num_classes:
+        what = f"has {len(names)} names, and the dataset has {num_classes} classes"
+        yield Flaw(("class_names",), what, "give one name for each, in the order of numbers")
+    texts = [name for name in names if isinstance(name, str)]
+    odd = [name for name in texts if not _METRIC_NAME.fullmatch(name.strip())]
+    if task == "multi_label" and odd:
+        what = f"has {seen(odd[0])}, and the name of an attribute is part of a metric's name"
+        yield Flaw(("class_names",), what, "use letters, digits, spaces and _ . - alone")

@@ -1,0 +1,243 @@
+"""Whole launches without Ray, killed at any write, in directories where anything may be deleted.
+
+What runs is the product's own: ``run_checked``, the ledgers, the journal, Optuna, the execution of
+a trial. Only the cluster and Tune's loop are replaced. ``ran`` is the truth: the events whose
+steps were executed, whatever the files say afterwards.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from pathlib import Path
+
+from whole_studies import make_spec
+
+from dpsweep import durable, entries, features, modes, study, sweep
+from dpsweep.errors import SweepError
+from dpsweep.preflight import preflight
+from dpsweep.privacy.accountants import epsilon_of
+from dpsweep.privacy.dataset_ledger import read_dataset_ledger
+from dpsweep.privacy.events import Plan
+from dpsweep.privacy.filter import RESERVATION_SLACK
+from dpsweep.results import load_sweep
+from dpsweep.spec import SweepSpec
+from dpsweep.stage import Stage
+from dpsweep.trainables import checkpoints
+from dpsweep.trainables.dp_sgd import DPSGD
+from dpsweep.trainables.execution import TrialExecution
+from dpsweep.trainables.pace import Pace
+from dpsweep.trial import TrialState
+
+#: Files of a study, and how often all of a kind are deleted. What is left is worse than nothing.
+KINDS = {
+    "journal.jsonl": 0.6, "optuna.db": 0.6, "trials/*/*.json": 0.6, "trials/*/*.ckpt": 0.6,
+    "ledger/trial-*.jsonl": 0.6, "ledger/study.jsonl": 0.02, "spec.yaml": 0.02,
+    "data.sha256": 0.3, "lock": 0.3,
+}  # fmt: skip
+DELTA, TRIAL, STUDY, CAP = 1e-4, 2.0, 4.5, 10.0
+
+
+class Killed(BaseException):
+    """What is left of a process after ``kill -9``: nothing more is written."""
+
+
+class NoCluster:
+    """A target that runs nothing: trials run in this process."""
+
+    def __init__(self, *args, **more):
+        pass
+
+    @staticmethod
+    def refuse_early(*args):
+        """Everything can be had."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        return None
+
+
+class MortalStudies:
+    """Launches of one spec, again and again, under a random schedule of kills and deletions."""
+
+    def __init__(self, root: Path, seed: int, monkeypatch, *, accounting: str):
+        self.rng = random.Random(seed)
+        self.root, self.accounting = root, accounting
+        self.budget = root / "digits.budget"
+        self.study = root / "studies" / "mortal"
+        self.ran: dict[str, dict[int, Plan]] = defaultdict(lambda: defaultdict(Plan))
+        self.filters = {}
+        self.num_launches = self.num_kills = self.num_refused = 0
+        self._now: tuple[str, int] | None = None
+        self._dead = False
+        self._chance = 0.0
+        self._deletes = False
+        self._time = 0.0
+        self._open: list[durable.DurableLog] = []
+        self._patch(monkeypatch)
+
+    @property
+    def num_run(self) -> int:
+        """Events that were executed, in all."""
+        return sum(len(plan) for ran in self.ran.values() for plan in ran.values())
+
+    @property
+    def spec(self) -> SweepSpec:
+        privacy = {
+            "delta": DELTA, "trial_epsilon": TRIAL, "accounting": self.accounting,
+            "dataset_ledger": str(self.budget), "dataset_epsilon": CAP, "dataset_delta": 9e-4,
+        }  # fmt: skip
+        if self.accounting == "composed":
+            privacy["study_epsilon"] = STUDY
+        raw = make_spec(self.root, "mortal", tracking={"uri": None}, privacy=privacy)
+        if self.accounting == "public":
+            raw["data"]["public"] = {"fraction": 0.3}
+        raw["search"] |= {"num_trials": 3, "space": {
+            "method": "dp_sgd", "optim.lr": {"loguniform": [0.1, 4]}, "train.max_steps": 4,
+            "batch.expected": 64,
+        }}  # fmt: skip
+        raw["report"] = {"points": 2}
+        return SweepSpec(**raw)
+
+    def _patch(self, monkeypatch):
+        append, write = durable.DurableLog.append, durable.write_atomically
+        opened = durable.DurableLog.__init__
+
+        def mortal_open(log, path):
+            opened(log, path)
+            self._open.append(log)
+
+        def mortal_append(log, record):
+            self._may_die()
+            result = append(log, record)
+            self._may_die()
+            return result
+
+        def mortal_write(path, content):
+            self._may_die()
+            write(path, content)
+
+        def run(method, start, stop, known=DPSGD.run):
+            known(method, start, stop)
+            study, trial = self._now
+            self.ran[study][trial] = self.ran[study][trial] + self._charges.slice(start, stop)
+
+        monkeypatch.setattr(durable.DurableLog, "__init__", mortal_open)
+        monkeypatch.setattr(durable.DurableLog, "append", mortal_append)
+        for module in (study, entries, checkpoints):
+            monkeypatch.setattr(module, "write_atomically", mortal_write)
+        monkeypatch.setattr(DPSGD, "run", run)
+        monkeypatch.setattr(sweep, "TARGETS", {"local": NoCluster})
+        monkeypatch.setattr(Stage, "execute", lambda *given: self._execute(*given))
+        for module in (modes, features):
+            monkeypatch.setattr(module, "prefetch", lambda checked, data, *args, **more: data)
+
+    def _may_die(self):
+        if self._deletes and self.rng.random() < self._chance / 2:
+            self.delete(0.15)
+        if self._dead or self.rng.random() < self._chance:
+            self._dead = True
+            raise Killed
+
+    def _clock(self):
+        """Return the time of a clock on which some steps take long: these are charged alone."""
+        self._time += self.rng.choice([0.0, 1.0, 40.0])
+        return self._time
+
+    def _execute(self, stage, source, target):
+        """Do what Tune does, one trial at a time."""
+        stage._source = source
+        for report, state in stage._ended_early:
+            source.on_end(report, state)
+        while (task := source.next_task(num_running=0)) is not None:
+            self._now, self._charges = (stage.ledger.study_id, task.trial), task.charges
+            self.filters[stage.ledger.study_id] = stage.filter
+            execution = TrialExecution(
+                stage.study.files.trial(task.trial), task, settings=stage._settings(),
+                data=stage.data, pace=Pace(self._clock),
+            )  # fmt: skip
+            try:
+                done = False
+                while not done:
+                    done = stage.on_report(execution.advance()).done
+            finally:
+                execution.close()
+            stage.on_end(task.trial)
+        moving = stage.study.view.count(TrialState.RUNNING)
+        return "interrupted" if moving or not source.is_exhausted else "finished"
+
+    def launch(self, *, chance: float, deletes: bool = False) -> str:
+        """Run the spec once; return how that went."""
+        self.num_launches += 1
+        self._dead, self._chance, self._deletes = False, chance, deletes
+        try:
+            sweep.run_checked(preflight(self.spec))
+        except Killed:
+            self.num_kills += 1
+            for log in self._open:  # as the system does for a process
+                log.close()
+            return "killed"
+        except SweepError as error:
+            self.num_refused += 1
+            return f"refused: {error.message}"
+        finally:
+            self._chance = 0.0
+        return "ran"
+
+    def delete(self, share: float) -> None:
+        """Delete a random subset of the files of the study: all of some kinds, or one by one."""
+        files = sorted(p for p in self.study.rglob("*") if p.is_file())
+        if self.rng.random() < 0.6:
+            most = 10 if self.rng.random() < 0.4 else 1  # all of what only trials leave behind
+            gone = [kind for kind, often in KINDS.items() if self.rng.random() < most * often]
+            files = [p for p in files if any(p.match(kind) for kind in gone)]
+            share = 1.0
+        for path in files:
+            if self.rng.random() < share:
+                path.unlink()
+        if self.rng.random() < 0.5:  # an empty folder tells of its files
+            for folder in sorted((p for p in self.study.rglob("*") if p.is_dir()), reverse=True):
+                if not any(folder.iterdir()):
+                    folder.rmdir()
+
+    def check(self) -> str:
+        """Compare what the files claim with what ran; return what they say of the study."""
+        self._check_dataset()
+        try:
+            result = load_sweep("mortal", root=self.study.parent)
+            claims = result.claims
+            statement, trials = result.study_statement(), result.trials
+        except SweepError as error:
+            return f"refused: {error.message}"
+        ran = self.ran.get(claims.account.study_id, {})
+        for trial in trials:
+            alone = epsilon_of(ran.get(trial.trial_id, Plan()), delta=DELTA, accountant="rdp")
+            assert trial.epsilon >= alone * (1 - 1e-9), (trial.trial_id, trial.epsilon, alone)
+        if statement is None:
+            return "nothing is claimed"
+        self._check_spent(claims.account.study_id, statement.epsilon)
+        return "claimed"
+
+    def _check_spent(self, study_id: str, epsilon: float):
+        ran = self.ran.get(study_id, {})
+        everything = Plan(tuple(run for plan in ran.values() for run in plan.runs)).merged()
+        if self.accounting == "composed":
+            assert epsilon == STUDY
+            used = self.filters.get(study_id)
+            spent = max(used.cost(everything).values()) if used is not None else 0.0
+            assert spent <= (used.budget if used else 0.0) * (1 + RESERVATION_SLACK), spent
+        else:
+            spent = epsilon_of(everything, delta=DELTA, accountant="rdp")
+            assert spent <= epsilon * (1 + 1e-9), (spent, epsilon)
+
+    def _check_dataset(self):
+        account = read_dataset_ledger(self.budget)
+        charged = {study.study_id: study.epsilon for study in account.studies}
+        assert account.epsilon <= CAP
+        for study_id, ran in self.ran.items():
+            if any(run.part == "private" for plan in ran.values() for run in plan.runs):
+                assert study_id in charged
+                if account.broken is None:
+                    self._check_spent(study_id, charged[study_id])

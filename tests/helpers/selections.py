@@ -1,0 +1,75 @@
+"""Whole selections whose trials run in this process, with a stand-in for Ray."""
+
+import copy
+from pathlib import Path
+
+from whole_studies import make_spec
+
+from dpsweep import private_directory, sealed, sweep
+from dpsweep.private_directory import refuse_open
+from dpsweep.spec import SweepSpec
+from dpsweep.stage import Stage
+from dpsweep.trainables.execution import TrialExecution
+
+#: What the trials that ran here began with, in their order.
+BEGUN = []
+SPACE = {"method": "dp_sgd", "optim.lr": {"loguniform": [0.1, 4]}, "train.max_steps": 4}
+
+
+def select_spec(root, space=SPACE, mean=3):
+    raw = make_spec(root, "selection", tracking={"uri": None}, scheduler={"type": "fifo"})
+    raw["search"] = {"sampler": "random", "num_trials": None, "space": space}
+    raw["privacy"] = {
+        "delta": 1e-5, "trial_epsilon": 1.0, "accounting": "select",
+        "selection": {"mean": mean, "shape": 1},
+    }  # fmt: skip
+    return SweepSpec(**raw)
+
+
+def execute_here(stage, source, target):
+    """Stand for ``Stage.execute``: run the trials one after another."""
+    while (task := source.next_task(num_running=0)) is not None:
+        directory = stage.study.files.trial(task.trial)
+        execution = TrialExecution(directory, task, settings=stage._settings(), data=stage.data)
+        BEGUN.append(copy.deepcopy(execution.method.state_dict()["model"]))
+        while not stage.on_report(execution.advance()).done:
+            pass
+        execution.close()
+        stage.on_end(task.trial)
+    return "finished"
+
+
+class FakeRay:
+    """Stands for a cluster target: keeps all scores in a folder that it opens to everybody."""
+
+    def __init__(self, spec, resources, study_path, *, private_path=None):
+        self.path = private_path
+
+    @staticmethod
+    def refuse_early(spec, resources):
+        pass
+
+    def __enter__(self):
+        folder = self.path / "ray"
+        folder.mkdir()
+        folder.chmod(0o777)
+        (folder / "experiment_state.json").write_text("all scores")
+        refuse_open(self.path)
+        return self
+
+    def __exit__(self, *error):
+        assert (self.path / "ray").exists()  # Ray ends first, then its files
+
+
+def go_without_ray(patch, root: Path):
+    """Let selections run here, with their private directories below a folder.
+
+    Args:
+        patch: ``setattr``, or a fixture's that is undone.
+        root: The folder.
+    """
+    BEGUN.clear()
+    patch(private_directory, "_root", lambda: root)
+    patch(sealed, "prefetch", lambda checked, data, *rest: data)
+    patch(Stage, "execute", execute_here)
+    patch(sweep, "TARGETS", {"local": FakeRay})

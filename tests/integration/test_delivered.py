@@ -1,0 +1,143 @@
+"""A study whose best models are not its last ones: every door shows one model and its claim."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from whole_studies import cli_here, make_spec, mlflow_rows
+
+from dpsweep.results import load_sweep
+from dpsweep.spec import SweepSpec
+from dpsweep.trainables.data import load_dataset
+from dpsweep.trainables.execution import records_for
+
+pytestmark = pytest.mark.ray
+
+SCORE = """
+import sys, json, mlflow, numpy as np, torch
+mlflow.set_tracking_uri(sys.argv[1])
+model = mlflow.pytorch.load_model(sys.argv[2])
+data = np.load(sys.argv[3])
+scores = {}
+for part in ("validation", "test"):
+    right = model(torch.from_numpy(data[part + "_x"])).argmax(1).numpy() == data[part + "_y"]
+    scores[part + "/accuracy"] = int(right.sum()) / len(right)
+print(json.dumps([scores, mlflow.models.get_model_info(sys.argv[2]).metadata["dpsweep"]]))
+"""
+
+
+@pytest.fixture(scope="module")
+def over(tmp_path_factory, ray_cluster):
+    """Noise that grows eightfold destroys what the first steps have learned."""
+    from dpsweep.sweep import run_sweep
+
+    root = tmp_path_factory.mktemp("over")
+    raw = make_spec(root, "over")
+    raw["privacy"] |= {"accounting": "composed", "study_epsilon": 8.0}
+    raw["search"]["space"] = {
+        "method": "dp_sgd", "model.name": "linear", "optim.lr": {"choice": [2, 4]},
+        "noise.shape": "linear", "noise.end_ratio": 8, "train.max_steps": 60,
+    }  # fmt: skip
+    raw["report"] = {"points": 6}
+    return root, run_sweep(SweepSpec(**raw))
+
+
+def of_run(root, run_id):
+    rows = f"select key, value, step from latest_metrics where run_uuid = '{run_id}'"
+    return {key: (value, step) for key, value, step in mlflow_rows(root, rows)}
+
+
+def test_the_best_models_are_not_the_last_ones(over):
+    """Else nothing here would show anything."""
+    _, result = over
+    for trial in result.trials:
+        assert trial.step < trial.steps_run == 60
+        assert trial.value > trial.curve[-1]["metrics"]["validation/accuracy"] + 0.05
+
+
+def test_all_doors_agree_to_the_last_digit(over, tmp_path):
+    root, result = over
+    best = result.best()
+    names = ("validation/accuracy", "test/accuracy")
+    scores = {name: best.metrics[name] for name in names}
+    assert best.value == scores["validation/accuracy"]
+
+    data = records_for(load_dataset(result.spec.data), result.files.task(best.trial_id))
+    parts = {
+        f"{part}_{kind}": array
+        for part in ("validation", "test")
+        for kind, array in zip("xy", data.parts[part])
+    }
+    import numpy as np
+
+    np.savez(tmp_path / "parts.npz", **parts)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SCORE, f"sqlite:///{root}/mlflow.db",
+         best.model_uri, tmp_path / "parts.npz"],
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    of_model, claim = json.loads(done.stdout.splitlines()[-1])
+    assert of_model == scores
+
+    def show(verb, *more):
+        answer = cli_here(verb, "over", "--root", root / "studies", "-f", "json", *more)
+        assert answer.returncode == 0, answer.stderr
+        return json.loads(answer.stdout)
+
+    record = show("best")
+    assert (record["value"], record["step"]) == (best.value, best.step)
+    assert {name: record["metrics"][name] for name in names} == scores
+    row = next(row for row in show("status") if row["trial"] == best.trial_id)
+    assert ({name: row[name] for name in names}, row["step"]) == (scores, best.step)
+    assert {name: show("report")[0][name] for name in names} == scores
+    assert scores in [{name: row[name] for name in names} for row in show("pareto")]
+
+    child = of_run(root, best.run_id)
+    assert {name: child[name] for name in names} == {
+        name: (value, best.step) for name, value in scores.items()
+    }
+    assert child["search/objective"] == (best.value, best.step)
+    assert child["curve/validation/accuracy"][1] == 60
+    [(parent,)] = mlflow_rows(
+        root, "select run_uuid from runs where run_uuid not in "
+        "(select run_uuid from tags where key = 'mlflow.parentRunId')",
+    )  # fmt: skip
+    of_study = of_run(root, parent)
+    assert {name: of_study[f"best/{name}"][0] for name in names} == scores
+    assert of_study["best/trial"][0] == best.trial_id
+    assert of_study["best/value"][0] == best.value
+    of_logged = dict(
+        mlflow_rows(root, "select metric_name, metric_value from logged_model_metrics")
+    )
+    assert {name: of_logged[name] for name in names} == scores
+    assert not [name for name in of_logged if "epsilon" in name]
+
+    assert claim["claim"]["epsilon"] == 8.0
+    assert {name: claim["scores"][name] for name in names} == scores
+
+
+def test_the_logged_model_carries_the_study_s_claim(over):
+    root, result = over
+    tags = dict(mlflow_rows(root, "select tag_key, tag_value from logged_model_tags"))
+    study, alone = result.study_statement(), result.best().statement
+    assert tags["dp.study_epsilon"] == str(study.epsilon) == "8.0"
+    assert tags["dp.claim"] == study.one_line()
+    assert tags["dp.released"] == study.released
+    assert tags["dp.trial_alone_epsilon"].startswith(str(alone.epsilon))
+    told = tags["mlflow.note.content"]
+    assert told.index(study.one_line()) < told.index(alone.one_line())
+
+
+def test_the_end_of_a_run_says_both_scores(over):
+    root, result = over
+    best = result.best()
+    raw = json.loads(json.dumps(result.spec.to_dict()))
+    path = root / "over.yaml"
+    path.write_text(json.dumps(raw))
+    done = cli_here("run", path)
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stderr.split())
+    assert f"test/accuracy={best.metrics['test/accuracy']:.4f}" in said
+    assert load_sweep("over", root=root / "studies").best().metrics == best.metrics

@@ -1,0 +1,96 @@
+"""SIGTERM to a driver, to it and all of Ray, and a raylet that dies: one line, and it goes on."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import yaml
+from whole_studies import make_spec, mlflow_rows, start, wait_for_steps
+
+from dpsweep.durable import read_log
+from dpsweep.privacy.accountants import epsilon_of
+from dpsweep.privacy.ledger import trial_spent
+from dpsweep.results import load_sweep
+
+pytestmark = pytest.mark.ray
+DELTA = 1e-5
+
+
+@pytest.fixture
+def running(tmp_path):
+    """Start a study of two CNNs that takes minutes; yield its process once both have reported."""
+    spec = make_spec(tmp_path, "long", resources={"cpu": 1}, report={"every_steps": 10})
+    spec["search"]["num_trials"] = 2
+    spec["search"]["space"] = {
+        "method": "dp_sgd", "model.name": "tanh_cnn", "train.max_steps": 2000, "batch.expected": 32,
+    }  # fmt: skip
+    path = tmp_path / "long.yaml"
+    path.write_text(yaml.safe_dump(spec))
+    process = start(path)
+    for trial in (0, 1):
+        wait_for_steps(tmp_path / "studies/long/journal.jsonl", 10, process, trial=trial)
+    yield process, tmp_path, path
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def descendants(pid):
+    """Return pid -> command of all processes that a process has started."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            found[int(path.name)] = parent, (path / "cmdline").read_bytes().split(b"\0")[0].decode()
+        except OSError:
+            continue
+    mine, waiting = {}, [pid]
+    while waiting:
+        of = waiting.pop()
+        for child, (parent, command) in found.items():
+            if parent == of:
+                mine[child] = command
+                waiting.append(child)
+    return mine
+
+
+def check_end(running, *, code, said):
+    process, root, path = running
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == code, err
+    for word in ("Traceback", "***", "Error:", "SIGTERM received"):
+        assert word not in err
+    assert said in err
+    assert f"run the same command again: dpsweep run {path}" in err
+    result = load_sweep("long", root=root / "studies")
+    assert result.state == "interrupted"
+    *_, last = read_log(result.files.journal)
+    assert (last["event"], last["state"]) == ("study_ended", "interrupted")
+    for number, view in result.view.trials.items():
+        # What it is known to have been charged; an actor may have charged more since then.
+        spent = trial_spent(result.files.ledger, number).slice(0, view.charged)
+        shown = mlflow_rows(
+            root,
+            "select max(m.value) from metrics m join tags t on t.run_uuid = m.run_uuid and "
+            f"t.key = 'dpsweep.trial' and t.value = '{number}' where m.key = 'dp/epsilon'",
+        )
+        assert shown[0][0] >= epsilon_of(spent, delta=DELTA) * (1 - 1e-6)
+
+
+def test_sigterm_to_the_driver_is_ctrl_c(running):
+    os.kill(running[0].pid, signal.SIGTERM)
+    check_end(running, code=143, said="terminated; to continue")
+
+
+def test_sigterm_to_every_process_ends_in_time(running):
+    """As Slurm sends it: to the driver, to Ray's own processes and to the actors."""
+    for pid in (running[0].pid, *descendants(running[0].pid)):
+        os.kill(pid, signal.SIGTERM)
+    check_end(running, code=143, said="terminated; to continue")
+
+
+def test_a_dead_raylet_is_one_line(running):
+    (raylet,) = [p for p, c in descendants(running[0].pid).items() if c.endswith("/raylet")]
+    os.kill(raylet, signal.SIGKILL)
+    check_end(running, code=1, said="error: Ray has ended under the study; to continue")

@@ -1,0 +1,125 @@
+"""What is left of a study's budget, and the command that buys more trials with it."""
+
+import shlex
+from functools import partial
+
+import pytest
+from whole_studies import cli_here
+from written_studies import write_study
+
+from dpsweep.advice import advice, trials_that_fit
+from dpsweep.journal import fold
+from dpsweep.preflight import preflight, read_spec
+from dpsweep.privacy.ledger import TrialLedger, trial_file
+from dpsweep.privacy.study_ledger import StudyLedger
+from dpsweep.results import load_sweep
+from dpsweep.study import Study
+
+
+@pytest.fixture
+def written(tmp_path):
+    return partial(write_study, tmp_path)
+
+
+def admitted(result, more, share):
+    """Return how many further trials the study's own ledger admits, each of a known cost."""
+    checked = preflight(result.spec)
+    ledger = StudyLedger(result.files.ledger)
+    first, count = len(result.view.trials), 0
+    for number, point in enumerate(checked.draw(first + more + 20)):
+        if number < first:
+            continue
+        task = checked.admit(number, point)
+        if not ledger.reserve(number, task.full_plan, epsilon=task.planned_epsilon):
+            break
+        steps = max(1, int(share * len(task.plan)))
+        own = TrialLedger(
+            trial_file(result.files.ledger, number), budget=checked.budget, accountant="rdp"
+        )
+        own.charge(0, steps, task.plan.slice(0, steps))
+        own.close()
+        ledger.settle(number, "finished")
+        count += 1
+    ledger.close()
+    return count
+
+
+@pytest.mark.parametrize("share", [1, 0.3])
+def test_the_ledger_admits_as_many_as_are_told(written, share):
+    result = written([1, share])
+    more = trials_that_fit(result)
+    assert more >= 2
+    mean = 1 if share == 1 else (1 + share) / 2
+    assert abs(admitted(result, more, mean) - more) <= 2
+
+
+def test_the_advice_is_a_command_that_continues_the_study(written, tmp_path, monkeypatch):
+    result = written([1, 0.3])
+    told, command = advice(result, spec="study.yaml", sets=["search.num_trials=2", "seed=0"])
+    assert "at no further cost" in told
+    number = 2 + trials_that_fit(result)
+    words = shlex.split(command)
+    assert words == [
+        "dpsweep", "run", "study.yaml", "--set", "seed=0", "--set", f"search.num_trials={number}",
+    ]  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    again = read_spec(tmp_path / words[2], overrides=[words[4], words[6]])
+    Study(again).close()  # what `run` asks first: the same study, or refused
+    # From `status`, which knows no file, by the spec that the study keeps.
+    words = shlex.split(advice(result)[1])
+    Study(read_spec(tmp_path / words[2], overrides=words[4::2])).close()
+    assert load_sweep("digits", root=tmp_path / "studies").spec.search.num_trials == number
+
+
+def test_status_shows_it_too_and_never_an_epsilon_alone(written, tmp_path):
+    written([1, 0.3])
+    done = cli_here("status", "digits", "--root", tmp_path / "studies")
+    assert done.returncode == 0, done.stderr
+    assert "search.num_trials=" in done.stderr
+    assert "epsilon" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("shares", "changes", "lines"),
+    [
+        ([1, 1], {"state": "interrupted"}, 1),
+        ([1, 1], {"reason": "search.max_time has passed"}, 1),
+        ([1, 1], {"search": {"sampler": "grid", "space": {
+            "method": "dp_sgd", "train.epochs": 5, "optim.lr": {"choice": [0.5, 1]}}}}, 1),
+    ],
+)  # fmt: skip
+def test_there_is_no_command_where_it_would_do_nothing(written, shares, changes, lines):
+    result = written(shares, **changes)
+    found = advice(result)
+    assert len(found) == lines
+    assert "budget: " in found[0]
+
+
+def test_nothing_is_advised_to_a_study_that_claims_nothing(written):
+    result = written([1, 0.3])
+    ledger = StudyLedger(result.files.ledger)
+    ledger.downgrade("tested")
+    ledger.close()
+    assert advice(load_sweep("digits", root=result.files.path.parent)) == []
+
+
+def test_what_is_used_up_buys_nothing(written, tmp_path):
+    most = 2 + admitted(written([1, 1]), 40, 1)
+    assert most > 3
+    (tmp_path / "full").mkdir()
+    result = write_study(tmp_path / "full", [1] * most)
+    assert trials_that_fit(result) == 0
+    assert len(advice(result)) == 1
+
+
+def test_the_time_of_a_study_is_that_of_its_launches():
+    """S1.5: an hour between two launches is no work."""
+    hour = 3_600_000
+    events = [
+        (0, "study_started", {}), (5_000, "study_spent", {"share": 0.1}),
+        (8_000, "study_ended", {"state": "interrupted"}),
+        (hour, "study_started", {}), (hour + 2_000, "study_ended", {"state": "finished"}),
+        (2 * hour, "model_logged", {"trial": 0, "uri": "models:/m"}),
+    ]  # fmt: skip
+    view = fold([{"time_ms": 1 + time, "event": event, **more} for time, event, more in events])
+    assert view.worked_ms == 10_000

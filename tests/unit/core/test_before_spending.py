@@ -1,0 +1,324 @@
+"""What can be known to fail, or to be in vain, is said before any privacy is spent."""
+
+import zipfile
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from PIL import Image
+from raw_specs import changed, mistakes
+
+from dpsweep.errors import DataError, InfeasibleBudgetError
+from dpsweep.planning import summarize_plan
+from dpsweep.preflight import preflight
+from dpsweep.spec import SweepSpec
+from dpsweep.spec_problems import check_records
+from dpsweep.trainables import TRAINABLES
+from dpsweep.trainables.data import load_dataset
+
+
+def store(path, **sizes):
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for part, count in sizes.items():
+        arrays[f"x_{part}"] = rng.normal(size=(count, 6)).astype(np.float32)
+        arrays[f"y_{part}"] = rng.integers(0, 2, count)
+    np.savez(path, **arrays)
+
+
+@pytest.fixture
+def raw(tmp_path):
+    store(tmp_path / "records.npz", train=2000, val=100)
+    return {
+        "name": "nothing",
+        "data": {
+            "dataset": "npz", "path": str(tmp_path / "records.npz"), "num_records": 2000,
+            "num_classes": 2, "validation": {"visibility": "public"},
+        },
+        "privacy": {"delta": 1e-4, "trial_epsilon": 2.0, "accounting": "unaccounted"},
+        "search": {
+            "sampler": "random", "num_trials": 2,
+            "space": {"method": "dp_sgd", "train.max_steps": 100, "batch.expected": 200},
+        },
+        "storage": {"path": str(tmp_path / "studies")},
+        "tracking": {"uri": None},
+    }  # fmt: skip
+
+
+def images(root, **counts):
+    for name, count in counts.items():
+        (root / name).mkdir(parents=True)
+        for number in range(count):
+            Image.new("L", (8, 8), number).save(root / name / f"{number}.png")
+
+
+def of_folder(raw, root, records):
+    data = {
+        "dataset": "image_folder", "path": str(root), "num_records": records, "image_size": 8,
+        "channels": 1, "validation": {"fraction": 0.2, "visibility": "public"},
+    }  # fmt: skip
+    return changed(raw, {"data": data, "search/space": {"method": "dp_sgd"}})
+
+
+class TestParts:
+    def test_public_test_scores_need_a_test_part(self, raw, tmp_path):
+        spec = changed(raw, {"data/test": {"visibility": "public"}})
+        assert mistakes(preflight, SweepSpec(**spec)) == [
+            "data.test.visibility: public, but npz has no test records to score (give "
+            "data.test.fraction, or a dataset with a test part; or leave test out)"
+        ]
+        assert preflight(SweepSpec(**changed(spec, {"data/test/fraction": 0.1})))
+        store(tmp_path / "records.npz", train=2000, val=100, test=5)
+        assert preflight(SweepSpec(**spec))
+        store(tmp_path / "records.npz", train=2000, val=100, test=0)
+        assert len(mistakes(preflight, SweepSpec(**spec))) == 1
+
+    @pytest.mark.parametrize("count", [0, 1, 999])
+    def test_less_than_half_of_the_declared_records_is_another_file(self, raw, tmp_path, count):
+        store(tmp_path / "records.npz", train=count, val=100)
+        (said,) = mistakes(preflight, SweepSpec(**raw))
+        assert said.startswith(
+            "data.num_records: 2000 are declared, and the data have less than half as many records"
+        )
+        assert str(count) not in said.replace("2000", "")  # how many there are is private
+
+    def test_half_of_them_is_a_rough_declaration(self, raw, tmp_path):
+        store(tmp_path / "records.npz", train=1000, val=100)
+        assert preflight(SweepSpec(**raw))
+
+    def test_a_study_that_was_launched_goes_on(self, raw, tmp_path):
+        store(tmp_path / "records.npz", train=10, val=100)
+        (tmp_path / "studies" / "nothing").mkdir(parents=True)
+        assert preflight(SweepSpec(**raw))
+
+    def test_what_only_reading_tells_is_told_after_it(self, raw, tmp_path):
+        """Of classes of a file, headers know an upper bound alone."""
+        rng = np.random.default_rng(0)
+        labels = np.where(np.arange(2000) < 40, rng.integers(0, 2, 2000), 2)
+        inputs = rng.normal(size=(2000, 6)).astype(np.float32)
+        arrays = {"x_train": inputs, "y_train": labels}
+        np.savez(tmp_path / "records.npz", **arrays, x_val=inputs[:50], y_val=labels[:50])
+        spec = SweepSpec(**changed(raw, {"data/classes": [0, 1], "data/num_classes": 3}))
+        checked = preflight(spec)
+        with pytest.raises(DataError, match="less than half as many") as caught:
+            check_records(spec, checked.methods, load_dataset(spec.data), {})
+        assert "40" not in str(caught.value)
+
+    def test_a_public_part_without_a_record_is_refused(self, raw, tmp_path):
+        given = {"data/test": {"visibility": "public", "fraction": 0.001}}
+        store(tmp_path / "records.npz", train=1200, val=100)
+        spec = SweepSpec(**changed(raw, given))
+        data = load_dataset(spec.data)
+        data.parts["test"] = tuple(array[:0] for array in data.parts["test"])
+        with pytest.raises(DataError, match="in the test part"):
+            check_records(spec, {}, data, {})
+
+
+class TestFiles:
+    def test_a_damaged_array_is_found_when_it_is_read(self, raw, tmp_path):
+        path = tmp_path / "records.npz"
+        with zipfile.ZipFile(path) as archive:
+            place = archive.getinfo("x_train.npy").header_offset + 5000
+        content = bytearray(path.read_bytes())
+        content[place] ^= 0xFF
+        path.write_bytes(bytes(content))
+        spec = preflight(SweepSpec(**raw)).spec
+        with pytest.raises(DataError, match=r"records.npz: x_train is damaged \(BadZipFile\)"):
+            load_dataset(spec.data)
+
+    def test_a_folder_without_images_is_no_class(self, raw, tmp_path):
+        images(tmp_path / "img", cat=12, dog=13)
+        spec = of_folder(raw, tmp_path / "img", 25)
+        assert preflight(SweepSpec(**spec)).info.num_classes == 2
+        (tmp_path / "img" / "zzz").mkdir()
+        (said,) = mistakes(preflight, SweepSpec(**spec))
+        assert "img/zzz has no images, and every folder there is a class" in said
+
+    @pytest.mark.parametrize("below", ["", "train", "studies"])
+    def test_studies_lie_outside_a_folder_of_classes(self, raw, tmp_path, below):
+        images(tmp_path / "img", cat=12, dog=13)
+        spec = of_folder(raw, tmp_path / "img", 25)
+        spec["storage"]["path"] = str(tmp_path / "img" / below)
+        assert any(
+            "is written inside data.path" in m for m in mistakes(preflight, SweepSpec(**spec))
+        )
+
+
+class TestNoise:
+    def test_a_hopeless_epsilon_is_refused(self, raw):
+        """At 1e-4 all 2,000 records together move what is released by half of its noise."""
+        checked = preflight(SweepSpec(**changed(raw, {"privacy/trial_epsilon": 1e-4})))
+        with pytest.raises(InfeasibleBudgetError, match="none of 200 configurations") as caught:
+            checked.check_some_plan()
+        assert "would carry 0.5 standard deviations of the noise" in caught.value.because
+        assert "a larger privacy.trial_epsilon" in caught.value.fix
+
+    def test_a_faint_one_is_planned_with_a_warning(self, raw):
+        checked = preflight(SweepSpec(**changed(raw, {"privacy/trial_epsilon": 1e-3})))
+        checked.check_some_plan()
+        summary = summarize_plan(checked)
+        assert 1 < summary.signal[0] < 10
+        assert any("nearly as large as the data" in note for note in summary.notes)
+
+    def test_a_usual_one_is_not(self, raw):
+        summary = summarize_plan(preflight(SweepSpec(**raw)))
+        assert summary.signal[0] > 100
+        assert not summary.notes
+
+    def test_of_a_few_private_records_less_is_left(self, raw):
+        few = {"search/space/train.num_private": 20, "search/space/batch.expected": 10}
+        checked = preflight(SweepSpec(**changed(raw, {**few, "privacy/trial_epsilon": 0.05})))
+        with pytest.raises(InfeasibleBudgetError):
+            checked.check_some_plan()
+
+
+class TestBatches:
+    SPACE: ClassVar = {"method": "scatternet", "features.name": "none"}
+
+    def test_a_default_fits_the_declared_records(self, raw, tmp_path):
+        store(tmp_path / "records.npz", train=448, val=100)
+        spec = changed(raw, {"data/num_records": 448, "search/space": self.SPACE})
+        checked = preflight(SweepSpec(**spec))
+        assert checked.admit(0, self.SPACE).hparams["batch.expected"] == 56
+        assert "batch.expected of scatternet is 56: its default is too large for these data" in (
+            checked.notes
+        )
+
+    def test_a_default_that_fits_stays(self, raw):
+        checked = preflight(SweepSpec(**changed(raw, {"search/space": {"method": "dp_sgd"}})))
+        assert checked.admit(0, {"method": "dp_sgd"}).hparams["batch.expected"] == 256
+        assert not checked.notes
+
+    def test_one_that_is_named_is_refused_with_its_method(self, raw):
+        space = {**self.SPACE, "batch.expected": 8192}
+        assert mistakes(preflight, SweepSpec(**changed(raw, {"search/space": space}))) == [
+            "search.space.batch.expected: 8192 is larger than the 2000 declared private records, "
+            "for scatternet (at most 2000)"
+        ]
+
+
+class TestWeights:
+    def test_a_file_that_does_not_fit_is_found_before_a_trial(self, raw, tmp_path):
+        torch = pytest.importorskip("torch")
+        from dpsweep.trainables.data import describe_dataset
+        from dpsweep.trainables.models import build_model
+
+        images(tmp_path / "img", cat=20, dog=20)
+        spec = of_folder(raw, tmp_path / "img", 40)
+        info = describe_dataset(SweepSpec(**spec).data)
+        torch.save(
+            build_model("tanh_cnn", info, seed=0, image_size=28).state_dict(), tmp_path / "w.pt"
+        )
+        network = {
+            "model.name": "tanh_cnn", "model.image_size": 28,
+            "model.checkpoint": str(tmp_path / "w.pt"),
+        }  # fmt: skip
+        spec["search"]["space"] = {"method": "dp_sgd", **network}
+        state = torch.load(tmp_path / "w.pt", weights_only=True)
+        state = {key.removeprefix("1."): value for key, value in state.items()}
+        torch.save(state, tmp_path / "w.pt")
+        assert preflight(SweepSpec(**spec))
+        del state[next(iter(state))]
+        torch.save(state, tmp_path / "w.pt")
+        (said,) = mistakes(preflight, SweepSpec(**spec))
+        assert said.startswith("search.space.model.checkpoint: ")
+        assert "does not fit the model" in said
+        for content, what in (([1, 2], "holds no state dict"), ({"epoch": 3}, "does not fit")):
+            torch.save(content, tmp_path / "w.pt")
+            (said,) = mistakes(preflight, SweepSpec(**spec))
+            assert what in said
+        (tmp_path / "w.pt").write_bytes(b"junk")
+        (said,) = mistakes(preflight, SweepSpec(**spec))
+        assert "cannot read" in said
+
+    def test_of_several_networks_only_those_that_start_from_it_count(self, raw, tmp_path):
+        torch = pytest.importorskip("torch")
+        from dpsweep.trainables.data import describe_dataset
+        from dpsweep.trainables.models import build_model
+
+        info = describe_dataset(SweepSpec(**raw).data)
+        path = tmp_path / "linear.pt"
+        torch.save(build_model("linear", info, seed=0).state_dict(), path)
+        assert preflight(SweepSpec(**changed(raw, {"search/space/model.checkpoint": str(path)})))
+
+
+class TestShots:
+    def test_a_class_with_too_few_public_records_is_found_before_features(self, raw, tmp_path):
+        rng = np.random.default_rng(0)
+        labels = (np.arange(2000) >= 1995).astype(np.int64)  # five of the second class
+        inputs = rng.normal(size=(2000, 6)).astype(np.float32)
+        np.savez(tmp_path / "records.npz", x_train=inputs, y_train=labels)
+        space = {"method": "adamix", "features.name": "none", "public.shots": 5}
+        given = {
+            "data/public": {"fraction": 0.2}, "data/validation/fraction": 0.2,
+            "search/space": space,
+        }  # fmt: skip
+        spec = SweepSpec(**changed(raw, given))
+        checked = preflight(spec)
+        with pytest.raises(DataError, match=r"class .1. has \d public records, fewer than"):
+            check_records(spec, checked.methods, load_dataset(spec.data), checked.space.values())
+
+
+class TestRungs:
+    @staticmethod
+    def plan(raw, **scheduler):
+        space = {"noise.target_epsilon": {"choice": [0.5, 1, 2]}, "batch.expected": 1000}
+        given = {f"search/space/{key}": value for key, value in space.items()}
+        given["scheduler"] = {"type": "epsilon_halving", **scheduler}
+        return summarize_plan(preflight(SweepSpec(**changed(raw, given))))
+
+    def test_the_plan_says_where_rungs_fall_and_warns(self, raw):
+        summary = self.plan(raw, rungs=[0.15, 0.45, 1.9])
+        early, later, last = summary.rungs
+        assert early.steps[0] == (1, 100)
+        assert early.reached == 1
+        assert early.at_once > 0.2
+        assert later.at_once == 0
+        assert later.steps[0][0] < later.steps[1][0]
+        assert last.reached < 0.6
+        assert str(early).startswith("epsilon 0.15: step 1 of 100 to step ")
+        assert any(
+            note.startswith("rung 0.15 is passed by the first step of") for note in summary.notes
+        )
+        assert summary.to_dict()["rungs"][0]["passed_by_first_step_share"] == early.at_once
+
+    def test_shares_are_met_by_all(self, raw):
+        summary = self.plan(raw, rungs=[0.4, 0.7], rung_unit="share")
+        assert [figures.reached for figures in summary.rungs] == [1, 1]
+        assert not summary.notes
+        assert "0.4 of a trial's own epsilon: step" in str(summary.rungs[0])
+
+    def test_a_rung_above_all_targets_is_said_to_judge_nobody(self, raw):
+        space = {"noise.target_epsilon": 0.5}
+        raw = changed(raw, {f"search/space/{key}": value for key, value in space.items()})
+        raw["scheduler"] = {"type": "median", "rungs": [1.0]}
+        summary = summarize_plan(preflight(SweepSpec(**raw)))
+        assert summary.notes == [
+            "rung 1 is reached by no configuration, so nothing is judged there"
+        ]
+
+    def test_the_corners_of_ranges_are_looked_at(self, raw):
+        """Only the largest batches pass the rung at once; a draw hardly meets them."""
+        ranges = {"batch.expected": {"logint": [2, 2000]}}
+        raw = changed(raw, {f"search/space/{key}": value for key, value in ranges.items()})
+        raw["scheduler"] = {"type": "median", "rungs": [0.2]}
+        (figures,) = summarize_plan(preflight(SweepSpec(**raw))).rungs
+        assert figures.steps[0][0] == 1
+
+
+def test_methods_look_at_no_private_record():
+    """What `check_records` of a method is handed, it asks for public records alone."""
+
+    class Parts(dict):
+        def __getitem__(self, part):
+            assert part == "public", part
+            return np.zeros((10, 2)), np.array([0, 1] * 5)
+
+    class Data:
+        parts = Parts()
+
+        class info:
+            class_names = ("a", "b")
+
+    for name in TRAINABLES:
+        TRAINABLES[name].check_records({"public.shots": [2]}, Data)

@@ -1,0 +1,268 @@
+"""``best --as-spec``: the best configuration of any study is a spec that the tool takes back."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from raw_specs import LEFT_OUT, changed
+from whole_studies import cli_here, make_spec
+from written_studies import COMPOSED as BUDGET
+from written_studies import write_study
+
+from dpsweep.best_spec import spec_of_trial, spec_text
+from dpsweep.hyperparameters import resolve
+from dpsweep.preflight import preflight, read_spec
+from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
+from dpsweep.results import load_sweep
+from dpsweep.search_spaces import preset_spec, preset_titles, starter_spec
+from dpsweep.search_spaces.base import SearchSpace
+from dpsweep.spec import SweepSpec
+from dpsweep.spec_episodes import EPISODE
+from dpsweep.study import Study, TrialTask
+from dpsweep.trainables import TRAINABLES
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+TEXTS = {
+    **{f"preset {name}": preset_spec(name) for name in preset_titles()},
+    **{f"starter {data}": starter_spec(data) for data in ("digits", "npz", "image_folder", "text")},
+    **{
+        f"starter {method}": starter_spec("fashion_mnist", method)
+        for method in ("dp_sgd", "scatternet", "adamix", "bitfit", "sparse", "active_learning")
+    },
+    **{f"example {path.stem}": path.read_text() for path in EXAMPLES},
+}
+
+
+PLAN = Plan((EventRun(PoissonGaussian(4.0, 0.1), 10),))
+
+
+def some_points(spec, count=3):
+    """Return some configurations of a space."""
+    space = SearchSpace.from_spec(spec.space)
+    rng = np.random.default_rng(0)
+    return [space.sample(rng) for _ in range(count)]
+
+
+def whole(method, values):
+    """Return every hyperparameter of a configuration, as a trial has it."""
+    given = {key: value for key, value in values.items() if key not in ("method", EPISODE)}
+    return resolve(TRAINABLES[method].hyperparameters, given)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_configuration_of_each_paper_and_starter_is_a_spec_again(name):
+    spec = read_spec(TEXTS[name])
+    for point in some_points(spec):
+        task = TrialTask(
+            spec.num_starts, point["method"], whole(point["method"], point), PLAN, 1.0, True
+        )
+        files = SimpleNamespace(task=lambda number, task=task: task)
+        found = spec_of_trial(SimpleNamespace(spec=spec, files=files), spec.num_starts)
+        again = read_spec(found.to_yaml())  # as `validate` reads it: methods, ranges, every rule
+        (only,) = SearchSpace.from_spec(again.search.space).grid()
+        assert only["method"] == point["method"]
+        assert whole(only["method"], only) == task.hparams
+        assert again.name == f"{spec.name[:59]}-best"
+        assert again.scheduler.type == "fifo"
+        assert again.privacy.dataset_ledger == spec.privacy.dataset_ledger
+
+
+ACTIVE = {
+    "data": {
+        "dataset": "digits",
+        "validation": {"fraction": 0.2, "visibility": "public"},
+        "public": {"fraction": 0.3},
+    },
+    "start": {
+        "epsilons": [1.0, 2.0],
+        "runs": 2,
+        "hyperparameters": {"model.name": "tanh_cnn", "batch.expected": 90, "train.max_steps": 20},
+    },
+    "privacy": {
+        "accounting": "composed", "trial_epsilon": 3.0, "study_epsilon": 9.0, "delta": 1e-5,
+    },
+    "search/sampler": "grid",
+    "search/space": {
+        "method": "active_learning",
+        "start.epsilon": 1.0,
+        "start.run": 1,
+        "select.by": {"choice": ["margin", "near_private"]},
+        "select.candidates": 200,
+        "labels.max": 50,
+    },
+}  # fmt: skip
+PRETRAINED = {
+    "data/classes": [5, 6, 7, 8, 9],
+    "pretrain": {"classes": [0, 1, 2, 3, 4], "model": "tanh_cnn", "epochs": 1},
+    "search/sampler": "grid",
+    "search/space": {
+        "method": "dp_sgd",
+        "model.name": "tanh_cnn",
+        "model.checkpoint": {"choice": ["pretrain", None]},
+        "batch.expected": 100,
+    },
+}
+COMPOSED = {"privacy/accounting": "composed", "privacy/study_epsilon": 6.0}
+# Name -> changes of a study on digits, the accounting of its best configuration, its budget.
+STUDIES = {
+    "composed, halved, noisy": (
+        {
+            **COMPOSED,
+            "data/validation": {"fraction": 0.2, "visibility": "noisy", "noise_std": 0.02},
+            "scheduler": {"type": "epsilon_halving"},
+            "search/max_time": 60,
+            "search/space/noise.target_epsilon": {"choice": [1, 2]},
+        },
+        "composed",
+        2.0,
+    ),
+    "adamix without its noise": (
+        {
+            **COMPOSED,
+            "data/public": {"fraction": 0.1},
+            "search/space": {
+                "method": "adamix", "noise.noise_multiplier": None, "train.max_steps": 5,
+            },
+        },
+        "composed",
+        2.0,
+    ),
+    "two goals": (
+        {
+            **COMPOSED,
+            "search/sampler": "nsga2",
+            "search/objectives": ["validation/accuracy", "dp/epsilon"],
+        },
+        "composed",
+        2.0,
+    ),
+    "first points": (
+        {"search/points_to_evaluate": [{"optim.lr": 1.0}]}, "unaccounted", None,
+    ),
+    "select": (
+        {
+            "privacy/accounting": "select",
+            "privacy/selection": {"mean": 4},
+            "privacy/study_epsilon": 9.0,
+            "search/num_trials": LEFT_OUT,
+        },
+        "composed",
+        2.0,
+    ),
+    "public by pld": (
+        {
+            "privacy/accounting": "public",
+            "privacy/accountant": "pld",
+            "data/public": {"fraction": 0.2},
+        },
+        "public",
+        None,
+    ),
+    "exact, without privacy": (
+        {
+            "data/validation/visibility": "exact",
+            "search/space": {"method": {"choice": ["dp_sgd", "non_private"]}, "optim.lr": 0.5},
+        },
+        "unaccounted",
+        None,
+    ),
+    "episodes": (
+        {
+            "episodes": {"shots": 5, "queries": 5, "number": 3},
+            "search/sampler": LEFT_OUT,
+            "search/num_trials": LEFT_OUT,
+            "search/space": {"method": "dp_sgd", "optim.lr": {"choice": [0.1, 1]},
+                             "batch.expected": 10, "train.max_steps": 3},
+        },
+        "unaccounted",
+        None,
+    ),
+    "start": (ACTIVE, "composed", 3.0),
+    "pretrained": (PRETRAINED, "unaccounted", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_best_of_every_mode_is_planned_as_it_was(name, tmp_path):
+    """The spec passes what ``validate`` checks, and the trial it plans trains by the same plan."""
+    changes, accounting, budget = STUDIES[name]
+    checked = preflight(SweepSpec(**changed(make_spec(tmp_path), changes)))
+    study = Study(checked.spec)
+    tasks = list(checked.start_tasks)
+    is_grid = checked.spec.search.sampler == "grid"
+    for point in checked.space.grid() if is_grid else checked.draw(6):
+        tasks.append(checked.admit(len(tasks), point))
+    for task in tasks:
+        study.write_task(task)
+    study.close()
+    result = load_sweep(checked.spec.name, root=tmp_path / "studies")
+    for task in tasks:
+        again = preflight(read_spec(spec_of_trial(result, task.trial).to_yaml()))
+        again.check_some_plan()
+        again.choose_filter()
+        again.choose_selection()
+        assert (again.num_trials, again.spec.privacy.accounting) == (
+            1 if checked.spec.episodes is None else 3, accounting,
+        )  # fmt: skip
+        is_start = task.trial < checked.spec.num_starts
+        assert (again.spec.start is not None) == (checked.spec.start is not None and not is_start)
+        assert (again.spec.pretrain is not None) == (
+            task.hparams.get("model.checkpoint") == "pretrain"
+        )
+        point = dict(again.space.grid()[0])
+        if EPISODE in point:
+            point[EPISODE] = task.hparams[EPISODE]
+        planned = again.admit(task.trial, point)
+        ignored = {"noise.target_epsilon"} if is_start else set()
+        assert {k: v for k, v in planned.hparams.items() if k not in ignored} == {
+            k: v for k, v in task.hparams.items() if k not in ignored
+        }
+        assert planned.plan == task.plan
+        assert planned.inherited == task.inherited
+        if budget is not None and not is_start:
+            most = budget if "start" not in changes else checked.spec.privacy.study_epsilon
+            assert budget <= again.spec.privacy.study_epsilon <= most
+
+
+@pytest.fixture
+def finished(tmp_path):
+    """A study of three trials that has finished, without a run."""
+    ledger = {"dataset_ledger": str(tmp_path / "digits.budget"), "dataset_epsilon": 20.0}
+    write_study(tmp_path, [1, 0.5, 1], privacy={**BUDGET, **ledger, "dataset_delta": 1e-4})
+    return tmp_path
+
+
+def test_the_file_says_where_it_is_from_and_what_it_costs(finished):
+    found = cli_here("best", "digits", "--root", finished / "studies", "--as-spec")
+    assert found.returncode == 0, found.stderr
+    comment = " ".join(
+        line.removeprefix("#").strip() for line in found.stdout.splitlines() if line[:1] == "#"
+    )
+    assert "trial 0 of study 'digits', validation/accuracy=0.5000" in comment
+    assert "SPENDS PRIVACY AGAIN: epsilon <= 2.0000 for all that it releases" in comment
+    for term in ("delta=1e-05", "unit=example", "add_or_remove_one", "sampling=poisson", "rdp",
+                 "accounting=composed", "dataset's ledger is charged once more",
+                 "winner's curse"):  # fmt: skip
+        assert term in comment
+    (finished / "best.yaml").write_text(found.stdout)
+    valid = cli_here("validate", finished / "best.yaml")
+    assert valid.returncode == 0, valid.stderr
+    assert re.search("study 'digits-best', at most 1 trial", valid.stderr)
+    spec = read_spec(finished / "best.yaml")
+    assert spec.privacy.dataset_ledger == str(finished / "digits.budget")
+    refused = cli_here("best", "digits", "--root", finished / "studies", "--as-spec", "-f", "json")
+    assert (refused.returncode, refused.stdout) == (2, "")
+
+
+def test_a_start_run_that_is_the_best_is_run_alone(tmp_path):
+    checked = preflight(SweepSpec(**changed(make_spec(tmp_path), ACTIVE)))
+    study = Study(checked.spec)
+    study.write_task(checked.start_tasks[0])
+    study.close()
+    result = load_sweep(checked.spec.name, root=tmp_path / "studies")
+    spec = spec_of_trial(result, 0)
+    assert (spec.privacy.trial_epsilon, spec.privacy.study_epsilon) == (2.0, 2.0)
+    best = SimpleNamespace(trial_id=0, metric="validation/accuracy", value=0.5)
+    assert "epsilon <= 2.0000" in spec_text(result, best)

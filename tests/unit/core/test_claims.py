@@ -1,0 +1,102 @@
+"""A claim is what the ledger enforced: whoever edits a spec afterwards is told nothing."""
+
+import pytest
+import yaml
+from whole_studies import make_spec
+
+from dpsweep.errors import LedgerError
+from dpsweep.preflight import preflight
+from dpsweep.privacy.ledger import TrialLedger, trial_file
+from dpsweep.privacy.study_ledger import StudyLedger
+from dpsweep.results import load_sweep
+from dpsweep.spec import SweepSpec
+from dpsweep.study import Study, enforced_terms
+
+PRIVACY = {
+    "composed": {"accounting": "composed", "study_epsilon": 4.2},
+    "unaccounted": {"accounting": "unaccounted"},
+    "public": {"accounting": "public"},
+}
+
+
+def launched(root, mode, *, terms=True):
+    """Launch a study of no trials and leave it; ``terms=False`` as older versions did."""
+    privacy = {"delta": 1e-5, "trial_epsilon": 2.0, **PRIVACY[mode]}
+    raw = make_spec(root, "claimed", tracking={"uri": None}, privacy=privacy)
+    raw["data"]["public"] = {"fraction": 0.2}
+    spec = SweepSpec(**raw)
+    study = Study(spec)
+    ledger = StudyLedger(study.files.ledger, terms=enforced_terms(spec) if terms else None)
+    chosen = preflight(spec).choose_filter()
+    if chosen is not None:
+        ledger.open_filter(lambda: chosen)
+    ledger.close()
+    study.close()
+    return study.files
+
+
+def edited(files, **privacy):
+    tree = yaml.safe_load(files.spec.read_text())
+    tree["privacy"] |= privacy
+    files.spec.write_text(yaml.safe_dump(tree))
+    return load_sweep("claimed", root=files.path.parent)
+
+
+def test_the_claim_of_a_composed_study_is_its_filters(tmp_path):
+    files = launched(tmp_path, "composed")
+    result = load_sweep("claimed", root=files.path.parent)
+    assert result.study_statement().epsilon == 4.2
+
+
+@pytest.mark.parametrize("terms", [True, False])
+@pytest.mark.parametrize(
+    ("mode", "change"),
+    [
+        ("composed", {"study_epsilon": 2.5}),
+        ("composed", {"delta": 1e-9}),
+        ("composed", {"accounting": "public", "study_epsilon": None}),
+        ("unaccounted", {"accounting": "composed", "study_epsilon": 2.5}),
+        ("public", {"trial_epsilon": 0.5}),
+    ],
+)
+def test_an_edited_spec_claims_nothing(tmp_path, mode, change, terms):
+    files = launched(tmp_path, mode, terms=terms)
+    text = files.spec.read_text()
+    if terms or mode == "composed":
+        with pytest.raises(LedgerError, match="the spec of the study is not the one"):
+            edited(files, **change)
+    else:  # nothing on record to compare with, and nothing that has run: no claim either
+        assert edited(files, **change).study_statement() is None
+    files.spec.write_text(text)
+    assert load_sweep("claimed", root=files.path.parent).view.trials == {}
+
+
+def test_a_launch_with_both_specs_edited_is_refused(tmp_path):
+    files = launched(tmp_path, "composed")
+    text = files.spec.read_text()
+    files.spec.write_text(text.replace("study_epsilon: 4.2", "study_epsilon: 2.5"))
+    spec = SweepSpec.from_yaml(files.spec)
+    study = Study(spec)
+    with pytest.raises(LedgerError, match=r"study_epsilon is 2.5, and .* launched with 4.2"):
+        StudyLedger(files.ledger, terms=enforced_terms(spec))
+    study.close()
+
+
+def test_two_private_runs_of_a_public_search_claim_nothing(tmp_path):
+    files = launched(tmp_path, "public")
+    spec = SweepSpec.from_yaml(files.spec)
+    checked, study = preflight(spec), Study(spec)
+    ledger = StudyLedger(files.ledger)
+    task = checked.admit(0, {"method": "dp_sgd", "train.max_steps": 3})
+    for number in (0, 1):
+        ledger.reserve(number, task.full_plan, epsilon=task.planned_epsilon)
+        trial = TrialLedger(trial_file(files.ledger, number), budget=None, accountant="rdp")
+        trial.charge(0, 3, task.charges)
+        trial.close()
+        started = {"hparams": {}, "plan": {"steps": 3}, "tags": {"dp.sampling": "poisson"}}
+        study.write("trial_started", trial=number, **started)
+    ledger.close()
+    study.close()
+    result = load_sweep("claimed", root=files.path.parent)
+    assert result.claims.downgraded == "more than one trial has read private records"
+    assert result.study_statement() is None

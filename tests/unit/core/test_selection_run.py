@@ -1,0 +1,211 @@
+"""Whole selections without Ray: what is drawn, what is released, and what is gone by when."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+import torch
+from selections import BEGUN, SPACE, go_without_ray, select_spec
+from whole_studies import cli_here
+
+from dpsweep import sealed, sweep
+from dpsweep.errors import SweepError
+from dpsweep.preflight import preflight
+from dpsweep.privacy.selection import Selection, is_under
+from dpsweep.stage import Stage
+from dpsweep.study import StudyFiles
+from dpsweep.sweep import run_checked, run_sweep
+
+HELPERS = Path(__file__).parents[2] / "helpers"
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """The folder of private directories, in a world in which trials run in this process."""
+    root = tmp_path / "temporary"
+    root.mkdir()
+    go_without_ray(monkeypatch.setattr, root)
+    return root
+
+
+@pytest.fixture
+def traces(temporary, tmp_path, monkeypatch):
+    """Calls of what runs after the trials -> what there was of other trials at that time."""
+    seen = {}
+
+    def watched(name):
+        given = getattr(sweep, name)
+
+        def call(*args):
+            of_ray = [str(p.relative_to(temporary)) for p in temporary.rglob("*")]
+            seen[name] = of_ray, (tmp_path / "studies" / "selection" / "sealed").exists()
+            return given(*args)
+
+        monkeypatch.setattr(sweep, name, call)
+
+    watched("log_best_model")
+    watched("deliver")
+    return seen
+
+
+def test_all_traces_are_gone_before_anything_is_delivered(tmp_path, traces):
+    result = run_sweep(select_spec(tmp_path))
+    assert [t.trial_id for t in result.trials] == [0]
+    assert traces == {"log_best_model": ([], False), "deliver": ([], False)}
+
+
+def test_those_of_ray_also_where_the_selection_is_interrupted(tmp_path, traces, monkeypatch):
+    monkeypatch.setattr(Stage, "execute", lambda *args: "interrupted")
+    run_sweep(select_spec(tmp_path))
+    assert traces == {"deliver": ([], True)}  # the sealed study goes on later
+
+
+def test_and_where_it_fails(tmp_path, traces, monkeypatch):
+    def fail(*args):
+        raise SweepError("out of memory")
+
+    monkeypatch.setattr(Stage, "execute", fail)
+    with pytest.raises(SweepError, match="out of memory"):
+        run_sweep(select_spec(tmp_path))
+    assert traces == {"deliver": ([], True)}
+
+
+# Runs a selection in which one function is replaced by the death of the process.
+WITH_A_KILL = """
+import os, signal, sys
+from pathlib import Path
+import selections
+from dpsweep import private_directory, sealed, sweep
+
+def die(*args, **kwargs):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+root = Path(sys.argv[1])
+selections.go_without_ray(setattr, root / "temporary")
+exec(sys.argv[2])
+sweep.run_sweep(selections.select_spec(root))
+"""
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "sealed._release = die",
+        "selections.FakeRay.__exit__ = die",
+        "private_directory.shutil.rmtree = die",
+        "sweep.erase = die",
+        "sweep.log_best_model = die",
+        "sweep.deliver = die",
+    ],
+)
+def test_the_command_after_a_kill_removes_all_traces(tmp_path, point, temporary):
+    done = subprocess.run(
+        [sys.executable, "-c", WITH_A_KILL, str(tmp_path), point],
+        env={**os.environ, "PYTHONPATH": str(HELPERS)}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    study = tmp_path / "studies" / "selection"
+    kept = [path for path in (*temporary.iterdir(), study / "sealed") if path.exists()]
+    assert all(path.stat().st_mode & 0o777 == 0o700 for path in kept)
+    result = run_sweep(select_spec(tmp_path))
+    assert result.state == "finished"
+    assert list(temporary.iterdir()) == []
+    assert not (study / "sealed").exists()
+
+
+def left_behind(root):
+    """Make what a killed process leaves."""
+    path = root / "dpsweep-abcd1234"
+    (path / "ray").mkdir(parents=True)
+    (path / "ray" / "scores").write_text("0.75")
+    (path / "lock").write_text("4711")
+    return path
+
+
+def test_a_directory_of_ray_is_found_by_a_study_that_has_finished(tmp_path, temporary):
+    run_sweep(select_spec(tmp_path))
+    path = left_behind(temporary)
+    run_sweep(select_spec(tmp_path))
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("verb", [("status", "selection"), ("doctor",), ("methods",)])
+def test_and_by_every_command(tmp_path, temporary, verb):
+    path = left_behind(temporary)
+    cli_here(*verb)
+    assert not path.exists()
+
+
+def test_what_cannot_be_erased_is_told(tmp_path, temporary, monkeypatch):
+    monkeypatch.setattr(sealed.shutil, "rmtree", lambda *args, **more: None)
+    with pytest.raises(SweepError, match="could not be removed"):
+        run_sweep(select_spec(tmp_path))
+
+
+# Two targets for one trial: the dearer half of the space is in no sampled plan.
+CHEAP, DEAR = 0.4, 0.9
+
+
+def test_no_draw_is_dearer_than_what_was_charged(tmp_path, temporary, monkeypatch):
+    """The theorem holds for trials below the charged curve; a sample of plans may miss some."""
+    narrow = preflight(select_spec(tmp_path, {**SPACE, "noise.target_epsilon": CHEAP}))
+    charge = narrow.choose_selection()
+    wide = {**SPACE, "noise.target_epsilon": {"choice": [CHEAP, DEAR]}}
+    spec = select_spec(tmp_path, wide, mean=30)
+    checked = preflight(spec)
+    dear = checked.admit(0, {"method": "dp_sgd", "optim.lr": 1.0, "noise.target_epsilon": DEAR})
+    assert not is_under(dear.full_plan, charge.curve)
+    monkeypatch.setattr(type(checked), "choose_selection", lambda self: charge)
+    monkeypatch.setattr(Selection, "draw", lambda self, rng: 20)
+    drawn = kept_sealed(monkeypatch)
+    run_checked(checked)
+    assert len(drawn) == 20
+    assert all(is_under(task.full_plan, charge.curve) for task in drawn)
+    assert {task.hparams["noise.target_epsilon"] for task in drawn} == {CHEAP}
+
+
+def kept_sealed(monkeypatch):
+    """Return a list that the tasks of the sealed study are added to before it is erased."""
+    tasks, erase = [], sweep.erase
+
+    def look(study):
+        sealed_files = StudyFiles(study.files.path, sealed.SEALED)
+        if sealed_files.spec.exists():
+            tasks.extend(sealed_files.task(n) for n in sorted(sealed_files.view().trials))
+        erase(study)
+
+    monkeypatch.setattr(sweep, "erase", look)
+    return tasks
+
+
+def test_initial_weights_are_drawn_in_secret(tmp_path, temporary, monkeypatch):
+    """From the study's seed they would tell which draw has won, and so how many there were."""
+    monkeypatch.setattr(Selection, "draw", lambda self, rng: 2)
+    space = {"method": "dp_sgd", "train.max_steps": 1}
+    tasks = kept_sealed(monkeypatch)
+    for name in ("one", "other"):
+        run_sweep(select_spec(tmp_path / name, space))
+    assert [task.trial for task in tasks] == [0, 1, 0, 1]
+    seeds = [task.seed for task in tasks]
+    assert None not in seeds
+    assert len(set(seeds)) == 4
+    weights = [torch.cat([part.flatten() for part in begun.values()]) for begun in BEGUN]
+    assert len(weights) == 4
+    assert not any(torch.equal(a, b) for a, b in combinations(weights, 2))
+
+
+def test_the_winner_is_released_without_its_secret_seed(tmp_path, temporary, monkeypatch):
+    tasks = kept_sealed(monkeypatch)
+    result = run_sweep(select_spec(tmp_path))
+    (path,) = result.files.path.glob("trials/*/trial.json")
+    assert json.loads(path.read_text())["seed"] is None
+    seeds = [task.seed for task in tasks]
+    assert seeds
+    for file in filter(Path.is_file, result.files.path.rglob("*")):
+        text = file.read_bytes()
+        assert not any(str(seed).encode() in text for seed in seeds), file

@@ -1,0 +1,149 @@
+"""Optuna's study follows the journal: what is damaged or older is written anew, and goes on alike."""
+
+import shutil
+import sqlite3
+
+import pytest
+from whole_studies import make_spec
+
+from dpsweep.errors import SweepError
+from dpsweep.search_spaces.base import SearchSpace
+from dpsweep.spec import SweepSpec
+from dpsweep.suggestions import KnownTrial, Suggestions
+
+
+def make(tmp_path, sampler="tpe", **search):
+    raw = make_spec(tmp_path, "rebuilt", tracking={"uri": None})
+    raw["search"] |= {"sampler": sampler, **search}
+    spec = SweepSpec(**raw)
+    return spec, SearchSpace.from_spec(spec.space)
+
+
+def play(suggestions, known, number):
+    """Suggest and end one trial, as a search does, and write down what its journal would say."""
+    asked, config = suggestions.ask()
+    assert asked == number
+    outcome = ("finished", "pruned", "failed")[number % 3]
+    scores = {5: config["optim.lr"], 10: config["optim.lr"] / 2}
+    for step, score in scores.items():
+        suggestions.report(number, step, score)
+    values = [scores[10]] if outcome == "finished" else None
+    suggestions.tell(number, outcome, values)
+    known[number] = KnownTrial(config, outcome, [scores[10]], scores)
+    return config
+
+
+def contents(suggestions):
+    return [
+        (t.number, t.state, t.params, t.values, t.intermediate_values)
+        for t in suggestions._study.get_trials()
+    ]
+
+
+@pytest.fixture
+def played(tmp_path):
+    spec, space = make(tmp_path)
+    path, known = tmp_path / "optuna.db", {}
+    suggestions = Suggestions(spec, space, path=path)
+    for number in range(14):  # beyond the random trials that TPE begins with
+        play(suggestions, known, number)
+    return spec, space, path, known, suggestions
+
+
+@pytest.mark.parametrize("how", ["deleted", "cut", "overwritten", "emptied", "older", "edited"])
+def test_the_study_is_written_anew_and_the_sampler_goes_on_alike(played, tmp_path, how):
+    spec, space, path, known, suggestions = played
+    before = contents(suggestions)
+    wanted = [suggestions.ask() for _ in range(2)]
+    content = path.read_bytes()
+    if how == "deleted":
+        path.unlink()
+    elif how in ("older", "edited"):
+        change = "delete from trials where number > 9"
+        if how == "edited":
+            change = "update trial_values set value = value + 1"
+        with sqlite3.connect(path) as database:
+            database.execute(change)
+        database.close()
+    else:
+        new = {"cut": content[: len(content) // 2], "emptied": b""}
+        path.write_bytes(new.get(how, b"something else" * 400))
+    told = []
+    again = Suggestions(spec, space, path=path, known=known, on_message=told.append)
+    assert contents(again) == before
+    assert [again.ask() for _ in range(2)] == wanted
+    assert len(told) == 1
+    assert "written anew from the journal" in told[0]
+    aside = list(tmp_path.glob("optuna.db.damaged-*"))
+    assert len(aside) == (0 if how == "deleted" else 1)
+
+
+def test_a_study_that_is_whole_stays(played):
+    spec, space, path, known, suggestions = played
+    before, told = contents(suggestions), []
+    again = Suggestions(spec, space, path=path, known=known, on_message=told.append)
+    assert (contents(again), told) == (before, [])
+
+
+def test_an_end_that_a_kill_cut_off_is_told(tmp_path):
+    spec, space = make(tmp_path)
+    path, known, told = tmp_path / "optuna.db", {}, []
+    suggestions = Suggestions(spec, space, path=path)
+    play(suggestions, known, 0)
+    number, config = suggestions.ask()
+    known[number] = KnownTrial(config, "finished", [0.5])
+    again = Suggestions(spec, space, path=path, known=known, on_message=told.append)
+    again.fail_orphans(set())
+    assert [(t.state.name, t.values) for t in again._study.get_trials()][1] == ("COMPLETE", [0.5])
+    assert told == []
+
+
+def test_points_that_wait_go_on_waiting(tmp_path):
+    points = [{"optim.lr": rate} for rate in (1.0, 2.0, 2.0, 3.0)]
+    spec, space = make(tmp_path, points_to_evaluate=points)
+    path, known = tmp_path / "optuna.db", {}
+    first = Suggestions(spec, space, path=path)
+    assert play(first, known, 0)["optim.lr"] == 1.0
+    path.unlink()
+    again = Suggestions(spec, space, path=path, known=known)
+    rates = [again.ask()[1]["optim.lr"] for _ in range(2)]
+    assert rates == [2.0, 3.0]
+
+
+def test_trials_that_run_and_numbers_that_are_not_known_keep_their_places(tmp_path):
+    spec, space = make(tmp_path)
+    path = tmp_path / "optuna.db"
+    _, config = Suggestions(spec, space, path=None).ask()
+    known = {
+        1: KnownTrial(config, None, scores={5: 0.25}),
+        3: KnownTrial(config, "finished", [1.0]),
+    }
+    suggestions = Suggestions(spec, space, path=path, known=known)
+    states = [t.state.name for t in suggestions._study.get_trials()]
+    assert states == ["FAIL", "RUNNING", "FAIL", "COMPLETE"]
+    suggestions.report(1, 10, 0.5)
+    suggestions.tell(1, "finished", [0.5])
+    assert suggestions.ask()[0] == 4
+
+
+def test_a_leftover_of_sqlite_is_not_played_into_the_new_file(played, tmp_path):
+    spec, space, path, known, _ = played
+    path.write_bytes(b"something else" * 400)
+    journal = tmp_path / "optuna.db-journal"
+    journal.write_bytes(b"of the old one")
+    Suggestions(spec, space, path=path, known=known)
+    assert not journal.exists()
+
+
+def test_a_file_that_another_program_holds_is_not_damaged(played, monkeypatch):
+    spec, space, path, known, _ = played
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: connect(*a, **{**k, "timeout": 0.1}))
+    shutil.copy(path, path.with_name("copy.db"))
+    with connect(path) as database:
+        database.execute("begin exclusive")
+        with pytest.raises(SweepError, match="cannot be used"):
+            Suggestions(spec, space, path=path, known=known)
+        database.rollback()
+    database.close()
+    assert not list(path.parent.glob("optuna.db.damaged*"))

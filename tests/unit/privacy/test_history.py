@@ -1,0 +1,212 @@
+"""What a study's ledger, its trials' ledgers, its journal and its spec must agree on."""
+
+import shutil
+
+import pytest
+
+from dpsweep.durable import DurableLog
+from dpsweep.errors import LedgerError
+from dpsweep.privacy.budget import PrivacyBudget
+from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
+from dpsweep.privacy.filter import RenyiFilter
+from dpsweep.privacy.history import check_terms
+from dpsweep.privacy.ledger import STUDY_FILE, TrialLedger, trial_file
+from dpsweep.privacy.study_ledger import StudyLedger
+from dpsweep.privacy.study_state import read_study_state
+
+FILTER = RenyiFilter.at(8, target_epsilon=2.0, delta=1e-5)
+BUDGET = PrivacyBudget(target_epsilon=100.0, delta=1e-5)
+TERMS = {
+    "privacy.accounting": "composed",
+    "privacy.study_epsilon": 2.0,
+    "privacy.delta": 1e-5,
+    "data.validation.visibility": "public",
+}
+
+
+def steps(count):
+    return Plan((EventRun(PoissonGaussian(1.0, 0.01), count),))
+
+
+def charge(directory, trial, count):
+    ledger = TrialLedger(trial_file(directory, trial), budget=BUDGET, accountant="rdp")
+    ledger.charge(0, count, steps(count))
+    ledger.close()
+
+
+def opened(directory, in_journal=None, terms=TERMS):
+    return StudyLedger(directory, terms=terms, in_journal=in_journal)
+
+
+@pytest.fixture(params=["with a filter", "without"])
+def study(tmp_path, request):
+    """Trial 0 has finished, trial 1 is paused, trial 2 runs, trial 3 was reserved a moment ago."""
+    ledger = opened(tmp_path)
+    if request.param == "with a filter":
+        ledger.open_filter(lambda: FILTER)
+    for trial in range(4):
+        assert ledger.reserve(trial, steps(10), epsilon=0.5)
+    for trial in range(3):
+        charge(tmp_path, trial, 10 - trial)
+    ledger.settle(0, "finished")
+    ledger.settle(1, "paused")
+    ledger.close()
+    return tmp_path
+
+
+def test_what_agrees_is_opened(study):
+    ledger = opened(study, in_journal={0, 1, 2})
+    ledger.settle_lost({0: "finished", 1: None, 2: None})
+    assert ledger.known == {0, 1, 2}
+    assert (ledger.num_in_flight, ledger.has_ended(0), ledger.has_ended(1)) == (1, True, False)
+    ledger.close()
+
+
+@pytest.mark.parametrize("trial", [0, 1, 2, 3])
+def test_a_trial_that_was_admitted_has_a_ledger_file(study, trial):
+    trial_file(study, trial).unlink()
+    with pytest.raises(LedgerError, match=f"trial-000{trial}.jsonl is missing"):
+        opened(study)
+
+
+@pytest.mark.parametrize("trial", [0, 1])
+def test_a_settled_trial_has_at_least_what_it_was_settled_with(study, trial):
+    path = trial_file(study, trial)
+    path.unlink()
+    charge(study, trial, 5)
+    with pytest.raises(LedgerError, match=f"settled the trial with {10 - trial}"):
+        opened(study)
+
+
+def test_a_settled_trial_did_not_cost_less_than_it_was_settled_with(tmp_path):
+    ledger = opened(tmp_path)
+    ledger.open_filter(lambda: FILTER)
+    ledger.reserve(0, steps(10), epsilon=0.5)
+    charge(tmp_path, 0, 10)
+    ledger.settle(0, "finished")
+    ledger.close()
+    path = trial_file(tmp_path, 0)
+    path.unlink()
+    cheaper = Plan((EventRun(PoissonGaussian(5.0, 0.01), 10),))
+    with DurableLog(path) as log:
+        log.append({"kind": "charge", "start": 0, "stop": 10, "events": cheaper.to_json()})
+    with pytest.raises(LedgerError, match=r"a Renyi cost of .* on the private records"):
+        opened(tmp_path)
+
+
+def test_what_is_settled_is_not_reserved_again(study):
+    ledger = opened(study)
+    with pytest.raises(LedgerError, match="trial 0 has finished already"):
+        ledger.reserve(0, steps(10), epsilon=0.5)
+    assert ledger.reserve(1, steps(10), epsilon=0.5), "a paused trial goes on"
+    ledger.close()
+
+
+def test_a_trial_that_the_journal_lacks_stops_the_study(study):
+    for in_journal in ({0, 1}, {1, 2}, set()):
+        with pytest.raises(LedgerError, match="knows trials that the journal does not"):
+            opened(study, in_journal=in_journal)
+
+
+def test_a_trial_that_the_ledger_lacks_stops_the_study(study):
+    with pytest.raises(LedgerError, match=r"the journal knows trials that .* does not: 7"):
+        opened(study, in_journal={0, 1, 2, 7})
+
+
+def test_a_reservation_that_nobody_heard_of_is_given_back_once(study):
+    ledger = opened(study, in_journal={0, 1, 2})
+    before = ledger.committed
+    ledger.settle_lost({0: "finished", 1: None, 2: None})
+    assert before is None or ledger.committed["private"] < before["private"]
+    ledger.close()
+    ledger = opened(study, in_journal={0, 1, 2})
+    assert ledger.known == {0, 1, 2}
+    assert ledger.reserve(3, steps(10), epsilon=0.5), "it has run nothing"
+    ledger.close()
+    charge(study, 3, 1)
+    with pytest.raises(LedgerError, match="journal does not: 3"):
+        opened(study, in_journal={0, 1, 2})
+
+
+def test_an_end_that_only_the_journal_has_is_written_down(study):
+    ledger = opened(study, in_journal={0, 1, 2})
+    ledger.settle_lost({0: "finished", 1: None, 2: "pruned"})
+    assert ledger.has_ended(2)
+    ledger.close()
+    trial_file(study, 2).unlink()
+    with pytest.raises(LedgerError, match="missing"):
+        opened(study)
+
+
+def test_a_study_ledger_of_before_files_were_named_is_still_opened(tmp_path):
+    """Reservations had no ``has_file``, settlements no ``charged``: a cost is what there is."""
+    plan = steps(10)
+    with DurableLog(tmp_path / STUDY_FILE) as log:
+        log.append({"kind": "study", "study_id": "ab"})
+        log.append({"kind": "filter", **FILTER.to_json()})
+        cost = FILTER.cost(plan)
+        for trial in (0, 1):
+            digest = {"num_events": 10, "plan_sha256": "x", "epsilon": 0.5, "cost": cost}
+            log.append({"kind": "reserve", "trial": trial, **digest})
+        log.append({"kind": "settle", "trial": 0, "state": "finished", "cost": cost})
+    charge(tmp_path, 0, 10)
+    opened(tmp_path, in_journal={0, 1}).close()
+    trial_file(tmp_path, 0).unlink()
+    with pytest.raises(LedgerError, match="a Renyi cost of 0 on the private records"):
+        opened(tmp_path, in_journal={0, 1})
+
+
+# --- Terms ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("privacy.study_epsilon", 1.0, "is 1, and the study was launched with 2"),
+        ("privacy.delta", 1e-9, "is 1e-09, and the study was launched with 1e-05"),
+        ("privacy.accounting", "public", "is public, and the study was launched with composed"),
+        ("data.validation.visibility", "exact", "is exact, and the study was launched with public"),
+    ],
+)
+def test_a_study_is_opened_on_the_terms_of_its_first_launch_only(study, key, value, told):
+    with pytest.raises(LedgerError, match=f"{key} {told}"):
+        opened(study, terms={**TERMS, key: value})
+    opened(study, terms={**TERMS, "privacy.of_a_later_version": 1}).close()
+
+
+def test_without_terms_on_record_the_filter_has_them(tmp_path):
+    ledger = opened(tmp_path, terms=None)
+    ledger.open_filter(lambda: FILTER)
+    ledger.close()
+    state = read_study_state(tmp_path)
+    check_terms(tmp_path, state, TERMS)
+    for change in ({"privacy.study_epsilon": 1.0}, {"privacy.accounting": "unaccounted"}):
+        with pytest.raises(LedgerError, match="was launched with"):
+            check_terms(tmp_path, state, {**TERMS, **change})
+
+
+def test_without_a_budget_on_record_no_mode_has_one(tmp_path):
+    ledger = opened(tmp_path, terms=None)
+    ledger.reserve(0, steps(1), epsilon=0.5)
+    ledger.close()
+    state = read_study_state(tmp_path)
+    for mode in ("composed", "select"):
+        with pytest.raises(LedgerError, match="one without a budget of the whole study"):
+            check_terms(tmp_path, state, {**TERMS, "privacy.accounting": mode})
+    check_terms(tmp_path, state, {**TERMS, "privacy.accounting": "unaccounted"})
+
+
+def test_a_file_that_is_removed_or_replaced_while_it_is_written_takes_no_more(tmp_path):
+    path = tmp_path / "log.jsonl"
+    log = DurableLog(path)
+    log.append({"kind": "a"})
+    shutil.copy(path, tmp_path / "copy")
+    path.unlink()
+    with pytest.raises(LedgerError, match="was removed while it was being written"):
+        log.append({"kind": "b"})
+    (tmp_path / "copy").rename(path)
+    with pytest.raises(LedgerError, match="was replaced while it was being written"):
+        log.append({"kind": "b"})
+    log.close()
+    with DurableLog(path) as again:
+        assert [record["kind"] for record in again.records] == ["a"]

@@ -1,0 +1,348 @@
+"""Networks of the user's own: imported, called, checked, trained, and handed on without them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from dpsweep import own_code
+from dpsweep.errors import ResourceError
+from dpsweep.trainables import own_models
+from dpsweep.trainables.bitfit import BiTFiT
+from dpsweep.trainables.classifier import ClassifierMethod
+from dpsweep.trainables.data import DatasetInfo
+from dpsweep.trainables.dp_sgd import DPSGD
+from dpsweep.trainables.finished import export_model
+from dpsweep.trainables.models import build_model
+from dpsweep.trainables.non_private import NonPrivate
+from dpsweep.trainables.parameter_table import parameter_table
+from dpsweep.trainables.sparse import SparseFinetuning
+
+SOURCE = '''
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Net(nn.Module):
+    """Convolution and norms; does not say which layer is its classifier."""
+
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        channels, height, width = input_shape
+        self.conv = nn.Conv2d(channels, 4, 3, padding=1)
+        self.group = nn.GroupNorm(2, 4)
+        self.norm = nn.LayerNorm(4 * height * width)
+        self.fc = nn.Linear(4 * height * width, num_classes)
+
+    def forward(self, x):
+        return self.fc(self.norm(F.relu(self.group(self.conv(x))).flatten(1)))
+
+
+class Headed(Net):
+    def get_classifier(self):
+        return self.fc
+
+
+class Scale(nn.Module):
+    """A layer that no library has a rule for."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.factor = nn.Parameter(torch.full((size,), 0.5))
+
+    def forward(self, x):
+        return torch.tanh(x * self.factor)
+
+
+class Tokens(nn.Module):
+    """Takes what it reads for ids."""
+
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.ids = nn.Embedding(2, 8)
+        self.mix = nn.Linear(8 * torch.Size(input_shape).numel(), 16)
+        self.scale = Scale(16)
+        self.out = nn.Linear(16, num_classes)
+
+    def forward(self, x):
+        return self.out(self.scale(self.mix(self.ids((x.flatten(1) > 0).long()).flatten(1))))
+
+
+def batch_norm(input_shape, num_classes):
+    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, num_classes))
+
+
+def three(input_shape, num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+
+
+def nothing(input_shape, num_classes):
+    return None
+
+
+def positional(shape):
+    return None
+
+
+number = 3
+
+
+class Dropping(Net):
+    def forward(self, x):
+        return F.dropout(super().forward(x), 0.5)
+
+
+class Mixing(Net):
+    def forward(self, x):
+        return super().forward(x - x.mean(0))
+
+
+class Growing(Net):
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x) * self.calls
+
+
+class Unused(Net):
+    def __init__(self, input_shape, num_classes):
+        super().__init__(input_shape, num_classes)
+        self.more = nn.Linear(2, 2)
+
+
+class Windowed(Net):
+    """Its first layer sees two rows for each example."""
+
+    def forward(self, x):
+        half = self.conv(x.reshape(2 * x.shape[0], 1, 4, 8)).reshape(x.shape[0], 4, 8, 8)
+        return self.fc(self.norm(self.group(half).flatten(1)))
+
+
+class Frozen(Net):
+    def __init__(self, input_shape, num_classes):
+        super().__init__(input_shape, num_classes)
+        self.requires_grad_(False)
+
+
+class Writing(Net):
+    def forward(self, x):
+        with torch.no_grad():
+            self.fc.bias += 1
+        return super().forward(x)
+
+
+class Broken(Net):
+    def forward(self, x):
+        return self.head(x)
+
+
+class Whimsical(Net):
+    def __init__(self, input_shape, num_classes):
+        super().__init__(input_shape, num_classes)
+        self.fc.bias.data += float(np.random.rand())
+
+
+class Hidden(Net):
+    """Half of what it does is in no state."""
+
+    def __init__(self, input_shape, num_classes):
+        super().__init__(input_shape, num_classes)
+        self.factor = float(np.random.rand())
+
+    def forward(self, x):
+        return self.factor * super().forward(x)
+
+
+class Named(Net):
+    def get_classifier(self):
+        return "fc"
+
+
+class Branching(Net):
+    def forward(self, x):
+        return super().forward(x) if len(x) < 3 or float(x[0].sum()) < 1e9 else None
+
+
+_one = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+
+def same(input_shape, num_classes):
+    return _one
+'''
+INFO = DatasetInfo("x", (1, 8, 8), 10, 100, 0, 0, 0, tuple("abcdefghij"))
+
+
+@pytest.fixture
+def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A file of networks in the directory where dpsweep is started."""
+    (tmp_path / "own_nets.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(own_models, "_places", [])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path / "own_nets.py"
+    sys.modules.pop("own_nets", None)
+
+
+def problems(
+    method: type[ClassifierMethod], function: str, **values: Sequence[object]
+) -> list[tuple[str, str, str]]:
+    given = {key.replace("__", "."): list(value) for key, value in values.items()}
+    space = {"model.name": [f"own_nets:{function}"], "batch.expected": [10], **given}
+    return method.preflight(space, INFO)
+
+
+@pytest.mark.usefixtures("nets")
+@pytest.mark.parametrize(
+    ("function", "key", "words"),
+    [
+        ("Nett", "model.name", ("has no 'Nett'", "did you mean 'Net'?")),
+        ("number", "model.name", ("is no function, but a int",)),
+        ("positional", "model.name", ("input_shape=(1, 8, 8), num_classes=10) raised TypeError",)),
+        ("nothing", "model.name", ("returned a NoneType", "torch.nn.Module")),
+        ("three", "model.name", ("one logit per class: (2, 3) for 2 records, not (2, 10)",)),
+        ("Broken", "model.name", ("fails on 1x8x8 records", "has no attribute 'head'")),
+        ("batch_norm", "model.norm", ("has BatchNorm: layer 1", "group")),
+        ("Dropping", "model.name", ("draws random numbers", "bernoulli")),
+        ("Mixing", "model.name", ("mixes the examples of a batch",)),
+        ("Writing", "model.name", ("changes its own weights when it is run",)),
+        ("Frozen", "model.name", ("has nothing to train",)),
+        ("Unused", "model.name", ("does not use its parameter more.weight", "remove it")),
+        ("Windowed", "model.name", ("has no gradient per example",)),
+        ("same", "model.name", ("weights that it had returned before", "at each call")),
+        ("Whimsical", "model.name", ("other weights at each call", "torch's own generator")),
+        ("Hidden", "model.name", ("other outputs from the same weights", "buffer")),
+        ("Growing", "model.name", ("mixes the examples of a batch",)),
+        ("Named", "model.name", ("get_classifier()", "returns no layer")),
+        ("Branching", "model.name", ("cannot be exported for any number of records", "shapes")),
+    ],
+)
+def test_what_cannot_be_trained_privately_is_said_in_one_line(
+    function: str, key: str, words: tuple[str, ...]
+) -> None:
+    (problem,) = problems(DPSGD, function)
+    assert problem[0] == key
+    line = f"{problem[1]} ({problem[2]})"
+    assert "\n" not in line
+    for word in words:
+        assert word in line, line
+
+
+@pytest.mark.usefixtures("nets")
+def test_a_module_that_is_not_there() -> None:
+    space = {"model.name": ["own_nest.deep:Net"], "batch.expected": [10]}
+    ((_, what, fix),) = DPSGD.preflight(space, INFO)
+    assert "cannot import own_nest.deep (ModuleNotFoundError" in what
+    assert str(Path.cwd()) in fix
+
+
+@pytest.mark.usefixtures("nets")
+def test_good_ones_pass_and_norms_are_treated() -> None:
+    for function in ("Net", "Headed", "Tokens"):
+        assert problems(DPSGD, function) == []
+        assert problems(NonPrivate, function) == []
+    assert problems(DPSGD, "batch_norm", model__norm=["group", "frozen"]) == []
+    assert problems(DPSGD, "Net", model__image_size=[12]) == []
+    assert problems(NonPrivate, "Windowed") == []
+    assert "does not use its parameter" in problems(NonPrivate, "Unused")[0][1]
+
+
+@pytest.mark.usefixtures("nets")
+def test_the_classifier_is_what_the_network_says() -> None:
+    tiny = ("bitfit", "last_layer")
+    assert problems(BiTFiT, "Headed", bitfit__variant=(*tiny, "full")) == []
+    assert (
+        problems(SparseFinetuning, "Headed", sparse__train=("all", "cls"), sparse__density=[0.1])
+        == []
+    )
+    for size in (None, 12):  # behind resized images too
+        ((key, what, fix),) = problems(
+            BiTFiT, "Net", bitfit__variant=tiny, model__image_size=[size]
+        )
+        assert key == "bitfit.variant"
+        assert "does not say which layers are its classifier" in what
+        assert "get_classifier()" in fix
+    ((key, what, fix),) = problems(SparseFinetuning, "Net", sparse__train=["cls"])
+    assert (key, "get_classifier()" in fix) == ("model.name", True)
+    assert "does not say which layers are its classifier" in what
+    assert problems(SparseFinetuning, "Net", sparse__train=["full"]) == []
+    ((_, what, _),) = problems(SparseFinetuning, "Windowed", sparse__train=["full"])
+    assert "has no gradient per example" in what
+
+
+@pytest.mark.usefixtures("nets")
+def test_the_seed_fixes_the_weights_whenever_the_module_is_imported() -> None:
+    first = build_model("own_nets:Net", INFO, seed=1)  # imports it, which draws weights
+    again, other = (build_model("own_nets:Net", INFO, seed=seed) for seed in (1, 2))
+    state = again.state_dict()
+    assert all(torch.equal(value, state[key]) for key, value in first.state_dict().items())
+    assert not torch.equal(other.state_dict()["conv.weight"], state["conv.weight"])
+
+
+@pytest.mark.usefixtures("nets")
+def test_its_parameters_are_counted() -> None:
+    table = parameter_table("own_nets:Headed", 10, 8, BiTFiT.trains, channels=1)
+    assert table.head == {"fc"}
+    assert table.num_parameters == 4 * 9 + 4 + 2 * 4 + 2 * 256 + 256 * 10 + 10
+    assert table.num_trainable == 256 * 10 + 10 + 4 + 4 + 256  # classifier and biases
+
+
+@pytest.mark.usefixtures("nets")
+def test_one_trains_end_to_end_and_its_graph_loads_without_its_code(
+    lab: object, tmp_path: Path, make_blobs: Callable[..., object]
+) -> None:
+    settings = lab.settings(report_every=None, show_test=True)  # type: ignore[attr-defined]
+    given = {"train.max_steps": 60, "optim.lr": 1.0, "model.name": "own_nets:Tokens"}
+    task = lab.task(settings, given)  # type: ignore[attr-defined]
+    reports = lab.run(settings, task)  # type: ignore[attr-defined]
+    assert reports[-1].reason == "plan complete"
+    assert reports[-1].epsilon <= 2.0
+    assert reports[-1].value > 0.6
+    data = lab.data  # type: ignore[attr-defined]
+    model, example = export_model(lab.directory(), task, study_seed=0, data=data)  # type: ignore[attr-defined]
+    x, y = data.parts["validation"]
+    accuracy = (model(torch.tensor(x)).argmax(1).numpy() == y).mean()
+    assert accuracy == pytest.approx(reports[-1].value)
+    graph = torch.export.export(
+        model, (torch.zeros(2, *example.shape[1:]),), dynamic_shapes=[{0: torch.export.Dim.AUTO}]
+    )
+    torch.export.save(graph, tmp_path / "model.pt2")
+    code = (
+        "import sys, torch; m = torch.export.load('model.pt2').module(); "
+        f"print(tuple(m(torch.zeros(5, {example.shape[1]})).shape)); "
+        "assert not {'dpsweep', 'own_nets'} & set(sys.modules)"
+    )
+    (tmp_path / "own_nets.py").unlink()
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.strip() == f"(5, {data.info.num_classes})", done.stderr
+
+
+def test_a_process_elsewhere_looks_where_dpsweep_was_started(
+    nets: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    own = {"own_nets:Net": own_models.fingerprint("own_nets:Net")}
+    sys.modules.pop("own_nets")
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p != str(nets.parent)])
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    found = own_code.found_there(list(own), nets.parent)
+    assert found == own
+    own_code.refuse_other_code(own, {"a": found})
+    sys.modules.pop("own_nets")
+    nets.write_text("Net = None\n")
+    other = own_code.found_there(list(own), nets.parent)
+    sys.modules.pop("own_nets")
+    nets.unlink()
+    absent = own_code.found_there(list(own), nets.parent)
+    with pytest.raises(ResourceError, match="b has another file for own_nets:Net"):
+        own_code.refuse_other_code(own, {"a": found, "b": other})
+    with pytest.raises(ResourceError, match="c: own_nets:Net: cannot import own_nets"):
+        own_code.refuse_other_code(own, {"a": found, "c": absent})

@@ -1,0 +1,124 @@
+"""The files of a trial's checkpoints: which of them are whole, and what is wrong with the others.
+
+Loads no torch, so that a driver can look at them too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpsweep.durable import read_checked_json
+from dpsweep.errors import CheckpointError
+
+#: Keys of the JSON file of a checkpoint.
+KEYS = (
+    "file", "sha256", "step", "value", "best_step", "charged", "metrics", "rung", "paused",
+    "is_scored", "delivered",
+)  # fmt: skip
+#: Where a trial may go on; of equal steps the first is taken.
+RESUMABLE = ("last", "previous", "best")
+_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class Found:
+    """A whole checkpoint: what its JSON file says, and its tensors as they are in their file."""
+
+    meta: Mapping[str, Any]
+    content: bytes
+
+
+def find(directory: Path, which: str) -> Found | None:
+    """Return a checkpoint if it is whole, or None if there is none of that name.
+
+    Raises:
+        CheckpointError: One of its two files is damaged, or that of the tensors is missing.
+    """
+    pointer = directory / f"{which}.json"
+    try:
+        meta = read_checked_json(pointer.read_bytes(), known=KEYS)
+        path = directory / meta["file"]
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{pointer} is damaged: {error}", fix=_remedy(pointer)) from error
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        what = "missing" if isinstance(error, FileNotFoundError) else f"damaged: {error.strerror}"
+        raise CheckpointError(f"{path} is {what}", fix=_remedy(pointer)) from error
+    found = hashlib.sha256(content).hexdigest()
+    if found != meta["sha256"]:
+        raise CheckpointError(
+            f"{path} is damaged: its SHA-256 is {found[:_SHOWN]}..., not "
+            f"{meta['sha256'][:_SHOWN]}..., which was written",
+            fix=_remedy(pointer),
+        )
+    return Found(meta, content)
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """Where a trial can go on.
+
+    Attributes:
+        name: Of the checkpoint in ``RESUMABLE``, or None: there is none, the trial starts anew.
+        found: That checkpoint.
+        damages: What is wrong with others, one line each, file and checksum named.
+    """
+
+    name: str | None
+    found: Found | None
+    damages: tuple[str, ...]
+
+    @property
+    def step(self) -> int:
+        """Plan position at which the trial goes on."""
+        return 0 if self.found is None else int(self.found.meta["step"])
+
+    @property
+    def note(self) -> str:
+        """What was damaged, and what is used instead; empty if nothing was."""
+        if not self.damages:
+            return ""
+        where = "it starts anew, with what is left of its budget"
+        if self.name is not None:
+            where = f"it goes on from its {self.name} checkpoint, at step {self.step}"
+        return f"{'; '.join(self.damages)}; {where}"
+
+
+def find_resumption(directory: Path) -> Resumption:
+    """Return where a trial goes on: at its last checkpoint, or at the latest whole one."""
+    whole: dict[str, Found] = {}
+    damages = []
+    for which in RESUMABLE:
+        try:
+            found_now = find(directory, which)
+        except CheckpointError as error:
+            damages.append(error.message)
+            continue
+        if found_now is not None:
+            whole[which] = found_now
+        elif which == "last" and any(directory.glob("last-*.ckpt")):
+            damages.append(f"{directory / 'last.json'} is missing")
+    if "last" in whole:
+        name: str | None = "last"
+    else:
+        name = max(whole, key=lambda which: int(whole[which].meta["step"]), default=None)
+    found = whole[name] if name is not None else None
+    best = directory / "best.json"
+    if found is not None and found.meta["value"] is not None and not best.exists():
+        damages.append(f"{best} is missing")
+    return Resumption(name, found, tuple(damages))
+
+
+def _remedy(pointer: Path) -> str:
+    return (
+        f"restore the file; an unfinished trial goes on from another whole checkpoint or, without "
+        f"{pointer}, starts anew (what it has spent stays spent), a finished one keeps its score "
+        "without a model"
+    )

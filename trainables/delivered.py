@@ -1,0 +1,53 @@
+"""The scores of the model that a trial delivers: its best checkpoint, else its last model.
+
+Value, validation scores and test scores are of one model, the one that is exported.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore
+from dpsweep.trainables.method import Method
+
+
+def named_scores(part: str, values: Mapping[str, float]) -> dict[str, float]:
+    """Prefix scores with their part; values that are not finite numbers are left out.
+
+    >>> named_scores("test", {"accuracy": 0.5, "loss": float("nan")})
+    {'test/accuracy': 0.5}
+    """
+    return {f"{part}/{name}": value for name, value in values.items() if math.isfinite(value)}
+
+
+def scores_on_test(method: Method, store: CheckpointStore | None) -> dict[str, float]:
+    """Return the test scores of the model that is delivered.
+
+    Whatever the last steps did to the model that is here, it stays as it is. Test records are
+    declared public, so looking at them costs nothing; no other record is looked at.
+
+    Args:
+        method: With the model that the trial has come to.
+        store: Where the best checkpoint is, or None if the model that is here is delivered.
+    """
+    best = store.load("best") if store else None
+    if best is None:
+        return named_scores("test", method.evaluate("test"))
+    here = method.state_dict()
+    method.load_state_dict(best.state)
+    try:
+        return named_scores("test", method.evaluate("test"))
+    finally:
+        method.load_state_dict(here)
+
+
+def delivered_scores(last: Checkpoint | None, best: Checkpoint | None) -> dict[str, float]:
+    """Return the scores of the model that would be delivered, by the newer of two checkpoints."""
+    if last is None or best is None:
+        saved = best or last
+        return saved.metrics if saved else {}
+    is_newer = (best.step, best.value) != (last.best_step, last.value)
+    if is_newer or last.delivered is None:
+        return best.metrics
+    return last.delivered

@@ -1,0 +1,139 @@
+"""What is asked of a user's own network beyond what is asked of every network (``model_probe``)."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import nn
+
+from dpsweep.errors import ModelError
+from dpsweep.trainables.models import set_training_mode
+from dpsweep.trainables.parameter_table import head_layers
+
+if TYPE_CHECKING:
+    from dpsweep.trainables.data import DatasetInfo
+    from dpsweep.trainables.per_example import GradientEngine
+
+
+def check_own(model: nn.Module, again: nn.Module, name: str, info: DatasetInfo) -> None:
+    """Check that a network is a function of its weights and can be handed on without its code.
+
+    Trials are rebuilt from weights: after a crash, and to be exported.
+
+    Args:
+        model: The network, built for training.
+        again: The same, built once more with the same seed.
+        name: What it is called in errors.
+        info: Shape of the records, number of classes.
+    Raises:
+        ModelError: It differs from call to call or from run to run, has parameters without a use,
+            cannot be exported, or does not say what its classifier is although it seems to.
+    """
+    first, second = model.state_dict(), again.state_dict()
+    if {k: v.shape for k, v in first.items()} != {k: v.shape for k, v in second.items()}:
+        raise ModelError(
+            f"{name} returns another network at each call",
+            fix="let it depend on input_shape and num_classes alone",
+        )
+    if not all(torch.equal(first[key], second[key]) for key in first):
+        raise ModelError(
+            f"{name} returns other weights at each call, with the same seed of torch",
+            fix="draw them from torch's own generator, or load them from a public file",
+        )
+    records = torch.randn((3, *info.input_shape), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        outputs = [model(records), model(records), again(records)]
+    if not all(torch.allclose(outputs[0], other, rtol=1e-4, atol=1e-5) for other in outputs):
+        raise ModelError(
+            f"{name} has other outputs from the same weights: something besides parameters and "
+            "buffers decides",
+            because="a trial that continues is rebuilt from its weights",
+            fix="register what it needs as a buffer, and keep nothing of what it was run on",
+        )
+    _check_used(model, name, records)
+    _check_head(model, name)
+    _check_export(model, name, info)
+
+
+def _check_used(model: nn.Module, name: str, records: torch.Tensor) -> None:
+    trained = {key: value for key, value in model.named_parameters() if value.requires_grad}
+    gradients = torch.autograd.grad(model(records).sum(), list(trained.values()), allow_unused=True)
+    unused = [key for key, gradient in zip(trained, gradients) if gradient is None]
+    if unused:
+        raise ModelError(
+            f"{name} does not use its parameter {unused[0]}",
+            because="it has no gradient",
+            fix="remove it, or freeze it (requires_grad_(False))",
+        )
+
+
+def _check_head(model: nn.Module, name: str) -> None:
+    says = [module for module in model.modules() if hasattr(module, "get_classifier")]
+    try:
+        is_wrong = bool(says) and not head_layers(model)
+    except Exception as error:  # it is the user's code
+        raise ModelError(
+            f"get_classifier() of {name} raised {type(error).__name__}",
+            fix="let it return the last layer",
+        ) from error
+    if is_wrong:
+        raise ModelError(
+            f"get_classifier() of {name} returns no layer of the network",
+            fix="let it return the last layer, a module, or several in a tuple",
+        )
+
+
+def _check_export(model: nn.Module, name: str, info: DatasetInfo) -> None:
+    """Try what MLflow gets: a graph, for any number of records."""
+    network = copy.deepcopy(model).eval()
+    records = torch.zeros(2, *info.input_shape)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        try:
+            graph = torch.export.export(
+                network, (records,), dynamic_shapes=[{0: torch.export.Dim.AUTO}]
+            )
+            graph.module()(torch.zeros(3, *info.input_shape))
+        except Exception as error:  # torch and the user's code each raise their own kinds
+            said = next(iter(str(error).splitlines()), type(error).__name__)[:200]
+            raise ModelError(
+                f"{name} cannot be exported for any number of records: {said}",
+                because="models are handed on as graphs of torch.export, without code",
+                fix="let its forward depend on shapes alone, not on values, and take the number of "
+                "records from x.shape[0], not len(x)",
+            ) from error
+
+
+def try_engine(engine: GradientEngine, info: DatasetInfo) -> None:
+    """Let an engine check itself on random records, without an example to clip.
+
+    Args:
+        engine: With a loss that asks nothing of labels (``stand_in_loss``).
+        info: Shape of the records.
+    Raises:
+        ModelError: It cannot compute the gradients of its network by example.
+    """
+    x = torch.zeros(1, *info.input_shape)
+    engine.clipped_gradient_sum(x, torch.zeros(1, dtype=torch.int64), np.arange(0), 1.0)
+
+
+def stand_in_loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return a loss for checks, as only gradients by example are asked about."""
+    return outputs.square().sum()
+
+
+def check_gradients(model: nn.Module, info: DatasetInfo) -> None:
+    """Check that all of a network can be trained by gradients of single examples.
+
+    Raises:
+        ModelError: A layer cannot.
+    """
+    from dpsweep.trainables.per_example import make_engine
+
+    network = copy.deepcopy(model)
+    set_training_mode(network)
+    try_engine(make_engine(network, 1, loss=stand_in_loss), info)

@@ -1,0 +1,140 @@
+"""Networks of the user's own: ``model.name: PACKAGE.MODULE:FUNCTION``, imported and called.
+
+The function is called as ``FUNCTION(input_shape=(channels, height, width), num_classes=10)``, for
+records of another shape with that shape, and returns a ``torch.nn.Module`` with random or public
+weights: (batch, *input_shape) float32 -> (batch, num_classes) logits. The module is looked for in
+the directory where dpsweep was started, then wherever Python looks. Loads no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+from dpsweep.errors import ModelError
+from dpsweep.registry import did_you_mean
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from dpsweep.trainables.data import DatasetInfo
+
+#: What to do about a network whose classifier a method has to know.
+HEAD_FIX = (
+    "give it a method get_classifier() that returns its last layer, or train all of it (dp_sgd)"
+)
+
+#: Where dpsweep was started; a worker is told (``look_in``).
+_places: list[Path] = []
+#: The parameters and buffers that own functions have returned and that are still there, by id.
+_given: WeakValueDictionary[int, Any] = WeakValueDictionary()
+
+
+def is_own(name: object) -> bool:
+    """Say whether a ``model.name`` stands for a function of the user's.
+
+    >>> is_own("nets:build"), is_own("timm/resnet18"), is_own("text//data/a:b")
+    (True, False, False)
+    """
+    return isinstance(name, str) and ":" in name and "/" not in name
+
+
+def look_in(place: Path) -> None:
+    """Look for own modules in a directory from here on: where dpsweep was started."""
+    _places[:] = [place]
+
+
+def started_in() -> Path:
+    """Return the directory in which own modules are looked for first."""
+    return _places[0] if _places else Path.cwd()
+
+
+def fingerprint(name: str) -> str:
+    """Return the SHA-256 of the file that holds an own function; files it imports do not count.
+
+    Raises:
+        ModelError: It cannot be imported.
+    """
+    source = getattr(_module(name), "__file__", None)
+    return hashlib.sha256(Path(source).read_bytes()).hexdigest() if source else ""
+
+
+def own_network(name: str, info: DatasetInfo) -> nn.Module:
+    """Call an own function and return its network, unchecked but for its being one.
+
+    Args:
+        name: ``PACKAGE.MODULE:FUNCTION``.
+        info: Shape of the records, number of classes.
+    Raises:
+        ModelError: It cannot be imported or called, or returns no network, or the same one again.
+    """
+    import torch
+    from torch import nn
+
+    with torch.random.fork_rng(devices=[]):  # what its module draws is not the network's
+        function = _function(name)
+    shape = tuple(info.input_shape)
+    call = f"{name}(input_shape={shape}, num_classes={info.num_classes})"
+    try:
+        network = function(input_shape=shape, num_classes=info.num_classes)
+    except Exception as error:  # it is the user's code
+        raise ModelError(
+            f"{call} raised {_line(error)}",
+            fix="make it take these two by name, and build a network for them",
+        ) from error
+    if not isinstance(network, nn.Module):
+        raise ModelError(
+            f"{call} returned a {type(network).__name__}", fix="return a torch.nn.Module"
+        )
+    tensors = [*network.parameters(), *network.buffers()]
+    if any(_given.get(id(tensor)) is tensor for tensor in tensors):
+        raise ModelError(
+            f"{call} returned weights that it had returned before",
+            because="trials would train the same network, one after another",
+            fix="build a new network in the function at each call",
+        )
+    _given.update({id(tensor): tensor for tensor in tensors})
+    return network
+
+
+def _function(name: str) -> Any:
+    module, attribute = _module(name), name.partition(":")[2]
+    if not hasattr(module, attribute):
+        known = [word for word, value in vars(module).items() if callable(value)]
+        raise ModelError(
+            f"{name}: {module.__name__} has no {attribute!r}",
+            fix=did_you_mean(attribute, known) or f"define it in {module.__file__}",
+        )
+    function = getattr(module, attribute)
+    if not callable(function):
+        raise ModelError(f"{name} is no function, but a {type(function).__name__}")
+    return function
+
+
+def _module(name: str) -> ModuleType:
+    """Import the module of an own function, with its directory first, as ``python -m`` has it."""
+    module, place = name.partition(":")[0], str(started_in())
+    sys.path.insert(0, place)
+    importlib.invalidate_caches()
+    try:
+        return importlib.import_module(module)
+    except Exception as error:  # it is the user's code
+        raise ModelError(
+            f"{name}: cannot import {module} ({_line(error)})",
+            fix=f"start dpsweep where {module.partition('.')[0]} lies, not in {place}; or install "
+            "it as a package",
+        ) from error
+    finally:
+        sys.path.remove(place)
+        if place not in sys.path:
+            sys.path.append(place)  # for what it imports later
+
+
+def _line(error: Exception) -> str:
+    first = next(iter(str(error).splitlines()), "")
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__

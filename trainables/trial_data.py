@@ -1,0 +1,25 @@
+"""The records of one trial, out of those of its study."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dpsweep.study import TrialTask
+from dpsweep.trainables import TRAINABLES
+
+if TYPE_CHECKING:
+    from dpsweep.trainables.data import SweepData
+
+
+def records_for(data: SweepData, task: TrialTask) -> SweepData:
+    """Return a trial's data, without private records where its plan asks them nothing.
+
+    Of methods that start from a release: their positions on public records are free, and so
+    cannot read others.
+    """
+    data = data.for_trial(task.hparams)
+    if TRAINABLES[task.method].uses_start and not task.plan.part("private"):
+        inputs, labels = data.parts["private"]
+        data = replace(data, parts={**data.parts, "private": (inputs[:0], labels[:0])})
+    return data
