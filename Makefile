@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: setup demo test check bench test-slow bench-gpu ui clean
+.PHONY: setup demo test check mutants bench test-slow bench-gpu ui clean
 
 setup: $(STAMP)
 
@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 # The main job on embedded data: a search within epsilon 6, then its best configuration.
 demo: setup
 	$(BIN)/dpsweep run tests/examples/digits.yaml
-	$(BIN)/dpsweep best digits-demo --max-epsilon 2 -f yaml
+	$(BIN)/dpsweep best digits-demo --max-epsilon 2
 
 # Two processes for each half; with Ray, each has a cluster of its own, and a file stays in one.
 test: setup
@@ -37,6 +37,10 @@ check: setup
 	cd build/check/site && ../../../$(BIN)/mypy --config-file ../../../pyproject.toml -p dpsweep
 	$(PYTEST) --doctest-modules --import-mode=importlib platform trainables search_spaces cluster
 	cd build/check/site && ../../../$(BIN)/python -I -c "import sys; sys.path.insert(0, '.'); import dpsweep; dpsweep.__version__; assert not {'torch', 'ray', 'mlflow'} & set(sys.modules)"
+
+# Edits of lines that privacy rests on; each must make the tests fail that are named for it.
+mutants: setup
+	$(BIN)/python tests/mutants/run.py
 
 bench: setup
 	$(BIN)/python tests/benchmarks/run.py

@@ -1,0 +1,10 @@
+"""All mutants."""
+
+from mutant import Mutant
+from mutants_ledgers import LEDGERS
+from mutants_privacy import PRIVACY
+from mutants_studies import STUDIES
+from mutants_training import TRAINING
+from mutants_trials import TRIALS
+
+MUTANTS: tuple[Mutant, ...] = (*PRIVACY, *LEDGERS, *TRAINING, *TRIALS, *STUDIES)

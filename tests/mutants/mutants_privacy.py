@@ -1,0 +1,198 @@
+"""Mutants of accounting: randomness, accountants, selection, clock, calibration."""
+
+from mutant import Mutant
+
+PRIVACY = (
+    Mutant(
+        "noise seeds of 32 bits",
+        "platform/dpsweep/privacy/randomness.py",
+        "secrets.randbits(256)",
+        "secrets.randbits(32)",
+        ("tests/unit/privacy/test_randomness.py::test_seeds_are_too_long_to_try_them_all",),
+        "few enough to try them all",
+    ),
+    Mutant(
+        "a known secret seed",
+        "platform/dpsweep/privacy/randomness.py",
+        "return secrets.randbits(_SEED_BITS)",
+        "return public_seed(0, 0, 'noise')",
+        (
+            "tests/unit/privacy/test_randomness.py::test_secret_seeds_differ_and_ignore_global_state",
+        ),
+        "noise on a GPU, and weights of sealed trials",
+    ),
+    Mutant(
+        "the larger of two parts forgotten",
+        "platform/dpsweep/privacy/accountants.py",
+        "return max(epsilon_and_order(events, delta)[0] for events",
+        "return min(epsilon_and_order(events, delta)[0] for events",
+        (
+            "tests/unit/privacy/test_accountants.py::test_disjoint_parts_cost_the_larger_and_public_records_nothing[rdp]",
+        ),
+        "a plan costs the larger of both",
+    ),
+    Mutant(
+        "validation events for free",
+        "platform/dpsweep/privacy/accountants.py",
+        'if run.part == "public":',
+        'if run.part != "private":',
+        (
+            "tests/unit/privacy/test_accountants.py::test_disjoint_parts_cost_the_larger_and_public_records_nothing[rdp]",
+        ),
+        "noisy scores are charged",
+    ),
+    Mutant(
+        "methods without noise for free",
+        "platform/dpsweep/privacy/accountants.py",
+        "curves[i] = np.inf",
+        "curves[i] = 0.0",
+        ("tests/unit/privacy/test_accountants.py::test_limits[rdp]",),
+        "they have no finite epsilon",
+    ),
+    Mutant(
+        "epsilon rounded down",
+        "platform/dpsweep/privacy/accountants.py",
+        "math.ceil(epsilon * 1e4 - 1e-6)",
+        "math.floor(epsilon * 1e4)",
+        (
+            "tests/unit/privacy/test_accountants.py::test_a_statement_shows_everything_and_rounds_up",
+        ),
+        "what is printed is an upper bound",
+    ),
+    Mutant(
+        "the analytic Gaussian rounded down",
+        "platform/dpsweep/privacy/accountants.py",
+        "return high * (1 + 1e-12)",
+        "return low * (1 - 1e-6)",
+        (
+            "tests/unit/privacy/test_accountants.py::test_the_analytic_gaussian_solves_its_equation_from_above",
+        ),
+        "an upper bound",
+    ),
+    Mutant(
+        "noise rounded up in pld",
+        "platform/dpsweep/privacy/accountants.py",
+        (
+            "level = math.floor(math.log(sigma) / spacing)\n"
+            "                rounded = min(math.exp(level * spacing), sigma)"
+        ),
+        (
+            "level = math.ceil(math.log(sigma) / spacing)\n"
+            "                rounded = math.exp(level * spacing)"
+        ),
+        (
+            "tests/unit/privacy/test_accountants.py::test_schedules_with_many_levels_are_rounded_to_the_private_side",
+        ),
+        "schedules with many levels over-count",
+    ),
+    Mutant(
+        "full batches composed as one",
+        "platform/dpsweep/privacy/accountants.py",
+        "count / event.noise_multiplier**2 for event",
+        "1 / event.noise_multiplier**2 for event",
+        ("tests/unit/privacy/test_gaussian_calibration.py::test_known_answer",),
+        "every step counts",
+    ),
+    Mutant(
+        "Renyi moments too small",
+        "platform/dpsweep/privacy/rdp.py",
+        "exponent = (counts * counts - counts) / (2 * part * part)",
+        "exponent = (counts * counts - counts) / (2.01 * part * part)",
+        ("tests/unit/privacy/test_rdp.py::test_integer_orders_equal_dp_accounting",),
+        "every epsilon",
+    ),
+    Mutant(
+        "the conversion to epsilon too small",
+        "platform/dpsweep/privacy/rdp.py",
+        "np.log(delta * orders) / (orders - 1)",
+        "np.log(1.1 * delta * orders) / (orders - 1)",
+        ("tests/unit/privacy/test_rdp.py::test_conversion_equals_dp_accounting",),
+        "every epsilon",
+    ),
+    Mutant(
+        "Laplace too cheap",
+        "platform/dpsweep/privacy/rdp.py",
+        ("    epsilon = 1.0 / scale\n"),
+        ("    epsilon = 0.99 / scale\n"),
+        ("tests/unit/privacy/test_rdp.py::test_laplace_equals_dp_accounting",),
+        "the votes of near_private",
+    ),
+    Mutant(
+        "selection without its constant",
+        "platform/dpsweep/privacy/rdp.py",
+        "curve = rdp + math.log(mean) / (orders - 1) + constant",
+        "curve = rdp + math.log(mean) / (orders - 1)",
+        ("tests/unit/privacy/test_rdp.py::test_selection_equals_dp_accounting",),
+        "what choosing the best costs",
+    ),
+    Mutant(
+        "curves rounded down",
+        "platform/dpsweep/privacy/rdp.py",
+        "_ROUND_UP = 1.0 + 1e-8",
+        "_ROUND_UP = 1.0 - 1e-8",
+        ("tests/unit/privacy/test_rdp.py::test_fractional_orders_equal_the_formula_rounded_up",),
+        "an upper bound",
+    ),
+    Mutant(
+        "dearer plans than a selection is charged for",
+        "platform/dpsweep/privacy/selection.py",
+        "return bool(np.all(_curve(plan) <= curve))",
+        "return True",
+        (
+            "tests/unit/privacy/test_selection.py::test_each_part_of_the_records_is_under_the_envelope",
+        ),
+        "a precondition of the theorem",
+    ),
+    Mutant(
+        "the envelope of the mean plan",
+        "platform/dpsweep/privacy/selection.py",
+        "np.max(curves, axis=0) * _ROUND_UP",
+        "np.mean(curves, axis=0) * _ROUND_UP",
+        (
+            "tests/unit/privacy/test_selection.py::test_the_envelope_is_the_worst_plan_order_by_order",
+        ),
+        "a precondition of the theorem",
+    ),
+    Mutant(
+        "a step beyond the last allowed one",
+        "platform/dpsweep/privacy/clock.py",
+        "return max(position, 0)",
+        "return max(position, 0) + 1",
+        ("tests/unit/privacy/test_clock.py::test_last_allowed_of_a_long_run",),
+        "plans with a given noise multiplier end within the cap",
+    ),
+    Mutant(
+        "an inherited start that the clock forgets",
+        "platform/dpsweep/privacy/clock.py",
+        "spent = multiset(self.spent)",
+        "spent = ()",
+        ("tests/unit/privacy/test_clock.py::test_the_table_is_the_accountant_at_every_position",),
+        "charges of earlier processes",
+    ),
+    Mutant(
+        "a step too many",
+        "platform/dpsweep/privacy/calibration.py",
+        ("low, high = (middle, high) if allowed(middle) else (low, middle)\n    return low"),
+        ("low, high = (middle, high) if allowed(middle) else (low, middle)\n    return low + 1"),
+        ("tests/unit/privacy/test_calibration.py::test_last_allowed_steps",),
+        "the budget is passed",
+    ),
+    Mutant(
+        "noise on the wrong side of the bracket",
+        "platform/dpsweep/privacy/calibration.py",
+        ("target < epsilon(high * (1 - tolerance)):\n            return high"),
+        ("target < epsilon(high * (1 - tolerance)):\n            return high * (1 - tolerance)"),
+        (
+            "tests/unit/privacy/test_calibration.py::test_the_start_is_within_and_a_thousandth_less_is_not",
+        ),
+        "the budget is passed",
+    ),
+    Mutant(
+        "counts of merged events",
+        "platform/dpsweep/privacy/events.py",
+        "count=runs.pop().count + run.count",
+        "count=max(runs.pop().count, run.count)",
+        ("tests/unit/privacy/test_events.py::test_parts_survive_cuts_and_merging",),
+        "every event counts",
+    ),
+)

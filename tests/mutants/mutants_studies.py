@@ -1,0 +1,294 @@
+"""Mutants of studies: durable files, what a stage lets through, modes, sealed trials."""
+
+from mutant import Mutant
+
+STUDIES = (
+    Mutant(
+        "a record that is not synced",
+        "platform/dpsweep/durable.py",
+        "os.fsync(self._file)",
+        "pass",
+        ("tests/unit/core/test_durable.py::test_a_record_is_on_disk_before_append_returns",),
+        "a charge that a power cut takes back",
+    ),
+    Mutant(
+        "a replaced file that is not synced",
+        "platform/dpsweep/durable.py",
+        "os.fsync(file.fileno())",
+        "pass",
+        (
+            "tests/unit/core/test_durable.py::test_an_atomic_write_syncs_the_file_then_renames_it_then_syncs_its_directory",
+        ),
+        "checkpoints and notes that a power cut empties",
+    ),
+    Mutant(
+        "a directory that is not synced",
+        "platform/dpsweep/durable.py",
+        "        os.fsync(handle)",
+        "        pass",
+        (
+            "tests/unit/core/test_durable.py::test_a_new_log_and_its_directories_have_entries_on_disk",
+        ),
+        "a ledger whose name a power cut takes back",
+    ),
+    Mutant(
+        "records with a wrong checksum",
+        "platform/dpsweep/durable.py",
+        ('if not found or tail != f\'{_checksum(body + "}")}"}}\':\n        return None'),
+        ("if not found:\n        return None"),
+        ("tests/unit/core/test_durable.py::test_damaged_history_is_refused[flip]",),
+        "a ledger edited by an accident",
+    ),
+    Mutant(
+        "records that are missing",
+        "platform/dpsweep/durable.py",
+        'if record is None or record.get("seq") != number - 1:',
+        "if record is None:",
+        ("tests/unit/core/test_durable.py::test_damaged_history_is_refused[drop]",),
+        "charges that were cut out",
+    ),
+    Mutant(
+        "two writers of one ledger",
+        "platform/dpsweep/durable.py",
+        (
+            "fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+            "        except OSError as error:\n"
+            "            os.close(self._file)\n"
+            "            raise LockedError("
+        ),
+        (
+            "fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)\n"
+            "        except OSError as error:\n"
+            "            os.close(self._file)\n"
+            "            raise LockedError("
+        ),
+        ("tests/unit/core/test_durable.py::test_one_writer_at_a_time",),
+        "a trial that runs twice at once",
+    ),
+    Mutant(
+        "metrics that may not leave their actor",
+        "platform/dpsweep/stage.py",
+        ("        if hidden:\n"),
+        ("        if False:\n"),
+        ("tests/unit/core/test_stage.py::test_a_private_metric_never_arrives_and_costs_the_claim",),
+        "the claim is void",
+    ),
+    Mutant(
+        "exact scores of private records under a claim",
+        "platform/dpsweep/stage.py",
+        'validation.visibility == "exact" and spec.privacy.accounting == "unaccounted"',
+        'validation.visibility == "exact"',
+        (
+            "tests/unit/core/test_stage.py::test_exact_scores_of_private_records_do_not_leave_a_study_with_a_claim",
+        ),
+        "no finite epsilon covers them",
+    ),
+    Mutant(
+        "exact scores for a noisy declaration",
+        "platform/dpsweep/stage.py",
+        'is_exact = validation.visibility == "public" or (',
+        'is_exact = validation.visibility != "hidden" or (',
+        ("tests/unit/core/test_stage.py::test_scores_leave_the_actor_as_declared",),
+        "no finite epsilon covers them",
+    ),
+    Mutant(
+        "run times on the journal",
+        "platform/dpsweep/stage.py",
+        "wall_s = report.wall_s if self._is_timed else 0.0",
+        "wall_s = report.wall_s",
+        ("tests/unit/core/test_stage.py::test_a_run_time_never_arrives",),
+        "they tell of batch sizes",
+    ),
+    Mutant(
+        "run times asked for under a claim",
+        "platform/dpsweep/stage.py",
+        (
+            'return self.spec.privacy.accounting == "unaccounted"\n\n    @_keeps_failure\n    def on_verdict'
+        ),
+        ("return True\n\n    @_keeps_failure\n    def on_verdict"),
+        ("tests/unit/core/test_stage.py::test_a_run_time_never_arrives",),
+        "they tell of batch sizes",
+    ),
+    Mutant(
+        "a violation that stops nothing",
+        "platform/dpsweep/stage.py",
+        'if report.failure.startswith("privacy violation"):',
+        "if False:",
+        ("tests/unit/core/test_stage.py::test_a_violation_stops_the_study",),
+        "a study whose ledger is not kept goes on",
+    ),
+    Mutant(
+        "a claim given up on the journal alone",
+        "platform/dpsweep/stage.py",
+        ("        ledger.downgrade(reason)\n"),
+        ("        pass\n"),
+        ("tests/unit/core/test_stage.py::test_a_private_metric_never_arrives_and_costs_the_claim",),
+        "who deletes the journal has it back",
+    ),
+    Mutant(
+        "a dataset that hears of no broken claim",
+        "platform/dpsweep/stage.py",
+        "DatasetLedger(dataset_ledger).break_claim(ledger.study_id, reason)",
+        "pass",
+        ("tests/unit/core/test_give_up_claim.py::test_the_dataset_ledger_is_broken_first",),
+        "its sum is no bound any more",
+    ),
+    Mutant(
+        "loss beside a noisy accuracy",
+        "platform/dpsweep/preflight.py",
+        'names = ("accuracy",) if is_noisy else every',
+        "names = every",
+        ("tests/unit/core/test_stage.py::test_only_the_accuracy_of_noisy_scores_may_leave",),
+        "only the accuracy has noise",
+    ),
+    Mutant(
+        "a claim that outlives its ledger's downgrade",
+        "platform/dpsweep/claims.py",
+        "known = self.account.downgraded or self.view.downgraded",
+        "known = self.view.downgraded",
+        ("tests/unit/core/test_stage.py::test_a_claim_given_up_on_the_ledger_alone_is_given_up",),
+        "a journal without the record claims again",
+    ),
+    Mutant(
+        "sealed trials drawn anew",
+        "platform/dpsweep/sealed.py",
+        "if launch.ledger.has_begun_selection and not ledger.has_num_trials:",
+        "if False:",
+        (
+            "tests/unit/core/test_sealed.py::test_a_selection_whose_sealed_study_was_removed_is_not_drawn_anew",
+        ),
+        "the best of several draws",
+    ),
+    Mutant(
+        "a broken selection that is not handed on",
+        "platform/dpsweep/sealed.py",
+        "if sealed.view.downgraded and not launch.ledger.downgraded:",
+        "if False:",
+        (
+            "tests/unit/core/test_sealed.py::test_an_interrupted_selection_whose_trials_broke_its_claim_has_none",
+        ),
+        "the winner would be released under a claim",
+    ),
+    Mutant(
+        "the ends of charges in a released ledger",
+        "platform/dpsweep/sealed.py",
+        'log.append({"kind": "charge", "start": 0, "stop": stop, "events": events})',
+        (
+            'for record in __import__("dpsweep.durable").durable.read_log(trial_file(sealed.files.ledger, winner)):\n'
+            '            if record["kind"] == "charge":\n'
+            '                log.append({k: v for k, v in record.items() if k != "seq"})'
+        ),
+        (
+            "tests/unit/core/test_sealed.py::test_the_released_ledger_does_not_tell_where_charges_ended",
+        ),
+        "they tell how long steps took",
+    ),
+    Mutant(
+        "sealed trials with the study's seed",
+        "platform/dpsweep/sealed.py",
+        "return dataclasses.replace(task, seed=secret_seed())",
+        "return task",
+        (
+            "tests/unit/core/test_sealed.py::test_sealed_trials_have_secret_seeds_of_their_own_and_the_winner_shows_none",
+        ),
+        "initial weights tell which draw has won",
+    ),
+    Mutant(
+        "a released secret seed",
+        "platform/dpsweep/sealed.py",
+        "trial=0, seed=None)",
+        "trial=0)",
+        (
+            "tests/unit/core/test_sealed.py::test_sealed_trials_have_secret_seeds_of_their_own_and_the_winner_shows_none",
+        ),
+        "it tells the winner's randomness",
+    ),
+    Mutant(
+        "sealed trials dearer than what is charged",
+        "platform/dpsweep/sealed.py",
+        "if is_under(task.full_plan, charge.curve):",
+        "if True:",
+        ("tests/unit/core/test_sealed.py::test_a_plan_dearer_than_what_was_charged_is_never_run",),
+        "the theorem's precondition",
+    ),
+    Mutant(
+        "times of a selection",
+        "platform/dpsweep/study.py",
+        "now -= now % _DAY_MS",
+        "pass",
+        ("tests/unit/core/test_study_times.py::test_events_have_the_day_or_the_time",),
+        "the run time tells how many trials there were",
+    ),
+    Mutant(
+        "exact private scores in a composed study",
+        "platform/dpsweep/spec_modes.py",
+        ('if mode in ("composed", "select"):\n        yield from _no_exact_scores'),
+        ('if mode == "select":\n        yield from _no_exact_scores'),
+        ("tests/unit/spec/test_modes.py::test_a_precondition_is_refused_by_name",),
+        "no finite epsilon covers them",
+    ),
+    Mutant(
+        "methods without noise in a composed study",
+        "platform/dpsweep/spec_modes.py",
+        ('if mode in ("composed", "select", "public"):\n        yield from _no_unbounded'),
+        ('if mode in ("select", "public"):\n        yield from _no_unbounded'),
+        ("tests/unit/spec/test_modes.py::test_a_precondition_is_refused_by_name",),
+        "they have no finite epsilon",
+    ),
+    Mutant(
+        "samplers that learn in a selection",
+        "platform/dpsweep/spec_modes.py",
+        'if sampler in ("tpe", "gp", "cmaes", "nsga2"):',
+        'if sampler in ("gp", "cmaes", "nsga2"):',
+        ("tests/unit/spec/test_modes.py::test_a_precondition_is_refused_by_name",),
+        "select needs independent trials",
+    ),
+    Mutant(
+        "pruning in a selection",
+        "platform/dpsweep/spec_modes.py",
+        ('if scheduler in ("epsilon_halving", "median", *FOREIGN_SCHEDULERS):\n        does'),
+        ('if scheduler in ("epsilon_halving",):\n        does'),
+        ("tests/unit/spec/test_modes.py::test_a_precondition_is_refused_by_name",),
+        "select needs trials that run to their ends",
+    ),
+    Mutant(
+        "pld for trials that are stopped",
+        "platform/dpsweep/spec_modes.py",
+        "if is_pld and mode not in",
+        "if False and mode not in",
+        ("tests/unit/spec/test_modes.py::test_a_precondition_is_refused_by_name",),
+        "it bounds plans that are fixed beforehand",
+    ),
+    Mutant(
+        "private scores in a public search",
+        "platform/dpsweep/spec_modes.py",
+        'if visibility in ("noisy", "exact"):',
+        'if visibility == "exact":',
+        ("tests/unit/spec/test_modes.py::test_a_precondition_is_refused_by_name",),
+        "it reads no private record",
+    ),
+    Mutant(
+        "a search on public records with private ones",
+        "platform/dpsweep/modes.py",
+        "data = launch.data.for_public_search(with_test=with_test)",
+        "data = launch.data",
+        ("tests/unit/core/test_public_mode.py::test_the_search_is_handed_public_records_alone",),
+        "it reads no private record",
+    ),
+    Mutant(
+        "a claim by an edited spec",
+        "platform/dpsweep/claims.py",
+        "check_terms(files.ledger, state, enforced_terms(spec))",
+        "pass",
+        ("tests/unit/core/test_claims.py::test_an_edited_spec_claims_nothing",),
+        "what was not enforced is claimed",
+    ),
+    Mutant(
+        "a claim after two private runs of a public search",
+        "platform/dpsweep/claims.py",
+        'plan.part("private")) for plan in plans) > 1:',
+        'plan.part("private")) for plan in plans) > 99:',
+        ("tests/unit/core/test_claims.py::test_two_private_runs_of_a_public_search_claim_nothing",),
+        "one run was paid for",
+    ),
+)

@@ -1,0 +1,166 @@
+"""Mutants of trials: charges, checkpoints, scores, what leaves an actor."""
+
+from mutant import Mutant
+
+TRIALS = (
+    Mutant(
+        "one label too many",
+        "trainables/label_oracle.py",
+        "if after.sum() > self._most:",
+        "if after.sum() > self._most + 1:",
+        (
+            "tests/unit/trainables/test_label_oracle.py::test_more_than_the_most_is_refused_and_nothing_is_bought",
+        ),
+        "labels.max is what is paid for",
+    ),
+    Mutant(
+        "run before the charge",
+        "trainables/execution.py",
+        (
+            "            with self._pace.charging():\n"
+            "                self.ledger.charge(self.position, until, self._charges.slice(self.position, until))\n"
+            "            with self._pace.running(until - self.position):\n"
+            "                self.method.run(self.position, until)\n"
+        ),
+        (
+            "            with self._pace.running(until - self.position):\n"
+            "                self.method.run(self.position, until)\n"
+            "            with self._pace.charging():\n"
+            "                self.ledger.charge(self.position, until, self._charges.slice(self.position, until))\n"
+        ),
+        (
+            "tests/unit/trainables/test_execution.py::test_a_crash_costs_what_was_charged_and_the_cap_holds",
+        ),
+        "a kill between the two is never charged",
+    ),
+    Mutant(
+        "steps that are not charged",
+        "trainables/execution.py",
+        "self.ledger.charge(self.position, until, self._charges.slice(self.position, until))",
+        "pass",
+        (
+            "tests/unit/trainables/test_execution.py::test_calibrated_plan_spends_nearly_all_and_never_more",
+        ),
+        "the law: charge, then run",
+    ),
+    Mutant(
+        "scores that are not charged",
+        "trainables/execution.py",
+        ("        self.ledger.release(self._release())\n        num_records"),
+        "        num_records",
+        (
+            "tests/unit/trainables/test_scores.py::test_each_score_is_charged_to_the_validation_records",
+        ),
+        "a noisy score is a release",
+    ),
+    Mutant(
+        "more scores than are planned",
+        "trainables/execution.py",
+        "is_planned = num_released < len(self.task.validation_plan)",
+        "is_planned = True",
+        (
+            "tests/unit/trainables/test_scores.py::test_a_kill_between_charge_and_evaluation_keeps_the_charge",
+        ),
+        "the study has reserved for those of the plan",
+    ),
+    Mutant(
+        "the true number of validation records in a score",
+        "trainables/execution.py",
+        "num_declared=self._data.info.num_validation",
+        "num_declared=num_records",
+        ("tests/unit/trainables/test_scores.py::test_the_denominator_is_declared",),
+        "it is private",
+    ),
+    Mutant(
+        "exact scores for noisy ones",
+        "trainables/execution.py",
+        'if self.settings.validation == "exact":',
+        'if self.settings.validation != "hidden":',
+        (
+            "tests/unit/trainables/test_scores.py::test_the_reported_epsilon_is_the_larger_of_the_two_parts",
+        ),
+        "no finite epsilon covers them",
+    ),
+    Mutant(
+        "settings that contradict each other",
+        "trainables/execution_settings.py",
+        'if (self.validation == "noisy") != (self.validation_noise is not None):',
+        "if False:",
+        (
+            "tests/unit/trainables/test_execution.py::test_settings_that_contradict_each_other_are_refused[given0-'exact' does not go with]",
+        ),
+        "exact scores would leave for noisy ones",
+    ),
+    Mutant(
+        "a trial on records of another kind",
+        "trainables/execution.py",
+        "if data.records != task.records:",
+        "if False:",
+        ("tests/unit/trainables/test_execution.py::test_the_other_records_are_refused[public]",),
+        "a search on public records reads private ones",
+    ),
+    Mutant(
+        "checkpoints that know more than the ledger",
+        "trainables/execution.py",
+        "check_complete(self.ledger.path, len(self.ledger), saved.charged)",
+        "pass",
+        ("tests/unit/trainables/test_execution.py::test_a_lost_ledger_is_refused[deleted]",),
+        "a ledger that was cut short goes on as if nothing was spent",
+    ),
+    Mutant(
+        "a selected trial that continues",
+        "trainables/execution.py",
+        ("            if settings.fresh_attempts:\n                self._store.discard()"),
+        ("            if False:\n                self._store.discard()"),
+        (
+            "tests/unit/trainables/test_execution.py::test_a_fresh_attempt_starts_anew_and_forgets_no_charge",
+        ),
+        "a selected trial is one complete run",
+    ),
+    Mutant(
+        "run times that leave the actor",
+        "trainables/execution.py",
+        "wall_s=time.monotonic() - self._started if self.settings.is_timed else 0.0",
+        "wall_s=time.monotonic() - self._started",
+        ("tests/unit/trainables/test_execution.py::test_run_times_stay_inside_unless_asked_for",),
+        "they tell of batch sizes",
+    ),
+    Mutant(
+        "private records for a trial that asks them nothing",
+        "trainables/trial_data.py",
+        '"private": (inputs[:0], labels[:0])',
+        '"private": (inputs, labels)',
+        (
+            "tests/unit/trainables/test_active_learning.py::test_only_who_asks_private_records_is_handed_them",
+        ),
+        "positions on public records are free",
+    ),
+    Mutant(
+        "messages of errors that quote records",
+        "platform/dpsweep/errors.py",
+        "if isinstance(error, SweepError):",
+        "if isinstance(error, Exception):",
+        ("tests/unit/trainables/test_base.py::test_a_failure_says_where_and_never_what",),
+        "a message may quote a private value",
+    ),
+    Mutant(
+        "a damaged checkpoint",
+        "trainables/checkpoint_files.py",
+        'if found != meta["sha256"]:',
+        "if False:",
+        (
+            "tests/unit/trainables/test_execution.py::test_a_trial_goes_on_from_its_latest_whole_checkpoint",
+        ),
+        "a model that is not what was released",
+    ),
+    Mutant(
+        "the true number of records in an error",
+        "trainables/npz_files.py",
+        "return f\"(records, {', '.join(map(str, shape[1:]))})\"",
+        "return str(shape)",
+        (
+            "tests/unit/trainables/test_data.py::test_errors_keep_the_number_of_records_to_themselves",
+        ),
+        "it is private",
+    ),
+)
