@@ -1,5 +1,6 @@
 """A small interrupted study, and the ways in which its files get hurt."""
 
+import contextlib
 import dataclasses
 import shutil
 import signal
@@ -27,10 +28,31 @@ class _Interrupter(Observer):
     def on_view(self, view):
         step = view.trials[OPEN].step if OPEN in view.trials else 0
         if step >= 8 and not self.older.exists():
-            shutil.copytree(self.root, self.older)
+            _copy_alive(self.root, self.older)
         if step >= 20 and not self.is_done:
             self.is_done = True
             signal.raise_signal(signal.SIGINT)
+
+
+def _copy_alive(root, target):
+    """Copy a study that is being written; its databases as sqlite3 backs them up."""
+
+    def copy(source, to):
+        if not source.endswith(".db"):
+            return shutil.copy2(source, to)
+        with contextlib.closing(sqlite3.connect(source)) as db:
+            with contextlib.closing(sqlite3.connect(to)) as backup:
+                db.backup(backup)
+        return to
+
+    side_files = shutil.ignore_patterns("*-journal", "*-wal", "*-shm", ".*")
+    for _ in range(100):  # a checkpoint that is replaced while it is copied is copied again
+        try:
+            shutil.copytree(root, target, ignore=side_files, copy_function=copy)
+            return
+        except shutil.Error:
+            shutil.rmtree(target)
+    raise AssertionError(f"{root} changes faster than it is copied")
 
 
 def raw_spec(root: Path):
