@@ -220,6 +220,21 @@ class SearchSpace:
                 mistakes += self._check(parameter, tables, is_certain=is_certain)
         return mistakes
 
+    def overruled(self, hyperparameters_by_method: Declared) -> list[tuple[Parameter, str]]:
+        """Return parameters that do nothing in any configuration, each with what wins over it.
+
+        Args:
+            hyperparameters_by_method: Declared hyperparameters of the space's methods.
+        """
+        pairs = []
+        for method, declared in hyperparameters_by_method.items():
+            own = [p for p in self._reachable if self._reaches(p, method)]
+            always = {p.name for p in own if p.when.keys() <= {"method"} and None not in p.choices}
+            for winner in declared:
+                if winner.wins_over is not None and winner.name in always:
+                    pairs += [(p, winner.name) for p in own if p.name == winner.wins_over]
+        return list({parameter.path: (parameter, name) for parameter, name in pairs}.values())
+
     def _check(
         self,
         parameter: Parameter,

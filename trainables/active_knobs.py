@@ -112,7 +112,9 @@ FINETUNE_HYPERPARAMETERS = (
     ),
     Hyperparameter("finetune.distill_epochs", "int", 10, "Passes over the public records.", low=1),
     Hyperparameter("finetune.epochs", "int", 20, "Passes over the labelled records.", low=1),
-    Hyperparameter("finetune.lr", "float", 1e-3, "Learning rate of Adam.", low=0, open_low=True),
+    Hyperparameter(
+        "finetune.lr", "float", 1e-3, "Learning rate of Adam.", low=0, high=1e6, open_low=True
+    ),
     Hyperparameter("finetune.batch", "int", 64, "Records of a batch.", low=1),
     Hyperparameter(
         "finetune.replay",

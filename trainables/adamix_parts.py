@@ -123,6 +123,7 @@ STEP_HYPERPARAMETERS = (
         2e-3,
         "Learning rate; it multiplies the sum of the gradients, not their mean.",
         low=0,
+        high=1e6,
         open_low=True,
     ),
     Hyperparameter(
@@ -194,6 +195,7 @@ PUBLIC_HYPERPARAMETERS = (
         "Learning rate of the public solution; the paper keeps the best of several. A large one "
         "drives the public gradient norms, and with them the adaptive clip, towards 0.",
         low=0,
+        high=1e6,
         open_low=True,
     ),
     Hyperparameter(

@@ -38,13 +38,15 @@ if TYPE_CHECKING:
 
 OPTIM_HYPERPARAMETERS = (
     Hyperparameter("optim.name", "str", "sgd", "Update rule.", choices=("sgd", "adam")),
-    Hyperparameter("optim.lr", "float", 0.1, "Peak learning rate.", low=0, open_low=True),
-    Hyperparameter("optim.momentum", "float", 0.9, "Momentum of sgd.", low=0, high=1),
+    Hyperparameter("optim.lr", "float", 0.1, "Peak learning rate.", low=0, high=1e6, open_low=True),
+    Hyperparameter("optim.momentum", "float", 0.9, "Momentum of sgd.", low=0, high=0.9999),
     Hyperparameter("optim.beta1", "float", 0.9, "First moment decay of adam.", low=0, high=0.9999),
     Hyperparameter(
         "optim.beta2", "float", 0.999, "Second moment decay of adam.", low=0, high=0.999999
     ),
-    Hyperparameter("optim.weight_decay", "float", 0.0, "L2 penalty on the weights.", low=0),
+    Hyperparameter(
+        "optim.weight_decay", "float", 0.0, "L2 penalty on the weights.", low=0, high=1e6
+    ),
     Hyperparameter(
         "optim.schedule",
         "str",
@@ -80,6 +82,7 @@ BATCH_HYPERPARAMETERS = (
         open_low=True,
         optional=True,
         changes_privacy=True,
+        wins_over="batch.expected",
     ),
     Hyperparameter(
         "batch.physical",
@@ -103,6 +106,7 @@ TRAIN_HYPERPARAMETERS = (
         20.0,
         "Expected passes over the private records.",
         low=0,
+        high=1e6,
         open_low=True,
         changes_privacy=True,
     ),
@@ -112,8 +116,10 @@ TRAIN_HYPERPARAMETERS = (
         None,
         "Number of optimizer steps; wins over train.epochs.",
         low=1,
+        high=1e9,
         optional=True,
         changes_privacy=True,
+        wins_over="train.epochs",
     ),
     Hyperparameter(
         "train.num_private",

@@ -57,7 +57,8 @@ class DatasetInfo:
         text: What must be known of records that are token ids; None for other records.
         num_polluted: How many of the public records are pollution, by declaration.
         is_far_smaller: Whether headers or names tell that the training source holds less than half
-            of the declared records. It is said to whoever launches a study, and kept nowhere.
+            of the declared records. It is said to whoever launches a study, and kept nowhere. (That
+            there are more than twice as many is seen when they are read: classes may be left out.)
     """
 
     name: str
@@ -287,6 +288,11 @@ def _describe(spec: DataSpec, source: Source) -> DatasetInfo:
 def is_far_below(actual: int, declared: int) -> bool:
     """Say whether data are not what was declared: less than half of it, or nothing at all."""
     return actual < max(1, declared / 2)
+
+
+def is_far_above(actual: int, declared: int) -> bool:
+    """Say whether data are not what was declared: more than twice of it."""
+    return actual > 2 * declared
 
 
 def _content_hash(parts: dict[str, Arrays], class_names: Sequence[str] = ()) -> str:

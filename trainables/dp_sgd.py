@@ -42,6 +42,7 @@ CLIP_HYPERPARAMETERS = (
         1.0,
         "L2 bound on one example's gradient at the first step.",
         low=_LEAST_CLIP,
+        high=1e6,
     ),
     Hyperparameter(
         "clip.shape", "str", "constant", "How the bound moves over the steps.", choices=SHAPES
@@ -52,6 +53,7 @@ CLIP_HYPERPARAMETERS = (
         1.0,
         "Last bound divided by the first; no meaning for a constant shape.",
         low=_LEAST_CLIP,
+        high=1e6,
     ),
 )
 #: Of the methods that offer both; its factors are ``clip_rule_factors``.
@@ -89,6 +91,7 @@ NOISE_HYPERPARAMETERS = (
         open_low=True,
         optional=True,
         changes_privacy=True,
+        wins_over="noise.target_epsilon",
     ),
     Hyperparameter(
         "noise.target_epsilon",

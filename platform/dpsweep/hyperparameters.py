@@ -45,6 +45,7 @@ class Hyperparameter:
         optional: True when None is allowed.
         changes_privacy: True when the value enters the privacy plan.
         retired: Words that only studies that have them already may have (``retired_words``).
+        wins_over: The hyperparameter that has no effect where this one has a value.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Hyperparameter:
     optional: bool = False
     changes_privacy: bool = False
     retired: tuple[Retired, ...] = ()
+    wins_over: str | None = None
 
     def problem(self, value: Any) -> str | None:
         """Say what is wrong with ``value``, or return None.

@@ -351,7 +351,8 @@ def _condition_flaws(parameters: Sequence[Parameter], space: Mapping[str, Any]) 
                 what, fix = f"{its} names itself", "remove the condition"
             elif name not in space:
                 what = f"{its} names {name!r}, which is not in the space"
-                fix = did_you_mean(name, list(space)) or f"add {name} to the space"
+                fix = did_you_mean(name, list(space))
+                fix = fix or f"correct the name, or add {name} to the space with what it can be"
             elif any(other.is_range for other in others):
                 what = f"{its} names {name!r}, which is a range"
                 fix = "conditions work on a choice or a fixed value"

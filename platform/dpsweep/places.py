@@ -21,6 +21,12 @@ def place_problems(spec: SweepSpec) -> list[tuple[str, str, str]]:
     if not is_writable(Path(spec.storage.path)):
         what = f"{spec.storage.path!r} cannot be written to"
         problems.append(("storage.path", what, "name a directory of yours"))
+    database = _database(spec)
+    if database is not None and database.is_dir():
+        problems.append(("tracking.uri", f"{database} is a directory", "name a file in it"))
+    elif database is not None and not is_writable(database.parent):
+        what = f"{str(database)!r} cannot be written"
+        problems.append(("tracking.uri", what, "name a file in a directory of yours, or null"))
     if spec.data.path is None:
         return problems
     data = Path(spec.data.path).expanduser().resolve()
@@ -36,13 +42,21 @@ def place_problems(spec: SweepSpec) -> list[tuple[str, str, str]]:
     return problems
 
 
+def _database(spec: SweepSpec) -> Path | None:
+    """Return the file of a SQLite tracking store, or None for another store or none."""
+    uri = spec.tracking.uri
+    if uri is None or not uri.startswith(_SQLITE):
+        return None
+    return Path(uri.removeprefix(_SQLITE).partition("?")[0]).resolve()
+
+
 def _written(spec: SweepSpec) -> Iterator[tuple[str, Path]]:
     """Yield every place that a study writes to, with the key that names it."""
     yield "storage.path", Path(spec.storage.path, spec.name).resolve()
     if spec.storage.features is not None:
         yield "storage.features", spec.storage.features_path
-    uri = spec.tracking.uri
-    if uri is not None and uri.startswith(_SQLITE):
-        yield "tracking.uri", Path(uri.removeprefix(_SQLITE)).resolve()
+    database = _database(spec)
+    if database is not None:
+        yield "tracking.uri", database
     if spec.privacy.dataset_ledger is not None:
         yield "privacy.dataset_ledger", Path(spec.privacy.dataset_ledger).resolve()

@@ -28,7 +28,13 @@ from dpsweep.privacy.selection import Selection, envelope, selection_epsilon
 from dpsweep.search_spaces.base import SearchSpace, space_check
 from dpsweep.signal_to_noise import refuse_drowned, signal_to_noise
 from dpsweep.spec import SweepSpec
-from dpsweep.spec_problems import data_problems, space_notes, space_problems, task_problems
+from dpsweep.spec_problems import (
+    budget_note,
+    data_problems,
+    space_notes,
+    space_problems,
+    task_problems,
+)
 from dpsweep.start import (
     StartSummary,
     planned_starts,
@@ -111,7 +117,7 @@ class Preflight:
         """What is valid, but hardly meant so."""
         found = space_notes(self.space, self.methods, self.info)
         found += start_notes(self.spec, self.methods, self.space.values())
-        found.append(delta_note(self.spec))
+        found += [delta_note(self.spec), budget_note(self.spec)]
         return [note for note in dict.fromkeys(found) if note]
 
     @property

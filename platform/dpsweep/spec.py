@@ -7,6 +7,7 @@ raises SpecError with every mistake of the spec, one line each, with file and li
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -127,8 +128,19 @@ class TrackingSpec(Part):
             yield Flaw(
                 ("uri",),
                 f"{uri!r} is {_kind_of_uri(uri)}",
-                "use sqlite:///mlflow.db, the http address of a server, or null",
+                _STORES,
             )
+            return
+        scheme = uri.partition("://")[0].partition("+")[0]
+        plugins = {entry.name for entry in entry_points(group="mlflow.tracking_store")}
+        if scheme not in {*_SCHEMES, *plugins}:
+            yield Flaw(("uri",), f"{uri!r}: MLflow knows no store {scheme}://", _STORES)
+        if uri.partition("?")[0] in ("sqlite://", "sqlite:///", "sqlite:///:memory:"):
+            yield Flaw(("uri",), f"{uri!r} names no file", _STORES)
+
+
+_SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks", "uc")
+_STORES = "use sqlite:///mlflow.db, the http address of a server, or null"
 
 
 def _kind_of_uri(uri: str) -> str:

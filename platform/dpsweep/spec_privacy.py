@@ -21,6 +21,8 @@ from dpsweep.spec_base import (
 )
 
 MODES = ("composed", "select", "public", "unaccounted")
+#: An epsilon beyond it is a slip: it promises nothing at all.
+MAX_EPSILON = 1e6
 
 
 def _shape(value: Any) -> float | str:
@@ -115,6 +117,11 @@ class PrivacySpec(Part):
     def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
         """Refuse budgets that nothing would keep and accountants that do not bound the mode."""
         mode = peek_word(raw, "accounting")
+        for key in ("trial_epsilon", "study_epsilon", "dataset_epsilon"):
+            if (maybe_number(raw.get(key)) or 0) > MAX_EPSILON:
+                what = f"must be <= {MAX_EPSILON:g}, got {seen(raw[key])}: it would promise nothing"
+                fix = "1 is strict, 8 is loose; method non_private trains without privacy"
+                yield Flaw((key,), what, fix)
         yield from cls._study_rules(raw, mode)
         if mode in _NO_PLD and raw.get("accountant") == "pld":
             yield Flaw(("accountant",), f"pld does not bound {mode}: {_NO_PLD[mode]}", "use rdp")

@@ -11,11 +11,14 @@ from dpsweep.errors import DataError
 from dpsweep.hyperparameters import retired_words
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec import SweepSpec
+from dpsweep.spec_base import dotted
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.data import DatasetInfo, SweepData, is_far_below
+from dpsweep.trainables.data import DatasetInfo, SweepData, is_far_above, is_far_below
 from dpsweep.trainables.feature_files import is_open_to_others
 from dpsweep.trainables.method import Method
 
+#: Above it, the bound admits a test for one record that hardly ever errs.
+LOOSE_EPSILON = 20.0
 #: What a space can give each hyperparameter.
 Values = Mapping[str, Sequence[Any]]
 
@@ -34,10 +37,16 @@ def space_problems(
     if spec.privacy.accounting == "select":
         what = "accounting select keeps no figure of a trial, and so no private report"
         problems += [(f"search.space.{name}", what, "leave it out") for name in reports]
-    methods = [TRAINABLES[name] for name in values["method"] if name in TRAINABLES]
+    named = [name for name in values["method"] if name in TRAINABLES]
+    methods = [TRAINABLES[name] for name in named]
     if not (Path(spec.storage.path) / spec.name / "spec.yaml").exists():  # else it goes on
         old = [said for method in methods for said in retired_words(method.hyperparameters, values)]
         problems += [(f"search.space.{n}", what, fix) for n, what, fix in dict.fromkeys(old)]
+        declared = {name: TRAINABLES[name].hyperparameters for name in named}
+        for parameter, winner in SearchSpace.from_spec(spec.space).overruled(declared):
+            place = dotted(("search", "space", *parameter.path))
+            what = f"has no effect: {winner}, which is given too, wins over it"
+            problems.append((place, what, f"leave one of the two out; --set {place}=null does"))
     if any(method.extractor.__func__ is not Method.extractor.__func__ for method in methods):  # type: ignore[attr-defined]
         found = _folder_problems(spec.storage.features_path)
         problems += [("storage.features", what, fix) for what, fix in found]
@@ -48,8 +57,13 @@ def data_problems(spec: SweepSpec, info: DatasetInfo) -> list[tuple[str, str, st
     """Return what the data lacks that the spec counts on, from headers, names and declarations."""
     problems = []
     if info.num_validation == 0:
+        fraction = spec.data.validation.fraction
         what = f"{spec.search.metric} needs validation records, and there are none"
-        problems.append(("search.metric", what, "set data.validation.fraction"))
+        if fraction:
+            what += f": {fraction:g} of the declared records is less than one"
+        problems.append(
+            ("search.metric", what, f"{'raise' if fraction else 'set'} data.validation.fraction")
+        )
     if spec.privacy.accounting == "public" and info.num_public == 0:
         what = "accounting public searches on public records, and none are declared"
         problems.append(("data.public", what, "set data.public.fraction"))
@@ -81,14 +95,24 @@ def too_few(spec: SweepSpec) -> tuple[str, str]:
     )
 
 
+def too_many(spec: SweepSpec) -> tuple[str, str]:
+    """Return what to say of data with more than twice the declared records, and how to fix it."""
+    return (
+        f"{spec.data.num_records} are declared, and the data have more than twice as many records",
+        "correct data.path or data.num_records (a rounded number is fine); sampling and the "
+        "largest good delta follow the declaration",
+    )
+
+
 def check_records(
     spec: SweepSpec, methods: Mapping[str, type[Method]], data: SweepData, values: Values
 ) -> None:
     """Refuse records with which trials would fail or learn nothing, before any is trained on.
 
     Guarantees:
-        Of private records one bit is looked at, in a study that is not there yet: whether they are
-        less than half of their declared number. Nothing about it is written down.
+        Of the number of private records two bits are looked at, in a study that is not there yet:
+        whether they are less than half of their declared number, or more than twice as many.
+        Nothing about it is written down.
 
     Args:
         spec: A checked spec.
@@ -96,7 +120,7 @@ def check_records(
         data: All records.
         values: What the space can give each hyperparameter.
     Raises:
-        DataError: There are too few.
+        DataError: There are too few, or far more than declared.
     """
     info, parts = data.info, data.parts
     shown = {"validation": spec.data.validation.visibility, "test": spec.data.test.visibility}
@@ -113,6 +137,10 @@ def check_records(
     if is_new and any(is_far_below(len(parts[part][1]), n) for part, n in declared.items()):
         what, fix = too_few(spec)
         raise DataError(what, fix=fix)
+    has_all = spec.data.max_private is None  # records without a slot are private then
+    if is_new and has_all and is_far_above(len(parts["private"][1]), info.num_private):
+        what, fix = too_many(spec)
+        raise DataError(what, fix=fix)
     for method in methods.values():
         method.check_records(values, data)
 
@@ -128,6 +156,17 @@ def space_notes(
         for key, value in method.fitted_defaults(values, info).items():
             found.append(f"{key} of {name} is {value}: its default is too large for these data")
     return found
+
+
+def budget_note(spec: SweepSpec) -> str:
+    """Return a line on a budget that hardly protects anybody, or nothing."""
+    epsilon = spec.privacy.trial_epsilon
+    if epsilon <= LOOSE_EPSILON:
+        return ""
+    return (
+        f"privacy.trial_epsilon={epsilon:g} hardly protects anybody: 1 is strict, 8 is loose, and "
+        f"above {LOOSE_EPSILON:g} the bound allows telling a record almost for sure"
+    )
 
 
 def task_problems(name: str, method: type[Method], info: DatasetInfo) -> list[tuple[str, str, str]]:

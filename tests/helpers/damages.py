@@ -40,9 +40,9 @@ def _copy_alive(root, target):
     def copy(source, to):
         if not source.endswith(".db"):
             return shutil.copy2(source, to)
-        with contextlib.closing(sqlite3.connect(source)) as db:
-            with contextlib.closing(sqlite3.connect(to)) as backup:
-                db.backup(backup)
+        databases = (contextlib.closing(sqlite3.connect(path)) for path in (source, to))
+        with next(databases) as db, next(databases) as backup:
+            db.backup(backup)
         return to
 
     side_files = shutil.ignore_patterns("*-journal", "*-wal", "*-shm", ".*")

@@ -82,6 +82,30 @@ class TestParts:
         )
         assert str(count) not in said.replace("2000", "")  # how many there are is private
 
+    def test_more_than_twice_the_declared_records_is_another_file(self, raw, tmp_path):
+        store(tmp_path / "records.npz", train=4100, val=100)
+        spec = SweepSpec(**raw)
+        with pytest.raises(DataError, match=r"2000 are declared, and .* more than twice") as caught:
+            check_records(spec, {}, load_dataset(spec.data), {})
+        assert "41" not in str(caught.value)  # how many there are is private
+        limited = SweepSpec(**changed(raw, {"data/max_private": 1500}))
+        check_records(limited, {}, load_dataset(limited.data), {})  # the others are not used
+        (tmp_path / "studies" / "nothing").mkdir(parents=True)
+        check_records(spec, {}, load_dataset(spec.data), {})  # one that was launched goes on
+
+    def test_twice_of_them_is_a_rough_declaration(self, raw, tmp_path):
+        store(tmp_path / "records.npz", train=4000, val=100)
+        spec = SweepSpec(**raw)
+        check_records(spec, {}, load_dataset(spec.data), {})
+
+    def test_a_share_of_less_than_one_record_is_none(self, raw, tmp_path):
+        store(tmp_path / "records.npz", train=2000)
+        spec = changed(raw, {"data/validation/fraction": 1e-4})
+        assert mistakes(preflight, SweepSpec(**spec)) == [
+            "search.metric: validation/accuracy needs validation records, and there are none: "
+            "0.0001 of the declared records is less than one (raise data.validation.fraction)"
+        ]
+
     def test_half_of_them_is_a_rough_declaration(self, raw, tmp_path):
         store(tmp_path / "records.npz", train=1000, val=100)
         assert preflight(SweepSpec(**raw))
@@ -322,3 +346,104 @@ def test_methods_look_at_no_private_record():
 
     for name in TRAINABLES:
         TRAINABLES[name].check_records({"public.shots": [2]}, Data)
+
+
+class TestSlips:
+    """What hardly anybody means, and what would train in vain."""
+
+    @pytest.mark.parametrize(
+        ("name", "value", "said"),
+        [
+            ("optim.lr", 1e30, "must be <= 1e+06, got 1e+30 (Peak learning rate.)"),
+            (
+                "optim.lr",
+                {"loguniform": [0.1, 1e30]},
+                "its upper bound must be <= 1e+06, got 1e+30",
+            ),
+            ("optim.momentum", 1, "must be <= 0.9999, got 1 (Momentum of sgd.)"),
+            ("optim.weight_decay", 1e30, "must be <= 1e+06, got 1e+30"),
+            ("clip.max_grad_norm", 1e30, "must be <= 1e+06, got 1e+30"),
+            ("train.max_steps", 10**10, "must be <= 1e+09, got 10000000000"),
+        ],
+    )
+    def test_numbers_with_which_nothing_learns_are_refused(self, raw, name, value, said):
+        spec = SweepSpec(**changed(raw, {f"search/space/{name}": value}))
+        (told,) = mistakes(preflight, spec)
+        assert told.startswith(f"search.space.{name}: {said}")
+
+    @pytest.mark.parametrize(
+        ("loser", "winner", "value"),
+        [
+            ("batch.expected", "batch.sample_rate", 0.1),
+            ("batch.expected", "batch.sample_rate", {"uniform": [0.1, 0.2]}),
+            ("train.epochs", "train.max_steps", 100),
+            ("noise.target_epsilon", "noise.noise_multiplier", {"choice": [1, 2]}),
+        ],
+    )
+    def test_two_names_for_one_thing_are_refused(self, raw, tmp_path, loser, winner, value):
+        space = {"method": "dp_sgd", loser: 2, winner: value}
+        spec = SweepSpec(**changed(raw, {"search/space": space}))
+        assert mistakes(preflight, spec) == [
+            f"search.space.{loser}: has no effect: {winner}, which is given too, wins over it "
+            f"(leave one of the two out; --set search.space.{loser}=null does)"
+        ]
+        (tmp_path / "studies" / "nothing").mkdir(parents=True)
+        (tmp_path / "studies" / "nothing" / "spec.yaml").touch()
+        assert preflight(spec)  # a study that was launched goes on
+
+    @pytest.mark.parametrize(
+        "space",
+        [
+            {"batch.sample_rate": {"choice": [0.1, None]}, "batch.expected": 64},
+            {
+                "noise.shape": {"choice": ["constant", "cosine"]},
+                "batch.sample_rate": {"choice": [0.1], "when": {"noise.shape": "cosine"}},
+                "batch.expected": 64,
+            },
+        ],
+    )
+    def test_a_name_that_wins_in_some_configurations_alone_is_meant(self, raw, space):
+        assert preflight(SweepSpec(**changed(raw, {"search/space": {"method": "dp_sgd", **space}})))
+
+    def test_an_epsilon_that_promises_nothing_is_refused_or_said(self, raw):
+        far = {"privacy/trial_epsilon": 1e9}
+        assert mistakes(lambda: SweepSpec(**changed(raw, far))) == [
+            "privacy.trial_epsilon: must be <= 1e+06, got 1e+09: it would promise nothing "
+            "(1 is strict, 8 is loose; method non_private trains without privacy)"
+        ]
+        loose = preflight(SweepSpec(**changed(raw, {"privacy/trial_epsilon": 21})))
+        assert any("privacy.trial_epsilon=21 hardly protects anybody" in n for n in loose.notes)
+        usual = preflight(SweepSpec(**changed(raw, {"privacy/trial_epsilon": 20})))
+        assert not any("hardly protects" in note for note in usual.notes)
+
+    @pytest.mark.parametrize(
+        ("uri", "said"),
+        [
+            ("foo://bar", "'foo://bar': MLflow knows no store foo://"),
+            ("htp://server", "'htp://server': MLflow knows no store htp://"),
+            ("sqlite:///:memory:", "'sqlite:///:memory:' names no file"),
+            ("sqlite:///", "'sqlite:///' names no file"),
+        ],
+    )
+    def test_an_address_that_is_none_of_a_store_is_refused(self, raw, uri, said):
+        (told,) = mistakes(lambda: SweepSpec(**changed(raw, {"tracking/uri": uri})))
+        assert told.startswith(f"tracking.uri: {said} (use sqlite:///mlflow.db, ")
+
+    @pytest.mark.parametrize(
+        "uri", ["postgresql+psycopg2://u@host/db", "http://h:5000", "https://h", "databricks"]
+    )
+    def test_addresses_of_stores_are_taken(self, raw, uri):
+        assert preflight(SweepSpec(**changed(raw, {"tracking/uri": uri})))
+
+    def test_a_database_needs_a_place(self, raw, tmp_path):
+        (tmp_path / "a_file").touch()
+        for place, said in [
+            (tmp_path, "is a directory (name a file in it)"),
+            (tmp_path / "a_file" / "m.db", "cannot be written (name a file in a directory of "),
+        ]:
+            spec = SweepSpec(**changed(raw, {"tracking/uri": f"sqlite:///{place}"}))
+            (told,) = mistakes(preflight, spec)
+            assert told.startswith("tracking.uri: ")
+            assert said in told
+        good = f"sqlite:///{tmp_path}/new/mlflow.db"
+        assert preflight(SweepSpec(**changed(raw, {"tracking/uri": good})))

@@ -119,7 +119,7 @@ def specs(draw):
         },
         "privacy": {
             "delta": draw(st.floats(1e-300, 0.99)),
-            "trial_epsilon": draw(positive),
+            "trial_epsilon": draw(st.floats(min_value=1e-12, max_value=1e6)),
             "accounting": "unaccounted",
         },
         "search": {"num_trials": draw(st.integers(1, 10**6)), "max_time": draw(st.none() | positive), "space": space},
