@@ -92,7 +92,6 @@ def _row(title: str, about: str, space: Mapping[str, Any]) -> Preset:
         why=WHY,
         epsilon=3.0,
         accountant="pld",
-        points=4,
         then=_THEN,
     )
 

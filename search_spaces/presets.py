@@ -66,7 +66,7 @@ search:
   space:
 {space}
 scheduler: {{type: fifo}}        # every trial runs to its end, as in the paper
-report: {points:<23}# evaluations per trial, evenly spaced
+report: {points:<23}# {points_why}
 resources: {{cpu: 1, gpu: 0}}    # of one trial
 tracking: {{uri: "sqlite:///mlflow.db"}}
 storage: {{path: studies}}
@@ -75,6 +75,11 @@ storage: {{path: studies}}
 _ACCOUNTANTS = {
     "rdp": "the paper's kind; pld is tighter, so it needs less noise",
     "pld": "tight for plans that are fixed beforehand, as these are",
+}
+#: Comments on ``report.points``, by whether there are several.
+_POINTS_WHY = {
+    True: "evaluations per trial; the best of these models is delivered",
+    False: "evaluated once: the model of the last step is delivered",
 }
 #: Comments on the accounting mode and on trial_epsilon, by ``Preset.is_private``.
 _PRIVACY_WHY = {
@@ -98,7 +103,7 @@ class Preset:
         why: Comment for each parameter of ``space``.
         epsilon: ``privacy.trial_epsilon``.
         accountant: ``privacy.accountant``.
-        points: ``report.points``.
+        points: ``report.points``; 1: the model of the last step is delivered, as papers do.
         then: Commands to run afterwards; ``{name}`` stands for the study.
         is_private: False where no trial has a finite epsilon.
     """
@@ -111,7 +116,7 @@ class Preset:
     why: Mapping[str, str]
     epsilon: float
     accountant: Literal["rdp", "pld"] = "rdp"
-    points: int = 10
+    points: int = 1
     then: tuple[str, ...] = field(default=())
     is_private: bool = True
     pretrain: str = ""
@@ -177,6 +182,7 @@ def render(preset: Preset, name: str) -> str:
         num_trials=len(SearchSpace.from_spec(preset.space).grid()),
         space=space_text(preset.space, preset.why),
         points=f"{{points: {preset.points}}}",
+        points_why=_POINTS_WHY[preset.points > 1],
     )
 
 

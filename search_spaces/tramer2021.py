@@ -130,7 +130,6 @@ _GRID = Preset(
     why=WHY,
     epsilon=3.0,
     accountant="pld",
-    points=5,
     then=(
         "dpsweep report {name} --by batch.expected",
         "dpsweep report {name} --by normalize.kind",
@@ -282,7 +281,6 @@ PRESETS: Mapping[str, Preset] = {
             train__max_steps={"choice": [92, 183, 366, 732]},
             train__num_private={"choice": [10_000, 25_000, 50_000]},
         ),
-        points=5,
         then=("dpsweep report {name} --by train.num_private",),
     ),
     "mnist_grid": replace(

@@ -99,7 +99,12 @@ def test_eight_different_trials_at_once_are_judged_at_equal_epsilon(tmp_path, ra
             "dataset": "fashion_mnist",
             "validation": {"fraction": 0.1, "visibility": "public"},
         },
-        privacy={"trial_epsilon": 1.0, "accounting": "composed", "study_epsilon": 5.0},
+        privacy={
+            "delta": 1e-5,
+            "trial_epsilon": 1.0,
+            "accounting": "composed",
+            "study_epsilon": 5.0,
+        },
         search={
             "sampler": "random",
             "num_trials": 30,
