@@ -19,6 +19,7 @@ import numpy as np
 from dpsweep.errors import DataError
 from dpsweep.registry import did_you_mean
 from dpsweep.trainables.npz_files import check_label_shape, npz_array, npz_headers, shown_shape
+from dpsweep.words import counted
 
 if TYPE_CHECKING:
     from dpsweep.spec import DataSpec
@@ -100,7 +101,7 @@ def open_source(spec: DataSpec) -> Source:
     if len(spec.class_names) != source.num_classes:
         raise DataError(
             f"data.class_names has {len(spec.class_names)} names, and {spec.dataset} has "
-            f"{source.num_classes} classes",
+            f"{counted(source.num_classes, 'class')}",
             fix="give one name for each, in the order of their numbers",
         )
     return replace(source, class_names=spec.class_names)
@@ -116,7 +117,8 @@ def _known_size(spec: DataSpec, num_records: int) -> int:
     """Refuse a declared size that contradicts the published size of a built-in dataset."""
     if spec.num_records is not None and spec.num_records != num_records:
         raise DataError(
-            f"data.num_records={spec.num_records}, but {spec.dataset} has {num_records} records",
+            f"data.num_records={spec.num_records}, but {spec.dataset} has "
+            f"{counted(num_records, 'record')}",
             fix="leave data.num_records out; data.max_private limits the private records",
         )
     return num_records
