@@ -226,7 +226,12 @@ def _npz(spec: DataSpec) -> Source:
             raise DataError(f"{path.name} has no {key}", fix=hint or "save it with numpy.savez")
     for part in ("val", "test"):
         if (f"x_{part}" in headers) != (f"y_{part}" in headers):
-            raise DataError(f"{path.name} needs both x_{part} and y_{part}, or neither")
+            lacking = next(n for n in (f"x_{part}", f"y_{part}") if n not in headers)
+            raise DataError(
+                f"{path.name} needs both x_{part} and y_{part}, or neither",
+                because=f"it has no {lacking}",
+                fix=f"add {lacking}, or save the file without the other one",
+            )
     parts = [part for part in ("train", "val", "test") if f"x_{part}" in headers]
     input_shape = headers["x_train"][0][1:]
     for part in parts:
@@ -313,7 +318,10 @@ def _checked_inputs(values: np.ndarray, name: str) -> np.ndarray:
         inputs = np.ascontiguousarray(values, dtype=np.float32)
     if not np.isfinite(inputs).all():
         # Which records and which values stay unsaid: they are private.
-        raise DataError(f"{name} has values that are not finite (as float32)", fix="clean them")
+        raise DataError(
+            f"{name} has values that are not finite (as float32)",
+            fix="replace NaN and infinities, by a rule that looks at one record at a time",
+        )
     return inputs
 
 

@@ -434,3 +434,13 @@ def test_no_epsilon_is_shown_smaller_than_it_is(epsilon):
 
     shown = float(shown_epsilon(epsilon))
     assert epsilon <= shown <= max(epsilon * 1.01, epsilon + 1e-4 * (epsilon >= 1e-3))
+
+
+def test_an_alias_is_one_mistake(tmp_path):
+    privacy = "{delta: 1e-5, trial_epsilon: &e 2.0, accounting: composed, study_epsilon: *e}"
+    raw = make_spec(tmp_path)
+    del raw["privacy"]
+    (tmp_path / "spec.yaml").write_text(f"privacy: {privacy}\n" + yaml.safe_dump(raw))
+    done = cli_here("validate", tmp_path / "spec.yaml")
+    assert done.stderr.count("error: ") == 1
+    assert "a YAML alias" in done.stderr
