@@ -20,6 +20,7 @@ def _no_ambient_studies(tmp_path_factory):
     import os
 
     os.environ["DPSWEEP_STUDIES"] = str(tmp_path_factory.mktemp("studies"))
+    os.environ["COLUMNS"] = "400"  # what tests look for stands on one line, but where they say else
 
 
 def make_data(num_private=1000, num_validation=200, features=12, classes=3, seed=0, num_test=50):

@@ -19,6 +19,7 @@ import numpy as np
 from dpsweep.errors import DataError
 from dpsweep.registry import did_you_mean
 from dpsweep.trainables.npz_files import check_label_shape, npz_array, npz_headers, shown_shape
+from dpsweep.words import counted
 
 if TYPE_CHECKING:
     from dpsweep.spec import DataSpec
@@ -100,7 +101,7 @@ def open_source(spec: DataSpec) -> Source:
     if len(spec.class_names) != source.num_classes:
         raise DataError(
             f"data.class_names has {len(spec.class_names)} names, and {spec.dataset} has "
-            f"{source.num_classes} classes",
+            f"{counted(source.num_classes, 'class')}",
             fix="give one name for each, in the order of their numbers",
         )
     return replace(source, class_names=spec.class_names)
@@ -116,7 +117,8 @@ def _known_size(spec: DataSpec, num_records: int) -> int:
     """Refuse a declared size that contradicts the published size of a built-in dataset."""
     if spec.num_records is not None and spec.num_records != num_records:
         raise DataError(
-            f"data.num_records={spec.num_records}, but {spec.dataset} has {num_records} records",
+            f"data.num_records={spec.num_records}, but {spec.dataset} has "
+            f"{counted(num_records, 'record')}",
             fix="leave data.num_records out; data.max_private limits the private records",
         )
     return num_records
@@ -224,7 +226,12 @@ def _npz(spec: DataSpec) -> Source:
             raise DataError(f"{path.name} has no {key}", fix=hint or "save it with numpy.savez")
     for part in ("val", "test"):
         if (f"x_{part}" in headers) != (f"y_{part}" in headers):
-            raise DataError(f"{path.name} needs both x_{part} and y_{part}, or neither")
+            lacking = next(n for n in (f"x_{part}", f"y_{part}") if n not in headers)
+            raise DataError(
+                f"{path.name} needs both x_{part} and y_{part}, or neither",
+                because=f"it has no {lacking}",
+                fix=f"add {lacking}, or save the file without the other one",
+            )
     parts = [part for part in ("train", "val", "test") if f"x_{part}" in headers]
     input_shape = headers["x_train"][0][1:]
     for part in parts:
@@ -311,7 +318,10 @@ def _checked_inputs(values: np.ndarray, name: str) -> np.ndarray:
         inputs = np.ascontiguousarray(values, dtype=np.float32)
     if not np.isfinite(inputs).all():
         # Which records and which values stay unsaid: they are private.
-        raise DataError(f"{name} has values that are not finite (as float32)", fix="clean them")
+        raise DataError(
+            f"{name} has values that are not finite (as float32)",
+            fix="replace NaN and infinities, by a rule that looks at one record at a time",
+        )
     return inputs
 
 

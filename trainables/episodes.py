@@ -18,6 +18,7 @@ from dpsweep.errors import DataError
 from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.spec_episodes import EPISODE
+from dpsweep.words import counted
 
 if TYPE_CHECKING:
     from dpsweep.spec import SweepSpec
@@ -94,7 +95,9 @@ class Episodes:
         """Return why a pool of these declared sizes cannot do: (key of the spec, what, fix)."""
         problems = []
         if self.ways > pool.num_classes:
-            what = f"{self.ways} is more than the {pool.num_classes} classes of {pool.name}"
+            what = (
+                f"{self.ways} is more than the {counted(pool.num_classes, 'class')} of {pool.name}"
+            )
             problems.append(("episodes.ways", what, f"at most {pool.num_classes}"))
         for part, count in self.counts.items():
             declared = getattr(pool, f"num_{part}")

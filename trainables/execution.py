@@ -31,6 +31,7 @@ from dpsweep.trainables.private_report import write_private_report
 from dpsweep.trainables.starts import release_name
 from dpsweep.trainables.trial_data import records_for
 from dpsweep.trial import TrialReport, report_interval
+from dpsweep.words import counted, were
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data import SweepData
@@ -404,8 +405,8 @@ class TrialExecution:
             if position == 0:
                 raise LedgerError(
                     f"no model can be released at epsilon={epsilon:g} any more "
-                    f"(delta={self.settings.budget.delta:g}, {self.settings.accountant}): all "
-                    f"{self.ledger.position_charges} charged steps were lost to crashes",
+                    f"(delta={self.settings.budget.delta:g}, {self.settings.accountant}): "
+                    f"{were(self.ledger.position_charges, 'charged step')} lost to crashes",
                     fix="start a new study under another name, with larger start.epsilons",
                 )
             self._release_positions[index] = position
@@ -469,8 +470,8 @@ class TrialExecution:
         if not epsilon <= budget.target_epsilon:
             bound = "the cap"
         return (
-            f"stopped at {bound} after {self.position} of {len(self.plan)} steps: "
-            f"{self.ledger.position_charges - self.position} charged steps were lost to crashes"
+            f"stopped at {bound} after {self.position} of {counted(len(self.plan), 'step')}: "
+            f"{were(self.ledger.position_charges - self.position, 'charged step')} lost to crashes"
         )
 
     def pause(self) -> None:

@@ -31,7 +31,10 @@ def npz_headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
                         shape, _, dtype = np.lib.format.read_array_header_2_0(file)
                 headers[entry.removesuffix(".npy")] = (shape, dtype)
     except (OSError, ValueError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise DataError(f"{path} is not an .npz file: {error}") from error
+        raise DataError(
+            f"{path} is not an .npz file, or cut short: {error}",
+            fix="get the file again, or save it anew with numpy.savez",
+        ) from error
     return headers
 
 
@@ -62,7 +65,10 @@ def check_label_shape(
         wanted = shown_shape((0, *width))
         raise DataError(f"y_{part} has shape {shown_shape(label_shape)}, not {wanted}", fix=fix)
     if label_shape[0] != shape[0]:
-        raise DataError(f"x_{part} and y_{part} have different numbers of records")
+        raise DataError(
+            f"x_{part} and y_{part} have different numbers of records",
+            fix="store one label for each record, in the same order",
+        )
 
 
 def npz_array(file: Mapping[str, np.ndarray], name: str, path: Path) -> np.ndarray:

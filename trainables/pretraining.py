@@ -35,6 +35,7 @@ from dpsweep.trainables.models import build_model
 from dpsweep.trainables.own_models import fingerprint, is_own
 from dpsweep.trainables.parameter_table import head_layers
 from dpsweep.trainables.threads import torch_threads
+from dpsweep.words import counted
 
 #: Part of every address: a change of how weights come about needs a change of it.
 _FORMAT = 1
@@ -240,7 +241,7 @@ class _Run:
         held, train = np.sort(rows[:num_held]), np.sort(rows[num_held:])
         if len(train) < 2:
             raise DataError(
-                f"pretrain has {len(train)} public records to train on",
+                f"pretrain has {counted(len(train), 'public record')} to train on",
                 fix="declare more, or lower pretrain.holdout",
             )
         self._train = _tensors(records, train)

@@ -15,6 +15,7 @@ from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.trainables.dp_sgd import CLIP_RULE, DPSGD, clip_rule_factors
 from dpsweep.trainables.own_models import HEAD_FIX, is_own
 from dpsweep.trainables.weights import PUBLISHED
+from dpsweep.words import counted
 
 if TYPE_CHECKING:
     import torch
@@ -325,7 +326,7 @@ def choose_parameters(
         most = max(sizes) if scope == "layer" else sum(sizes)
         of = "the largest convolution" if scope == "layer" else "all convolutions"
         raise ModelError(
-            f"a density of {density:g} chooses none of the {most} weights of {of}",
+            f"a density of {density:g} chooses none of {counted(most, 'weight')} of {of}",
             fix=f"sparse.density >= {1 / most:.2g}",
         )
     for path in among:

@@ -6,7 +6,6 @@ import contextlib
 import math
 import os
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -16,18 +15,19 @@ from dpsweep.privacy.ledger import trial_spent
 from dpsweep.results import SweepResult
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.trial import TrialState
+from dpsweep.words import counted
 
 ALL_STARTED = "all trials were started"
 _MOST_PLANS = 32  # of which the mean cost of a whole plan is taken
 
 
-def advice(result: SweepResult, *, spec: str | None = None, sets: Sequence[str] = ()) -> list[str]:
+def advice(result: SweepResult) -> list[str]:
     """Return lines on the budget of a composed study; none where there is no such budget.
+
+    The command is the same from wherever it is asked: it runs the spec that the study keeps.
 
     Args:
         result: The study.
-        spec: The file it was run from; default: the spec that the study keeps.
-        sets: Overrides that it was run with.
 
     Guarantees:
         Nothing is said of a study whose claim was given up, nor under ``select``, where the number
@@ -37,7 +37,11 @@ def advice(result: SweepResult, *, spec: str | None = None, sets: Sequence[str] 
     share = used_share(result)
     if share is None:
         return []
-    told = f"budget: {math.ceil(100 * share)}% of what the study may spend is used"
+    told = (
+        f"budget: {math.ceil(100 * share)}% of what the study may spend is used by "
+        f"{counted(len(result.view.trials), 'trial')} (in Renyi cost, by which k equal trials use "
+        "k times the share of one; by epsilon they do not)"
+    )
     more = trials_that_fit(result)
     if not more or result.state != "finished" or result.view.end_reason != ALL_STARTED:
         return [told]
@@ -45,7 +49,7 @@ def advice(result: SweepResult, *, spec: str | None = None, sets: Sequence[str] 
     trials = "one more trial fits" if more == 1 else f"about {more} more trials fit"
     return [
         f"{told}; it claims all of it, used or not, so that {trials} at no further cost:",
-        "  " + command(result, f"search.num_trials={number}", spec=spec, sets=sets),
+        "  " + command(result, f"search.num_trials={number}"),
     ]
 
 
@@ -90,15 +94,10 @@ def trials_that_fit(result: SweepResult) -> int:
     return max(more, 0)
 
 
-def command(
-    result: SweepResult, override: str, *, spec: str | None = None, sets: Sequence[str] = ()
-) -> str:
+def command(result: SweepResult, override: str) -> str:
     """Return the command that continues a study with one key changed, from this directory."""
-    key = override.partition("=")[0]
-    kept = [item for item in sets if item.partition("=")[0] != key]
-    if spec is None or spec == "-":
-        spec, kept = os.path.relpath(result.files.spec), []
-        if Path(result.spec.storage.path).resolve() != result.files.path.parent:
-            kept = [f"storage.path={os.path.relpath(result.files.path.parent)}"]
+    spec, kept = os.path.relpath(result.files.spec), []
+    if Path(result.spec.storage.path).resolve() != result.files.path.parent:
+        kept = [f"storage.path={os.path.relpath(result.files.path.parent)}"]
     overrides = "".join(f" --set {shlex.quote(item)}" for item in [*kept, override])
     return f"dpsweep run {shlex.quote(spec)}{overrides}"

@@ -129,7 +129,7 @@ def spec_text(result: SweepResult, found: TrialResult) -> str:
         "Expect another score than that one, most often a lower one: it was chosen for being the "
         "best (the winner's curse), noise and batches are drawn anew, and so are first weights.",
     ]
-    comment = [f"# {line}" for text in lines for line in wrapped(text, 96)]
+    comment = [f"# {line}" for text in lines for line in wrapped(text, 78)]
     return "\n".join(comment) + "\n\n" + dump_yaml(_without_nulls(spec))
 
 

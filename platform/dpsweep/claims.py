@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cached_property
 from typing import Any
 
@@ -106,8 +107,13 @@ class Claims:
             "accounting": self.accounting,
         }
 
-    def caption(self) -> str:
-        """Return what a table of trials must say about its epsilon column."""
+    def caption(self, shown: Collection[int] | None = None, *, is_so_far: bool = False) -> str:
+        """Return what a table of trials must say about its epsilon column.
+
+        Args:
+            shown: Trials of the table; None: all.
+            is_so_far: Whether its rows are moments of trials.
+        """
         lines = []
         study, composed = self.study_statement(), self.composed()
         if self.downgraded:
@@ -118,8 +124,8 @@ class Claims:
         if self.accounting != "select":
             lines.append(
                 f"epsilon: one trial alone, {self._terms(composed)}; it covers "
-                f"{self._released(self._alone())}. Of a trial that did not finish: what it has "
-                "spent, for information."
+                f"{self._released(self._alone())}."
+                f"{self._unfinished(shown, is_so_far)}"
             )
         is_open = self.accounting != "select" or bool(self.view.trials)
         if study is not None and is_open:
@@ -132,9 +138,12 @@ class Claims:
             )
         return "\n".join(lines)
 
-    def brief(self) -> str:
+    def brief(self, shown: Collection[int] | None = None, *, is_so_far: bool = False) -> str:
         """Return what ``caption`` says in few words: every term and every caveat, no explanation.
 
+        Args:
+            shown: Trials of the table; None: all.
+            is_so_far: Whether its rows are moments of trials.
         Guarantees:
             No epsilon without delta, unit, adjacency, sampling, accountant and accounting mode; a
             claim that was given up is said with its reason, and so is what no epsilon covers.
@@ -150,9 +159,8 @@ class Claims:
                 "composed": "one trial alone",
                 "public": "one trial; on public records it costs nothing",
             }.get(self.accounting, "one trial alone, the cost of the search NOT included")
-            parts.append(f"epsilon: {self._released(what)}; {terms}.")
-            if any(view.state is not TrialState.FINISHED for view in self.view.trials.values()):
-                parts.append("Unfinished trials: what they have spent, for information.")
+            unfinished = self._unfinished(shown, is_so_far)
+            parts.append(f"epsilon: {self._released(what)}; {terms}.{unfinished}")
         if study is not None and (self.accounting != "select" or self.view.trials):
             same = study.terms() == terms and self.accounting != "select"
             what = self._released(study.released.partition(":")[0].partition(";")[0])
@@ -166,6 +174,15 @@ class Claims:
             shown = shown_epsilon(composed.epsilon)
             parts.append(f"For indication{by}, {which} composed: epsilon={shown}, no guarantee.")
         return " ".join([*parts, "--explain says more."] if parts else [])
+
+    def _unfinished(self, shown: Collection[int] | None, is_so_far: bool) -> str:
+        """Say of which epsilons more may follow; empty where a table has none of them."""
+        if is_so_far:
+            return " In each row: what the trial had spent by then, for information."
+        states = [v.state for n, v in self.view.trials.items() if shown is None or n in shown]
+        if all(state is TrialState.FINISHED for state in states):
+            return ""
+        return " Unfinished trials: what they have spent, for information."
 
     def _alone(self) -> str:
         """Say what the epsilon of one trial covers."""

@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
@@ -35,6 +35,7 @@ from dpsweep.journal import on_test_records
 from dpsweep.output import Format, print_records
 from dpsweep.private_directory import remove_left_behind
 from dpsweep.termination import EXIT_CODE, sigterm_as_interrupt
+from dpsweep.words import counted
 
 if TYPE_CHECKING:
     from dpsweep.preflight import Preflight
@@ -126,7 +127,7 @@ def _num_trials(checked: Preflight) -> str:
     """Say how many trials a spec may run."""
     if checked.spec.privacy.accounting == "select":
         return "a random number of trials"
-    return f"at most {checked.num_trials} trial{'s' if checked.num_trials != 1 else ''}"
+    return f"at most {counted(checked.num_trials, 'trial')}"
 
 
 @app.command()
@@ -160,7 +161,7 @@ def run(
         say(f"{'terminated' if termination.is_asked else 'interrupted'}; {again}")
         raise typer.Exit(EXIT_CODE if termination.is_asked else 130)
     _print_trials(result, output, explain=explain)
-    for line in advice(result, spec=spec, sets=sets or []):
+    for line in advice(result):
         say(line)
     best = result.best()
     has_episodes = checked.spec.episodes is not None
@@ -225,7 +226,8 @@ def _print_trials(
                 **{key: trial.config[key] for key in result.varied if key in trial.config},
             }
         )
-    caption = f"{_caption(result, explain)}\n{_SCORES_ARE_OF}"
+    shown = {row["trial"] for row in rows}
+    caption = f"{_caption(result, explain, shown)}\n{_SCORES_ARE_OF}"
     if best is not None:
         caption = f"* the best. {caption}"
     print_records(rows, output, caption=caption, collapsible={"method", *result.varied})
@@ -241,8 +243,15 @@ def _best_id(result: SweepResult) -> int | None:
         return None
 
 
-def _caption(result: SweepResult, explain: bool) -> str:
-    return result.claims.caption() if explain else result.claims.brief()
+def _caption(
+    result: SweepResult,
+    explain: bool,
+    shown: Collection[int] | None = None,
+    *,
+    is_so_far: bool = False,
+) -> str:
+    told = result.claims.caption if explain else result.claims.brief
+    return told(shown, is_so_far=is_so_far)
 
 
 def _epsilon_cells(
@@ -315,7 +324,7 @@ def logs(
             row = {"time (UTC)": moment[11:] if same_day else moment, **row}
             del row["time"]
         rows.append(row)
-    print_records(rows, output, caption=_caption(result, explain))
+    print_records(rows, output, caption=_caption(result, explain, is_so_far=True))
 
 
 @app.command()
@@ -359,9 +368,8 @@ def best(
     print_records(_best_cells(result, found), output)
     names = sorted(found.config, key=lambda key: key not in result.varied)
     print("\nconfiguration, what was searched first:")
-    print_records(
-        {key: found.config[key] for key in names}, output, caption=_caption(result, explain)
-    )
+    caption = _caption(result, explain, {found.trial_id})
+    print_records({key: found.config[key] for key in names}, output, caption=caption)
 
 
 def _best_cells(result: SweepResult, found: TrialResult) -> dict[str, Any]:
@@ -409,7 +417,7 @@ def decisions(
         rows.append({**row, **cells})
         if output is Format.TABLE and not explain:
             del rows[-1]["reason"]  # the columns before it, in words
-    print_records(rows, output, caption=_caption(result, explain))
+    print_records(rows, output, caption=_caption(result, explain, is_so_far=True))
 
 
 def _lines(error: SweepError) -> list[str]:

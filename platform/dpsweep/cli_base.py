@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpsweep.output import Format
-from dpsweep.tables import width, wrapped
+from dpsweep.tables import TALK, talk, width
 
 if TYPE_CHECKING:
     from dpsweep.preflight import Preflight
@@ -41,17 +41,8 @@ def stage(text: str, *, is_timed: bool = True) -> str:
 
 
 def say(text: str) -> None:
-    """Write talk to stderr; on a terminal, lines break between words.
-
-    A line that begins with a blank is left as it is: it has a command that is to be copied.
-    """
-    if sys.stderr.isatty():
-        lines = text.split("\n")
-        text = "\n".join(
-            line if line.startswith(" ") else "\n".join(wrapped(line, width(), indent="  "))
-            for line in lines
-        )
-    print(text, file=sys.stderr, flush=True)
+    """Write talk to stderr; lines break between words (``tables.talk``)."""
+    print("\n".join(talk(text, width(TALK))), file=sys.stderr, flush=True)
 
 
 def load_checked(spec: str, sets: list[str] | None) -> Preflight:

@@ -10,7 +10,8 @@ import typer
 
 from dpsweep.cli_base import Json, Output, Sets, Spec, load_checked, say, stage
 from dpsweep.output import Format, print_records
-from dpsweep.tables import width, wrapped
+from dpsweep.tables import TALK, width, wrapped
+from dpsweep.words import counted
 
 if TYPE_CHECKING:
     from dpsweep.planning import PlanSummary, Sample
@@ -56,7 +57,7 @@ def plan(
     for note in summary.notes:
         say(f"note: {note}")
     for sentence in plan_words(checked, summary, forecast, dataset):
-        print("\n".join(wrapped(sentence, width())))
+        print("\n".join(wrapped(sentence, width(TALK))))
     print()
     cells = {**({"pretrain": weights} if weights else {}), **_plan_cells(summary, forecast)}
     if not explain:
@@ -162,8 +163,8 @@ def _selection_text(summary: PlanSummary) -> str:
     if figures is None:
         return ""
     text = (
-        f"accounting select: {figures.mean:g} trials expected (shape {figures.shape}), a single "
-        f"one with probability {figures.probability_of_one:.3g}; a trial "
+        f"accounting select: {counted(figures.mean, 'trial')} expected (shape {figures.shape}), a "
+        f"single one with probability {figures.probability_of_one:.3g}; a trial "
         f"becomes epsilon={shown_epsilon(figures.epsilon)} (rdp; alone it is at most "
         f"{shown_epsilon(figures.base_epsilon)} by the largest of the sampled Renyi curves)"
     )
@@ -194,7 +195,7 @@ def _time_text(forecast: Mapping[str, Any]) -> str:
     )
     if forecast["wall_seconds"] is not None:
         wall = duration(forecast["wall_seconds"])
-        text += f", {wall} on the {forecast['slots']} slots of this machine"
+        text += f", {wall} on {counted(forecast['slots'], 'slot')} of this machine"
     return f"{text} ({forecast['note']})"
 
 
@@ -214,34 +215,38 @@ def _mode_rows(summary: PlanSummary) -> list[dict[str, Any]]:
 
     rows = []
     for mode, cost in summary.modes.items():
-        row = {"": "*" if mode == summary.accounting else "", "accounting": mode}
+        row = {"": "*" if mode == summary.accounting else "", "mode": mode}
         if cost is None:
-            row["study epsilon"] = "none"
+            row["epsilon"] = "none"
             row["released"] = "no claim about the search is made"
-            trials = "all trials" if summary.episodes is None else "the trials of one episode"
             if mode != "unaccounted":
                 row["released"] = "no price: some trial has no plan or no finite epsilon"
                 if summary.episodes is not None:
                     row["released"] = "not for episodes: drawing them reads labels"
                 elif summary.has_start and mode != "composed":
                     row["released"] = "not with a start: it is released before the search"
-            elif summary.composed_epsilon is not None:
-                row["holds for"] = (
-                    f"composed, {trials} would cost {shown_epsilon(summary.composed_epsilon)} "
-                    "(rdp): an indication, no guarantee"
-                )
         else:
-            row["study epsilon"] = shown_epsilon(cost.epsilon)
+            row["epsilon"], row["delta"] = shown_epsilon(cost.epsilon), f"{summary.delta:g}"
             row["accountant"], row["released"] = cost.accountant, cost.released
-            row["holds for"] = cost.assumes
         rows.append(row)
-    columns = ("", "accounting", "study epsilon", "accountant", "released", "holds for")
+    columns = ("", "mode", "epsilon", "delta", "accountant", "released")
     return [{column: row.get(column) for column in columns} for row in rows]
 
 
 def _caption(summary: PlanSummary) -> str:
-    return (
+    """Return what stands below the table of modes: terms, and what each figure holds for."""
+    from dpsweep.privacy.accountants import shown_epsilon
+
+    lines = [
         f"Study epsilon by accounting mode (* the spec's). Every epsilon: delta={summary.delta:g}, "
         f"unit={summary.privacy_unit}, {summary.neighboring_relation}, "
         f"sampling={summary.sampling}, a trial's by {summary.accountant}. --explain shows more."
-    )
+    ]
+    lines += [f"{mode}: {cost.assumes}" for mode, cost in summary.modes.items() if cost is not None]
+    if summary.modes["unaccounted"] is None and summary.composed_epsilon is not None:
+        trials = "all trials" if summary.episodes is None else "the trials of one episode"
+        lines.append(
+            f"unaccounted: {trials} composed would cost {shown_epsilon(summary.composed_epsilon)} "
+            "(rdp): an indication, no guarantee"
+        )
+    return "\n".join(lines)

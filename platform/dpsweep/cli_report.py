@@ -12,6 +12,7 @@ from dpsweep.cli_base import Output, Root, say
 from dpsweep.completion import study_names
 from dpsweep.errors import NothingWithinBudgetError
 from dpsweep.output import Format, print_records
+from dpsweep.words import counted
 
 if TYPE_CHECKING:
     from dpsweep.report import ReportedStudy
@@ -80,7 +81,9 @@ def report(
         )
     lacking = sum("missing" in row for row in rows)
     if lacking:
-        say(f"{lacking} of {len(rows)} rows lack repetitions; `dpsweep run SPEC` continues a study")
+        lack = "lacks" if lacking == 1 else "lack"
+        of = f"{lacking} of {counted(len(rows), 'row')}"
+        say(f"{of} {lack} repetitions; `dpsweep run SPEC` continues a study")
     for study in (*studies, *(bound for bound in bounds if bound is not None)):
         for line in study.notes:
             say(line)

@@ -14,6 +14,7 @@ import typer
 from dpsweep.cli_base import Output, Sets, Spec, load_checked, say
 from dpsweep.errors import BadInputError
 from dpsweep.output import Format, print_records
+from dpsweep.words import counted
 
 if TYPE_CHECKING:
     from dpsweep.preflight import Preflight
@@ -65,7 +66,7 @@ def simulate(
     )
     progress.close()
     for outcome in found:
-        say(f"{outcome.policy}: {outcome.started} trials in {outcome.seconds:.1f} s")
+        say(f"{outcome.policy}: {counted(outcome.started, 'trial')} in {outcome.seconds:.1f} s")
     rows = [_simulated_row(outcome, checked, output) for outcome in found]
     print_records(rows, output, caption=_simulated_caption(checked, found))
 
@@ -186,7 +187,7 @@ class _Progress:
         done = (index + min(share, 1.0)) / len(self._policies)
         spent = time.monotonic() - self._started
         left = f"{int(spent * (1 - done) / done)} s" if done > 0.01 else "..."
-        text = f"{policy}: {ended} trials ended | {done:.0%} | ETA {left}"
+        text = f"{policy}: {counted(ended, 'trial')} ended | {done:.0%} | ETA {left}"
         self._shown = True
         if self._is_terminal:
             print(f"\r{text:<70}", end="", file=sys.stderr, flush=True)

@@ -17,6 +17,7 @@ from dpsweep.study import Observer, Study
 from dpsweep.tracking import Spool
 from dpsweep.trainables.data import SweepData
 from dpsweep.trainables.finished import draw_pictures, export_model
+from dpsweep.words import counted
 
 FLUSH_S, FLUSH_STEP_S = 120.0, 5.0
 FLUSH_URGENT_S = 2.0  # where Ray ends this process soon
@@ -78,12 +79,14 @@ def deliver(spool: Spool, observer: Observer) -> bool:
     deadline = time.monotonic() + FLUSH_S
     if spool.flush(timeout_s=FLUSH_STEP_S):
         return True
-    observer.on_message(f"waiting for the tracking store: {spool.lag()} events to deliver")
+    observer.on_message(
+        f"waiting for the tracking store: {counted(spool.lag(), 'event')} to deliver"
+    )
     while not spool.is_down and time.monotonic() < deadline:
         if spool.flush(timeout_s=FLUSH_STEP_S):
             return True
     observer.on_message(
-        f"{spool.lag()} events are not in the tracking store yet; nothing is lost: run the same "
-        "command again to deliver them"
+        f"not in the tracking store yet: {counted(spool.lag(), 'event')}; nothing is lost: run the "
+        "same command again to deliver what is missing"
     )
     return False

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpsweep.private_directory import remove_left_behind
 from dpsweep.spec import FEATURES
+from dpsweep.words import counted
 
 if TYPE_CHECKING:
     from dpsweep.trainables.feature_store import FeatureStore
@@ -100,7 +101,9 @@ def _cores() -> dict[str, Any]:
     cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
     busy = load > 1.5 * cores
     remedy = "trials will be slow while others use the machine" if busy else ""
-    return _row("cores", "note" if busy else "ok", f"{cores} cores, load {load:.1f}", remedy)
+    return _row(
+        "cores", "note" if busy else "ok", f"{counted(cores, 'core')}, load {load:.1f}", remedy
+    )
 
 
 def _disk() -> dict[str, Any]:
@@ -128,7 +131,9 @@ def _left_behind() -> dict[str, Any]:
 def _features(store: FeatureStore, root: Path) -> dict[str, Any]:
     size, entries = whole_gib(store.num_bytes()), store.num_entries()
     remedy = f"dpsweep doctor --clean --root {root} removes them" if store.num_bytes() else ""
-    return _row("features", "ok", f"at most {size} GiB in {store.root}, {entries} files", remedy)
+    return _row(
+        "features", "ok", f"at most {size} GiB in {store.root}, {counted(entries, 'file')}", remedy
+    )
 
 
 def _package(name: str, *absent: str) -> dict[str, Any]:

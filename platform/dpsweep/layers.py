@@ -17,6 +17,7 @@ from dpsweep.study import StudyFiles, TrialTask
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data import describe_dataset, load_dataset
 from dpsweep.trainables.episodes import Episodes
+from dpsweep.words import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,7 +64,7 @@ class TrialLayers:
         return (
             f"{self.study}, trial {self.trial} ({self.method}, {self.model}), {self.at} weights: "
             f"sigma={now.noise_multiplier:.3g}, C={now.max_grad_norm:g}, expected batch "
-            f"{now.expected_batch:g}, {now.num_records} public records"
+            f"{now.expected_batch:g}, {counted(now.num_records, 'public record')}"
         )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsweep.errors import BadInputError
-from dpsweep.tables import lines_of_record, lines_of_table, width, wrapped
+from dpsweep.tables import TALK, lines_of_record, lines_of_table, width, wrapped
 
 Record = Mapping[str, Any]
 
@@ -115,12 +115,15 @@ def _print_table(
             and (number == 0 or any(row.get(column) not in (None, "") for row in data))
         ]
         numbers = [column for column in columns if all(_is_number(r.get(column)) for r in data)]
-        rows = [{column: _cell(row.get(column), column) for column in columns} for row in data]
+        rows = [
+            {name: _cell(row.get(name), name) or ("-" if name else "") for name in columns}
+            for row in data
+        ]
         lines = lines_of_table(columns, rows, numbers, wide)
         if same:
             told = ", ".join(f"{name}={value}" for name, value in same.items())
             lines += wrapped(f"in all rows: {told}", wide)
-    lines += ["", *wrapped(caption, wide)] if caption else []
+    lines += ["", *wrapped(caption, width(TALK))] if caption else []
     print("\n".join(lines))
 
 

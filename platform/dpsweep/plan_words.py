@@ -12,6 +12,7 @@ from dpsweep.planning import PlanSummary
 from dpsweep.preflight import Preflight
 from dpsweep.privacy.accountants import shown_epsilon
 from dpsweep.privacy.dataset_ledger import read_dataset_ledger
+from dpsweep.words import counted
 
 
 @dataclass(frozen=True)
@@ -130,16 +131,17 @@ def _search(checked: Preflight, summary: PlanSummary) -> str:
         which = "a random number of trials"
     elif spec.episodes is not None:
         number = len(checked.space.grid()) // spec.episodes.number
-        which = f"{number} configurations on each of {spec.episodes.number} episodes, "
-        which += f"{summary.num_trials} trials"
+        which = f"{counted(number, 'configuration')} on each of "
+        which += f"{counted(spec.episodes.number, 'episode')}, "
+        which += counted(summary.num_trials, "trial")
     elif spec.search.sampler == "grid":
-        which = f"All {summary.num_trials} configurations of the grid"
+        of = f"{counted(len(checked.space.grid()), 'configuration')} of the grid"
+        which = f"all {of}" if summary.num_trials > 1 else of
         if summary.num_trials < len(checked.space.grid()):
-            which = (
-                f"{summary.num_trials} of {len(checked.space.grid())} configurations of the grid"
-            )
+            which = f"{summary.num_trials} of {of}"
     else:
-        which = f"at most {summary.num_trials} configurations, drawn by {spec.search.sampler},"
+        most = counted(summary.num_trials, "configuration")
+        which = f"at most {most}, drawn by {spec.search.sampler},"
     stops = {
         "fifo": "each runs to its end",
         "median": "those below the median of the others are stopped early",
@@ -148,7 +150,9 @@ def _search(checked: Preflight, summary: PlanSummary) -> str:
     first = ""
     if summary.start is not None:
         runs = summary.start.runs
-        first = f" {runs} private run{'s' if runs != 1 else ''} of dp_sgd come first."
+        first = (
+            f" First {'comes' if runs == 1 else 'come'} {counted(runs, 'private run')} of dp_sgd."
+        )
     return (
         f"Study {spec.name!r}: {which} of {methods}, compared by {spec.search.metric}; {stops}."
         f"{first}"
@@ -160,10 +164,14 @@ def _fits(checked: Preflight, summary: PlanSummary) -> str:
         return ""
     most, (high, _, low) = summary.num_trials, summary.composed.fits
     least, at_most = min(low, most), min(high, most)
+    if least >= most == 1:
+        return "It fits into the study's budget, even if it runs to its end."
     if least >= most:
         return f"All {most} fit into the study's budget, even if each runs to its end."
     span = f"{least:g}" if least == at_most else f"{least:g} to {at_most:g}"
     text = f"{span} of them fit into the study's budget if they run to their ends"
+    if at_most == 1:
+        text = f"{span} of them fits into the study's budget if it runs to its end"
     stops = checked.spec.scheduler.type != "fifo"
     return text + (
         "; what stopped ones do not spend buys more." if stops else ", by what they cost."
@@ -181,19 +189,24 @@ def _time(summary: PlanSummary, forecast: Mapping[str, Any]) -> str:
     seconds = forecast["slot_seconds"] * share
     if forecast["wall_seconds"] is not None:
         seconds = max(forecast["wall_seconds"] * share, forecast["seconds_per_trial"][1])
-        slots = forecast["slots"]
-        where = f" on {slots} slot{'s' if slots != 1 else ''} of this machine"
-    trials = "trial" if number == 1 else "trials"
-    disk = size(forecast["disk_bytes"] * share)
-    return f"Roughly {duration(seconds)}{where} for {number:g} {trials}, and {disk} of disk."
+        where = f" on {counted(forecast['slots'], 'slot')} of this machine"
+    trials = counted(float(number), "trial")
+    ends = "run to its end" if number == 1 else "all run to their ends"
+    takes = "Less than a second" if seconds < 1 else f"Roughly {duration(seconds)}"
+    text = f"{takes} of training{where} for {trials}, {ends}"
+    if forecast["start_seconds"]:
+        text += f", plus about {forecast['start_seconds']:.0f} s to start and to end the study"
+    return f"{text}; roughly {size(forecast['disk_bytes'] * share)} of disk."
 
 
 def duration(seconds: float) -> str:
     """Return seconds for people.
 
-    >>> duration(0.42), duration(75), duration(7260)
-    ('0.4 s', '1.2 min', '2.0 h')
+    >>> duration(0.42), duration(0.003), duration(75), duration(7260)
+    ('0.4 s', 'under 0.1 s', '1.2 min', '2.0 h')
     """
+    if seconds < 0.1:
+        return "under 0.1 s"
     if seconds < 60:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"

@@ -32,6 +32,7 @@ from dpsweep.selection_price import SelectionFigures, selection_figures
 from dpsweep.start import StartSummary
 from dpsweep.study import TrialTask
 from dpsweep.trainables import TRAINABLES
+from dpsweep.words import counted
 
 MAX_GRID_PLANNED = 1000
 
@@ -390,7 +391,7 @@ def _modes(
     if not private or composed is None:
         return modes
     privacy, num_trials = checked.spec.privacy, expected_trials(checked)
-    assumes = f"all of {num_trials} trials run to their ends"
+    assumes = f"{counted(num_trials, 'trial')}, all run to the end"
     if privacy.accounting == "composed" and privacy.study_epsilon is not None:
         composed, assumes = privacy.study_epsilon, "enforced by a Renyi filter, pruning or not"
     released = "every model and score of the search"
@@ -411,7 +412,7 @@ def _modes(
         privacy.accountant,
         sampling,
         "the final model; the search reads public records only",
-        f"a search on {num_public} public records and one private run"
+        f"a search on {counted(num_public, 'public record')} and one private run"
         if num_public
         else "a spec with public records: none are declared here (data.public)",
     )

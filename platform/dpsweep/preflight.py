@@ -53,6 +53,7 @@ from dpsweep.trainables.method import Method, PlanContext
 from dpsweep.trainables.starts import ReleaseKey
 from dpsweep.trainables.tasks import task_of
 from dpsweep.trial import report_interval
+from dpsweep.words import counted
 
 #: Configurations that a study's filter or selection is chosen from.
 NUM_SAMPLED = 32
@@ -176,7 +177,7 @@ class Preflight:
         scores = self.epsilon(task.validation_plan)
         if not scores <= self.budget.target_epsilon:
             raise InfeasibleBudgetError(
-                f"{len(task.validation_plan)} noisy scores alone cost epsilon="
+                f"{counted(len(task.validation_plan), 'noisy score')} alone cost epsilon="
                 f"{shown_epsilon(scores)} at delta={self.budget.delta:g}, over trial_epsilon="
                 f"{self.budget.target_epsilon:g}",
                 fix="a larger data.validation.noise_std, or fewer report.points",
@@ -281,8 +282,8 @@ class Preflight:
     def _refuse(self, errors: Sequence[BadInputError]) -> NoReturn:
         first = errors[0]
         raise InfeasibleBudgetError(
-            f"{self.spec.where('search.space')}: none of {len(errors)} configurations of it that "
-            "were tried has a plan",
+            f"{self.spec.where('search.space')}: none of {counted(len(errors), 'configuration')} "
+            "of it that were tried has a plan",
             because=f"{first.message} ({terms(self.spec)})",
             fix=first.fix or "change what the reason names, or raise privacy.trial_epsilon",
         )
@@ -304,7 +305,7 @@ class Preflight:
         before = sum(max(chosen.cost(plan).values()) for plan in starts)
         cheapest = min(max(chosen.cost(plan).values()) for plan in sampled)
         if not before + cheapest <= chosen.budget:
-            after = f"after the start's {len(starts)} runs, " if starts else ""
+            after = f"after the start's {counted(len(starts), 'run')}, " if starts else ""
             what = (
                 f"{privacy.study_epsilon:g} admits no trial: {after}the cheapest of {len(sampled)} "
                 f"sampled costs {(before + cheapest) / chosen.budget:.2f} times the study's budget "
@@ -330,7 +331,7 @@ class Preflight:
         if cap is not None and not epsilon <= cap:
             what = (
                 f"{cap:g} is below epsilon={shown_epsilon(epsilon)}, which the best of about "
-                f"{selection.mean:g} trials costs at delta={privacy.delta:g}"
+                f"{counted(selection.mean, 'trial')} costs at delta={privacy.delta:g}"
             )
             fix = "lower privacy.trial_epsilon or privacy.selection.mean; `dpsweep plan` shows both"
             raise SpecError([Mistake(self.spec.where("privacy.study_epsilon"), what, fix)])

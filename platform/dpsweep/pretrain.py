@@ -24,6 +24,7 @@ from dpsweep.trainables.data import DatasetInfo, SweepData, describe_dataset
 from dpsweep.trainables.data_sources import Arrays, open_source
 from dpsweep.trainables.feature_files import locked
 from dpsweep.trainables.weights import PRETRAIN, hash_of
+from dpsweep.words import counted
 
 if TYPE_CHECKING:
     from dpsweep.journal import StudyView
@@ -119,7 +120,11 @@ def _record_problems(spec: SweepSpec, block: PretrainSpec, info: DatasetInfo) ->
             yield key, error.message.replace("data.", "pretrain."), error.fix or "correct it"
             return
     elif info.num_public < 2:
-        yield key, f"data.public has {info.num_public} records", "raise data.public.fraction"
+        yield (
+            key,
+            f"data.public has {counted(info.num_public, 'record')}",
+            "raise data.public.fraction",
+        )
     elif spec.start is not None and block.objective != "rotations":
         what = f"{block.objective} reads the labels of the pool, which trials buy one by one"
         yield "pretrain.objective", what, "use rotations, or other public records"
@@ -346,7 +351,7 @@ def _summary(facts: Mapping[str, Any]) -> str:
 
 
 def _counted(epochs: int) -> str:
-    return "1 epoch" if epochs == 1 else f"{epochs} epochs"
+    return counted(epochs, "epoch")
 
 
 def _scores(scores: Mapping[str, float]) -> str:

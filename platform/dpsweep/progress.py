@@ -17,7 +17,9 @@ from dpsweep.journal import StudyView
 from dpsweep.privacy.accountants import shown_epsilon
 from dpsweep.spec import SweepSpec
 from dpsweep.study import Observer
+from dpsweep.tables import TALK, talk, width
 from dpsweep.trial import TrialState
+from dpsweep.words import counted
 
 LINE_EVERY_S = 5.0
 
@@ -49,7 +51,10 @@ class ProgressDisplay(Observer):
             self._live.stop()
 
     def on_message(self, text: str) -> None:
-        """Print a line above the table; outside a terminal it stays one line."""
+        """Print a message above the table, in lines that break between words."""
+        self._print("\n".join(talk(text, width(TALK))))
+
+    def _print(self, text: str) -> None:
         self._console.print(Text(text), soft_wrap=not self._console.is_terminal)
 
     def on_stage(self, text: str) -> None:
@@ -67,7 +72,7 @@ class ProgressDisplay(Observer):
             self._live.update(self._panel(view))
         elif time.monotonic() - self._last_line >= LINE_EVERY_S:
             self._last_line = time.monotonic()
-            self.on_message(self.summary(view))
+            self._print(self.summary(view))  # of a log one line, to be searched for
 
     def summary(self, view: StudyView) -> str:
         """Return one line: trials done, best so far with its terms, ETA."""
@@ -82,7 +87,7 @@ class ProgressDisplay(Observer):
         """
         moving = (TrialState.RUNNING, TrialState.PAUSED)
         ended = sum(trial.state not in moving for trial in view.trials.values())
-        parts = [f"{ended}/{self._num_trials} trials"]
+        parts = [f"{ended}/{counted(self._num_trials, 'trial')}"]
         for state in (TrialState.PRUNED, TrialState.PAUSED, TrialState.FAILED):
             number = view.count(state)
             parts += [f"{number} {state.value}"] if number else []

@@ -25,6 +25,7 @@ from dpsweep.study import StudyFiles
 from dpsweep.tracking.state import read_run_ids
 from dpsweep.trainables.checkpoint_files import find
 from dpsweep.trial import TrialState
+from dpsweep.words import counted
 
 
 @dataclass(frozen=True)
@@ -259,8 +260,9 @@ class SweepResult:
         ]
         within = [r for r in results if max_epsilon is None or r.epsilon <= max_epsilon]
         if not within:
-            what = "final run has" if is_public else "trials have"
-            because = f"{len(results) or 'no'} {what} finished"
+            what = "final run" if is_public else "trial"
+            has = "has" if len(results) == 1 else "have"
+            because = f"{counted(len(results), what)} {has} finished"
             if results:
                 cheapest = min(results, key=lambda result: result.epsilon)
                 because += (
@@ -324,10 +326,20 @@ class SweepResult:
         return ""
 
     def decisions(self) -> list[dict[str, Any]]:
-        """Return why the scheduler stopped, paused or continued each trial, oldest first."""
+        """Return why the scheduler stopped, paused or continued each trial, oldest first.
+
+        Beside the number of a rung, from 1, stands its epsilon, or its share of the trial's own.
+        """
         keys = ("trial", "step", "epsilon", "rung", "value", "cutoff", "verdict", "reason")
-        records = read_log(self.files.journal)
-        return [{k: r[k] for k in keys} for r in records if r["event"] == "trial_verdict"]
+        records = [r for r in read_log(self.files.journal) if r["event"] == "trial_verdict"]
+        rungs, unit = self.spec.rungs, f"rung_{self.spec.scheduler.rung_unit}"
+        rows = []
+        for record in records:
+            number = record["rung"]
+            at = rungs[number - 1] if number and number <= len(rungs) else None
+            row = {key: record[key] for key in keys[:4]} | {unit: at}
+            rows.append(row | {key: record[key] for key in keys[4:]})
+        return rows
 
 
 def _by_configuration(trials: Sequence[TrialResult]) -> list[list[TrialResult]]:

@@ -32,6 +32,7 @@ from dpsweep.privacy.study_ledger import StudyLedger
 from dpsweep.stage import Stage, give_up_claim
 from dpsweep.study import Observer, Study, StudyFiles, TrialTask, enforced_terms
 from dpsweep.trial import TrialReport, TrialState
+from dpsweep.words import counted
 
 SEALED = "sealed"
 _HISTORY_LOST = "files of the sealed trials were deleted, damaged or replaced"
@@ -71,7 +72,7 @@ def run_selection(launch: Launch) -> Ending:
     _sealed_directory(study)
     launch.observer.on_message(
         "accounting select: the number of trials, their scores and their progress stay sealed; "
-        f"about {launch.selection.selection.mean:g} trials are to be expected"
+        f"about {counted(launch.selection.selection.mean, 'trial')} to be expected"
     )
     apart = {"dataset_ledger": None, "dataset_epsilon": None, "dataset_delta": None}
     privacy = spec.privacy.model_copy(update=apart)  # the study itself is on that ledger

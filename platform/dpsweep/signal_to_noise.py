@@ -7,6 +7,7 @@ import math
 from dpsweep.errors import InfeasibleBudgetError
 from dpsweep.privacy.accountants import shown_epsilon
 from dpsweep.privacy.events import Gaussian, Plan, PoissonGaussian
+from dpsweep.words import counted
 
 #: Below it a configuration is refused: its releases tell the data set hardly from an empty one.
 HOPELESS = 1.0
@@ -72,8 +73,8 @@ def refuse_drowned(signal: float | None, plan: Plan, *, epsilon: float, delta: f
     if signal is not None and signal < HOPELESS:
         raise InfeasibleBudgetError(
             f"noise drowns the data at epsilon={shown_epsilon(epsilon)}, delta={delta:g}: were all "
-            f"declared records of one mind, {len(plan)} steps would carry {signal:.2g} standard "
-            "deviations of the noise",
+            f"declared records of one mind, {counted(len(plan), 'step')} would carry {signal:.2g} "
+            "standard deviations of the noise",
             fix="a larger privacy.trial_epsilon (or noise.target_epsilon), or more records; batch "
             "and steps change little where the noise is solved for",
         )

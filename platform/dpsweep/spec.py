@@ -377,7 +377,9 @@ class SweepSpec(Part):
         try:
             spec = cls.model_validate(document.value)
         except ValidationError as error:
-            mistakes += mistakes_of(error)
+            # What could not be read is no second mistake: it is not missing, nor of another type.
+            unread = {mistake.where for mistake in mistakes if "YAML" in mistake.what}
+            mistakes += [m for m in mistakes_of(error) if m.where not in unread]
         space = peek(document.value, "search", "space")
         if check_space is not None and isinstance(space, Mapping):
             reported = {mistake.where for mistake in mistakes}

@@ -74,7 +74,7 @@ def _classes(value: Any) -> Any:
         raise ValueError(f"has {min(numbers)}, and classes are numbered from 0")
     twice = [number for index, number in enumerate(numbers) if number in numbers[:index]]
     if twice:
-        raise ValueError(f"has class {twice[0]} twice")
+        raise ValueError(f"has class {twice[0]} twice: name each once")
     return numbers
 
 

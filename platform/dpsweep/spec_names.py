@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, WithJsonSchema
 
 from dpsweep.spec_base import Flaw, peek_word, seen
+from dpsweep.words import counted
 
 #: A name of an attribute is part of the name of a metric.
 _METRIC_NAME = re.compile(r"[A-Za-z0-9_. -]+")
@@ -56,7 +57,8 @@ def name_rules(raw: Mapping[str, Any], num_classes: int) -> Iterator[Flaw]:
         yield Flaw(("class_names",), what, "remove it")
         return
     if num_classes and len(names) != num_classes:
-        what = f"has {len(names)} names, and the dataset has {num_classes} classes"
+        classes = counted(num_classes, "class")
+        what = f"has {counted(len(names), 'name')}, and the dataset has {classes}"
         yield Flaw(("class_names",), what, "give one name for each, in the order of numbers")
     texts = [name for name in names if isinstance(name, str)]
     odd = [name for name in texts if not _METRIC_NAME.fullmatch(name.strip())]

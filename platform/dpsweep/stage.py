@@ -49,6 +49,7 @@ from dpsweep.trainables.checkpoint_files import find_resumption
 from dpsweep.trainables.data import SweepData
 from dpsweep.trainables.execution_settings import ExecutionSettings
 from dpsweep.trial import Decision, TrialReport, TrialState, Verdict
+from dpsweep.words import counted, were
 
 #: Infeasible configurations that a launch names, one message each.
 MAX_REFUSALS_TOLD = 5
@@ -288,7 +289,7 @@ class Stage:
             check_complete(trial_file(files.ledger, trial), num_charged, known)
         self._tell_note(trial, resumption.note)
         lost = steps_charged(files.ledger, trial) - resumption.step
-        told = f"; {lost} charged steps were lost and stay spent" if lost > 0 else ""
+        told = f"; {were(lost, 'charged step')} lost and stay spent" if lost > 0 else ""
         self.observer.on_message(f"trial {trial}: continuing{what} at step {resumption.step}{told}")
 
     def _tell_note(self, trial: int, note: str) -> None:
@@ -384,7 +385,9 @@ class Stage:
         report = self.live.pop(trial, TrialReport(trial, 0, {}, 0.0))
         if died:
             times = self.spec.resources.max_failures
-            reason = f"its process died more than {times} times, perhaps for want of memory"
+            reason = (
+                f"its process died more than {counted(times, 'time')}, perhaps for want of memory"
+            )
             state, reason = TrialState.FAILED, f"{reason}; {MEMORY_ADVICE}"
         elif report.failure:
             state, reason = TrialState.FAILED, report.failure

@@ -23,6 +23,7 @@ from dpsweep.trainables.checkpoint_files import find
 from dpsweep.trainables.dp_sgd import DPSGD
 from dpsweep.trainables.starts import Release, ReleaseKey, Starts, release_name
 from dpsweep.trial import TrialState
+from dpsweep.words import counted
 
 if TYPE_CHECKING:
     from dpsweep.journal import StudyView
@@ -72,7 +73,8 @@ def start_problems(
             problems.append(("start.runs", what, "raise it"))
             break
         if starting and run >= block.runs:
-            what = f"{run} is none of the start's {block.runs} runs, which are numbered from 0"
+            runs = counted(block.runs, "run")
+            what = f"{run} is none of the start's {runs}, which are numbered from 0"
             problems.append(("search.space.start.run", what, "lower it, or raise start.runs"))
     if not problems:
         hparams = resolve(DPSGD.hyperparameters, block.hyperparameters)

@@ -1,7 +1,8 @@
 """Tables for people: no word is broken, whatever the width; what does not fit beside goes below.
 
 A table that is wider than the terminal is printed in blocks, one below the other, each with the
-columns that rows are named by. Texts wrap between words, headers behind ``.``, ``/`` and ``_``.
+columns that rows are named by. Texts and headers wrap between words; a header breaks behind ``.``
+or ``/`` only where the whole of it is wider than a block may be.
 """
 
 from __future__ import annotations
@@ -13,24 +14,29 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-WIDTH = 160  # where no terminal says how wide it is
+WIDTH = 160  # of tables, where no terminal says how wide it is
+TALK = 80  # of sentences, likewise
 _GAP = 2
 _TEXT = 28  # a column of texts is not narrower, unless its longest text is
-_HEADER_PIECES = re.compile(r"[^./_ ]+[./_]*|[./_]+")
+_HEADER_PIECES = re.compile(r"[^./ ]+[./]*|[./]+")
+_COPIED = re.compile(r"`[^`\n]*`")
+_BLANK = "\0"  # in the place of a blank that no line may end at
+_STAGE = re.compile(r" *[\d.]+ s  | {9}(?=\S)")
+_LABEL = re.compile(r" *(because|fix|note): ")
 _SHORT = {"validation/": "val/"}
 
 
-def width() -> int:
+def width(unknown: int = WIDTH) -> int:
     """Return the columns to print in: ``COLUMNS``, or those of the terminal that is there."""
     given = os.environ.get("COLUMNS", "")
     if given.isdecimal() and int(given) > 0:
         return int(given)
     for stream in (sys.stdout, sys.stderr):  # of `dpsweep status NAME | less` stderr knows it
         try:
-            return os.get_terminal_size(stream.fileno()).columns or WIDTH
+            return os.get_terminal_size(stream.fileno()).columns or unknown
         except (OSError, ValueError, AttributeError):
             continue
-    return WIDTH
+    return unknown
 
 
 def wrapped(text: str, columns: int, *, indent: str = "") -> list[str]:
@@ -52,9 +58,37 @@ def wrapped(text: str, columns: int, *, indent: str = "") -> list[str]:
     return lines
 
 
+def talk(text: str, columns: int) -> list[str]:
+    """Return sentences as lines, each of which goes on with a hanging indent.
+
+    What stands between backticks is to be copied, and stays on one line where it fits on one. So
+    does a line that begins with a blank, unless it is of an error or tells a stage.
+
+    >>> talk("note: a long day\\n  fix: run `make it` today", 17)
+    ['note: a long day', '  fix: run', '      `make it`', '      today']
+    """
+    lines: list[str] = []
+    for line in text.split("\n"):
+        stage = _STAGE.match(line)
+        if line.startswith(" ") and not stage and not _LABEL.match(line):
+            lines.append(line)
+            continue
+        hanging = stage.end() if stage else len(line) - len(line.lstrip()) + 4
+
+        def whole(found: re.Match[str], most: int = columns - hanging) -> str:
+            return found[0].replace(" ", _BLANK) if len(found[0]) <= most else found[0]
+
+        broken = wrapped(_COPIED.sub(whole, line), columns, indent=" " * hanging)
+        lines += [part.replace(_BLANK, " ") for part in broken]
+    return lines
+
+
 @dataclass(frozen=True)
 class _Column:
-    """One column: its header in pieces that may stand below each other, its cells as texts."""
+    """One column: its header in pieces that may stand below each other, its cells as texts.
+
+    The pieces are words; where those are wider than ``most_columns``, the parts of a dotted name.
+    """
 
     name: str
     pieces: tuple[str, ...]
@@ -62,12 +96,17 @@ class _Column:
     is_number: bool
 
     @classmethod
-    def of(cls, name: str, rows: Sequence[Mapping[str, str]], is_number: bool) -> _Column:
+    def of(
+        cls, name: str, rows: Sequence[Mapping[str, str]], is_number: bool, most_columns: int
+    ) -> _Column:
         shown = name
         for long, short in _SHORT.items():
             shown = shown.replace(long, short)
         cells = tuple(row.get(name, "") for row in rows)
-        return cls(name, tuple(_HEADER_PIECES.findall(shown)), cells, is_number)
+        pieces = shown.split()
+        if max(map(len, pieces), default=0) > most_columns:
+            pieces = _HEADER_PIECES.findall(shown)
+        return cls(name, tuple(pieces), cells, is_number)
 
     @property
     def least(self) -> int:
@@ -91,7 +130,7 @@ class _Column:
         """Return the header in lines of at most ``columns``."""
         lines = [""]
         for piece in self.pieces:
-            space = " " if lines[-1] and lines[-1][-1] not in "./_" else ""
+            space = " " if lines[-1] and lines[-1][-1] not in "./" else ""
             if len(lines[-1]) + len(space) + len(piece) <= columns:
                 lines[-1] += space + piece
             else:
@@ -113,9 +152,10 @@ def lines_of_table(
     """
     if not columns:
         return []
-    every = [_Column.of(name, rows, name in numbers) for name in columns]
     first = next((index for index, name in enumerate(columns) if name), 0) + 1
-    keys, rest = every[:first], every[first:]
+    keys = [_Column.of(name, rows, name in numbers, wide) for name in columns[:first]]
+    beside = wide - sum(column.least + _GAP for column in keys)
+    rest = [_Column.of(name, rows, name in numbers, beside) for name in columns[first:]]
     blocks: list[list[_Column]] = [list(keys)]
     for column in rest:
         block = [*blocks[-1], column]

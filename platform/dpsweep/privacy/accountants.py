@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from decimal import ROUND_CEILING, Decimal
 from functools import lru_cache
 from typing import Any, Literal, Protocol
 
@@ -377,15 +378,27 @@ def _pld_epsilon(events: Multiset, delta: float) -> float:
 # --- The statement --------------------------------------------------------------------------
 
 
+_SMALL, _TINY = Decimal("1e-3"), Decimal("1e-5")  # below: three digits; with an exponent
+
+
 def shown_epsilon(epsilon: float | None) -> str:
-    """Return an epsilon for people: four digits, rounded up; ``inf`` where there is none.
+    """Return an epsilon for people: rounded up, never to nearest; ``inf`` where there is none.
+
+    Four decimals; where those would hide it, below 0.001, three significant digits.
 
     >>> shown_epsilon(1.99991), shown_epsilon(2.0), shown_epsilon(None)
     ('2.0000', '2.0000', 'inf')
+    >>> shown_epsilon(0.00012345), shown_epsilon(1e-9), shown_epsilon(0.0)
+    ('0.000124', '1.00e-09', '0.0000')
     """
     if epsilon is None or not math.isfinite(epsilon):
         return "inf"
-    return f"{math.ceil(epsilon * 1e4 - 1e-6) / 1e4:.4f}"
+    exact = Decimal(repr(float(epsilon)))
+    if not 0 < exact < _SMALL:
+        return f"{exact.quantize(Decimal('1e-4'), ROUND_CEILING):f}"
+    last = Decimal(1).scaleb(exact.adjusted() - 2)  # the third significant digit
+    up = exact.quantize(last, ROUND_CEILING)
+    return f"{up:f}" if up >= _TINY else f"{float(up):.2e}"
 
 
 @dataclass(frozen=True)

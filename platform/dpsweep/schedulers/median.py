@@ -9,6 +9,7 @@ from typing_extensions import Self
 
 from dpsweep.schedulers.base import RungPolicy
 from dpsweep.trial import Decision, Verdict
+from dpsweep.words import counted
 
 if TYPE_CHECKING:
     from dpsweep.spec import SchedulerSpec
@@ -49,10 +50,11 @@ class MedianPolicy(RungPolicy):
         num_others = len(self._ranking[rung]) - 1
         if num_others < max(1, self.min_trials):
             where = f"{self._text(loss)} at {self._name(rung)}"
-            reason = f"{where} is not judged among {num_others} others: {self.min_trials} needed"
+            others = counted(num_others, "other")
+            reason = f"{where} is not judged among {others}: {self.min_trials} needed"
             return Verdict(Decision.CONTINUE, rung, self._score(loss), reason=reason)
         median = self._median_without(rung, entry)
-        described = f"{self._text(median)}, the median of {num_others} others"
+        described = f"{self._text(median)}, the median of {counted(num_others, 'other')}"
         return self._against(rung, loss, median, described)
 
     def _median_without(self, rung: int, entry: tuple[float, int]) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 from dpsweep.errors import BadInputError
 from dpsweep.privacy.accountants import shown_epsilon
 from dpsweep.tracking.schema import finite
+from dpsweep.words import counted
 
 # What each accounting mode lets a study say, and nothing more.
 CLAIMS: Mapping[str, str] = {
@@ -146,12 +147,13 @@ def _check_claim(facts: Mapping[str, Any]) -> None:
 
 
 def _up(epsilon: float) -> str:
-    """Show an epsilon, rounded up in its fourth decimal.
+    """Show an epsilon, rounded up, without zeros at its end.
 
-    >>> _up(2.0), _up(123.45601)
-    ('2', '123.4561')
+    >>> _up(2.0), _up(123.45601), _up(1e-10)
+    ('2', '123.4561', '1.00e-10')
     """
-    return shown_epsilon(epsilon).rstrip("0").rstrip(".")
+    shown = shown_epsilon(epsilon)
+    return shown if "e" in shown else shown.rstrip("0").rstrip(".")
 
 
 def _number(value: float) -> str:
@@ -216,7 +218,10 @@ def _protected(facts: Mapping[str, Any]) -> str:
     records = facts.get("num_records")
     validation, test = facts["validation_visibility"], facts["test_visibility"]
     rows = [
-        ("Data", facts["dataset"] + (f", {records} declared records" if records else "")),
+        (
+            "Data",
+            facts["dataset"] + (f", {counted(records, 'declared record')}" if records else ""),
+        ),
         ("Methods", ", ".join(f"`{method}`" for method in facts["methods"])),
         ("Validation scores", _VALIDATION.get(validation, validation)),
         ("Test scores", _TEST.get(test, test)),
@@ -238,12 +243,12 @@ def _protected(facts: Mapping[str, Any]) -> str:
 
 def _start(start: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
     runs, (*smaller, largest) = start["runs"], start["epsilons"]
-    counted = "1 run" if runs == 1 else f"{runs} runs"
+    shown = counted(runs, "run")
     if start["sampling"] is None:
-        return f"{counted} of `dp_sgd`, which come first and have not begun"
+        return f"{shown} of `dp_sgd`, which come first and have not begun"
     also = f", and {' and '.join(_up(epsilon) for epsilon in smaller)} on the same terms"
     return (
-        f"{counted} of `dp_sgd`, charged once each; they release models within "
+        f"{shown} of `dp_sgd`, charged once each; they release models within "
         f"{_epsilon('<=', largest, facts, start)}{also if smaller else ''}"
     )
 
@@ -258,8 +263,9 @@ def _pretrained(weights: Mapping[str, Any]) -> tuple[str, str]:
 
 def _episodes(episodes: Mapping[str, int]) -> str:
     return (
-        f"{episodes['number']}, drawn from these records: {episodes['ways']} classes with "
-        f"{episodes['shots']} records each are the whole private data set of a trial"
+        f"{episodes['number']}, drawn from these records: "
+        f"{counted(episodes['ways'], 'class')} with "
+        f"{counted(episodes['shots'], 'record')} each are the whole private data set of a trial"
     )
 
 
@@ -269,8 +275,8 @@ def _search(facts: Mapping[str, Any]) -> str:
     trials = facts.get("trials") or {}
     is_secret = _is_number_secret(facts)
     if any(trials.values()) and not is_secret:
-        counted = [f"{trials[state]} {state}" for state in _STATES if trials.get(state)]
-        rows.append(("Configurations", f"{sum(trials.values())} ({', '.join(counted)})"))
+        by_state = [f"{trials[state]} {state}" for state in _STATES if trials.get(state)]
+        rows.append(("Configurations", f"{sum(trials.values())} ({', '.join(by_state)})"))
     if mode == "unaccounted" and facts.get("composed") and not is_secret:
         which = "All trials of one episode" if facts.get("episodes") else "All trials"
         rows.append((f"{which} composed", _composed(facts)))
@@ -337,7 +343,7 @@ def _dataset_ledger(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     spent = _epsilon("=", entry["epsilon"], facts, {**terms, "delta": entry["delta"]}, own)
     limits = {**terms, "delta": entry["cap_delta"]}
     cap = _epsilon("<=", entry["cap_epsilon"], facts, limits, own)
-    studies = "1 study" if count == 1 else f"{count} studies"
+    studies = counted(count, "study")
     return [
         ("Dataset ledger", f"{of}, {studies} of these data so far: {spent}"),
         ("Cap of the dataset", cap),

@@ -46,6 +46,7 @@ _MAX_TAG = 8000
 # makers; nothing is printed over the progress display.
 _ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     "MLFLOW_LOGGING_LEVEL": "ERROR",

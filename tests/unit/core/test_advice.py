@@ -1,5 +1,6 @@
 """What is left of a study's budget, and the command that buys more trials with it."""
 
+import re
 import shlex
 from functools import partial
 
@@ -55,18 +56,16 @@ def test_the_ledger_admits_as_many_as_are_told(written, share):
 
 def test_the_advice_is_a_command_that_continues_the_study(written, tmp_path, monkeypatch):
     result = written([1, 0.3])
-    told, command = advice(result, spec="study.yaml", sets=["search.num_trials=2", "seed=0"])
+    monkeypatch.chdir(tmp_path)
+    told, command = advice(result)
     assert "at no further cost" in told
+    assert "used by 2 trials (in Renyi cost, by which k equal trials use k times" in told
     number = 2 + trials_that_fit(result)
     words = shlex.split(command)
-    assert words == [
-        "dpsweep", "run", "study.yaml", "--set", "seed=0", "--set", f"search.num_trials={number}",
-    ]  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    again = read_spec(tmp_path / words[2], overrides=[words[4], words[6]])
-    Study(again).close()  # what `run` asks first: the same study, or refused
-    # From `status`, which knows no file, by the spec that the study keeps.
-    words = shlex.split(advice(result)[1])
+    assert words[-2:] == ["--set", f"search.num_trials={number}"]
+    done = cli_here("status", "digits", "--root", tmp_path / "studies")
+    assert command in done.stderr  # `run` prints what `advice` returns, too
+    # What `run` asks first: the same study, or refused.
     Study(read_spec(tmp_path / words[2], overrides=words[4::2])).close()
     assert load_sweep("digits", root=tmp_path / "studies").spec.search.num_trials == number
 
@@ -76,7 +75,7 @@ def test_status_shows_it_too_and_never_an_epsilon_alone(written, tmp_path):
     done = cli_here("status", "digits", "--root", tmp_path / "studies")
     assert done.returncode == 0, done.stderr
     assert "search.num_trials=" in done.stderr
-    assert "epsilon" not in done.stderr
+    assert not re.search(r"epsilon\W*\d", done.stderr)
 
 
 @pytest.mark.parametrize(

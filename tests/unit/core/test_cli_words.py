@@ -201,7 +201,11 @@ def test_a_plan_begins_with_what_will_happen(tmp_path, monkeypatch):
     words = " ".join(out.partition("\n\n")[0].split())
     assert words.startswith("Study 'digits': at most 24 configurations, drawn by random, of dp_sgd")
     assert re.search(r"\d+ (to \d+ )?of them fit into the study's budget", words)
-    assert re.search(r"Roughly [\d.]+ (s|min) on \d+ slots? of this machine for \d+ trials?", words)
+    takes = r"(Roughly [\d.]+ (s|min)|Less than a second) of training on \d+ slots? of this machine"
+    assert re.search(
+        takes + r" for (1 trial, run to its end|\d+ trials, all run to their ends),", words
+    )
+    assert "plus about 20 s to start and to end the study" in words
     assert "It will claim epsilon=3.0000 for all that the study releases" in words
     for term in (*TERMS, "accounting=composed"):
         assert term in words
@@ -360,3 +364,83 @@ def test_a_selection_covers_its_best_run_only(tmp_path):
     record = json.loads(cli_here(*words, "-f", "json").stdout)
     assert record["epsilon"] == pytest.approx(4.0661, abs=1e-4)
     assert "of each repeat_and_select its best run only" in record["released"]
+
+
+def test_talk_breaks_between_words_with_a_hanging_indent(tmp_path, monkeypatch):
+    """It was one long line where stderr is no terminal."""
+    monkeypatch.setenv("COLUMNS", "80")
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(make_spec(tmp_path, search__bogus=1)))
+    lines = cli_here("validate", tmp_path / "spec.yaml").stderr.splitlines()
+    assert len(lines) > 1
+    assert max(len(line) for line in lines if " " in line.strip()) <= 80
+    assert all(line.startswith("    ") for line in lines[1:])
+
+
+def test_only_tables_with_unfinished_trials_speak_of_them(tmp_path):
+    write_study(tmp_path, [1, 0.3])
+    root = ("--root", tmp_path / "studies")
+    for options in ((), ("--explain",)):
+        told = {v: cli_here(v, "digits", *root, *options).stdout for v in ("best", "status")}
+        assert "Unfinished trials" in told["status"]
+        assert "Unfinished trials" not in told["best"]
+
+
+def test_one_trial_is_no_plural(tmp_path, monkeypatch):
+    write_study(tmp_path, [1])
+    done = cli_here("best", "digits", "--root", tmp_path / "studies", "--max-epsilon", 0.1)
+    assert "because: 1 trial has finished" in done.stderr
+    assert "configurations" not in planned(tmp_path, search__num_trials=1).split(",")[0]
+
+
+def test_decisions_say_where_a_rung_is_and_leave_no_cell_blank(tmp_path):
+    rungs = {"type": "epsilon_halving", "rungs": [0.8, 1.3], "reduction_factor": 3}
+    result = write_study(tmp_path, [1], scheduler=rungs)
+    verdict = {
+        "event": "trial_verdict", "time_ms": 1, "trial": 0, "step": 3, "epsilon": 1.31, "rung": 2,
+        "value": 0.5, "cutoff": None, "verdict": "continue", "reason": "the first one",
+    }  # fmt: skip
+    monkey = pytest.MonkeyPatch()
+    with monkey.context() as patch:
+        patch.setattr("dpsweep.results.read_log", lambda path: [verdict])
+        row = result.decisions()[0]
+    assert (row["rung"], row["rung_epsilon"]) == (2, 1.3)
+
+
+def test_an_mlflow_of_ours_shows_no_progress_bars(monkeypatch):
+    from dpsweep.tracking.mlflow import _quiet
+
+    name = "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"
+    monkeypatch.delenv(name, raising=False)
+    _quiet()
+    assert os.environ[name] == "false"
+    monkeypatch.setenv(name, "true")
+    _quiet()
+    assert os.environ[name] == "true"
+
+
+def test_modes_stand_in_one_table_with_the_same_columns(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    out = planned(tmp_path, search__num_trials=4)
+    header = next(line for line in out.splitlines() if line.split()[:1] == ["mode"])
+    assert header.split() == ["mode", "epsilon", "delta", "accountant", "released"]
+    below = out.partition(header)[2]
+    for mode in ("composed", "select", "public", "unaccounted"):
+        assert re.search(rf"^(\*  |   ){mode} ", below, re.MULTILINE), mode
+
+
+@pytest.mark.parametrize("epsilon", [1e-9, 1.2345e-7, 0.00012341, 0.5, 2.00000000001])
+def test_no_epsilon_is_shown_smaller_than_it_is(epsilon):
+    from dpsweep.privacy.accountants import shown_epsilon
+
+    shown = float(shown_epsilon(epsilon))
+    assert epsilon <= shown <= max(epsilon * 1.01, epsilon + 1e-4 * (epsilon >= 1e-3))
+
+
+def test_an_alias_is_one_mistake(tmp_path):
+    privacy = "{delta: 1e-5, trial_epsilon: &e 2.0, accounting: composed, study_epsilon: *e}"
+    raw = make_spec(tmp_path)
+    del raw["privacy"]
+    (tmp_path / "spec.yaml").write_text(f"privacy: {privacy}\n" + yaml.safe_dump(raw))
+    done = cli_here("validate", tmp_path / "spec.yaml")
+    assert done.stderr.count("error: ") == 1
+    assert "a YAML alias" in done.stderr

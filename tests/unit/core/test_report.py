@@ -428,6 +428,6 @@ def test_a_table_has_the_spread_beside_the_mean():
 
 def test_the_command_says_what_is_missing(written, tmp_path):
     result = call(tmp_path, written("first", num_finished=1), "--over", "train.repeat")
-    assert "1 of 1 rows lack repetitions" in result.output
+    assert "1 of 1 row lacks repetitions" in result.output
     result = call(tmp_path, written("none", num_finished=0))
     assert isinstance(result.exception, NothingWithinBudgetError)

@@ -70,3 +70,20 @@ def test_a_word_longer_than_the_terminal_stays_whole():
     assert wrapped(f"see {path} now", 20) == ["see", path, "now"]
     lines = lines_of_table(["name", "path"], [{"name": "a", "path": path}], [], 20)
     assert any(path in line for line in lines)
+
+
+def test_a_header_breaks_at_dots_only_where_it_fits_no_block():
+    rows = [{"trial": "1", "optim.lr": "0.1", "clip.max_grad_norm": "0.2"}]
+    lines = lines_of_table(list(rows[0]), rows, list(rows[0]), 26)
+    assert "trial  optim.lr" in lines
+    assert "trial  clip.max_grad_norm" in lines
+    narrow = lines_of_table(list(rows[0]), rows, list(rows[0]), 20)
+    assert any(line.endswith("max_grad_norm") for line in narrow)
+
+
+def test_what_is_missing_in_a_table_is_a_dash(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    print_records([{"": "*", "trial": 0, "cutoff": None}, {"": "", "trial": 1, "cutoff": 0.5}],
+                  Format.TABLE)  # fmt: skip
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    assert rows == [["*", "0", "-"], ["1", "0.5000"]]

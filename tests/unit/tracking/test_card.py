@@ -73,7 +73,7 @@ def facts(mode: str = "unaccounted", **changes: Any) -> dict[str, Any]:
 
 def epsilons(card: str, mode: str) -> list[float]:
     """Return every epsilon of a card; fails where one lacks a term, or is written otherwise."""
-    stated = re.compile(r"epsilon (?:<=|=) ([0-9.]+) " + TERMS.replace("MODE", mode))
+    stated = re.compile(r"epsilon (?:<=|=) ([0-9.]+(?:e-[0-9]+)?) " + TERMS.replace("MODE", mode))
     found = [float(text) for text in stated.findall(card)]
     rest = stated.sub("", card)
     assert not re.search(r"eps\w*'?[^a-z\n]{0,4}\d", rest.replace("digits-eps2", "")), rest

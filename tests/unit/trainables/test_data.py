@@ -386,3 +386,13 @@ def test_tensors_share_memory_with_read_only_arrays(make_spec: MakeSpec) -> None
     inputs, labels = part_tensors(data, "private")  # warnings are errors here
     assert inputs.data_ptr() == data.parts["private"][0].ctypes.data
     assert labels.data_ptr() == data.parts["private"][1].ctypes.data
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut"])
+def test_a_damaged_file_comes_with_a_remedy(tmp_path, content):
+    from dpsweep.trainables.npz_files import npz_headers
+
+    (tmp_path / "data.npz").write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        npz_headers(tmp_path / "data.npz")
+    assert "get the file again" in (caught.value.fix or "")

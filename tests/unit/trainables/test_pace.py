@@ -147,7 +147,7 @@ def test_a_trial_that_lost_a_question_fails(
     assert (
         report.failure
         == report.reason
-        == (f"stopped at the cap after {lost} of 14 steps: 1 charged steps were lost to crashes")
+        == (f"stopped at the cap after {lost} of 14 steps: 1 charged step was lost to crashes")
     )
 
 
