@@ -217,7 +217,10 @@ class SearchSpace:
                 if parameter not in self._reachable:  # of methods that the space has not
                     waited = {m: t for m, t in everything.items() if self._reaches(parameter, m)}
                     tables = waited or declared
-                mistakes += self._check(parameter, tables, is_certain=is_certain)
+                if not any(parameter.name in table for table in tables.values()):
+                    mistakes.append(_unknown(parameter, tables, everything, is_certain=is_certain))
+                elif is_certain:
+                    mistakes += self._check(parameter, tables)
         return mistakes
 
     def overruled(self, hyperparameters_by_method: Declared) -> list[tuple[Parameter, str]]:
@@ -239,26 +242,9 @@ class SearchSpace:
         self,
         parameter: Parameter,
         declared: Mapping[str, Mapping[str, Hyperparameter]],
-        *,
-        is_certain: bool,
     ) -> Iterator[Mistake]:
         where = dotted(("search", "space", *parameter.path))
         knowing = [method for method, table in declared.items() if parameter.name in table]
-        if not knowing:
-            known = sorted({name for table in declared.values() for name in table})
-            hint = did_you_mean(parameter.name, known)
-            near = [name for name in known if name.split(".")[0] == parameter.name.split(".")[0]]
-            if not is_certain and not hint:
-                hint = "`dpsweep describe METHOD` lists what a method has"
-            what = f"{' and '.join(declared)} {'has' if len(declared) == 1 else 'have'} no such "
-            yield Mistake(
-                where,
-                (what if is_certain else "no method has such a ") + "hyperparameter",
-                hint or f"known: {', '.join(near or known)}",
-            )
-            return
-        if not is_certain:
-            return
         reached = [method for method in declared if self._reaches(parameter, method)]
         if not reached:
             yield Mistake(where, "has no meaning for any method, by its `when`", "correct `when`")
@@ -295,6 +281,45 @@ class SearchSpace:
             elif others and not any(self._reaches(other, method) for other in others):
                 return False
         return True
+
+
+#: Last words of names that people know from elsewhere, and what they are here.
+_OTHER_WORDS = {
+    "learning_rate": "optim.lr",
+    "batch_size": "batch.expected",
+    "max_norm": "clip.max_grad_norm",
+    "clipping_norm": "clip.max_grad_norm",
+    "num_epochs": "train.epochs",
+    "steps": "train.max_steps",
+    "sigma": "noise.noise_multiplier",
+}
+
+
+def _unknown(
+    parameter: Parameter,
+    declared: Mapping[str, Mapping[str, Hyperparameter]],
+    everything: Mapping[str, Mapping[str, Hyperparameter]],
+    *,
+    is_certain: bool,
+) -> Mistake:
+    """Return what to say of a name that none of the methods ``declared`` has."""
+    name, where = parameter.name, dotted(("search", "space", *parameter.path))
+    owners = [method for method, table in everything.items() if name in table]
+    has = f"{' and '.join(declared)} {'has' if len(declared) == 1 else 'have'} no such "
+    what = (has if is_certain else "no method has such a ") + "hyperparameter"
+    if owners:
+        fix = f"leave it out, or search over a method that has it: {', '.join(owners)}"
+        return Mistake(where, what, fix)
+    known = sorted({other for table in declared.values() for other in table})
+    last = name.rpartition(".")[2]
+    meant = [_OTHER_WORDS.get(last, "")]
+    meant += [other for other in known if other.rpartition(".")[2] == last]
+    found = next((other for other in meant if other in known), None)
+    hint = f"did you mean {found!r}?" if found else did_you_mean(name, known)
+    if not hint and not is_certain:
+        hint = "`dpsweep describe METHOD` lists what a method has"
+    near = [other for other in known if other.split(".")[0] == name.split(".")[0]]
+    return Mistake(where, what, hint or f"known: {', '.join(near or known)}")
 
 
 def space_check(

@@ -189,10 +189,8 @@ class ClassifierMethod(Method):
             if name == "linear" and not cls._has_front(values):
                 continue
             if len(info.input_shape) != 3 and not is_own(name):
-                shape = "x".join(map(str, info.input_shape))
-                problems.append(
-                    ("model.name", f"{name} needs images, the data is {shape}", "use linear")
-                )
+                what = f"{name} needs images, and records here have shape {info.input_shape}"
+                problems.append(("model.name", what, "use linear"))
             elif name.startswith("timm/") or is_own(name) or cls._has_front(values):
                 problems += cls._model_problems(name, values, info)
         return problems

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from dpsweep.errors import Mistake, SpecError
 from dpsweep.spec import SweepSpec
 from dpsweep.spec_problems import is_writable
 
@@ -33,13 +34,32 @@ def place_problems(spec: SweepSpec) -> list[tuple[str, str, str]]:
     problems += [
         (key, f"{place} is written inside data.path, {data}", "name a place outside of it")
         for key, place in _written(spec)
-        if data.is_dir() and place.is_relative_to(data)
+        if data.is_dir() and spec.data.dataset != "npz" and place.is_relative_to(data)
     ]
     study = Path(spec.storage.path, spec.name).resolve()
     if data.is_relative_to(study):
         what = f"{data} lies inside the study's own folder, {study}"
         problems.append(("data.path", what, "move the data, or set another storage.path"))
     return problems
+
+
+def make_places(spec: SweepSpec) -> None:
+    """Make the folder of a new study's SQLite tracking store, before anything is spent.
+
+    Of a study that was launched the store may be gone: it goes on, and events wait.
+
+    Raises:
+        SpecError: The folder cannot be made.
+    """
+    database = _database(spec)
+    if database is None or Path(spec.storage.path, spec.name).exists():
+        return
+    try:
+        database.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        what = f"{database.parent} cannot be made: {error.strerror}"
+        fix = "name a file in a directory of yours, or null"
+        raise SpecError([Mistake(spec.where("tracking.uri"), what, fix)]) from error
 
 
 def _database(spec: SweepSpec) -> Path | None:

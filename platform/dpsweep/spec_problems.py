@@ -19,6 +19,8 @@ from dpsweep.trainables.method import Method
 
 #: Above it, the bound admits a test for one record that hardly ever errs.
 LOOSE_EPSILON = 20.0
+#: So many public validation records tell that a declared number of classes is a slip.
+ENOUGH_TO_TELL = 50
 #: What a space can give each hyperparameter.
 Values = Mapping[str, Sequence[Any]]
 
@@ -143,6 +145,19 @@ def check_records(
         raise DataError(what, fix=fix)
     for method in methods.values():
         method.check_records(values, data)
+    _check_classes(info, parts["validation"][1], shown["validation"], is_new=is_new)
+
+
+def _check_classes(info: DatasetInfo, labels: Any, visibility: str, *, is_new: bool) -> None:
+    """Refuse a number of classes of which public validation records have less than half."""
+    if not is_new or visibility != "public" or info.task != "classification":
+        return
+    if len(labels) >= ENOUGH_TO_TELL and labels.max() < info.num_classes // 2:
+        raise DataError(
+            f"{info.num_classes} classes are declared, and no public validation record has one "
+            f"above {labels.max()}",
+            fix="correct data.num_classes, or give validation records of all classes",
+        )
 
 
 def space_notes(

@@ -32,6 +32,7 @@ from dpsweep.ending import Conclusion, Ending, write_charges
 from dpsweep.errors import ModelError, RayLostError, ResourceError, StorageError
 from dpsweep.modes import Launch, run_public, run_search
 from dpsweep.own_code import check_own_code
+from dpsweep.places import make_places
 from dpsweep.preflight import Preflight, SelectionCharge, preflight
 from dpsweep.pretrain import with_pretrained
 from dpsweep.privacy.dataset_ledger import DatasetLedger
@@ -98,6 +99,7 @@ def run_checked(
     observer = observer or Observer()
     spec = checked.spec
     remove_left_behind(PATIENCE_S)
+    make_places(spec)
     TARGETS[spec.cluster.target].refuse_early(spec.cluster, spec.resources)
     checked.check_some_plan()
     renyi_filter, selection = checked.choose_filter(), checked.choose_selection()

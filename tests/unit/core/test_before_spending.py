@@ -1,6 +1,7 @@
 """What can be known to fail, or to be in vain, is said before any privacy is spent."""
 
 import zipfile
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -9,6 +10,7 @@ from PIL import Image
 from raw_specs import changed, mistakes
 
 from dpsweep.errors import DataError, InfeasibleBudgetError
+from dpsweep.places import make_places
 from dpsweep.planning import summarize_plan
 from dpsweep.preflight import preflight
 from dpsweep.spec import SweepSpec
@@ -446,4 +448,28 @@ class TestSlips:
             assert told.startswith("tracking.uri: ")
             assert said in told
         good = f"sqlite:///{tmp_path}/new/mlflow.db"
-        assert preflight(SweepSpec(**changed(raw, {"tracking/uri": good})))
+        spec = preflight(SweepSpec(**changed(raw, {"tracking/uri": good}))).spec
+        make_places(spec)
+        assert (tmp_path / "new").is_dir()
+
+    def test_the_place_of_a_database_is_made_before_anything_is_spent(self, raw):
+        """For one who may write everywhere, only trying tells."""
+        nowhere = SweepSpec(**changed(raw, {"tracking/uri": "sqlite:////proc/nowhere/m.db"}))
+        assert mistakes(make_places, nowhere) == [
+            "tracking.uri: /proc/nowhere cannot be made: No such file or directory "
+            "(name a file in a directory of yours, or null)"
+        ]
+        Path(nowhere.storage.path, nowhere.name).mkdir(parents=True)
+        make_places(nowhere)  # a study that was launched goes on, and events wait
+
+    @pytest.mark.parametrize(
+        ("classes", "refused"), [(2, False), (3, False), (4, True), (50, True)]
+    )
+    def test_far_more_classes_than_validation_records_have(self, raw, classes, refused):
+        spec = SweepSpec(**changed(raw, {"data/num_classes": classes}))
+        data = load_dataset(spec.data)
+        if refused:
+            with pytest.raises(DataError, match=f"{classes} classes are declared, and no public"):
+                check_records(spec, {}, data, {})
+        else:
+            check_records(spec, {}, data, {})

@@ -392,6 +392,8 @@ CHECKS = [
         ],
     ),
     ({"optim.rl": 1}, ["search.space.optim.rl: dp_sgd has no such hyperparameter (did you mean 'optim.lr'?)"]),
+    ({"optim.learning_rate": 1}, ["search.space.optim.learning_rate: dp_sgd has no such hyperparameter (did you mean 'optim.lr'?)"]),
+    ({"lr": 1}, ["search.space.lr: dp_sgd has no such hyperparameter (did you mean 'optim.lr'?)"]),
     ({"optim.nesterov_flavour": 1}, ["search.space.optim.nesterov_flavour: dp_sgd has no such hyperparameter (known: optim.lr, optim.momentum)"]),
     ({"optim.lr": {"uniform": [0, 1]}}, ["search.space.optim.lr: its lower bound must be > 0, got 0.0 (Peak learning rate.)"]),
     ({"optim.momentum": {"uniform": [0.5, 1.5]}}, ["search.space.optim.momentum: its upper bound must be <= 1, got 1.5 (Momentum.)"]),
@@ -448,7 +450,7 @@ CHECKS = [
     # What is never used must be right all the same.
     (
         {"batch.expected": {"int": [1, 9], "when": {"method": "non_private"}}},
-        ["search.space.batch.expected: non_private has no such hyperparameter (known: optim.lr)"],
+        ["search.space.batch.expected: non_private has no such hyperparameter (leave it out, or search over a method that has it: dp_sgd)"],
     ),
     (
         {"optim.lr": {"by": {"method": {"dp_sgd": 1, "non_private": -1}}}},
