@@ -171,8 +171,8 @@ class Claims:
         elif composed is not None:
             which = "all trials" if self.spec.episodes is None else "all trials of one episode"
             by = "" if self.spec.privacy.accountant == "rdp" else " by rdp"
-            shown = shown_epsilon(composed.epsilon)
-            parts.append(f"For indication{by}, {which} composed: epsilon={shown}, no guarantee.")
+            whole = shown_epsilon(composed.epsilon)
+            parts.append(f"For indication{by}, {which} composed: epsilon={whole}, no guarantee.")
         return " ".join([*parts, "--explain says more."] if parts else [])
 
     def _unfinished(self, shown: Collection[int] | None, is_so_far: bool) -> str:

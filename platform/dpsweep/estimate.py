@@ -19,8 +19,8 @@ from dpsweep.trial import report_interval
 MEASURED = 3
 _LIMIT_S = 20.0
 _CHECKPOINTS = 3  # of a trial: the last two, and the best
-# Of a study on this machine, beside its trials: 16 s from `run` to the first trial, twice in two runs
-# on two busy cores (2026-11), and the best model at the end. A round figure.
+# Of a study on this machine, beside its trials: 16 s from `run` to the first trial, in two runs on
+# two busy cores (2026-11), and the best model at the end. A round figure.
 _START_S = 20.0
 _BYTES_PER_REPORT = 1000  # of ledger, journal and tracking store together; a round figure
 _BYTES_PER_TRIAL = 20_000  # of trial.json, the Optuna rows and Tune's own files

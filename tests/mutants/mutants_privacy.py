@@ -52,8 +52,8 @@ PRIVACY = (
     Mutant(
         "epsilon rounded down",
         "platform/dpsweep/privacy/accountants.py",
-        "math.ceil(epsilon * 1e4 - 1e-6)",
-        "math.floor(epsilon * 1e4)",
+        "exact.quantize(Decimal('1e-4'), ROUND_CEILING)",
+        "exact.quantize(Decimal('1e-4'), 'ROUND_FLOOR')",
         (
             "tests/unit/privacy/test_accountants.py::test_a_statement_shows_everything_and_rounds_up",
         ),

@@ -138,7 +138,7 @@ def test_trained_weights_are_those_of_the_best_checkpoint(tmp_path: Path) -> Non
     [
         ({"trial": 1}, {}, BadInputError, "non_private, which is not DP-SGD"),
         ({"trial": 7}, {}, BadInputError, "no trial 7"),
-        ({}, {"num_finished": 0}, NothingWithinBudgetError, "no trials have finished"),
+        ({}, {"num_finished": 0}, NothingWithinBudgetError, "0 trials have finished"),
         (
             {},
             {"data": {**PUBLIC, "public": {"fraction": 0.0}}},

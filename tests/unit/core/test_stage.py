@@ -203,7 +203,7 @@ def test_a_verdict_is_one_line_of_the_log(driver):
     driver.stage.on_verdict(report(task, 3), Verdict(Decision.STOP, 1, 0.5, 0.7, "too low"))
     (row,) = load_sweep("stage", root=driver.study.files.path.parent).decisions()
     assert row == {
-        "trial": task.trial, "step": 3, "epsilon": 0.5, "rung": 1, "value": 0.5, "cutoff": 0.7,
+        "trial": task.trial, "step": 3, "epsilon": 0.5, "rung": 1, "rung_epsilon": 0.5, "value": 0.5, "cutoff": 0.7,
         "verdict": "stop", "reason": "too low",
     }  # fmt: skip
 

@@ -159,7 +159,7 @@ def test_public_classes_are_all_their_training_records(make_spec: MakeSpec, whol
     [
         ([5], "must name at least two classes, got [5]"),
         ([], "must name at least two classes, got []"),
-        ([1, 2, 1], "has class 1 twice"),
+        ([1, 2, 1], "has class 1 twice: name each once"),
         ([1, -2], "has -2, and classes are numbered from 0"),
         ([1, 10], "has 10, but the dataset has the classes 0 to 9"),
         ([1, "x"], "must be a number, got 'x'"),

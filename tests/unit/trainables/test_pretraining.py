@@ -330,7 +330,7 @@ def test_divergence_and_too_few_records_are_said(tmp_path):
     with pytest.raises(ModelError, match="diverged in epoch 1"):
         pretrain(tmp_path, replace(SETTINGS, lr=1e30))
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(DataError, match="has 1 public records to train on"):
+    with pytest.raises(DataError, match="has 1 public record to train on"):
         pretrain(tmp_path, records=(RECORDS[0][:1], RECORDS[1][:1]))
 
 

@@ -381,7 +381,7 @@ def test_a_restored_trial_goes_on_with_its_first_choice(seed: int) -> None:
             {"model.name": ["tanh_cnn"], "sparse.density": [1e-5, 0.1]},
             (1, 8, 8),
             ["sparse.density"],
-            "none of the 9216 weights",
+            "none of 9216 weights",
         ),
         (
             {"model.name": ["tanh_cnn"], "sparse.density": [1e-5], "sparse.train": ["cls", "full"]},
