@@ -10,15 +10,8 @@ from pathlib import Path
 
 from dpsweep import __version__
 
-_ROOMS = (
-    "dpsweep",
-    "dpsweep.cluster",
-    "dpsweep.privacy",
-    "dpsweep.schedulers",
-    "dpsweep.search_spaces",
-    "dpsweep.trainables",
-    "dpsweep.tracking",
-)
+#: Packages that may lie outside the folder of their parent, in a checkout.
+_ROOTS = ("dpsweep", "dpsweep.cluster", "dpsweep.search_spaces", "dpsweep.trainables")
 
 
 def build_wheel(directory: Path) -> Path:
@@ -28,11 +21,12 @@ def build_wheel(directory: Path) -> Path:
     node would fetch torch. torch, opacus and ray belong in the cluster's image.
     """
     files: dict[str, bytes] = {}
-    for room in _ROOMS:
-        source = Path(next(iter(import_module(room).__path__)))
-        for path in sorted(source.iterdir()):
+    for root in _ROOTS:
+        source = Path(next(iter(import_module(root).__path__)))
+        for path in sorted(source.rglob("*")):
             if path.suffix in {".py", ".yaml"} or path.name == "py.typed":
-                files[f"{room.replace('.', '/')}/{path.name}"] = path.read_bytes()
+                name = f"{root.replace('.', '/')}/{path.relative_to(source).as_posix()}"
+                files[name] = path.read_bytes()
     info = f"dpsweep-{__version__}.dist-info"
     files[f"{info}/METADATA"] = (
         f"Metadata-Version: 2.1\nName: dpsweep\nVersion: {__version__}\n"

@@ -74,8 +74,8 @@ def test_the_wheel_holds_every_room_and_no_dependency(tmp_path):
     root = Path(__file__).parents[2]
     for room, folder in (("", "platform/dpsweep"), ("trainables/", "trainables"),
                          ("search_spaces/", "search_spaces"), ("cluster/", "cluster")):  # fmt: skip
-        for path in (root / folder).glob("*.py"):
-            assert f"dpsweep/{room}{path.name}" in names
+        for path in (root / folder).rglob("*.py"):
+            assert f"dpsweep/{room}{path.relative_to(root / folder).as_posix()}" in names
     target = tmp_path / "site"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(target)
