@@ -17,7 +17,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from dpsweep.errors import ResourceError, SweepError
+from dpsweep.foundation.errors import ResourceError, SweepError
 from dpsweep.private_directory import refuse_open
 from dpsweep.spec import ClusterSpec, ResourcesSpec
 

@@ -15,8 +15,8 @@ import ray
 
 from dpsweep.cluster.base import ClusterTarget, worker_environment
 from dpsweep.cluster.package import build_wheel
-from dpsweep.durable import FileLock
-from dpsweep.errors import ResourceError
+from dpsweep.foundation.durable import FileLock
+from dpsweep.foundation.errors import ResourceError
 
 CONNECT_S = 10.0
 

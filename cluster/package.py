@@ -8,7 +8,7 @@ import zipfile
 from importlib import import_module
 from pathlib import Path
 
-from dpsweep import __version__
+from dpsweep.foundation.version import __version__
 
 #: Packages that may lie outside the folder of their parent, in a checkout.
 _ROOTS = ("dpsweep", "dpsweep.cluster", "dpsweep.search_spaces", "dpsweep.trainables")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpsweep.registry import Registry
+from dpsweep.foundation.registry import Registry
 from dpsweep.search_spaces.base import Parameter, SearchSpace
 from dpsweep.search_spaces.presets import preset_spec, preset_titles
 from dpsweep.search_spaces.starter import starter_spec

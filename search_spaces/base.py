@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dpsweep.errors import BadInputError, Mistake, SpecError
+from dpsweep.foundation.errors import BadInputError, Mistake, SpecError
+from dpsweep.foundation.registry import did_you_mean
 from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.parameters import Parameter, parse_space, reachable, same_among
-from dpsweep.registry import did_you_mean
 from dpsweep.spec_base import dotted, seen
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from dpsweep.errors import BadInputError
-from dpsweep.registry import Registry, did_you_mean
+from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.registry import Registry, did_you_mean
 from dpsweep.search_spaces.base import SearchSpace
 
 #: Paper -> its presets: a mapping from name (without the paper) to ``Preset``.

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dpsweep.errors import BadInputError
-from dpsweep.registry import did_you_mean
+from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.registry import did_you_mean
 from dpsweep.search_spaces import (
     active_learning,
     adamix,

@@ -84,8 +84,7 @@ def test_rooms_do_not_import_each_other(room):
 
 
 def test_the_privacy_core_imports_nothing_above_it():
-    lower = ("dpsweep.privacy", "dpsweep.errors", "dpsweep.registry", "dpsweep._validate",
-             "dpsweep.durable")  # fmt: skip
+    lower = ("dpsweep.privacy", "dpsweep.foundation")
     intruders = [
         (name, target)
         for name, path in modules()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpsweep.registry import Registry
+from dpsweep.foundation.registry import Registry
 
 TRAINABLES = Registry(
     "method",

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dpsweep.errors import BadInputError, InfeasibleBudgetError
+from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
 from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.accountants import AccountantName
 from dpsweep.privacy.events import EventRun, Gaussian, Laplace, NonPrivate, Plan

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from dpsweep.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.hyperparameters import Hyperparameter, Retired
 from dpsweep.trainables.linear_probe import SHOT_HYPERPARAMETERS
 

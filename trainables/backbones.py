@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsweep.errors import BadInputError, ModelError
-from dpsweep.registry import did_you_mean
+from dpsweep.foundation.errors import BadInputError, ModelError
+from dpsweep.foundation.registry import did_you_mean
 from dpsweep.trainables.weights import (
     WeightsHash,
     download,

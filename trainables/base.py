@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray import tune
 
-from dpsweep.errors import BudgetExceededError, LedgerError, LockedError, SweepError, described
+from dpsweep.foundation.errors import (
+    BudgetExceededError,
+    LedgerError,
+    LockedError,
+    SweepError,
+    described,
+)
 from dpsweep.study import TrialTask, read_task
 from dpsweep.trainables.allocator import keep_freed_memory
 from dpsweep.trainables.own_models import look_in

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dpsweep.errors import InfeasibleBudgetError
+from dpsweep.foundation.errors import InfeasibleBudgetError
 
 
 def num_private_of(hparams: Mapping[str, Any], declared: int) -> int:

@@ -32,7 +32,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
-from dpsweep.errors import BadInputError, ModelError
+from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.trainables.gradient_sums import add_product, add_rows, zero_sums
 from dpsweep.trainables.layer_gradients import Factors, Loss, cross_entropy_sum, full_chunks
 from dpsweep.trainables.linear_head import (

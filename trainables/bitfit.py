@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from dpsweep.errors import BadInputError, ModelError
+from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.randomness import public_seed

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpsweep.durable import read_checked_json
-from dpsweep.errors import CheckpointError
+from dpsweep.foundation.durable import read_checked_json
+from dpsweep.foundation.errors import CheckpointError
 
 #: Keys of the JSON file of a checkpoint.
 KEYS = (

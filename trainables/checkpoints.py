@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from dpsweep.durable import checked_json, set_aside, write_atomically
-from dpsweep.errors import CheckpointError
+from dpsweep.foundation.durable import checked_json, set_aside, write_atomically
+from dpsweep.foundation.errors import CheckpointError
 from dpsweep.trainables.checkpoint_files import Found, Resumption, find, find_resumption
 
 #: ``last``, ``best``, or the name of a release (``starts.release_name``).

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsweep.errors import DataError
+from dpsweep.foundation.errors import DataError
 from dpsweep.trainables.data_sources import Arrays, Source, open_source
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from dpsweep.errors import DataError
+from dpsweep.foundation.errors import DataError
 from dpsweep.trainables.class_split import open_classes
 from dpsweep.trainables.data_sources import Arrays, Source
 from dpsweep.trainables.pollution import check_pollution, polluted

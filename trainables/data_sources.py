@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsweep.errors import DataError
-from dpsweep.registry import did_you_mean
+from dpsweep.foundation.errors import DataError
+from dpsweep.foundation.registry import did_you_mean
+from dpsweep.foundation.words import counted
 from dpsweep.trainables.npz_files import check_label_shape, npz_array, npz_headers, shown_shape
-from dpsweep.words import counted
 
 if TYPE_CHECKING:
     from dpsweep.spec import DataSpec

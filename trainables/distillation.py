@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from dpsweep.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.trainables.models import set_training_mode
 

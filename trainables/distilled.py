@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from dpsweep import __version__
-from dpsweep.errors import StorageError
+from dpsweep.foundation.errors import StorageError
+from dpsweep.foundation.version import __version__
 from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.data import part_hash
 from dpsweep.trainables.own_models import fingerprint, is_own

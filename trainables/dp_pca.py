@@ -12,7 +12,7 @@ import math
 import numpy as np
 import torch
 
-from dpsweep.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError
 
 
 def _clipped(rows: torch.Tensor) -> torch.Tensor:

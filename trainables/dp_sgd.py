@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dpsweep.errors import BadInputError, InfeasibleBudgetError
+from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
 from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.accountants import shown_epsilon
 from dpsweep.privacy.calibration import calibrate_noise_schedule

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsweep.errors import DataError
+from dpsweep.foundation.errors import DataError
+from dpsweep.foundation.words import counted
 from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.spec_episodes import EPISODE
-from dpsweep.words import counted
 
 if TYPE_CHECKING:
     from dpsweep.spec import SweepSpec

@@ -12,7 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsweep.errors import LedgerError, described
+from dpsweep.foundation.errors import LedgerError, described
+from dpsweep.foundation.words import counted, were
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
@@ -31,7 +32,6 @@ from dpsweep.trainables.private_report import write_private_report
 from dpsweep.trainables.starts import release_name
 from dpsweep.trainables.trial_data import records_for
 from dpsweep.trial import TrialReport, report_interval
-from dpsweep.words import counted, were
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data import SweepData

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsweep.errors import ResourceError
+from dpsweep.foundation.errors import ResourceError
 from dpsweep.trainables.data import DatasetInfo
 from dpsweep.trainables.features import FeatureSpec
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from dpsweep.errors import SweepError
+from dpsweep.foundation.errors import SweepError
 from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.trainables.features import FeatureSpec
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from dpsweep.durable import write_atomically
-from dpsweep.errors import ResourceError
+from dpsweep.foundation.durable import write_atomically
+from dpsweep.foundation.errors import ResourceError
 
 #: Use is noted to the day, as the journal of a selection is: when a trial read which features
 #: would tell of trials that nobody is to hear of.

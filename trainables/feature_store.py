@@ -23,8 +23,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dpsweep.durable import write_atomically
-from dpsweep.errors import ResourceError
+from dpsweep.foundation.durable import write_atomically
+from dpsweep.foundation.errors import ResourceError
 from dpsweep.trainables.data import PARTS, SweepData, part_hash
 from dpsweep.trainables.data_sources import Arrays
 from dpsweep.trainables.feature_blocks import BLOCK_ROWS, BlockJob, compute_block, feature_blocks

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from dpsweep.registry import Registry
+from dpsweep.foundation.registry import Registry
 
 if TYPE_CHECKING:
     from torch import nn

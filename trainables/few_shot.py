@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsweep.errors import DataError
+from dpsweep.foundation.errors import DataError
 from dpsweep.privacy.randomness import public_seed
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsweep.errors import CheckpointError
+from dpsweep.foundation.errors import CheckpointError
 from dpsweep.study import TrialTask
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.checkpoints import CheckpointStore

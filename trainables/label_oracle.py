@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from dpsweep.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError
 
 
 class LabelOracle:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from dpsweep.errors import ModelError
+from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables.gradient_sums import add_rows, filled
 from dpsweep.trainables.linear_head import exact_factors, row_norms
 from dpsweep.trainables.weight_products import (

@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from dpsweep.errors import BadInputError, CheckpointError
+from dpsweep.foundation.errors import BadInputError, CheckpointError
 from dpsweep.trainables.parameter_table import head_layers
 
 if TYPE_CHECKING:

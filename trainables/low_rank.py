@@ -17,7 +17,7 @@ from torch import fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
-from dpsweep.errors import ModelError
+from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables.parameter_table import head_layers
 
 #: In the name or class of a module: what is in it belongs to an attention, or to an MLP.

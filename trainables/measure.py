@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dpsweep.errors import ResourceError
+from dpsweep.foundation.errors import ResourceError
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.data import DatasetInfo, SweepData

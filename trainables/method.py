@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from dpsweep.errors import InfeasibleBudgetError
+from dpsweep.foundation.errors import InfeasibleBudgetError
 from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.accountants import AccountantName
 from dpsweep.privacy.budget import PrivacyBudget

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpsweep.errors import InfeasibleBudgetError
+from dpsweep.foundation.errors import InfeasibleBudgetError
 from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.trainables.weights import PUBLISHED, WORDS
 

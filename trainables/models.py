@@ -16,8 +16,8 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from dpsweep.errors import BadInputError, ModelError
-from dpsweep.registry import did_you_mean
+from dpsweep.foundation.errors import BadInputError, ModelError
+from dpsweep.foundation.registry import did_you_mean
 from dpsweep.trainables.data import DatasetInfo
 from dpsweep.trainables.depthwise import is_depthwise
 from dpsweep.trainables.model_probe import probe

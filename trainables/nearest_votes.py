@@ -12,7 +12,7 @@ from types import MappingProxyType
 import numpy as np
 import torch
 
-from dpsweep.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.trainables.selectors import most_uncertain
 
 #: L1 sensitivity of the counts under add-or-remove-one, by who votes; ``voters`` says why.

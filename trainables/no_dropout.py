@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dpsweep.errors import ModelError
+from dpsweep.foundation.errors import ModelError
 
 #: Where timm and transformers keep rates that they hand to functions.
 _RATES = (

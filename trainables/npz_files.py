@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dpsweep.errors import DataError
+from dpsweep.foundation.errors import DataError
 
 
 def npz_headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dpsweep.errors import ModelError
+from dpsweep.foundation.errors import ModelError
 from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.events import Plan
 from dpsweep.trainables.batches import num_private_of, sample_rate_of

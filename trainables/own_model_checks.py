@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from dpsweep.errors import ModelError
+from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables.models import set_training_mode
 from dpsweep.trainables.parameter_table import head_layers
 

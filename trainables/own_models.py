@@ -16,8 +16,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from dpsweep.errors import ModelError
-from dpsweep.registry import did_you_mean
+from dpsweep.foundation.errors import ModelError
+from dpsweep.foundation.registry import did_you_mean
 
 if TYPE_CHECKING:
     from torch import nn

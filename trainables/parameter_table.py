@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from dpsweep.errors import BadInputError, ModelError
-from dpsweep.registry import did_you_mean
+from dpsweep.foundation.errors import BadInputError, ModelError
+from dpsweep.foundation.registry import did_you_mean
 from dpsweep.trainables.linear_head import LinearHeads
 from dpsweep.trainables.models import BUILT_IN, build_untreated
 from dpsweep.trainables.own_models import is_own

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from dpsweep.errors import ModelError
+from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables.gradient_sums import chunk_size, zero_sums
 from dpsweep.trainables.layer_gradients import (
     Factors,

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from dpsweep.durable import write_atomically
-from dpsweep.errors import BadInputError, StorageError
+from dpsweep.foundation.durable import write_atomically
+from dpsweep.foundation.errors import BadInputError, StorageError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsweep.errors import DataError
+from dpsweep.foundation.errors import DataError
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.trainables.data_sources import Arrays
 

@@ -25,8 +25,9 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from dpsweep.durable import write_atomically
-from dpsweep.errors import CheckpointError, DataError, ModelError
+from dpsweep.foundation.durable import write_atomically
+from dpsweep.foundation.errors import CheckpointError, DataError, ModelError
+from dpsweep.foundation.words import counted
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.trainables.data import DatasetInfo, part_hash
 from dpsweep.trainables.data_sources import Arrays
@@ -35,7 +36,6 @@ from dpsweep.trainables.models import build_model
 from dpsweep.trainables.own_models import fingerprint, is_own
 from dpsweep.trainables.parameter_table import head_layers
 from dpsweep.trainables.threads import torch_threads
-from dpsweep.words import counted
 
 #: Part of every address: a change of how weights come about needs a change of it.
 _FORMAT = 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from dpsweep.errors import InfeasibleBudgetError
+from dpsweep.foundation.errors import InfeasibleBudgetError
 from dpsweep.privacy.accountants import AccountantName, epsilon_of, shown_epsilon
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.calibration import gaussian_noise

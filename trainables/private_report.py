@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from dpsweep.durable import write_atomically
+from dpsweep.foundation.durable import write_atomically
 from dpsweep.trainables.method import Method
 
 #: Folder of a trial's directory for what must not be shown to anybody.

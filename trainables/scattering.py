@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from dpsweep.errors import ModelError
+from dpsweep.foundation.errors import ModelError
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data import DatasetInfo

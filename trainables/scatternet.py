@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from dpsweep.errors import InfeasibleBudgetError
+from dpsweep.foundation.errors import InfeasibleBudgetError
 from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.events import Gaussian, Plan
 from dpsweep.privacy.randomness import public_seed

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from dpsweep.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.trainables.dp_pca import principal_components
 from dpsweep.trainables.threads import torch_threads
 

@@ -10,12 +10,12 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dpsweep.errors import ModelError
+from dpsweep.foundation.errors import ModelError
+from dpsweep.foundation.words import counted
 from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.trainables.dp_sgd import CLIP_RULE, DPSGD, clip_rule_factors
 from dpsweep.trainables.own_models import HEAD_FIX, is_own
 from dpsweep.trainables.weights import PUBLISHED
-from dpsweep.words import counted
 
 if TYPE_CHECKING:
     import torch

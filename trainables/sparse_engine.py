@@ -23,8 +23,8 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from dpsweep._validate import whole
-from dpsweep.errors import ModelError
+from dpsweep.foundation._validate import whole
+from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables.gradient_sums import zero_sums
 from dpsweep.trainables.layer_gradients import (
     Factors,

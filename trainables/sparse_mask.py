@@ -22,8 +22,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from dpsweep._validate import in_unit_interval
-from dpsweep.errors import BadInputError, ModelError
+from dpsweep.foundation._validate import in_unit_interval
+from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.trainables.depthwise import DepthwiseTaps, is_depthwise
 from dpsweep.trainables.weight_products import block_bytes
 

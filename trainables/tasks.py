@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from dpsweep.errors import BadInputError, DataError
+from dpsweep.foundation.errors import BadInputError, DataError
 
 if TYPE_CHECKING:
     import torch

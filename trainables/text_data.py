@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsweep.errors import DataError
-from dpsweep.registry import did_you_mean
+from dpsweep.foundation.errors import DataError
+from dpsweep.foundation.registry import did_you_mean
 from dpsweep.trainables.data_sources import (
     Arrays,
     Source,

@@ -12,8 +12,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dpsweep import _validate
-from dpsweep.errors import BadInputError, ModelError
+from dpsweep.foundation import _validate
+from dpsweep.foundation.errors import BadInputError, ModelError
 
 if TYPE_CHECKING:
     import torch

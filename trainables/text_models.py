@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx, nn
 
-from dpsweep.errors import BadInputError, ModelError
+from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.trainables.model_probe import refuse_statistics
 from dpsweep.trainables.no_dropout import refuse_random, remove_dropout
 

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from dpsweep.errors import BadInputError, ModelError
+from dpsweep.foundation.errors import BadInputError, ModelError
 
 #: As ``model.checkpoint``: the weights that timm publishes for a network.
 PUBLISHED = "published"

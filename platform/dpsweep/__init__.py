@@ -8,14 +8,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from dpsweep.foundation.version import __version__
 
 _NAMES = {
     "EventRun": "dpsweep.privacy.events",
     "NoiseSchedule": "dpsweep.privacy.schedules",
     "Plan": "dpsweep.privacy.events",
     "PrivacyBudget": "dpsweep.privacy.budget",
-    "SweepError": "dpsweep.errors",
+    "SweepError": "dpsweep.foundation.errors",
     "SweepResult": "dpsweep.results",
     "SweepSpec": "dpsweep.spec",
     "account_epsilon": "dpsweep.account",
@@ -43,7 +43,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from dpsweep.account import account_epsilon, account_noise, account_steps
-    from dpsweep.errors import SweepError
+    from dpsweep.foundation.errors import SweepError
     from dpsweep.privacy.budget import PrivacyBudget
     from dpsweep.privacy.events import EventRun, Plan
     from dpsweep.privacy.schedules import NoiseSchedule

@@ -9,13 +9,13 @@ import shlex
 from pathlib import Path
 from statistics import fmean
 
-from dpsweep.errors import StudyError
+from dpsweep.foundation.errors import StudyError
+from dpsweep.foundation.words import counted
 from dpsweep.privacy.events import CHARGED_PARTS
 from dpsweep.privacy.ledger import trial_spent
 from dpsweep.results import SweepResult
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.trial import TrialState
-from dpsweep.words import counted
 
 ALL_STARTED = "all trials were started"
 _MOST_PLANS = 32  # of which the mean cost of a whole plan is taken

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from functools import cached_property
 from typing import Any
 
-from dpsweep.durable import is_locked, read_log
-from dpsweep.errors import StudyError
+from dpsweep.foundation.durable import is_locked, read_log
+from dpsweep.foundation.errors import StudyError
 from dpsweep.journal import StudyView, TrialView
 from dpsweep.privacy.accountants import AccountantName, PrivacyStatement, epsilon_of, shown_epsilon
 from dpsweep.privacy.events import Plan

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 import typer
 from rich.console import Console
 
-from dpsweep import __version__
 from dpsweep.cli_account import account
 from dpsweep.cli_base import Explain, Output, Root, Sets, Spec, load_checked, say, stage
 from dpsweep.cli_describe import describe
@@ -23,7 +22,7 @@ from dpsweep.cli_plan import plan
 from dpsweep.cli_report import report
 from dpsweep.cli_simulate import simulate
 from dpsweep.completion import study_names
-from dpsweep.errors import (
+from dpsweep.foundation.errors import (
     OF_STORAGE,
     BadInputError,
     NothingWithinBudgetError,
@@ -31,11 +30,12 @@ from dpsweep.errors import (
     SpecError,
     SweepError,
 )
+from dpsweep.foundation.version import __version__
+from dpsweep.foundation.words import counted
 from dpsweep.journal import on_test_records
 from dpsweep.output import Format, print_records
 from dpsweep.private_directory import remove_left_behind
 from dpsweep.termination import EXIT_CODE, sigterm_as_interrupt
-from dpsweep.words import counted
 
 if TYPE_CHECKING:
     from dpsweep.preflight import Preflight

@@ -8,7 +8,7 @@ import typer
 
 from dpsweep.cli_base import Json, Output, say
 from dpsweep.completion import method_names
-from dpsweep.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.output import Format, print_records
 
 if TYPE_CHECKING:

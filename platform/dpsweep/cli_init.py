@@ -10,7 +10,7 @@ import typer
 
 from dpsweep.cli_base import Output, say
 from dpsweep.completion import method_names, preset_names
-from dpsweep.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.output import Format, print_records
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpsweep.cli_base import Json, Output, Sets, Spec, load_checked, say, stage
+from dpsweep.foundation.words import counted
 from dpsweep.output import Format, print_records
 from dpsweep.tables import TALK, width, wrapped
-from dpsweep.words import counted
 
 if TYPE_CHECKING:
     from dpsweep.planning import PlanSummary, Sample

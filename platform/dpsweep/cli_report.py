@@ -10,9 +10,9 @@ import typer
 
 from dpsweep.cli_base import Output, Root, say
 from dpsweep.completion import study_names
-from dpsweep.errors import NothingWithinBudgetError
+from dpsweep.foundation.errors import NothingWithinBudgetError
+from dpsweep.foundation.words import counted
 from dpsweep.output import Format, print_records
-from dpsweep.words import counted
 
 if TYPE_CHECKING:
     from dpsweep.report import ReportedStudy

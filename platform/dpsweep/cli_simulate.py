@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpsweep.cli_base import Output, Sets, Spec, load_checked, say
-from dpsweep.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.words import counted
 from dpsweep.output import Format, print_records
-from dpsweep.words import counted
 
 if TYPE_CHECKING:
     from dpsweep.preflight import Preflight
@@ -73,7 +73,7 @@ def simulate(
 
 def _policies(given: str | None, checked: Preflight) -> list[str]:
     """Return the schedulers to compare, each once, in the order given."""
-    from dpsweep.registry import did_you_mean
+    from dpsweep.foundation.registry import did_you_mean
     from dpsweep.schedulers import POLICIES
 
     if given is None:

@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 
 from dpsweep.entries import model_label
-from dpsweep.errors import NothingWithinBudgetError, SweepError
+from dpsweep.foundation.errors import NothingWithinBudgetError, SweepError
+from dpsweep.foundation.words import counted
 from dpsweep.layers import save_layers_figure
 from dpsweep.preflight import Preflight
 from dpsweep.pretrain import weights_path
@@ -17,7 +18,6 @@ from dpsweep.study import Observer, Study
 from dpsweep.tracking import Spool
 from dpsweep.trainables.data import SweepData
 from dpsweep.trainables.finished import draw_pictures, export_model
-from dpsweep.words import counted
 
 FLUSH_S, FLUSH_STEP_S = 120.0, 5.0
 FLUSH_URGENT_S = 2.0  # where Ray ends this process soon

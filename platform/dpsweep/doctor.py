@@ -11,9 +11,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpsweep.foundation.words import counted
 from dpsweep.private_directory import remove_left_behind
 from dpsweep.spec import FEATURES
-from dpsweep.words import counted
 
 if TYPE_CHECKING:
     from dpsweep.trainables.feature_store import FeatureStore

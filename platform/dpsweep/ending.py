@@ -8,8 +8,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from dpsweep import entries
-from dpsweep.durable import is_locked, read_log
-from dpsweep.errors import SweepError
+from dpsweep.foundation.durable import is_locked, read_log
+from dpsweep.foundation.errors import SweepError
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.ledger import inherited_events, trial_file, trial_spent
 from dpsweep.study import Observer, Study

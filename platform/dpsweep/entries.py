@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpsweep import __version__
 from dpsweep.claims import FINAL_RUN, PUBLIC_MODEL, SO_FAR, WINNER, with_caveats
-from dpsweep.durable import write_atomically
-from dpsweep.errors import LedgerError, NothingWithinBudgetError
+from dpsweep.foundation.durable import write_atomically
+from dpsweep.foundation.errors import LedgerError, NothingWithinBudgetError
+from dpsweep.foundation.version import __version__
 from dpsweep.pretrain import describe_pretraining
 from dpsweep.privacy.dataset_ledger import read_dataset_ledger
 from dpsweep.privacy.ledger import STUDY_FILE, trial_file

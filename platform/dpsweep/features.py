@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dpsweep.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.hyperparameters import resolve
 from dpsweep.parameters import Parameter
 from dpsweep.search_spaces.base import SearchSpace

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from dpsweep.foundation.registry import did_you_mean
 from dpsweep.parameters import Parameter, Scalar, canonical_scalar
-from dpsweep.registry import did_you_mean
 from dpsweep.spec_base import Flaw
 
 

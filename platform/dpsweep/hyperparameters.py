@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from dpsweep.registry import did_you_mean
+from dpsweep.foundation.registry import did_you_mean
 
 Kind = Literal["float", "int", "str", "bool"]
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")

@@ -8,8 +8,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dpsweep.durable import write_atomically
-from dpsweep.errors import BadInputError, StorageError
+from dpsweep.foundation.durable import write_atomically
+from dpsweep.foundation.errors import BadInputError, StorageError
+from dpsweep.foundation.words import counted
 from dpsweep.pretrain import weights_path
 from dpsweep.results import SweepResult
 from dpsweep.start import find_starts
@@ -17,7 +18,6 @@ from dpsweep.study import StudyFiles, TrialTask
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data import describe_dataset, load_dataset
 from dpsweep.trainables.episodes import Episodes
-from dpsweep.words import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dpsweep.cluster.base import ClusterTarget
-from dpsweep.durable import read_log
 from dpsweep.ending import Ending
-from dpsweep.errors import StudyError, SweepError
 from dpsweep.features import prefetch
+from dpsweep.foundation.durable import read_log
+from dpsweep.foundation.errors import StudyError, SweepError
 from dpsweep.journal import TrialView
 from dpsweep.preflight import Preflight, SelectionCharge
 from dpsweep.privacy.filter import RenyiFilter

@@ -11,7 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from dpsweep.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.tables import TALK, lines_of_record, lines_of_table, width, wrapped
 
 Record = Mapping[str, Any]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpsweep.errors import ModelError, ResourceError
+from dpsweep.foundation.errors import ModelError, ResourceError
 from dpsweep.trainables.own_models import fingerprint, is_own, look_in, started_in
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from dpsweep.registry import did_you_mean
+from dpsweep.foundation.registry import did_you_mean
 from dpsweep.spec_base import Flaw, number, seen, whole
 
 ParameterKind = Literal["uniform", "loguniform", "int", "logint", "choice", "fixed"]

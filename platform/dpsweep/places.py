@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from dpsweep.errors import Mistake, SpecError
+from dpsweep.foundation.errors import Mistake, SpecError
 from dpsweep.spec import SweepSpec
 from dpsweep.spec_problems import is_writable
 

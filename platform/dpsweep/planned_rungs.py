@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsweep.errors import BadInputError
 from dpsweep.features import bounds_of
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.rungs import num_skipped, rung_epsilons, rung_positions
 from dpsweep.search_spaces.base import SearchSpace

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from dpsweep.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.words import counted
 from dpsweep.planned_rungs import (
     RungFigures,
     planned_notes,
@@ -32,7 +33,6 @@ from dpsweep.selection_price import SelectionFigures, selection_figures
 from dpsweep.start import StartSummary
 from dpsweep.study import TrialTask
 from dpsweep.trainables import TRAINABLES
-from dpsweep.words import counted
 
 MAX_GRID_PLANNED = 1000
 

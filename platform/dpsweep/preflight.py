@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 
 from dpsweep.deltas import delta_note, delta_problems, with_launched_delta
 from dpsweep.entries import terms
-from dpsweep.errors import BadInputError, DataError, InfeasibleBudgetError, Mistake, SpecError
+from dpsweep.foundation.errors import (
+    BadInputError,
+    DataError,
+    InfeasibleBudgetError,
+    Mistake,
+    SpecError,
+)
+from dpsweep.foundation.words import counted
 from dpsweep.hyperparameters import Hyperparameter, resolve
 from dpsweep.networks import weights_problems
 from dpsweep.places import place_problems
@@ -53,7 +60,6 @@ from dpsweep.trainables.method import Method, PlanContext
 from dpsweep.trainables.starts import ReleaseKey
 from dpsweep.trainables.tasks import task_of
 from dpsweep.trial import report_interval
-from dpsweep.words import counted
 
 #: Configurations that a study's filter or selection is chosen from.
 NUM_SAMPLED = 32

@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsweep.errors import DataError, StudyError
+from dpsweep.foundation.errors import DataError, StudyError
+from dpsweep.foundation.words import counted
 from dpsweep.networks import network_of_start, networks_of
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.study import Observer, Study
@@ -24,7 +25,6 @@ from dpsweep.trainables.data import DatasetInfo, SweepData, describe_dataset
 from dpsweep.trainables.data_sources import Arrays, open_source
 from dpsweep.trainables.feature_files import locked
 from dpsweep.trainables.weights import PRETRAIN, hash_of
-from dpsweep.words import counted
 
 if TYPE_CHECKING:
     from dpsweep.journal import StudyView

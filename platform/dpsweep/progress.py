@@ -13,13 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from dpsweep.cli_base import stage
+from dpsweep.foundation.words import counted
 from dpsweep.journal import StudyView
 from dpsweep.privacy.accountants import shown_epsilon
 from dpsweep.spec import SweepSpec
 from dpsweep.study import Observer
 from dpsweep.tables import TALK, talk, width
 from dpsweep.trial import TrialState
-from dpsweep.words import counted
 
 LINE_EVERY_S = 5.0
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from dpsweep.durable import read_log, set_aside
-from dpsweep.errors import StudyError, SweepError
+from dpsweep.foundation.durable import read_log, set_aside
+from dpsweep.foundation.errors import StudyError, SweepError
 from dpsweep.preflight import Preflight
 from dpsweep.privacy.ledger import STUDY_FILE
 from dpsweep.privacy.study_ledger import plan_digest

@@ -16,9 +16,9 @@ from typing import Any
 
 from scipy import special
 
-from dpsweep.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.registry import did_you_mean
 from dpsweep.privacy.accountants import PrivacyStatement
-from dpsweep.registry import did_you_mean
 from dpsweep.results import SweepResult, TrialResult
 from dpsweep.spec_episodes import EPISODE
 from dpsweep.trial import TrialState

@@ -12,8 +12,9 @@ from statistics import fmean
 from typing import Any
 
 from dpsweep.claims import Claims
-from dpsweep.durable import is_locked, read_log
-from dpsweep.errors import BadInputError, CheckpointError, NothingWithinBudgetError
+from dpsweep.foundation.durable import is_locked, read_log
+from dpsweep.foundation.errors import BadInputError, CheckpointError, NothingWithinBudgetError
+from dpsweep.foundation.words import counted
 from dpsweep.journal import StudyView, TrialView
 from dpsweep.pretrain import describe_pretraining
 from dpsweep.privacy.accountants import PrivacyStatement, shown_epsilon
@@ -25,7 +26,6 @@ from dpsweep.study import StudyFiles
 from dpsweep.tracking.state import read_run_ids
 from dpsweep.trainables.checkpoint_files import find
 from dpsweep.trial import TrialState
-from dpsweep.words import counted
 
 
 @dataclass(frozen=True)

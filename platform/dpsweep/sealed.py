@@ -11,9 +11,10 @@ import shutil
 from pathlib import Path
 
 from dpsweep import entries
-from dpsweep.durable import DurableLog, write_atomically
 from dpsweep.ending import Ending
-from dpsweep.errors import (
+from dpsweep.features import prefetch
+from dpsweep.foundation.durable import DurableLog, write_atomically
+from dpsweep.foundation.errors import (
     BadInputError,
     LedgerError,
     LockedError,
@@ -21,7 +22,7 @@ from dpsweep.errors import (
     StudyError,
     SweepError,
 )
-from dpsweep.features import prefetch
+from dpsweep.foundation.words import counted
 from dpsweep.modes import Launch
 from dpsweep.preflight import MAX_INFEASIBLE_IN_A_ROW
 from dpsweep.privacy.dataset_ledger import DatasetLedger
@@ -32,7 +33,6 @@ from dpsweep.privacy.study_ledger import StudyLedger
 from dpsweep.stage import Stage, give_up_claim
 from dpsweep.study import Observer, Study, StudyFiles, TrialTask, enforced_terms
 from dpsweep.trial import TrialReport, TrialState
-from dpsweep.words import counted
 
 SEALED = "sealed"
 _HISTORY_LOST = "files of the sealed trials were deleted, damaged or replaced"

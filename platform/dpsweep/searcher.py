@@ -8,7 +8,7 @@ from typing import Any
 
 from ray.tune.search import Searcher
 
-from dpsweep.errors import SweepError
+from dpsweep.foundation.errors import SweepError
 from dpsweep.sources import TaskSource
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dpsweep.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.preflight import Preflight
 from dpsweep.privacy import rdp
 from dpsweep.privacy.selection import Selection, envelope, selection_epsilon

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from dpsweep.errors import InfeasibleBudgetError
+from dpsweep.foundation.errors import InfeasibleBudgetError
+from dpsweep.foundation.words import counted
 from dpsweep.privacy.accountants import shown_epsilon
 from dpsweep.privacy.events import Gaussian, Plan, PoissonGaussian
-from dpsweep.words import counted
 
 #: Below it a configuration is refused: its releases tell the data set hardly from an empty one.
 HOPELESS = 1.0

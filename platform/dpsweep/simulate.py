@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpsweep.curves import Curves
-from dpsweep.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.preflight import Preflight
 from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import epsilon_of

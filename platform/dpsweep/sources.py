@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from dpsweep.errors import BadInputError, StudyError, SweepError
+from dpsweep.foundation.errors import BadInputError, StudyError, SweepError
 from dpsweep.journal import StudyView
 from dpsweep.preflight import MAX_INFEASIBLE_IN_A_ROW
 from dpsweep.privacy.study_ledger import StudyLedger

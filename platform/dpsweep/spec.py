@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PrivateAttr, ValidationError
 
 from dpsweep.deltas import derived_delta
-from dpsweep.errors import Mistake, SpecError
+from dpsweep.foundation.errors import Mistake, SpecError
 from dpsweep.parameters import Parameter, parse_space
 from dpsweep.spec_base import (
     AS_TEXT,

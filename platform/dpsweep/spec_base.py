@@ -18,8 +18,8 @@ from pydantic import (
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from typing_extensions import Self
 
-from dpsweep.errors import Mistake, SpecError
-from dpsweep.registry import did_you_mean
+from dpsweep.foundation.errors import Mistake, SpecError
+from dpsweep.foundation.registry import did_you_mean
 
 
 class Flaw(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from dpsweep.errors import Mistake, SpecError
+from dpsweep.foundation.errors import Mistake, SpecError
 
 MAX_BYTES = 1_000_000
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpsweep.errors import DataError
+from dpsweep.foundation.errors import DataError
 from dpsweep.hyperparameters import retired_words
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec import SweepSpec

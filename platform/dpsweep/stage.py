@@ -22,8 +22,9 @@ from ray.exceptions import RayError
 
 from dpsweep import entries
 from dpsweep.cluster.base import ClusterTarget
-from dpsweep.durable import read_log
-from dpsweep.errors import RayLostError, StudyError, SweepError
+from dpsweep.foundation.durable import read_log
+from dpsweep.foundation.errors import RayLostError, StudyError, SweepError
+from dpsweep.foundation.words import counted, were
 from dpsweep.preflight import Preflight
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.dataset_ledger import DatasetLedger
@@ -49,7 +50,6 @@ from dpsweep.trainables.checkpoint_files import find_resumption
 from dpsweep.trainables.data import SweepData
 from dpsweep.trainables.execution_settings import ExecutionSettings
 from dpsweep.trial import Decision, TrialReport, TrialState, Verdict
-from dpsweep.words import counted, were
 
 #: Infeasible configurations that a launch names, one message each.
 MAX_REFUSALS_TOLD = 5

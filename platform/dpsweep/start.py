@@ -11,19 +11,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from dpsweep.durable import read_log
-from dpsweep.errors import BadInputError, CheckpointError, StudyError, SweepError
+from dpsweep.foundation.durable import read_log
+from dpsweep.foundation.errors import BadInputError, CheckpointError, StudyError, SweepError
+from dpsweep.foundation.registry import did_you_mean
+from dpsweep.foundation.words import counted
 from dpsweep.hyperparameters import resolve
 from dpsweep.privacy.accountants import shown_epsilon
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import Gaussian, Plan, PoissonGaussian
 from dpsweep.privacy.ledger import releases_of, trial_file, trial_spent
-from dpsweep.registry import did_you_mean
 from dpsweep.trainables.checkpoint_files import find
 from dpsweep.trainables.dp_sgd import DPSGD
 from dpsweep.trainables.starts import Release, ReleaseKey, Starts, release_name
 from dpsweep.trial import TrialState
-from dpsweep.words import counted
 
 if TYPE_CHECKING:
     from dpsweep.journal import StudyView

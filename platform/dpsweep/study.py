@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 import yaml
 
-from dpsweep.durable import (
+from dpsweep.foundation.durable import (
     DurableLog,
     FileLock,
     checked_json,
@@ -32,12 +32,12 @@ from dpsweep.durable import (
     read_log,
     write_atomically,
 )
-from dpsweep.errors import StudyError
+from dpsweep.foundation.errors import StudyError
+from dpsweep.foundation.registry import did_you_mean
 from dpsweep.journal import StudyView, fold, fold_one, replay, report_payload
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.ledger import STUDY_FILE
 from dpsweep.privacy.study_state import read_study_state
-from dpsweep.registry import did_you_mean
 from dpsweep.spec import SweepSpec
 from dpsweep.spec_base import seen
 from dpsweep.trial import TrialReport, TrialState

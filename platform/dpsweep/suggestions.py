@@ -19,8 +19,8 @@ import optuna
 from optuna.trial import TrialState as OptunaState
 from sqlalchemy.exc import SQLAlchemyError
 
-from dpsweep.durable import damage_of_sqlite, set_aside
-from dpsweep.errors import SweepError
+from dpsweep.foundation.durable import damage_of_sqlite, set_aside
+from dpsweep.foundation.errors import SweepError
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec import SweepSpec

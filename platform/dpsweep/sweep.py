@@ -29,7 +29,7 @@ from dpsweep import entries
 from dpsweep.cluster import TARGETS
 from dpsweep.delivery import FLUSH_URGENT_S, deliver, log_best_model
 from dpsweep.ending import Conclusion, Ending, write_charges
-from dpsweep.errors import ModelError, RayLostError, ResourceError, StorageError
+from dpsweep.foundation.errors import ModelError, RayLostError, ResourceError, StorageError
 from dpsweep.modes import Launch, run_public, run_search
 from dpsweep.own_code import check_own_code
 from dpsweep.places import make_places

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from whole_studies import make_spec
 
-from dpsweep import durable, entries, features, modes, study, sweep
-from dpsweep.errors import SweepError
+from dpsweep import entries, features, modes, study, sweep
+from dpsweep.foundation import durable
+from dpsweep.foundation.errors import SweepError
 from dpsweep.preflight import preflight
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.dataset_ledger import read_dataset_ledger

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from dpsweep.errors import SpecError
+from dpsweep.foundation.errors import SpecError
 
 #: As a value of ``changed``: the key is removed.
 LEFT_OUT = object()

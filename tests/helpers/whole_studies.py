@@ -15,7 +15,7 @@ from unittest import mock
 import pytest
 import yaml
 
-from dpsweep.durable import read_log
+from dpsweep.foundation.durable import read_log
 
 DELTA = 1e-5
 CORES = 2  # of the Ray that tests share

@@ -13,8 +13,8 @@ import dpsweep
 from dpsweep.cluster.base import refuse_impossible
 from dpsweep.cluster.existing import _look, refuse_unshared
 from dpsweep.cluster.package import build_wheel
-from dpsweep.durable import FileLock
-from dpsweep.errors import ResourceError
+from dpsweep.foundation.durable import FileLock
+from dpsweep.foundation.errors import ResourceError
 from dpsweep.spec import ResourcesSpec
 
 SPEC = {
@@ -81,7 +81,7 @@ def test_the_wheel_holds_every_room_and_no_dependency(tmp_path):
         archive.extractall(target)
     done = subprocess.run(
         [sys.executable, "-S", "-c", "import sys; sys.path.insert(0, sys.argv[1]); import dpsweep; "
-         "import dpsweep.errors; print(dpsweep.__file__)", str(target)],
+         "import dpsweep.foundation.errors; print(dpsweep.__file__)", str(target)],
         capture_output=True, text=True,
     )  # fmt: skip
     assert done.stdout.strip().startswith(str(target)), done.stderr

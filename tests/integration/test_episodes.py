@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 from whole_studies import children, make_spec, mlflow_rows
 
 from dpsweep.cli import app
-from dpsweep.durable import read_log
-from dpsweep.errors import BadInputError
+from dpsweep.foundation.durable import read_log
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.ledger import trial_spent
 from dpsweep.report import half_width

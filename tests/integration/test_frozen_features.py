@@ -7,7 +7,7 @@ import pytest
 import yaml
 from whole_studies import cli_here, make_spec
 
-from dpsweep.errors import ResourceError
+from dpsweep.foundation.errors import ResourceError
 from dpsweep.privacy.events import Gaussian, PoissonGaussian
 from dpsweep.privacy.ledger import trial_spent
 from dpsweep.results import load_sweep

@@ -18,7 +18,7 @@ from whole_studies import (
     run_and_kill,
 )
 
-from dpsweep.durable import read_log
+from dpsweep.foundation.durable import read_log
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import Plan
@@ -318,7 +318,7 @@ def test_studies_on_one_dataset_add_up(tmp_path, ray_cluster, monkeypatch):
     result = run_sweep(spec("two"), observer=ear)
     assert ear.messages.count(new) == 1
     assert result.spec.privacy.dataset_ledger == f"{tmp_path}/digits.budget"
-    from dpsweep.errors import BadInputError, StudyError
+    from dpsweep.foundation.errors import BadInputError, StudyError
 
     with pytest.raises(BadInputError, match="14") as caught:
         run_sweep(spec("three"))

@@ -5,7 +5,7 @@ import json
 import pytest
 from whole_studies import make_spec, mlflow_rows
 
-from dpsweep.durable import read_log
+from dpsweep.foundation.durable import read_log
 from dpsweep.results import load_sweep
 from dpsweep.spec import SweepSpec
 from dpsweep.study import Observer

@@ -26,7 +26,7 @@ from whole_studies import (
     start,
 )  # fmt: skip
 
-from dpsweep.durable import read_log
+from dpsweep.foundation.durable import read_log
 from dpsweep.privacy.ledger import trial_spent
 from dpsweep.results import load_sweep
 from dpsweep.trial import TrialState

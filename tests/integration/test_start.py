@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file
 from whole_studies import make_spec, mlflow_rows
 
-from dpsweep.durable import read_log
 from dpsweep.entries import card
+from dpsweep.foundation.durable import read_log
 from dpsweep.preflight import preflight
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.ledger import study_spent, trial_spent

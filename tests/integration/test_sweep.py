@@ -24,7 +24,7 @@ from whole_studies import (
     wait_for_steps,
 )
 
-from dpsweep.durable import read_log
+from dpsweep.foundation.durable import read_log
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.ledger import trial_spent
 from dpsweep.results import load_sweep
@@ -132,7 +132,7 @@ def test_running_it_again_runs_nothing(finished):
 
 
 def test_a_changed_spec_is_refused(finished):
-    from dpsweep.errors import StudyError
+    from dpsweep.foundation.errors import StudyError
     from dpsweep.sweep import run_sweep
 
     root, _ = finished

@@ -5,7 +5,7 @@ from mutant import Mutant
 STUDIES = (
     Mutant(
         "a record that is not synced",
-        "platform/dpsweep/durable.py",
+        "platform/dpsweep/foundation/durable.py",
         "os.fsync(self._file)",
         "pass",
         ("tests/unit/core/test_durable.py::test_a_record_is_on_disk_before_append_returns",),
@@ -13,7 +13,7 @@ STUDIES = (
     ),
     Mutant(
         "a replaced file that is not synced",
-        "platform/dpsweep/durable.py",
+        "platform/dpsweep/foundation/durable.py",
         "os.fsync(file.fileno())",
         "pass",
         (
@@ -23,7 +23,7 @@ STUDIES = (
     ),
     Mutant(
         "a directory that is not synced",
-        "platform/dpsweep/durable.py",
+        "platform/dpsweep/foundation/durable.py",
         "        os.fsync(handle)",
         "        pass",
         (
@@ -33,7 +33,7 @@ STUDIES = (
     ),
     Mutant(
         "records with a wrong checksum",
-        "platform/dpsweep/durable.py",
+        "platform/dpsweep/foundation/durable.py",
         ('if not found or tail != f\'{_checksum(body + "}")}"}}\':\n        return None'),
         ("if not found:\n        return None"),
         ("tests/unit/core/test_durable.py::test_damaged_history_is_refused[flip]",),
@@ -41,7 +41,7 @@ STUDIES = (
     ),
     Mutant(
         "records that are missing",
-        "platform/dpsweep/durable.py",
+        "platform/dpsweep/foundation/durable.py",
         'if record is None or record.get("seq") != number - 1:',
         "if record is None:",
         ("tests/unit/core/test_durable.py::test_damaged_history_is_refused[drop]",),
@@ -49,7 +49,7 @@ STUDIES = (
     ),
     Mutant(
         "two writers of one ledger",
-        "platform/dpsweep/durable.py",
+        "platform/dpsweep/foundation/durable.py",
         (
             "fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
             "        except OSError as error:\n"
@@ -174,7 +174,7 @@ STUDIES = (
         "platform/dpsweep/sealed.py",
         'log.append({"kind": "charge", "start": 0, "stop": stop, "events": events})',
         (
-            'for record in __import__("dpsweep.durable").durable.read_log(trial_file(sealed.files.ledger, winner)):\n'
+            'for record in __import__("dpsweep.foundation.durable").foundation.durable.read_log(trial_file(sealed.files.ledger, winner)):\n'
             '            if record["kind"] == "charge":\n'
             '                log.append({k: v for k, v in record.items() if k != "seq"})'
         ),

@@ -137,7 +137,7 @@ TRIALS = (
     ),
     Mutant(
         "messages of errors that quote records",
-        "platform/dpsweep/errors.py",
+        "platform/dpsweep/foundation/errors.py",
         "if isinstance(error, SweepError):",
         "if isinstance(error, Exception):",
         ("tests/unit/trainables/test_base.py::test_a_failure_says_where_and_never_what",),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpsweep import _validate
-from dpsweep.errors import BadInputError
+from dpsweep.foundation import _validate
+from dpsweep.foundation.errors import BadInputError
 
 ADD_OR_REMOVE_ONE = "add_or_remove_one"
 

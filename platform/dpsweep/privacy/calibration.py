@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
-from dpsweep import _validate
-from dpsweep.errors import BadInputError, InfeasibleBudgetError
+from dpsweep.foundation import _validate
+from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
 from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import (
     ACCOUNTANTS,

@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dpsweep import _validate
-from dpsweep.errors import BadInputError
+from dpsweep.foundation import _validate
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import (
     ACCOUNTANTS,

@@ -9,9 +9,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from dpsweep import _validate
-from dpsweep.durable import DurableLog, read_log
-from dpsweep.errors import BadInputError, LedgerError, LockedError, StorageError
+from dpsweep.foundation import _validate
+from dpsweep.foundation.durable import DurableLog, read_log
+from dpsweep.foundation.errors import BadInputError, LedgerError, LockedError, StorageError
 
 _WAIT_S = 30.0  # for another process that holds the file, which takes milliseconds
 _POLL_S = 0.05

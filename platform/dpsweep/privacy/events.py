@@ -9,9 +9,9 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any, Literal
 
-from dpsweep import _validate
-from dpsweep.errors import BadInputError
-from dpsweep.registry import did_you_mean
+from dpsweep.foundation import _validate
+from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.registry import did_you_mean
 
 Sampling = Literal["poisson", "full_batch", "mixed", "none"]
 #: Whose records an event reads. A split that does not depend on the data makes the parts disjoint.

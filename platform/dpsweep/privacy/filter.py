@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpsweep import _validate
-from dpsweep.errors import BadInputError, InfeasibleBudgetError
+from dpsweep.foundation import _validate
+from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
 from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import event_curves, multiset, orders_at, plan_curve, rounded_down
 from dpsweep.privacy.events import CHARGED_PARTS, Plan, PoissonGaussian, PrivacyEvent

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dpsweep.durable import read_log
-from dpsweep.errors import LedgerError
+from dpsweep.foundation.durable import read_log
+from dpsweep.foundation.errors import LedgerError
 from dpsweep.privacy.events import CHARGED_PARTS
 from dpsweep.privacy.ledger import (
     STUDY_FILE,

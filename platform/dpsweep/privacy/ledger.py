@@ -1,7 +1,8 @@
 """The write-ahead privacy ledger: an event is charged durably before it runs, and never uncharged.
 
 One file per trial, written by the process that executes the trial, and one per study, written by
-the driver for admission (``study_ledger``). Both are append-only (``dpsweep.durable``), so spent
+the driver for admission (``study_ledger``). Both are append-only (``dpsweep.foundation.durable``),
+so spent
 privacy survives ``kill -9`` of either and never goes down: not by crash, retry, prune, delete or
 resume.
 """
@@ -16,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpsweep.durable import DurableLog, read_log
-from dpsweep.errors import BudgetExceededError, LedgerError
+from dpsweep.foundation.durable import DurableLog, read_log
+from dpsweep.foundation.errors import BudgetExceededError, LedgerError
 from dpsweep.privacy.accountants import AccountantName, epsilon_of, shown_epsilon
 from dpsweep.privacy.budget import ADD_OR_REMOVE_ONE, PrivacyBudget
 from dpsweep.privacy.events import CHARGED_PARTS, EventRun, Plan

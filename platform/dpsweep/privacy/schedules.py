@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dpsweep import _validate
-from dpsweep.errors import BadInputError
+from dpsweep.foundation import _validate
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 
 Shape = Literal["constant", "linear", "cosine", "exponential", "step"]

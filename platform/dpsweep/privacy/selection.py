@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dpsweep import _validate
-from dpsweep.errors import BadInputError
+from dpsweep.foundation import _validate
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import by_part, plan_curve
 from dpsweep.privacy.events import Plan, RepeatAndSelect

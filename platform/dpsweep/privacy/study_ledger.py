@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpsweep.durable import DurableLog, is_locked
-from dpsweep.errors import LedgerError
+from dpsweep.foundation.durable import DurableLog, is_locked
+from dpsweep.foundation.errors import LedgerError
 from dpsweep.privacy.events import CHARGED_PARTS, Plan
 from dpsweep.privacy.filter import RESERVATION_SLACK, Cost, FilterAccount, RenyiFilter
 from dpsweep.privacy.history import (

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dpsweep.durable import read_log
-from dpsweep.errors import LedgerError
+from dpsweep.foundation.durable import read_log
+from dpsweep.foundation.errors import LedgerError
 from dpsweep.privacy.filter import FilterAccount, RenyiFilter
 from dpsweep.privacy.ledger import STUDY_FILE
 from dpsweep.privacy.selection import Selection

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import Self
 
+from dpsweep.foundation.words import counted
 from dpsweep.schedulers.base import RungPolicy
 from dpsweep.trial import Decision, Verdict
-from dpsweep.words import counted
 
 if TYPE_CHECKING:
     from dpsweep.spec import SchedulerSpec

@@ -10,7 +10,7 @@ from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
-from dpsweep.errors import SweepError
+from dpsweep.foundation.errors import SweepError
 from dpsweep.schedulers.base import TrialPolicy
 from dpsweep.trial import Decision, TrialReport, Verdict
 

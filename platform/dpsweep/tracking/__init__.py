@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from dpsweep.registry import Registry
+from dpsweep.foundation.registry import Registry
 from dpsweep.tracking.base import Tracker, TrackingRefusedError
 from dpsweep.tracking.card import privacy_card
 from dpsweep.tracking.schema import UnloggableError, check_loggable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from dpsweep.errors import SweepError
+from dpsweep.foundation.errors import SweepError
 from dpsweep.tracking.model_label import ModelLabel
 from dpsweep.tracking.updates import Event
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpsweep.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.words import counted
 from dpsweep.privacy.accountants import shown_epsilon
 from dpsweep.tracking.schema import finite
-from dpsweep.words import counted
 
 # What each accounting mode lets a study say, and nothing more.
 CLAIMS: Mapping[str, str] = {

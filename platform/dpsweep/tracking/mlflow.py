@@ -17,9 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsweep import __version__
-from dpsweep.durable import damage_of_sqlite, set_aside
-from dpsweep.errors import BadInputError
+from dpsweep.foundation.durable import damage_of_sqlite, set_aside
+from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.version import __version__
 from dpsweep.tracking.base import StoreDamagedError, TrackingRefusedError
 from dpsweep.tracking.labels import downgraded_card
 from dpsweep.tracking.mlflow_models import rewrite_label, store_model

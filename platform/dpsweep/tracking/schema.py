@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dpsweep.errors import SweepError
-from dpsweep.registry import did_you_mean
+from dpsweep.foundation.errors import SweepError
+from dpsweep.foundation.registry import did_you_mean
 
 Kind = Literal["param", "metric", "tag"]
 Visibility = Literal["public", "dp", "private"]

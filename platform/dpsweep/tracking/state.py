@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
-from dpsweep.durable import checked_json, read_checked_json, write_atomically
+from dpsweep.foundation.durable import checked_json, read_checked_json, write_atomically
 
 #: Stands where a trial's number does for the run of public pre-training, which is no trial.
 PRETRAINING = -1

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dpsweep import __version__
+from dpsweep.foundation.version import __version__
 from dpsweep.tracking.labels import (
     MAX_REASON,
     downgraded_card,

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from raw_specs import changed, mistakes
 
-from dpsweep.errors import DataError, InfeasibleBudgetError
+from dpsweep.foundation.errors import DataError, InfeasibleBudgetError
 from dpsweep.places import make_places
 from dpsweep.planning import summarize_plan
 from dpsweep.preflight import preflight

@@ -4,7 +4,7 @@ import pytest
 import yaml
 from whole_studies import make_spec
 
-from dpsweep.errors import LedgerError
+from dpsweep.foundation.errors import LedgerError
 from dpsweep.preflight import preflight
 from dpsweep.privacy.ledger import TrialLedger, trial_file
 from dpsweep.privacy.study_ledger import StudyLedger

@@ -255,7 +255,7 @@ def test_a_plan_says_what_the_dataset_has_left(tmp_path):
 
 
 def test_a_name_clash_says_each_key_with_both_values(tmp_path):
-    from dpsweep.errors import StudyError
+    from dpsweep.foundation.errors import StudyError
     from dpsweep.study import Study
 
     write_study(tmp_path, [1])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpsweep.curves import Row, SyntheticCurves, TableCurves, place, read_curves
-from dpsweep.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.parameters import Parameter
 from dpsweep.search_spaces import SearchSpace
 
@@ -221,7 +221,7 @@ def journal(tmp_path, metrics):
     folder = tmp_path / "old"
     folder.mkdir()
     (folder / "spec.yaml").write_text("name: old\n")
-    from dpsweep.durable import DurableLog
+    from dpsweep.foundation.durable import DurableLog
 
     log = DurableLog(folder / "journal.jsonl")
     log.append(

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 from whole_studies import make_spec
 
-from dpsweep.errors import StudyError
+from dpsweep.foundation.errors import StudyError
 from dpsweep.spec import SweepSpec
 from dpsweep.study import Study
 from dpsweep.trainables.data import load_dataset

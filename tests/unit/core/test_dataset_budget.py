@@ -3,7 +3,7 @@
 import pytest
 from whole_studies import make_spec
 
-from dpsweep.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.preflight import preflight
 from dpsweep.privacy.dataset_ledger import DatasetLedger
 from dpsweep.spec import SweepSpec

@@ -6,7 +6,7 @@ import pytest
 from whole_studies import cli_here, make_spec
 
 from dpsweep import entries
-from dpsweep.durable import DurableLog, read_log
+from dpsweep.foundation.durable import DurableLog, read_log
 from dpsweep.preflight import preflight
 from dpsweep.privacy.ledger import TrialLedger, trial_file
 from dpsweep.privacy.study_ledger import StudyLedger

@@ -6,7 +6,7 @@ import yaml
 from raw_specs import changed, mistakes
 
 from dpsweep.deltas import derived_delta
-from dpsweep.errors import StudyError
+from dpsweep.foundation.errors import StudyError
 from dpsweep.preflight import preflight
 from dpsweep.spec import SweepSpec
 from dpsweep.study import Study

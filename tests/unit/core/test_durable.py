@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from dpsweep import durable
-from dpsweep.durable import DurableLog, FileLock, is_locked, read_log, write_atomically
-from dpsweep.errors import LedgerError, StorageError, StudyError
+from dpsweep.foundation import durable
+from dpsweep.foundation.durable import DurableLog, FileLock, is_locked, read_log, write_atomically
+from dpsweep.foundation.errors import LedgerError, StorageError, StudyError
 
 
 def test_records_come_back_in_order(tmp_path):

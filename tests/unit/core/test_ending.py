@@ -7,9 +7,9 @@ import threading
 import pytest
 from launches import Driver, report
 
-from dpsweep.durable import read_log
 from dpsweep.ending import Conclusion, Ending, say_failures, write_charges
-from dpsweep.errors import StorageError
+from dpsweep.foundation.durable import read_log
+from dpsweep.foundation.errors import StorageError
 from dpsweep.journal import fold
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.ledger import trial_file, trial_spent

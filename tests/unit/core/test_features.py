@@ -20,7 +20,8 @@ from dpsweep.cli import app
 from dpsweep.cluster.base import ClusterTarget
 from dpsweep.cluster.local import LocalTarget
 from dpsweep.doctor import feature_stores
-from dpsweep.errors import (
+from dpsweep.features import prefetch, specs_of_space
+from dpsweep.foundation.errors import (
     BadInputError,
     DataError,
     InfeasibleBudgetError,
@@ -29,7 +30,6 @@ from dpsweep.errors import (
     SpecError,
     SweepError,
 )
-from dpsweep.features import prefetch, specs_of_space
 from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.planning import summarize_plan
 from dpsweep.preflight import Preflight, preflight

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dpsweep import stage
-from dpsweep.errors import LockedError
+from dpsweep.foundation.errors import LockedError
 from dpsweep.privacy.dataset_ledger import DatasetLedger, read_dataset_ledger
 
 

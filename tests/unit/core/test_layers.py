@@ -16,7 +16,7 @@ from whole_studies import make_spec
 
 from dpsweep import entries
 from dpsweep.cli import app
-from dpsweep.errors import BadInputError, CheckpointError, NothingWithinBudgetError
+from dpsweep.foundation.errors import BadInputError, CheckpointError, NothingWithinBudgetError
 from dpsweep.layers import TrialLayers, draw, save_layers_figure, study_layers, study_records
 from dpsweep.preflight import preflight
 from dpsweep.privacy.study_ledger import StudyLedger

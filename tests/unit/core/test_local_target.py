@@ -8,7 +8,7 @@ from ray._raylet import AuthenticationMode, get_authentication_mode
 from dpsweep.cluster import local
 from dpsweep.cluster.local import LocalTarget
 from dpsweep.cluster.token import own_token
-from dpsweep.errors import ResourceError
+from dpsweep.foundation.errors import ResourceError
 from dpsweep.spec import ClusterSpec, ResourcesSpec
 
 NAMES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 from whole_studies import make_spec
 
-from dpsweep.errors import SpecError
+from dpsweep.foundation.errors import SpecError
 from dpsweep.places import place_problems
 from dpsweep.preflight import preflight
 from dpsweep.spec import SweepSpec

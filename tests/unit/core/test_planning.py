@@ -11,8 +11,8 @@ import pytest
 
 from dpsweep import estimate as forecasting
 from dpsweep.cli import app
-from dpsweep.errors import InfeasibleBudgetError
 from dpsweep.estimate import estimate, expected_batch, local_slots
+from dpsweep.foundation.errors import InfeasibleBudgetError
 from dpsweep.planning import draw_sample, summarize_plan
 from dpsweep.preflight import preflight, read_spec
 from dpsweep.privacy.accountants import epsilon_of

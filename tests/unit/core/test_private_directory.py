@@ -12,7 +12,7 @@ import pytest
 
 from dpsweep import private_directory as module
 from dpsweep.doctor import _left_behind
-from dpsweep.errors import ResourceError
+from dpsweep.foundation.errors import ResourceError
 from dpsweep.private_directory import private_directory, refuse_open, remove_left_behind
 
 LONG_AGO = 1_600_000_000

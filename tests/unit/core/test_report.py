@@ -12,7 +12,7 @@ from whole_studies import make_spec
 from dpsweep import entries
 from dpsweep.cli import app
 from dpsweep.cli_report import TERMS, caption, differing_terms, short_names, table
-from dpsweep.errors import BadInputError, NothingWithinBudgetError
+from dpsweep.foundation.errors import BadInputError, NothingWithinBudgetError
 from dpsweep.preflight import preflight
 from dpsweep.privacy.accountants import PrivacyStatement
 from dpsweep.privacy.ledger import TrialLedger, trial_file

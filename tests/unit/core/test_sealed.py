@@ -8,8 +8,8 @@ import pytest
 from whole_studies import make_spec
 
 from dpsweep import sealed
-from dpsweep.durable import read_log, write_atomically
-from dpsweep.errors import SweepError
+from dpsweep.foundation.durable import read_log, write_atomically
+from dpsweep.foundation.errors import SweepError
 from dpsweep.preflight import preflight
 from dpsweep.privacy.dataset_ledger import DatasetLedger, read_dataset_ledger
 from dpsweep.privacy.ledger import TrialLedger, steps_charged, trial_file, trial_spent

@@ -14,7 +14,7 @@ from selections import BEGUN, SPACE, go_without_ray, select_spec
 from whole_studies import cli_here
 
 from dpsweep import sealed, sweep
-from dpsweep.errors import SweepError
+from dpsweep.foundation.errors import SweepError
 from dpsweep.preflight import preflight
 from dpsweep.privacy.selection import Selection, is_under
 from dpsweep.stage import Stage

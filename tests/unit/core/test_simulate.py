@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpsweep.curves import SyntheticCurves
-from dpsweep.errors import BadInputError, SpecError
+from dpsweep.foundation.errors import BadInputError, SpecError
 from dpsweep.preflight import preflight, read_spec
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.clock import EpsilonClock

@@ -13,8 +13,8 @@ import torch
 
 from dpsweep import entries, pretrain
 from dpsweep.cli import app
-from dpsweep.durable import read_log
-from dpsweep.errors import SpecError, StudyError
+from dpsweep.foundation.durable import read_log
+from dpsweep.foundation.errors import SpecError, StudyError
 from dpsweep.preflight import preflight, read_spec
 from dpsweep.pretrain import plan_pretraining, settings_of, weights_path, with_pretrained
 from dpsweep.spec import SweepSpec

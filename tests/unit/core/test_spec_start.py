@@ -4,7 +4,7 @@ import pytest
 from raw_specs import LEFT_OUT, changed, mistakes
 
 from dpsweep import cli_plan
-from dpsweep.errors import BadInputError, InfeasibleBudgetError
+from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
 from dpsweep.planning import summarize_plan
 from dpsweep.preflight import preflight
 from dpsweep.privacy.accountants import epsilon_of, shown_epsilon

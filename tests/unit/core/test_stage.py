@@ -3,8 +3,8 @@
 import pytest
 from launches import Driver, report
 
-from dpsweep.durable import read_log
-from dpsweep.errors import SweepError
+from dpsweep.foundation.durable import read_log
+from dpsweep.foundation.errors import SweepError
 from dpsweep.privacy.ledger import TrialLedger, trial_file
 from dpsweep.privacy.study_ledger import StudyLedger
 from dpsweep.results import load_sweep

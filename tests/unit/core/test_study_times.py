@@ -5,7 +5,7 @@ import time
 import pytest
 from whole_studies import make_spec
 
-from dpsweep.durable import read_log
+from dpsweep.foundation.durable import read_log
 from dpsweep.spec import SweepSpec
 from dpsweep.study import Study
 

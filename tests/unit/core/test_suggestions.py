@@ -6,7 +6,7 @@ import sqlite3
 import pytest
 from whole_studies import make_spec
 
-from dpsweep.errors import SweepError
+from dpsweep.foundation.errors import SweepError
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec import SweepSpec
 from dpsweep.suggestions import KnownTrial, Suggestions

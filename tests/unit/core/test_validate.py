@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpsweep import _validate
-from dpsweep.errors import BadInputError
+from dpsweep.foundation import _validate
+from dpsweep.foundation.errors import BadInputError
 
 
 @pytest.mark.parametrize("wrong", [True, "1", None, float("nan"), float("inf"), 10**400, [1]])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpsweep.errors import BadInputError, InfeasibleBudgetError
+from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
 from dpsweep.privacy import calibration
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from dpsweep.durable import DurableLog
-from dpsweep.errors import BadInputError, LedgerError, LockedError
+from dpsweep.foundation.durable import DurableLog
+from dpsweep.foundation.errors import BadInputError, LedgerError, LockedError
 from dpsweep.privacy import dataset_ledger
 from dpsweep.privacy.dataset_ledger import (
     DatasetAccount,

@@ -13,7 +13,7 @@ from dp_accounting import rdp as reference
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpsweep.errors import BadInputError, InfeasibleBudgetError
+from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
 from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import multiset, plan_curve
 from dpsweep.privacy.events import (

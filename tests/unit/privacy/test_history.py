@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from dpsweep.durable import DurableLog
-from dpsweep.errors import LedgerError
+from dpsweep.foundation.durable import DurableLog
+from dpsweep.foundation.errors import LedgerError
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.privacy.filter import RenyiFilter

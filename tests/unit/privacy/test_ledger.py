@@ -2,7 +2,7 @@ import multiprocessing
 
 import pytest
 
-from dpsweep.errors import BudgetExceededError, LedgerError
+from dpsweep.foundation.errors import BudgetExceededError, LedgerError
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Gaussian, NonPrivate, Plan, PoissonGaussian

@@ -12,7 +12,7 @@ from dp_accounting import rdp as reference
 from scipy import special, stats
 
 from dpsweep.account import account_epsilon
-from dpsweep.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian, to_dp_event

@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pytest
 
-from dpsweep.errors import BadInputError, BudgetExceededError, LedgerError
+from dpsweep.foundation.errors import BadInputError, BudgetExceededError, LedgerError
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Gaussian, NonPrivate, Plan, PoissonGaussian
 from dpsweep.privacy.filter import RenyiFilter

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from dpsweep.errors import BudgetExceededError, LedgerError
+from dpsweep.foundation.errors import BudgetExceededError, LedgerError
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian
 from dpsweep.privacy.filter import RenyiFilter

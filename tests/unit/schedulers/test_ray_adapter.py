@@ -8,7 +8,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.utils import flatten_dict
 
-from dpsweep.errors import SweepError
+from dpsweep.foundation.errors import SweepError
 from dpsweep.schedulers.epsilon_halving import EpsilonHalving
 from dpsweep.schedulers.fifo import FifoPolicy
 from dpsweep.schedulers.ray_adapter import PolicyScheduler, TuneListener, report_of

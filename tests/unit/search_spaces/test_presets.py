@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dpsweep.cli import app
-from dpsweep.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.hyperparameters import resolve
 from dpsweep.preflight import read_spec
 from dpsweep.privacy.budget import PrivacyBudget

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dpsweep.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.search_spaces import preset_spec, preset_titles
 
 ROOT = Path(__file__).parents[3]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from raw_specs import mistakes
 
 from dpsweep import SweepSpec
-from dpsweep.errors import BadInputError, SpecError
+from dpsweep.foundation.errors import BadInputError, SpecError
 from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.parameters import canonical_space, parse_space
 from dpsweep.search_spaces import SearchSpace, starter_spec

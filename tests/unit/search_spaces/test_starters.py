@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpsweep.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.preflight import read_spec
 from dpsweep.search_spaces import SPACES, SearchSpace, starter_spec
 from dpsweep.spec import SweepSpec

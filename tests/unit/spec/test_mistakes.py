@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpsweep.errors import SpecError
+from dpsweep.foundation.errors import SpecError
 from dpsweep.spec import SweepSpec
 
 GOOD = """\
@@ -388,7 +388,7 @@ class TestOverrides:
 
 
 def test_the_space_check_is_told_together_with_the_rest(tmp_path):
-    from dpsweep.errors import Mistake
+    from dpsweep.foundation.errors import Mistake
 
     text = GOOD.replace("num_trials: 4", "num_trials: 0").replace("[1e-2, 8]", "[8, 1e-2]")
     seen = []

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_specs import changed, mistakes
 
-from dpsweep.errors import SpecError
+from dpsweep.foundation.errors import SpecError
 from dpsweep.spec import PrivacySpec, SchedulerSpec, SearchSpec, SelectionSpec, SweepSpec
 from dpsweep.spec_search import FOREIGN_SCHEDULERS
 

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpsweep.errors import SpecError
+from dpsweep.foundation.errors import SpecError
 from dpsweep.spec import (
     DataSpec,
     PrivacySpec,

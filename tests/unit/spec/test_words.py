@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from raw_specs import changed
 
-from dpsweep.errors import DataError, SpecError
+from dpsweep.foundation.errors import DataError, SpecError
 from dpsweep.preflight import preflight
 from dpsweep.spec import SweepSpec
 from dpsweep.study import TrialTask

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dpsweep.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.tracking import open_spool
 from dpsweep.tracking.base import TrackingRefusedError
 from dpsweep.tracking.mlflow import MLflowTracker

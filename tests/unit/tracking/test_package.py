@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from dpsweep.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.tracking import TRACKERS
 from dpsweep.tracking.memory import MemoryTracker
 

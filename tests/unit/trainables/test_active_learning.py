@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpsweep.errors import CheckpointError, InfeasibleBudgetError
+from dpsweep.foundation.errors import CheckpointError, InfeasibleBudgetError
 from dpsweep.hyperparameters import resolve
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpsweep.errors import BadInputError, DataError, InfeasibleBudgetError
+from dpsweep.foundation.errors import BadInputError, DataError, InfeasibleBudgetError
 from dpsweep.hyperparameters import resolve
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget

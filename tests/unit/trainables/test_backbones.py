@@ -12,7 +12,7 @@ import timm
 import torch
 from torch import nn
 
-from dpsweep.errors import BadInputError, ModelError
+from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.trainables import backbones, weights
 from dpsweep.trainables.backbones import LITE0_SHA256, backbone_settings, build_backbone
 from dpsweep.trainables.data import DatasetInfo

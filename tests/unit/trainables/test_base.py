@@ -10,7 +10,7 @@ import torch
 from ray import tune
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
-from dpsweep.errors import LedgerError
+from dpsweep.foundation.errors import LedgerError
 from dpsweep.privacy.ledger import trial_spent
 from dpsweep.trainables.base import DPTrainable
 from dpsweep.trainables.dp_sgd import DPSGD

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dpsweep.errors import BadInputError, ModelError
+from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.trainables.bias_engine import BiasEngine, automatic_factors, can_bias_engine
 from dpsweep.trainables.linear_head import clip_factors
 from dpsweep.trainables.models import set_training_mode

@@ -18,7 +18,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from dpsweep import cli
-from dpsweep.errors import ModelError
+from dpsweep.foundation.errors import ModelError
 from dpsweep.search_spaces import SPACES, SearchSpace, bitfit
 from dpsweep.trainables.bitfit import BiTFiT
 from dpsweep.trainables.data import DatasetInfo, SweepData

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpsweep.errors import BadInputError, DataError
+from dpsweep.foundation.errors import BadInputError, DataError
 from dpsweep.spec import DataSpec
 from dpsweep.trainables.data import describe_dataset, load_dataset, part_tensors
 from dpsweep.trainables.data_sources import FASHION_MNIST_PATH

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from dpsweep.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.trainables.distillation import SoftTrainer, soft_labels
 
 NUM, TEMPERATURE = 400, 2.0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.decomposition import TruncatedSVD
 
-from dpsweep.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.trainables.dp_pca import principal_components, second_moment, symmetric_noise
 
 NAN, INF = float("nan"), float("inf")

@@ -12,7 +12,7 @@ import pytest
 import torch
 from scipy import stats
 
-from dpsweep.errors import BadInputError, DataError, InfeasibleBudgetError
+from dpsweep.foundation.errors import BadInputError, DataError, InfeasibleBudgetError
 from dpsweep.hyperparameters import resolve
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget

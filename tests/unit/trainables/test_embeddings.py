@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from dpsweep.errors import ModelError
+from dpsweep.foundation.errors import ModelError
 from dpsweep.testing.conformance import tiny_data
 from dpsweep.trainables.data import DatasetInfo
 from dpsweep.trainables.embeddings import embed, last_linear, project

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpsweep.errors import DataError
+from dpsweep.foundation.errors import DataError
 from dpsweep.spec import DataSpec
 from dpsweep.spec_episodes import EPISODE
 from dpsweep.trainables import feature_store

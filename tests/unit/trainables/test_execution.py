@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpsweep.errors import BudgetExceededError, LedgerError
+from dpsweep.foundation.errors import BudgetExceededError, LedgerError
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian
 from dpsweep.privacy.filter import RenyiFilter

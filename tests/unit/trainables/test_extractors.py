@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from dpsweep.errors import ModelError
+from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables.data import DatasetInfo
 from dpsweep.trainables.extractors import norm_layers
 from dpsweep.trainables.features import FeatureSpec

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpsweep.errors import ResourceError
+from dpsweep.foundation.errors import ResourceError
 from dpsweep.spec import DataSpec
 from dpsweep.trainables import feature_store
 from dpsweep.trainables.data import SweepData, load_dataset, part_hash

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from dpsweep.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy.accountants import analytic_gaussian_epsilon
 from dpsweep.trainables import instance_privacy as ip
 

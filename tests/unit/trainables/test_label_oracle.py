@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpsweep.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.trainables.label_oracle import LabelOracle
 
 LABELS = np.arange(20, dtype=np.int64) * 3 % 10

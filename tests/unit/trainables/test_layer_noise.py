@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from dpsweep.errors import BadInputError, CheckpointError, DataError
+from dpsweep.foundation.errors import BadInputError, CheckpointError, DataError
 from dpsweep.hyperparameters import resolve
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import PoissonGaussian

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from dpsweep.errors import ModelError
+from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables.bias_engine import BiasEngine
 from dpsweep.trainables.low_rank import add_adapters, add_biases, add_lora
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from dpsweep.errors import BadInputError, ModelError
+from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.trainables.data import DatasetInfo
 from dpsweep.trainables.models import build_model, set_training_mode
 

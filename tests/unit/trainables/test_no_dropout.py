@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from dpsweep.errors import ModelError
+from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables.bias_engine import BiasEngine
 from dpsweep.trainables.data import DatasetInfo
 from dpsweep.trainables.models import build_model

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dpsweep.errors import DataError
+from dpsweep.foundation.errors import DataError
 from dpsweep.trainables import noisy_gd
 from dpsweep.trainables.few_shot import draw_shots, fit_few_shot
 from dpsweep.trainables.noisy_gd import HeadRecords, PublicSubspace, percentile_clip

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from dpsweep import own_code
-from dpsweep.errors import ResourceError
+from dpsweep.foundation.errors import ResourceError
 from dpsweep.trainables import own_models
 from dpsweep.trainables.bitfit import BiTFiT
 from dpsweep.trainables.classifier import ClassifierMethod

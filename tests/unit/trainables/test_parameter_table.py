@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dpsweep.errors import BadInputError, ModelError
+from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.trainables import TRAINABLES, parameter_table
 from dpsweep.trainables.method import Method
 from dpsweep.trainables.models import build_model

@@ -6,7 +6,7 @@ import torch
 from gradients import relative_error
 from torch import nn
 
-from dpsweep.errors import ModelError
+from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables.data import DatasetInfo
 from dpsweep.trainables.models import build_model
 from dpsweep.trainables.per_example import LinearHeadEngine, OpacusEngine, make_engine

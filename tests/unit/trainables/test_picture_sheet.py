@@ -11,7 +11,7 @@ import torch
 from matplotlib.colors import to_rgb
 from PIL import Image
 
-from dpsweep.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.trainables import picture_sheet as module
 from dpsweep.trainables.picture_sheet import RIGHT, WRONG, picture_sheet, tile_boxes
 

@@ -12,7 +12,7 @@ import torch
 import yaml
 from sklearn.datasets import load_digits
 
-from dpsweep.errors import DataError, SpecError
+from dpsweep.foundation.errors import DataError, SpecError
 from dpsweep.spec import DataSpec, SweepSpec
 from dpsweep.spec_data import Pollution
 from dpsweep.trainables.data import describe_dataset, load_dataset

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from dpsweep.errors import BadInputError, CheckpointError, DataError, ModelError
+from dpsweep.foundation.errors import BadInputError, CheckpointError, DataError, ModelError
 from dpsweep.hyperparameters import resolve
 from dpsweep.privacy.events import Plan
 from dpsweep.trainables import TRAINABLES, pretraining

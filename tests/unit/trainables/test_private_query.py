@@ -6,7 +6,7 @@ import dp_accounting
 import pytest
 from dp_accounting import rdp as rdp_accounting
 
-from dpsweep.errors import InfeasibleBudgetError
+from dpsweep.foundation.errors import InfeasibleBudgetError
 from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import epsilon_of, shown_epsilon
 from dpsweep.privacy.budget import PrivacyBudget

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from dpsweep.errors import BadInputError, InfeasibleBudgetError, ModelError
+from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError, ModelError
 from dpsweep.hyperparameters import resolve
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.trainables.backbones import backbone_settings, build_backbone

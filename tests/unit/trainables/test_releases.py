@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from dpsweep.durable import read_log
-from dpsweep.errors import LedgerError
+from dpsweep.foundation.durable import read_log
+from dpsweep.foundation.errors import LedgerError
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.privacy.ledger import releases_of, trial_file, trial_spent

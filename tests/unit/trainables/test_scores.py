@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpsweep.errors import LedgerError
+from dpsweep.foundation.errors import LedgerError
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian
 from dpsweep.privacy.ledger import TrialLedger, trial_spent

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.cluster import KMeans
 
-from dpsweep.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.trainables.selectors import (
     Clusters,
     diverse_public,

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from dpsweep.errors import ModelError
+from dpsweep.foundation.errors import ModelError
 from dpsweep.hyperparameters import resolve
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.trainables.data import DatasetInfo, SweepData

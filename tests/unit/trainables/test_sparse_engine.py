@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dpsweep.errors import ModelError
+from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables import sparse_mask, weight_products
 from dpsweep.trainables.data import DatasetInfo
 from dpsweep.trainables.layer_gradients import cross_entropy_sum

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from dpsweep.errors import BadInputError, ModelError
+from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.trainables.sparse_mask import MaskedWeight, SparseValues, magnitude_mask, shares
 
 

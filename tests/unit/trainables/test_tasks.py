@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpsweep.errors import BadInputError, DataError, SpecError
+from dpsweep.foundation.errors import BadInputError, DataError, SpecError
 from dpsweep.preflight import preflight
 from dpsweep.spec import SweepSpec
 from dpsweep.tracking.labels import why_unreleased

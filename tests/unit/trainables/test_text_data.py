@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tiny_text import PAD, VOCABULARY, save_tokenizer
 
-from dpsweep.errors import DataError
+from dpsweep.foundation.errors import DataError
 from dpsweep.spec import DataSpec
 from dpsweep.trainables import text_data
 from dpsweep.trainables.data import describe_dataset, load_dataset, part_hash

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dpsweep.errors import BadInputError, ModelError
+from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.trainables import image_text, weights
 from dpsweep.trainables.backbones import backbone_settings, build_backbone
 from dpsweep.trainables.data import DatasetInfo

@@ -14,7 +14,7 @@ import pytest
 import torch
 from tiny_text import PAD, VOCABULARY, save_encoder, save_gpt2, transformers
 
-from dpsweep.errors import BadInputError, ModelError
+from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.bias_engine import BiasEngine
 from dpsweep.trainables.data import DatasetInfo, SweepData

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from dpsweep.errors import LedgerError, LockedError, StorageError, StudyError
+from dpsweep.foundation.errors import LedgerError, LockedError, StorageError, StudyError
 
 _SEAL = ', "crc": "'
 

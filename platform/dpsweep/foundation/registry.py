@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
-from dpsweep.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError
 
 
 def did_you_mean(word: str, known: Iterator[str] | list[str] | tuple[str, ...]) -> str:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from dpsweep.errors import BadInputError
-from dpsweep.registry import did_you_mean
+from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.registry import did_you_mean
 
 
 def number(name: str, value: Any) -> float:
@@ -32,7 +32,7 @@ def positive(name: str, value: Any) -> float:
 
     >>> positive("scale", 0)
     Traceback (most recent call last):
-    dpsweep.errors.BadInputError: scale must be > 0, got 0
+    dpsweep.foundation.errors.BadInputError: scale must be > 0, got 0
     """
     converted = number(name, value)
     if converted <= 0:
@@ -63,7 +63,7 @@ def in_unit_interval(name: str, value: Any, *, zero: bool = False, one: bool = F
     1.0
     >>> in_unit_interval("delta", 1)
     Traceback (most recent call last):
-    dpsweep.errors.BadInputError: delta must be in (0, 1), got 1
+    dpsweep.foundation.errors.BadInputError: delta must be in (0, 1), got 1
     """
     converted = number(name, value)
     inside = (0 < converted < 1) or (zero and converted == 0) or (one and converted == 1)
@@ -93,7 +93,8 @@ def one_of(name: str, value: Any, allowed: Sequence[str]) -> str:
 
     >>> one_of("mode", "mix", ("min", "max"))
     Traceback (most recent call last):
-    dpsweep.errors.BadInputError: mode must be one of min, max; got 'mix' (did you mean 'min'?)
+    dpsweep.foundation.errors.BadInputError: mode must be one of min, max; got 'mix' (did you mean
+    'min'?)
     """
     if not isinstance(value, str) or value not in allowed:
         hint = did_you_mean(value, list(allowed)) if isinstance(value, str) else ""
