@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from dpsweep.foundation.errors import ResourceError, SweepError
 from dpsweep.private_directory import refuse_open
-from dpsweep.spec import ClusterSpec, ResourcesSpec
+from dpsweep.spec.study import ClusterSpec, ResourcesSpec
 
 _Job = TypeVar("_Job")
 _Result = TypeVar("_Result")

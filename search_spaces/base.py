@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.errors import BadInputError, Mistake, SpecError
 from dpsweep.foundation.registry import did_you_mean
-from dpsweep.hyperparameters import Hyperparameter
-from dpsweep.parameters import Parameter, parse_space, reachable, same_among
-from dpsweep.spec_base import dotted, seen
+from dpsweep.spec.base import dotted, seen
+from dpsweep.spec.space.hyperparameters import Hyperparameter
+from dpsweep.spec.space.parameters import Parameter, parse_space, reachable, same_among
 
 if TYPE_CHECKING:
     import numpy as np

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dpsweep.hyperparameters import Hyperparameter
+from dpsweep.spec.space.hyperparameters import Hyperparameter
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data import DatasetInfo

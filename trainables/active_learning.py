@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
-from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.accountants import AccountantName
 from dpsweep.privacy.events import EventRun, Gaussian, Laplace, NonPrivate, Plan
 from dpsweep.privacy.randomness import public_seed, secret_numpy_generator
+from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.active_knobs import (
     FINETUNE_HYPERPARAMETERS,
     SELECT_HYPERPARAMETERS,

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
-from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.calibration import gaussian_noise, gaussian_steps
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.privacy.events import NonPrivate as NonPrivateEvent
 from dpsweep.privacy.randomness import public_seed
+from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.adamix_parts import (
     ADAMIX_HYPERPARAMETERS,
     PUBLIC_HYPERPARAMETERS,

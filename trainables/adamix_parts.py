@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.hyperparameters import Hyperparameter, Retired
+from dpsweep.spec.space.hyperparameters import Hyperparameter, Retired
 from dpsweep.trainables.linear_probe import SHOT_HYPERPARAMETERS
 
 

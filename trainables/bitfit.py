@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from dpsweep.foundation.errors import BadInputError, ModelError
-from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.randomness import public_seed
+from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.dp_sgd import CLIP_RULE, DPSGD, clip_rule_factors
 from dpsweep.trainables.method import RunContext
 from dpsweep.trainables.own_models import HEAD_FIX, is_own

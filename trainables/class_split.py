@@ -17,7 +17,7 @@ from dpsweep.foundation.errors import DataError
 from dpsweep.trainables.data_sources import Arrays, Source, open_source
 
 if TYPE_CHECKING:
-    from dpsweep.spec import DataSpec
+    from dpsweep.spec.study import DataSpec
 
 #: Published records per class: digits (UCI optical recognition, the part in scikit-learn), and one
 #: class of Fashion-MNIST in its training and its test part.

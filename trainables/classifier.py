@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.randomness import public_seed
+from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.batches import fitted_batch, num_private_of, sample_rate_of
 from dpsweep.trainables.method import Method, PlanContext, RunContext
 from dpsweep.trainables.model_knobs import (

@@ -24,7 +24,7 @@ from dpsweep.trainables.pollution import check_pollution, polluted
 if TYPE_CHECKING:
     import torch
 
-    from dpsweep.spec import DataSpec
+    from dpsweep.spec.study import DataSpec
     from dpsweep.trainables.episodes import Episodes
     from dpsweep.trainables.starts import Starts
     from dpsweep.trainables.text_data import TextInfo

@@ -22,7 +22,7 @@ from dpsweep.foundation.words import counted
 from dpsweep.trainables.npz_files import check_label_shape, npz_array, npz_headers, shown_shape
 
 if TYPE_CHECKING:
-    from dpsweep.spec import DataSpec
+    from dpsweep.spec.study import DataSpec
     from dpsweep.trainables.text_data import TextInfo
 
 #: Where the Debian package dataset-fashion-mnist puts its files.

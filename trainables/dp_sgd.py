@@ -6,13 +6,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
-from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.accountants import shown_epsilon
 from dpsweep.privacy.calibration import calibrate_noise_schedule
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import Plan, PoissonGaussian
 from dpsweep.privacy.randomness import secret_numpy_generator
 from dpsweep.privacy.schedules import ClipSchedule, NoiseSchedule
+from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.batches import num_steps_of, sample_rate_of
 from dpsweep.trainables.classifier import (
     BATCH_HYPERPARAMETERS,

@@ -16,12 +16,12 @@ import numpy as np
 
 from dpsweep.foundation.errors import DataError
 from dpsweep.foundation.words import counted
-from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.randomness import public_seed
-from dpsweep.spec_episodes import EPISODE
+from dpsweep.spec.episodes import EPISODE
+from dpsweep.spec.space.hyperparameters import Hyperparameter
 
 if TYPE_CHECKING:
-    from dpsweep.spec import SweepSpec
+    from dpsweep.spec.study import SweepSpec
     from dpsweep.trainables.data import DatasetInfo, SweepData
 
 #: What the platform adds to the hyperparameters of every method in a study of episodes.

@@ -11,7 +11,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.errors import SweepError
-from dpsweep.hyperparameters import Hyperparameter
+from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.features import FeatureSpec
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.events import Plan
+from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.batches import num_private_of
 from dpsweep.trainables.classifier import TRAIN_HYPERPARAMETERS
 from dpsweep.trainables.feature_choice import (

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpsweep.foundation.errors import InfeasibleBudgetError
-from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.accountants import AccountantName
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Plan
+from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.starts import ReleaseKey
 
 if TYPE_CHECKING:

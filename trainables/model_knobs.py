@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpsweep.foundation.errors import InfeasibleBudgetError
-from dpsweep.hyperparameters import Hyperparameter
+from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.weights import PUBLISHED, WORDS
 
 _OWN = "PACKAGE.MODULE:FUNCTION"

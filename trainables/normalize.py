@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
+from dpsweep.spec.space.hyperparameters import Hyperparameter
 
 if TYPE_CHECKING:
     import torch

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpsweep.foundation.errors import ModelError
-from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.events import Plan
+from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.batches import num_private_of, sample_rate_of
 from dpsweep.trainables.classifier import (
     BATCH_HYPERPARAMETERS,

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from dpsweep.foundation.errors import InfeasibleBudgetError
-from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.events import Gaussian, Plan
 from dpsweep.privacy.randomness import public_seed
+from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.dp_sgd import CLIP_HYPERPARAMETERS, DPSGD, NOISE_HYPERPARAMETERS
 from dpsweep.trainables.feature_choice import FEATURE_HYPERPARAMETERS, with_defaults
 from dpsweep.trainables.method import PlanContext, RunContext

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.privacy.events import EventRun, Plan
 from dpsweep.privacy.events import NonPrivate as NonPrivateEvent
+from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.feature_choice import FEATURE_HYPERPARAMETERS
 from dpsweep.trainables.method import PlanContext, RunContext
 from dpsweep.trainables.non_private import NonPrivate

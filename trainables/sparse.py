@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpsweep.foundation.errors import ModelError
 from dpsweep.foundation.words import counted
-from dpsweep.hyperparameters import Hyperparameter
+from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.dp_sgd import CLIP_RULE, DPSGD, clip_rule_factors
 from dpsweep.trainables.own_models import HEAD_FIX, is_own
 from dpsweep.trainables.weights import PUBLISHED

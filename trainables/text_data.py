@@ -29,7 +29,7 @@ from dpsweep.trainables.npz_files import check_label_shape, npz_array, npz_heade
 from dpsweep.trainables.tasks import IGNORED
 
 if TYPE_CHECKING:
-    from dpsweep.spec import DataSpec
+    from dpsweep.spec.study import DataSpec
 
 #: Our names of the parts -> those of Hugging Face datasets and of npz files.
 _PARTS = {"train": ("train",), "validation": ("validation", "val"), "test": ("test",)}

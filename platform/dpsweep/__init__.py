@@ -17,7 +17,7 @@ _NAMES = {
     "PrivacyBudget": "dpsweep.privacy.budget",
     "SweepError": "dpsweep.foundation.errors",
     "SweepResult": "dpsweep.results",
-    "SweepSpec": "dpsweep.spec",
+    "SweepSpec": "dpsweep.spec.study",
     "account_epsilon": "dpsweep.account",
     "account_noise": "dpsweep.account",
     "account_steps": "dpsweep.account",
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from dpsweep.privacy.events import EventRun, Plan
     from dpsweep.privacy.schedules import NoiseSchedule
     from dpsweep.results import SweepResult, load_sweep
-    from dpsweep.spec import SweepSpec
+    from dpsweep.spec.study import SweepSpec
     from dpsweep.sweep import run_sweep
 
 

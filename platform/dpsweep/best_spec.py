@@ -12,9 +12,9 @@ from dpsweep.privacy.accountants import epsilon_of, shown_epsilon
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.results import SweepResult, TrialResult
-from dpsweep.spec import SweepSpec
-from dpsweep.spec_episodes import EPISODE
-from dpsweep.spec_file import dump_yaml
+from dpsweep.spec.episodes import EPISODE
+from dpsweep.spec.file import dump_yaml
+from dpsweep.spec.study import SweepSpec
 from dpsweep.study import TrialTask
 from dpsweep.tables import wrapped
 from dpsweep.trainables import TRAINABLES

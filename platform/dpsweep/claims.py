@@ -22,8 +22,8 @@ from dpsweep.privacy.ledger import (
     trials_on_disk,
 )
 from dpsweep.privacy.study_state import account_of, read_study_state
-from dpsweep.spec import SweepSpec
-from dpsweep.spec_episodes import EPISODE
+from dpsweep.spec.episodes import EPISODE
+from dpsweep.spec.study import SweepSpec
 from dpsweep.study import StudyFiles, enforced_terms
 from dpsweep.trial import TrialState
 

@@ -12,7 +12,7 @@ from dpsweep.foundation.errors import BadInputError
 from dpsweep.output import Format, print_records
 
 if TYPE_CHECKING:
-    from dpsweep.hyperparameters import Hyperparameter
+    from dpsweep.spec.space.hyperparameters import Hyperparameter
 
 
 def describe(

@@ -43,7 +43,7 @@ def init(
 ) -> None:
     """Write a starter spec, every key explained; or a preset: a paper's study."""
     from dpsweep.search_spaces import preset_spec, preset_titles, starter_spec
-    from dpsweep.spec import SweepSpec
+    from dpsweep.spec.study import SweepSpec
 
     chosen = [
         name

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.parameters import Parameter, same
 from dpsweep.privacy.randomness import public_seed
+from dpsweep.spec.space.parameters import Parameter, same
 
 Array = NDArray[np.float64]
 Axis = Literal["fraction", "epsilon"]

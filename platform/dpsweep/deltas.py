@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 if TYPE_CHECKING:
-    from dpsweep.spec import SweepSpec
+    from dpsweep.spec.study import SweepSpec
     from dpsweep.trainables.data import DatasetInfo
 
 #: The delta of a spec that names none, unless it has more than 10,000 records.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.words import counted
 from dpsweep.private_directory import remove_left_behind
-from dpsweep.spec import FEATURES
+from dpsweep.spec.study import FEATURES
 
 if TYPE_CHECKING:
     from dpsweep.trainables.feature_store import FeatureStore

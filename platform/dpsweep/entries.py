@@ -22,7 +22,7 @@ from dpsweep.privacy.dataset_ledger import read_dataset_ledger
 from dpsweep.privacy.ledger import STUDY_FILE, trial_file
 from dpsweep.results import SweepResult
 from dpsweep.search_spaces.base import SearchSpace
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.study import StudyFiles, TrialTask
 from dpsweep.tracking.card import privacy_card
 from dpsweep.tracking.model_label import ModelLabel, label_model

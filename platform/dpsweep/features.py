@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.hyperparameters import resolve
-from dpsweep.parameters import Parameter
 from dpsweep.search_spaces.base import SearchSpace
+from dpsweep.spec.space.hyperparameters import resolve
+from dpsweep.spec.space.parameters import Parameter
 from dpsweep.study import Observer, TrialTask
 from dpsweep.trainables.data import SweepData
 from dpsweep.trainables.feature_blocks import BLOCK_ROWS

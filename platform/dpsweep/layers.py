@@ -22,7 +22,7 @@ from dpsweep.trainables.episodes import Episodes
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from dpsweep.spec import SweepSpec
+    from dpsweep.spec.study import SweepSpec
     from dpsweep.trainables.data import DatasetInfo, SweepData
     from dpsweep.trainables.layer_noise import LayerNoise, NoiseFigures
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from dpsweep.features import bounds_of
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.hyperparameters import resolve
 from dpsweep.search_spaces.base import SearchSpace
+from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.weights import PRETRAIN, WORDS
 
 if TYPE_CHECKING:
-    from dpsweep.spec import SweepSpec
+    from dpsweep.spec.study import SweepSpec
     from dpsweep.trainables.data import DatasetInfo
 
 NETWORK = (

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dpsweep.foundation.errors import Mistake, SpecError
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.spec_problems import is_writable
 
 _SQLITE = "sqlite:///"

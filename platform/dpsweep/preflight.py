@@ -22,7 +22,6 @@ from dpsweep.foundation.errors import (
     SpecError,
 )
 from dpsweep.foundation.words import counted
-from dpsweep.hyperparameters import Hyperparameter, resolve
 from dpsweep.networks import weights_problems
 from dpsweep.places import place_problems
 from dpsweep.pretrain import pretrain_problems
@@ -34,7 +33,8 @@ from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.privacy.selection import Selection, envelope, selection_epsilon
 from dpsweep.search_spaces.base import SearchSpace, space_check
 from dpsweep.signal_to_noise import refuse_drowned, signal_to_noise
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.space.hyperparameters import Hyperparameter, resolve
+from dpsweep.spec.study import SweepSpec
 from dpsweep.spec_problems import (
     budget_note,
     data_problems,

@@ -28,8 +28,8 @@ from dpsweep.trainables.weights import PRETRAIN, hash_of
 
 if TYPE_CHECKING:
     from dpsweep.journal import StudyView
-    from dpsweep.spec import SweepSpec
-    from dpsweep.spec_pretrain import PretrainSpec
+    from dpsweep.spec.pretrain import PretrainSpec
+    from dpsweep.spec.study import SweepSpec
     from dpsweep.trainables.pretraining import PretrainSettings, Progress
 
 #: What a configuration and the section must agree on: hyperparameter -> key of the section.

@@ -16,7 +16,7 @@ from dpsweep.cli_base import stage
 from dpsweep.foundation.words import counted
 from dpsweep.journal import StudyView
 from dpsweep.privacy.accountants import shown_epsilon
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.study import Observer
 from dpsweep.tables import TALK, talk, width
 from dpsweep.trial import TrialState

@@ -20,7 +20,7 @@ from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import did_you_mean
 from dpsweep.privacy.accountants import PrivacyStatement
 from dpsweep.results import SweepResult, TrialResult
-from dpsweep.spec_episodes import EPISODE
+from dpsweep.spec.episodes import EPISODE
 from dpsweep.trial import TrialState
 
 TEST = "test/accuracy"

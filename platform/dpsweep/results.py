@@ -20,8 +20,8 @@ from dpsweep.pretrain import describe_pretraining
 from dpsweep.privacy.accountants import PrivacyStatement, shown_epsilon
 from dpsweep.roots import default_root
 from dpsweep.search_spaces.base import SearchSpace
-from dpsweep.spec import SweepSpec
-from dpsweep.spec_episodes import EPISODE
+from dpsweep.spec.episodes import EPISODE
+from dpsweep.spec.study import SweepSpec
 from dpsweep.study import StudyFiles
 from dpsweep.tracking.state import read_run_ids
 from dpsweep.trainables.checkpoint_files import find

@@ -32,7 +32,7 @@ from dpsweep.schedulers import POLICIES
 from dpsweep.schedulers.base import TrialPolicy
 from dpsweep.simulated_trials import Array, Planned, Planner, event_costs
 from dpsweep.sources import SearchSource
-from dpsweep.spec import SchedulerSpec, SweepSpec
+from dpsweep.spec.study import SchedulerSpec, SweepSpec
 from dpsweep.study import TrialTask
 from dpsweep.suggestions import Suggestions
 from dpsweep.trial import Decision, TrialReport, TrialState

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from dpsweep.foundation.errors import DataError
-from dpsweep.hyperparameters import retired_words
 from dpsweep.search_spaces.base import SearchSpace
-from dpsweep.spec import SweepSpec
-from dpsweep.spec_base import dotted
+from dpsweep.spec.base import dotted
+from dpsweep.spec.space.hyperparameters import retired_words
+from dpsweep.spec.study import SweepSpec
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data import DatasetInfo, SweepData, is_far_above, is_far_below
 from dpsweep.trainables.feature_files import is_open_to_others

@@ -38,8 +38,8 @@ from dpsweep.journal import StudyView, fold, fold_one, replay, report_payload
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.ledger import STUDY_FILE
 from dpsweep.privacy.study_state import read_study_state
-from dpsweep.spec import SweepSpec
-from dpsweep.spec_base import seen
+from dpsweep.spec.base import seen
+from dpsweep.spec.study import SweepSpec
 from dpsweep.trial import TrialReport, TrialState
 
 

@@ -23,7 +23,7 @@ from dpsweep.foundation.durable import damage_of_sqlite, set_aside
 from dpsweep.foundation.errors import SweepError
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.search_spaces.base import SearchSpace
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 
 Outcome = Literal["finished", "pruned", "failed"]
 

@@ -43,7 +43,7 @@ from dpsweep.privacy.study_ledger import StudyLedger
 from dpsweep.private_directory import PATIENCE_S, private_directory, remove_left_behind
 from dpsweep.results import SweepResult
 from dpsweep.sealed import erase, run_selection
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.spec_problems import check_records
 from dpsweep.stage import give_up_claim
 from dpsweep.study import Observer, Study, enforced_terms

@@ -23,8 +23,8 @@ from timing import median_ms, steps_of
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dpsweep.hyperparameters import resolve
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
+from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables.adamix import AdaMix
 from dpsweep.trainables.data import DatasetInfo, SweepData
 from dpsweep.trainables.method import RunContext

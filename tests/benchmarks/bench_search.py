@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 from dpsweep.results import load_sweep
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.sweep import run_sweep
 from dpsweep.trial import TrialState
 

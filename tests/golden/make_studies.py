@@ -129,7 +129,7 @@ def readings(name):
 
 def make(name, raw):
     """Run one study in the current directory; ``interrupted`` is left in its third trial."""
-    from dpsweep.spec import SweepSpec
+    from dpsweep.spec.study import SweepSpec
     from dpsweep.study import Observer
     from dpsweep.sweep import run_sweep
 

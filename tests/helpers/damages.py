@@ -12,7 +12,7 @@ from whole_studies import DELTA, make_spec
 
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.ledger import trial_spent
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.study import Observer, StudyFiles
 from dpsweep.tracking.state import TrackingState
 

@@ -22,7 +22,7 @@ from dpsweep.privacy.dataset_ledger import read_dataset_ledger
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.filter import RESERVATION_SLACK
 from dpsweep.results import load_sweep
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.stage import Stage
 from dpsweep.trainables import checkpoints
 from dpsweep.trainables.dp_sgd import DPSGD

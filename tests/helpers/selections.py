@@ -7,7 +7,7 @@ from whole_studies import make_spec
 
 from dpsweep import private_directory, sealed, sweep
 from dpsweep.private_directory import refuse_open
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.stage import Stage
 from dpsweep.trainables.execution import TrialExecution
 

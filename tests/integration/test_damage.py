@@ -237,7 +237,7 @@ def test_a_study_that_an_earlier_version_wrote_goes_on(study):
         path.write_text(json.dumps(raw))
     for path in files.path.glob("trials/*/previous.json"):
         path.unlink()
-    from dpsweep.spec import SweepSpec
+    from dpsweep.spec.study import SweepSpec
     from dpsweep.trainables.data import load_dataset
 
     old = load_dataset(SweepSpec(**damages.raw_spec(root)).data).old_hash

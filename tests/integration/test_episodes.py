@@ -13,7 +13,7 @@ from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.ledger import trial_spent
 from dpsweep.report import half_width
 from dpsweep.results import load_sweep
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.trial import TrialState
 
 pytestmark = pytest.mark.ray

@@ -13,7 +13,7 @@ from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.ledger import study_spent, trial_file, trial_spent
 from dpsweep.results import load_sweep
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.trainables.data import load_dataset
 from dpsweep.trainables.data_sources import FASHION_MNIST_PATH
 from dpsweep.trial import TrialState

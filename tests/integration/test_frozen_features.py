@@ -11,7 +11,7 @@ from dpsweep.foundation.errors import ResourceError
 from dpsweep.privacy.events import Gaussian, PoissonGaussian
 from dpsweep.privacy.ledger import trial_spent
 from dpsweep.results import load_sweep
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.sweep import run_sweep
 from dpsweep.trial import TrialState
 

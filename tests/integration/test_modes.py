@@ -25,7 +25,7 @@ from dpsweep.privacy.events import Plan
 from dpsweep.privacy.ledger import study_spent, trial_spent
 from dpsweep.privacy.study_state import read_study_account
 from dpsweep.results import load_sweep
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.study import Observer
 from dpsweep.trial import TrialState
 

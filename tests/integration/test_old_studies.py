@@ -9,7 +9,7 @@ import pytest
 
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.ledger import trial_spent
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.study import StudyFiles
 from dpsweep.sweep import run_sweep
 

@@ -7,7 +7,7 @@ from whole_studies import make_spec, mlflow_rows
 
 from dpsweep.foundation.durable import read_log
 from dpsweep.results import load_sweep
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.study import Observer
 from dpsweep.sweep import run_sweep
 from dpsweep.trial import TrialState

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from whole_studies import make_spec, mlflow_rows
 
 from dpsweep.cli import app
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.sweep import run_sweep
 
 pytestmark = pytest.mark.ray

@@ -13,7 +13,7 @@ from dpsweep.preflight import preflight
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.ledger import study_spent, trial_spent
 from dpsweep.results import load_sweep
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.study import Observer
 from dpsweep.sweep import run_sweep
 from dpsweep.trainables.starts import build_start

@@ -28,7 +28,7 @@ from dpsweep.foundation.durable import read_log
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.ledger import trial_spent
 from dpsweep.results import load_sweep
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.tracking.schema import check_loggable
 from dpsweep.trial import TrialState
 

@@ -11,7 +11,7 @@ from tiny_text import WORDS, save_encoder
 from whole_studies import make_spec
 
 from dpsweep.results import load_sweep
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.sweep import run_sweep
 from dpsweep.trial import TrialState
 

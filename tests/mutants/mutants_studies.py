@@ -221,7 +221,7 @@ STUDIES = (
     ),
     Mutant(
         "exact private scores in a composed study",
-        "platform/dpsweep/spec_modes.py",
+        "platform/dpsweep/spec/modes.py",
         ('if mode in ("composed", "select"):\n        yield from _no_exact_scores'),
         ('if mode == "select":\n        yield from _no_exact_scores'),
         ("tests/unit/spec/test_modes.py::test_a_precondition_is_refused_by_name",),
@@ -229,7 +229,7 @@ STUDIES = (
     ),
     Mutant(
         "methods without noise in a composed study",
-        "platform/dpsweep/spec_modes.py",
+        "platform/dpsweep/spec/modes.py",
         ('if mode in ("composed", "select", "public"):\n        yield from _no_unbounded'),
         ('if mode in ("select", "public"):\n        yield from _no_unbounded'),
         ("tests/unit/spec/test_modes.py::test_a_precondition_is_refused_by_name",),
@@ -237,7 +237,7 @@ STUDIES = (
     ),
     Mutant(
         "samplers that learn in a selection",
-        "platform/dpsweep/spec_modes.py",
+        "platform/dpsweep/spec/modes.py",
         'if sampler in ("tpe", "gp", "cmaes", "nsga2"):',
         'if sampler in ("gp", "cmaes", "nsga2"):',
         ("tests/unit/spec/test_modes.py::test_a_precondition_is_refused_by_name",),
@@ -245,7 +245,7 @@ STUDIES = (
     ),
     Mutant(
         "pruning in a selection",
-        "platform/dpsweep/spec_modes.py",
+        "platform/dpsweep/spec/modes.py",
         ('if scheduler in ("epsilon_halving", "median", *FOREIGN_SCHEDULERS):\n        does'),
         ('if scheduler in ("epsilon_halving",):\n        does'),
         ("tests/unit/spec/test_modes.py::test_a_precondition_is_refused_by_name",),
@@ -253,7 +253,7 @@ STUDIES = (
     ),
     Mutant(
         "pld for trials that are stopped",
-        "platform/dpsweep/spec_modes.py",
+        "platform/dpsweep/spec/modes.py",
         "if is_pld and mode not in",
         "if False and mode not in",
         ("tests/unit/spec/test_modes.py::test_a_precondition_is_refused_by_name",),
@@ -261,7 +261,7 @@ STUDIES = (
     ),
     Mutant(
         "private scores in a public search",
-        "platform/dpsweep/spec_modes.py",
+        "platform/dpsweep/spec/modes.py",
         'if visibility in ("noisy", "exact"):',
         'if visibility == "exact":',
         ("tests/unit/spec/test_modes.py::test_a_precondition_is_refused_by_name",),

@@ -14,7 +14,7 @@ from typing_extensions import Self
 from dpsweep.trial import Decision, TrialReport, Verdict
 
 if TYPE_CHECKING:
-    from dpsweep.spec import SchedulerSpec
+    from dpsweep.spec.study import SchedulerSpec
 
 #: The verdict on a report at no new rung.
 NOT_JUDGED = Verdict(Decision.CONTINUE)

@@ -13,7 +13,7 @@ from dpsweep.schedulers.base import RungPolicy
 from dpsweep.trial import Decision, TrialReport, Verdict
 
 if TYPE_CHECKING:
-    from dpsweep.spec import SchedulerSpec
+    from dpsweep.spec.study import SchedulerSpec
 
 
 class _Held(NamedTuple):

@@ -11,7 +11,7 @@ from dpsweep.schedulers.base import NOT_JUDGED
 from dpsweep.trial import TrialReport, Verdict
 
 if TYPE_CHECKING:
-    from dpsweep.spec import SchedulerSpec
+    from dpsweep.spec.study import SchedulerSpec
 
 
 class FifoPolicy:

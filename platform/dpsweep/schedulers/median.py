@@ -12,7 +12,7 @@ from dpsweep.schedulers.base import RungPolicy
 from dpsweep.trial import Decision, Verdict
 
 if TYPE_CHECKING:
-    from dpsweep.spec import SchedulerSpec
+    from dpsweep.spec.study import SchedulerSpec
 
 
 class MedianPolicy(RungPolicy):

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from dpsweep.hyperparameters import resolve
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
+from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trial import Decision, TrialReport, Verdict
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from dpsweep.foundation.errors import DataError, InfeasibleBudgetError
 from dpsweep.places import make_places
 from dpsweep.planning import summarize_plan
 from dpsweep.preflight import preflight
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.spec_problems import check_records
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data import load_dataset

@@ -12,14 +12,14 @@ from written_studies import COMPOSED as BUDGET
 from written_studies import write_study
 
 from dpsweep.best_spec import spec_of_trial, spec_text
-from dpsweep.hyperparameters import resolve
 from dpsweep.preflight import preflight, read_spec
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.results import load_sweep
 from dpsweep.search_spaces import preset_spec, preset_titles, starter_spec
 from dpsweep.search_spaces.base import SearchSpace
-from dpsweep.spec import SweepSpec
-from dpsweep.spec_episodes import EPISODE
+from dpsweep.spec.episodes import EPISODE
+from dpsweep.spec.space.hyperparameters import resolve
+from dpsweep.spec.study import SweepSpec
 from dpsweep.study import Study, TrialTask
 from dpsweep.trainables import TRAINABLES
 

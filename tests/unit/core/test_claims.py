@@ -9,7 +9,7 @@ from dpsweep.preflight import preflight
 from dpsweep.privacy.ledger import TrialLedger, trial_file
 from dpsweep.privacy.study_ledger import StudyLedger
 from dpsweep.results import load_sweep
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.study import Study, enforced_terms
 
 PRIVACY = {

@@ -19,7 +19,7 @@ from dpsweep.journal import StudyView, TrialView
 from dpsweep.privacy.dataset_ledger import DatasetLedger
 from dpsweep.privacy.study_ledger import StudyLedger
 from dpsweep.progress import ProgressDisplay
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.trial import TrialState
 
 TERMS = ("delta=1e-05", "unit=example", "add_or_remove_one", "sampling=poisson", "rdp")

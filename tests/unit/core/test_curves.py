@@ -8,8 +8,8 @@ import pytest
 
 from dpsweep.curves import Row, SyntheticCurves, TableCurves, place, read_curves
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.parameters import Parameter
 from dpsweep.search_spaces import SearchSpace
+from dpsweep.spec.space.parameters import Parameter
 
 PARAMETERS = SearchSpace.from_spec(
     {

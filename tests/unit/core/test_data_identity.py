@@ -6,7 +6,7 @@ from PIL import Image
 from whole_studies import make_spec
 
 from dpsweep.foundation.errors import StudyError
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.study import Study
 from dpsweep.trainables.data import load_dataset
 

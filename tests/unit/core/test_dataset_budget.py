@@ -6,7 +6,7 @@ from whole_studies import make_spec
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.preflight import preflight
 from dpsweep.privacy.dataset_ledger import DatasetLedger
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 
 PRETRAIN = {"model": "small_resnet", "epochs": 1, "lr": 0.1}
 

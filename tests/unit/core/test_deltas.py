@@ -8,7 +8,7 @@ from raw_specs import changed, mistakes
 from dpsweep.deltas import derived_delta
 from dpsweep.foundation.errors import StudyError
 from dpsweep.preflight import preflight
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.study import Study
 
 

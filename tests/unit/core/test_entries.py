@@ -1,5 +1,5 @@
 from dpsweep.entries import without_password
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 
 
 def spec(uri):

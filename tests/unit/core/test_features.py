@@ -30,13 +30,13 @@ from dpsweep.foundation.errors import (
     SpecError,
     SweepError,
 )
-from dpsweep.hyperparameters import Hyperparameter
 from dpsweep.planning import summarize_plan
 from dpsweep.preflight import Preflight, preflight
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import Plan
 from dpsweep.search_spaces.base import SearchSpace
-from dpsweep.spec import ClusterSpec, ResourcesSpec, SweepSpec
+from dpsweep.spec.space.hyperparameters import Hyperparameter
+from dpsweep.spec.study import ClusterSpec, ResourcesSpec, SweepSpec
 from dpsweep.study import Observer, TrialTask
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data import SweepData

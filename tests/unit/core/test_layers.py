@@ -21,7 +21,7 @@ from dpsweep.layers import TrialLayers, draw, save_layers_figure, study_layers, 
 from dpsweep.preflight import preflight
 from dpsweep.privacy.study_ledger import StudyLedger
 from dpsweep.results import load_sweep
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.study import Study
 from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.layer_noise import LayerNoise, NoiseFigures

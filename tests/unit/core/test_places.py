@@ -8,7 +8,7 @@ from whole_studies import make_spec
 from dpsweep.foundation.errors import SpecError
 from dpsweep.places import place_problems
 from dpsweep.preflight import preflight
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 
 
 def folder(root, classes=("covid", "healthy", "other")):

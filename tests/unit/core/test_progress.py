@@ -6,7 +6,7 @@ from rich.console import Console
 from dpsweep import progress
 from dpsweep.journal import StudyView, TrialView
 from dpsweep.progress import ProgressDisplay
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.trial import TrialState
 
 DONE, RUNNING = TrialState.FINISHED, TrialState.RUNNING

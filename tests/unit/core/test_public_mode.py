@@ -12,7 +12,7 @@ from dpsweep.privacy.ledger import TrialLedger, trial_file
 from dpsweep.privacy.study_ledger import StudyLedger
 from dpsweep.results import load_sweep
 from dpsweep.schedulers import POLICIES
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.stage import Stage
 from dpsweep.study import Observer, Study
 from dpsweep.trial import TrialReport, TrialState

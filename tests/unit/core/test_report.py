@@ -19,7 +19,7 @@ from dpsweep.privacy.ledger import TrialLedger, trial_file
 from dpsweep.privacy.study_ledger import StudyLedger
 from dpsweep.report import ReportedStudy, build_report
 from dpsweep.results import TrialResult, load_sweep
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.study import Study
 from dpsweep.trial import TrialReport, TrialState
 

@@ -11,7 +11,7 @@ from dpsweep.cli_report import caption, legend, table
 from dpsweep.privacy.accountants import PrivacyStatement
 from dpsweep.report import ReportedStudy, build_report, half_width
 from dpsweep.results import TrialResult, _by_configuration
-from dpsweep.spec_episodes import EPISODE
+from dpsweep.spec.episodes import EPISODE
 from dpsweep.trial import TrialState
 
 SPACE = {EPISODE: [0, 1, 2], "method": ["dp_sgd"], "optim.lr": [0.1, 0.5]}

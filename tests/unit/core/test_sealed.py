@@ -16,7 +16,7 @@ from dpsweep.privacy.ledger import TrialLedger, steps_charged, trial_file, trial
 from dpsweep.privacy.study_ledger import StudyLedger
 from dpsweep.results import load_sweep
 from dpsweep.schedulers import POLICIES
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.study import Observer, Study
 from dpsweep.trial import TrialReport
 

@@ -6,8 +6,8 @@ from raw_specs import changed, mistakes
 from dpsweep import entries
 from dpsweep.preflight import preflight
 from dpsweep.search_spaces.base import SearchSpace
-from dpsweep.spec import EpisodesSpec, SearchSpec, SweepSpec
-from dpsweep.spec_episodes import EPISODE
+from dpsweep.spec.episodes import EPISODE
+from dpsweep.spec.study import EpisodesSpec, SearchSpec, SweepSpec
 from dpsweep.trainables import TRAINABLES
 
 SPEC = {

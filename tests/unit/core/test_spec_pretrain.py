@@ -17,8 +17,8 @@ from dpsweep.foundation.durable import read_log
 from dpsweep.foundation.errors import SpecError, StudyError
 from dpsweep.preflight import preflight, read_spec
 from dpsweep.pretrain import plan_pretraining, settings_of, weights_path, with_pretrained
-from dpsweep.spec import SweepSpec
-from dpsweep.spec_pretrain import is_same_data
+from dpsweep.spec.pretrain import is_same_data
+from dpsweep.spec.study import SweepSpec
 from dpsweep.study import Observer, Study
 from dpsweep.tracking.memory import MemoryTracker
 from dpsweep.tracking.state import PRETRAINING

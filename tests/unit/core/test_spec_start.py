@@ -11,7 +11,7 @@ from dpsweep.privacy.accountants import epsilon_of, shown_epsilon
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.simulate import simulate
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 
 SPEC = {
     "name": "labels",

@@ -6,7 +6,7 @@ import pytest
 from whole_studies import make_spec
 
 from dpsweep.foundation.durable import read_log
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.study import Study
 
 DAY_MS = 86_400_000

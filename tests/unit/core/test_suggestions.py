@@ -8,7 +8,7 @@ from whole_studies import make_spec
 
 from dpsweep.foundation.errors import SweepError
 from dpsweep.search_spaces.base import SearchSpace
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.suggestions import KnownTrial, Suggestions
 
 

@@ -12,14 +12,14 @@ from typer.testing import CliRunner
 
 from dpsweep.cli import app
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.hyperparameters import resolve
 from dpsweep.preflight import read_spec
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.search_spaces import SPACES, SearchSpace, preset_spec, preset_titles, starter_spec
 from dpsweep.search_spaces.presets import study_name
-from dpsweep.spec import SweepSpec
-from dpsweep.spec_data import BUILT_IN
+from dpsweep.spec.data import BUILT_IN
+from dpsweep.spec.space.hyperparameters import resolve
+from dpsweep.spec.study import SweepSpec
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.method import PlanContext
 

@@ -12,10 +12,10 @@ from raw_specs import mistakes
 
 from dpsweep import SweepSpec
 from dpsweep.foundation.errors import BadInputError, SpecError
-from dpsweep.hyperparameters import Hyperparameter
-from dpsweep.parameters import canonical_space, parse_space
 from dpsweep.search_spaces import SearchSpace, starter_spec
 from dpsweep.search_spaces.base import MAX_GRID
+from dpsweep.spec.space.hyperparameters import Hyperparameter
+from dpsweep.spec.space.parameters import canonical_space, parse_space
 from dpsweep.suggestions import Suggestions
 
 CONDITIONAL = {

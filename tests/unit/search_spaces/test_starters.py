@@ -11,7 +11,7 @@ import pytest
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.preflight import read_spec
 from dpsweep.search_spaces import SPACES, SearchSpace, starter_spec
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.trainables import TRAINABLES
 
 DATASETS = ("digits", "fashion_mnist", "npz", "image_folder", "text")
@@ -154,7 +154,7 @@ def test_every_sample_suits_the_method(path):
 def test_loads_neither_optuna_nor_torch_nor_ray():
     code = (
         "import sys; from dpsweep.search_spaces import SPACES, starter_spec; "
-        "from dpsweep.spec import SweepSpec; SweepSpec.from_yaml(starter_spec('digits')); SPACES['dp_sgd']; "
+        "from dpsweep.spec.study import SweepSpec; SweepSpec.from_yaml(starter_spec('digits')); SPACES['dp_sgd']; "
         "print([m for m in ('torch', 'ray', 'optuna', 'mlflow', 'numpy') if m in sys.modules])"
     )
     out = subprocess.check_output([sys.executable, "-c", code], text=True, env=dict(os.environ))

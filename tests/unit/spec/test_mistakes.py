@@ -3,7 +3,7 @@
 import pytest
 
 from dpsweep.foundation.errors import SpecError
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 
 GOOD = """\
 name: digits-eps2

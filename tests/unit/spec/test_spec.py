@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpsweep.foundation.errors import SpecError
-from dpsweep.spec import (
+from dpsweep.spec.file import apply_overrides
+from dpsweep.spec.study import (
     DataSpec,
     PrivacySpec,
     ResourcesSpec,
@@ -21,7 +22,6 @@ from dpsweep.spec import (
     TestSpec,
     ValidationSpec,
 )
-from dpsweep.spec_file import apply_overrides
 
 MINIMAL = {
     "name": "x",

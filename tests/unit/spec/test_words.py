@@ -6,7 +6,7 @@ from raw_specs import changed
 
 from dpsweep.foundation.errors import DataError, SpecError
 from dpsweep.preflight import preflight
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.study import TrialTask
 from dpsweep.trainables.adamix import AdaMix
 from dpsweep.trainables.adamix_parts import VARIANTS, parts_of

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from dpsweep.hyperparameters import resolve
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import Plan
-from dpsweep.spec import DataSpec
+from dpsweep.spec.space.hyperparameters import resolve
+from dpsweep.spec.study import DataSpec
 from dpsweep.study import TrialTask
 from dpsweep.trainables import TRAINABLES, execution, trial_data
 from dpsweep.trainables.data import DatasetInfo, SweepData

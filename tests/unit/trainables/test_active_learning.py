@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from dpsweep.foundation.errors import CheckpointError, InfeasibleBudgetError
-from dpsweep.hyperparameters import resolve
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
-from dpsweep.spec import DataSpec
+from dpsweep.spec.space.hyperparameters import resolve
+from dpsweep.spec.study import DataSpec
 from dpsweep.study import TrialTask
 from dpsweep.trainables.active_learning import ActiveLearning
 from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore

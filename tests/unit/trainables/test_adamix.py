@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from dpsweep.foundation.errors import BadInputError, DataError, InfeasibleBudgetError
-from dpsweep.hyperparameters import resolve
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian
+from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables import noisy_gd
 from dpsweep.trainables.adamix import AdaMix, AdaMixParagon
 from dpsweep.trainables.adamix_parts import VARIANTS

@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image
 
 from dpsweep.foundation.errors import DataError, SpecError
-from dpsweep.spec import DataSpec
+from dpsweep.spec.study import DataSpec
 from dpsweep.trainables.class_split import _DIGITS, only, open_classes, read_classes
 from dpsweep.trainables.data import describe_dataset, load_dataset
 

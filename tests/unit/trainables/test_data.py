@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dpsweep.foundation.errors import BadInputError, DataError
-from dpsweep.spec import DataSpec
+from dpsweep.spec.study import DataSpec
 from dpsweep.trainables.data import describe_dataset, load_dataset, part_tensors
 from dpsweep.trainables.data_sources import FASHION_MNIST_PATH
 

@@ -15,10 +15,10 @@ import pytest
 import torch
 from torch import nn
 
-from dpsweep.hyperparameters import resolve
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
-from dpsweep.spec import DataSpec
+from dpsweep.spec.space.hyperparameters import resolve
+from dpsweep.spec.study import DataSpec
 from dpsweep.trainables import active_learning, distilled
 from dpsweep.trainables.active_learning import ActiveLearning
 from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore

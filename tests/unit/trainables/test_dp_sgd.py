@@ -13,11 +13,11 @@ import torch
 from scipy import stats
 
 from dpsweep.foundation.errors import BadInputError, DataError, InfeasibleBudgetError
-from dpsweep.hyperparameters import resolve
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.calibration import calibrate_noise_multiplier
 from dpsweep.privacy.events import EventRun, Gaussian, NonPrivate, Plan, PoissonGaussian
+from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.classifier import ClassifierMethod
 from dpsweep.trainables.data import DatasetInfo, SweepData

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpsweep.foundation.errors import DataError
-from dpsweep.spec import DataSpec
-from dpsweep.spec_episodes import EPISODE
+from dpsweep.spec.episodes import EPISODE
+from dpsweep.spec.study import DataSpec
 from dpsweep.trainables import feature_store
 from dpsweep.trainables.data import DatasetInfo, SweepData, load_dataset
 from dpsweep.trainables.episodes import Episodes

@@ -17,7 +17,7 @@ from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian
 from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.privacy.ledger import trial_spent
-from dpsweep.spec import DataSpec
+from dpsweep.spec.study import DataSpec
 from dpsweep.testing.conformance import tiny_data
 from dpsweep.trainables import checkpoints, execution
 from dpsweep.trainables.checkpoint_files import find, find_resumption

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from dpsweep.foundation.errors import ResourceError
-from dpsweep.spec import DataSpec
+from dpsweep.spec.study import DataSpec
 from dpsweep.trainables import feature_store
 from dpsweep.trainables.data import SweepData, load_dataset, part_hash
 from dpsweep.trainables.feature_files import Entry

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from dpsweep.foundation.errors import BadInputError, CheckpointError, DataError
-from dpsweep.hyperparameters import resolve
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import PoissonGaussian
+from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.study import TrialTask
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data import DatasetInfo, SweepData

@@ -19,8 +19,8 @@ import torch
 from released_noise import check_gaussian, check_laplace, check_size
 from torch import nn
 
-from dpsweep.hyperparameters import resolve
 from dpsweep.privacy.events import EventRun, Gaussian, Laplace, Plan, PoissonGaussian
+from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables import dp_pca, embeddings, models, nearest_votes
 from dpsweep.trainables.active_learning import ActiveLearning
 from dpsweep.trainables.adamix import AdaMix

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from dpsweep.hyperparameters import resolve
 from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import epsilon_of, multiset, plan_curve
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
+from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables.normalize import (
     NORMALIZE_HYPERPARAMETERS,
     build_front,

@@ -13,8 +13,8 @@ import yaml
 from sklearn.datasets import load_digits
 
 from dpsweep.foundation.errors import DataError, SpecError
-from dpsweep.spec import DataSpec, SweepSpec
-from dpsweep.spec_data import Pollution
+from dpsweep.spec.data import Pollution
+from dpsweep.spec.study import DataSpec, SweepSpec
 from dpsweep.trainables.data import describe_dataset, load_dataset
 from dpsweep.trainables.pollution import (
     bilinear,

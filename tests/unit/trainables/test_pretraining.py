@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from dpsweep.foundation.errors import BadInputError, CheckpointError, DataError, ModelError
-from dpsweep.hyperparameters import resolve
 from dpsweep.privacy.events import Plan
+from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables import TRAINABLES, pretraining
 from dpsweep.trainables.data import DatasetInfo
 from dpsweep.trainables.method import RunContext

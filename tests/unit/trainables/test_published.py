@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError, ModelError
-from dpsweep.hyperparameters import resolve
 from dpsweep.privacy.budget import PrivacyBudget
+from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables.backbones import backbone_settings, build_backbone
 from dpsweep.trainables.data import DatasetInfo
 from dpsweep.trainables.dp_sgd import DPSGD

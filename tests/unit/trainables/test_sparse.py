@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dpsweep.foundation.errors import ModelError
-from dpsweep.hyperparameters import resolve
 from dpsweep.privacy.budget import PrivacyBudget
+from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables.data import DatasetInfo, SweepData
 from dpsweep.trainables.layer_noise import layer_kinds
 from dpsweep.trainables.linear_head import LinearHeadEngine

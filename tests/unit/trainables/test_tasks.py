@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dpsweep.foundation.errors import BadInputError, DataError, SpecError
 from dpsweep.preflight import preflight
-from dpsweep.spec import SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.tracking.labels import why_unreleased
 from dpsweep.tracking.schema import UnloggableError, check_loggable
 from dpsweep.trainables import TRAINABLES

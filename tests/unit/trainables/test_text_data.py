@@ -12,7 +12,7 @@ import pytest
 from tiny_text import PAD, VOCABULARY, save_tokenizer
 
 from dpsweep.foundation.errors import DataError
-from dpsweep.spec import DataSpec
+from dpsweep.spec.study import DataSpec
 from dpsweep.trainables import text_data
 from dpsweep.trainables.data import describe_dataset, load_dataset, part_hash
 from dpsweep.trainables.tasks import IGNORED

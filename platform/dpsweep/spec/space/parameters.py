@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from dpsweep.foundation.registry import did_you_mean
-from dpsweep.spec_base import Flaw, number, seen, whole
+from dpsweep.spec.base import Flaw, number, seen, whole
 
 ParameterKind = Literal["uniform", "loguniform", "int", "logint", "choice", "fixed"]
 RANGES = ("uniform", "loguniform", "int", "logint")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from dpsweep.spec_base import (
+from dpsweep.spec.base import (
     AS_NUMBER,
     AS_WHOLE,
     Count,
@@ -23,7 +23,7 @@ from dpsweep.spec_base import (
     seen,
     whole,
 )
-from dpsweep.spec_names import ClassNames, name_rules
+from dpsweep.spec.names import ClassNames, name_rules
 
 Dataset = Literal["digits", "fashion_mnist", "npz", "image_folder", "text"]
 Task = Literal["classification", "multi_label", "causal_lm"]

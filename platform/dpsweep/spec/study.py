@@ -15,8 +15,7 @@ from pydantic import Field, PrivateAttr, ValidationError
 
 from dpsweep.deltas import derived_delta
 from dpsweep.foundation.errors import Mistake, SpecError
-from dpsweep.parameters import Parameter, parse_space
-from dpsweep.spec_base import (
+from dpsweep.spec.base import (
     AS_TEXT,
     AS_WHOLE,
     Count,
@@ -30,7 +29,7 @@ from dpsweep.spec_base import (
     peek_number,
     peek_word,
 )
-from dpsweep.spec_data import (
+from dpsweep.spec.data import (
     BUILT_IN,
     DataSpec,
     PublicSpec,
@@ -38,13 +37,14 @@ from dpsweep.spec_data import (
     ValidationSpec,
     pollution_rules,
 )
-from dpsweep.spec_episodes import EPISODE, EpisodesSpec, episode_rules
-from dpsweep.spec_file import Document, apply_overrides, dump_yaml, override, read_document
-from dpsweep.spec_modes import mode_rules
-from dpsweep.spec_pretrain import PretrainSpec, pretrain_rules
-from dpsweep.spec_privacy import PrivacySpec, SelectionSpec
-from dpsweep.spec_search import SchedulerSpec, SearchSpec, metric_rules
-from dpsweep.spec_start import StartSpec, start_rules
+from dpsweep.spec.episodes import EPISODE, EpisodesSpec, episode_rules
+from dpsweep.spec.file import Document, apply_overrides, dump_yaml, override, read_document
+from dpsweep.spec.modes import mode_rules
+from dpsweep.spec.pretrain import PretrainSpec, pretrain_rules
+from dpsweep.spec.privacy import PrivacySpec, SelectionSpec
+from dpsweep.spec.search import SchedulerSpec, SearchSpec, metric_rules
+from dpsweep.spec.space.parameters import Parameter, parse_space
+from dpsweep.spec.start import StartSpec, start_rules
 
 __all__ = [
     "ClusterSpec",

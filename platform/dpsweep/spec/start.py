@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from dpsweep.parameters import DOMAINS
-from dpsweep.spec_base import AS_WHOLE, Flaw, Part, Positive, maybe_number, peek, peek_word
+from dpsweep.spec.base import AS_WHOLE, Flaw, Part, Positive, maybe_number, peek, peek_word
+from dpsweep.spec.space.parameters import DOMAINS
 
 _WHICH = "say at which epsilons a run releases its model, ascending, for instance [2.2, 3.2]"
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from dpsweep.spec_base import (
+from dpsweep.spec.base import (
     AS_NUMBER,
     AS_WHOLE,
     Count,
@@ -22,7 +22,7 @@ from dpsweep.spec_base import (
     peek_number,
     peek_word,
 )
-from dpsweep.spec_data import BUILT_IN, Classes, DataSpec, ImageSize, ValidationSpec, class_rules
+from dpsweep.spec.data import BUILT_IN, Classes, DataSpec, ImageSize, ValidationSpec, class_rules
 
 #: What makes up another dataset that is public as a whole.
 _OF_DATASET = ("path", "num_classes", "image_size", "channels")

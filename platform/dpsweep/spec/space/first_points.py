@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dpsweep.foundation.registry import did_you_mean
-from dpsweep.parameters import Parameter, Scalar, canonical_scalar
-from dpsweep.spec_base import Flaw
+from dpsweep.spec.base import Flaw
+from dpsweep.spec.space.parameters import Parameter, Scalar, canonical_scalar
 
 
 def check_points(parameters: Sequence[Parameter], points: Sequence[Any]) -> Iterator[Flaw]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from dpsweep.spec_base import (
+from dpsweep.spec.base import (
     AS_NUMBER,
     Flaw,
     Part,

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dpsweep.spec_base import Flaw, given, maybe_number, peek, peek_word
-from dpsweep.spec_search import FOREIGN_SCHEDULERS
+from dpsweep.spec.base import Flaw, given, maybe_number, peek, peek_word
+from dpsweep.spec.search import FOREIGN_SCHEDULERS
 
 
 def mode_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:

@@ -8,16 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from dpsweep.first_points import check_points
-from dpsweep.parameters import (
-    Parameter,
-    canonical_scalar,
-    canonical_space,
-    parse_space,
-    reachable,
-)
-from dpsweep.space_schema import SPACE_SCHEMA
-from dpsweep.spec_base import (
+from dpsweep.spec.base import (
     AS_NUMBER,
     Count,
     Flaw,
@@ -29,6 +20,15 @@ from dpsweep.spec_base import (
     peek_word,
     seen,
 )
+from dpsweep.spec.space.first_points import check_points
+from dpsweep.spec.space.parameters import (
+    Parameter,
+    canonical_scalar,
+    canonical_space,
+    parse_space,
+    reachable,
+)
+from dpsweep.spec.space.schema import SPACE_SCHEMA
 
 EPSILON = "dp/epsilon"
 Metric = Literal["validation/accuracy", "validation/loss", "validation/perplexity"]

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from dpsweep.spec_base import AS_WHOLE, Count, Flaw, Part, given, peek, peek_word
+from dpsweep.spec.base import AS_WHOLE, Count, Flaw, Part, given, peek, peek_word
 
 #: Hyperparameter that says which episode a trial runs on; the platform adds it to the space.
 EPISODE = "train.episode"

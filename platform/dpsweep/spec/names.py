@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, WithJsonSchema
 
 from dpsweep.foundation.words import counted
-from dpsweep.spec_base import Flaw, peek_word, seen
+from dpsweep.spec.base import Flaw, peek_word, seen
 
 #: A name of an attribute is part of the name of a metric.
 _METRIC_NAME = re.compile(r"[A-Za-z0-9_. -]+")

@@ -1,0 +1,1 @@
+"""A whole study as frozen, checked data."""

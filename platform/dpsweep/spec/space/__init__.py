@@ -1,0 +1,1 @@
+"""The parameters of a search space, and the hyperparameters that methods have."""
