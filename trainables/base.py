@@ -22,10 +22,9 @@ from dpsweep.foundation.errors import (
     SweepError,
     described,
 )
-from dpsweep.study import TrialTask, read_task
+from dpsweep.study.trial import TrialReport, TrialTask, read_task
 from dpsweep.trainables.allocator import keep_freed_memory
 from dpsweep.trainables.own_models import look_in
-from dpsweep.trial import TrialReport
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data import SweepData

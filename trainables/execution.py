@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.errors import LedgerError, described
 from dpsweep.foundation.words import counted, were
+from dpsweep.ledgers.trial import TrialLedger, TrialLimit, check_complete, trial_file
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
-from dpsweep.privacy.ledger import TrialLedger, TrialLimit, check_complete, trial_file
 from dpsweep.privacy.randomness import secret_numpy_generator
-from dpsweep.rungs import first_step, num_skipped, rung_epsilons, rung_positions
-from dpsweep.study import TrialTask
+from dpsweep.privacy.rungs import first_step, num_skipped, rung_epsilons, rung_positions
+from dpsweep.study.trial import TrialReport, TrialTask, report_interval
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore, is_finite
 from dpsweep.trainables.delivered import delivered_scores, named_scores, scores_on_test
@@ -31,7 +31,6 @@ from dpsweep.trainables.pace import Pace
 from dpsweep.trainables.private_report import write_private_report
 from dpsweep.trainables.starts import release_name
 from dpsweep.trainables.trial_data import records_for
-from dpsweep.trial import TrialReport, report_interval
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data import SweepData

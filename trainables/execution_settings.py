@@ -9,7 +9,7 @@ from typing import Literal
 from dpsweep.privacy.accountants import AccountantName
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.filter import RenyiFilter
-from dpsweep.rungs import RungUnit
+from dpsweep.privacy.rungs import RungUnit
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpsweep.foundation.errors import CheckpointError
-from dpsweep.study import TrialTask
+from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.checkpoints import CheckpointStore
 from dpsweep.trainables.method import Method, RunContext

@@ -22,7 +22,7 @@ from dpsweep.foundation.errors import BadInputError, CheckpointError
 from dpsweep.trainables.parameter_table import head_layers
 
 if TYPE_CHECKING:
-    from dpsweep.study import TrialTask
+    from dpsweep.study.trial import TrialTask
     from dpsweep.trainables.data import SweepData
     from dpsweep.trainables.method import Method
     from dpsweep.trainables.per_example import GradientEngine

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dpsweep.study import TrialTask
+from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
 
 if TYPE_CHECKING:

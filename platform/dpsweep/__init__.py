@@ -18,9 +18,9 @@ _NAMES = {
     "SweepError": "dpsweep.foundation.errors",
     "SweepResult": "dpsweep.results",
     "SweepSpec": "dpsweep.spec.study",
-    "account_epsilon": "dpsweep.account",
-    "account_noise": "dpsweep.account",
-    "account_steps": "dpsweep.account",
+    "account_epsilon": "dpsweep.privacy.calculator",
+    "account_noise": "dpsweep.privacy.calculator",
+    "account_steps": "dpsweep.privacy.calculator",
     "load_sweep": "dpsweep.results",
     "run_sweep": "dpsweep.sweep",
 }
@@ -42,9 +42,9 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from dpsweep.account import account_epsilon, account_noise, account_steps
     from dpsweep.foundation.errors import SweepError
     from dpsweep.privacy.budget import PrivacyBudget
+    from dpsweep.privacy.calculator import account_epsilon, account_noise, account_steps
     from dpsweep.privacy.events import EventRun, Plan
     from dpsweep.privacy.schedules import NoiseSchedule
     from dpsweep.results import SweepResult, load_sweep

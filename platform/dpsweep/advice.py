@@ -11,11 +11,11 @@ from statistics import fmean
 
 from dpsweep.foundation.errors import StudyError
 from dpsweep.foundation.words import counted
+from dpsweep.ledgers.trial import trial_spent
 from dpsweep.privacy.events import CHARGED_PARTS
-from dpsweep.privacy.ledger import trial_spent
 from dpsweep.results import SweepResult
 from dpsweep.search_spaces.base import SearchSpace
-from dpsweep.trial import TrialState
+from dpsweep.study.trial import TrialState
 
 ALL_STARTED = "all trials were started"
 _MOST_PLANS = 32  # of which the mean cost of a whole plan is taken

@@ -15,7 +15,7 @@ from dpsweep.results import SweepResult, TrialResult
 from dpsweep.spec.episodes import EPISODE
 from dpsweep.spec.file import dump_yaml
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study import TrialTask
+from dpsweep.study.trial import TrialTask
 from dpsweep.tables import wrapped
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.weights import PRETRAIN

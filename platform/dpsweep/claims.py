@@ -8,12 +8,9 @@ from typing import Any
 
 from dpsweep.foundation.durable import is_locked, read_log
 from dpsweep.foundation.errors import StudyError
-from dpsweep.journal import StudyView, TrialView
-from dpsweep.privacy.accountants import AccountantName, PrivacyStatement, epsilon_of, shown_epsilon
-from dpsweep.privacy.events import Plan
-from dpsweep.privacy.filter import RESERVATION_SLACK
-from dpsweep.privacy.history import check_journal, check_strays, check_terms, check_trials
-from dpsweep.privacy.ledger import (
+from dpsweep.ledgers.history import check_journal, check_strays, check_terms, check_trials
+from dpsweep.ledgers.study_state import account_of, read_study_state
+from dpsweep.ledgers.trial import (
     inherited_events,
     study_spent,
     trial_covered,
@@ -21,11 +18,14 @@ from dpsweep.privacy.ledger import (
     trial_spent,
     trials_on_disk,
 )
-from dpsweep.privacy.study_state import account_of, read_study_state
+from dpsweep.privacy.accountants import AccountantName, PrivacyStatement, epsilon_of, shown_epsilon
+from dpsweep.privacy.events import Plan
+from dpsweep.privacy.filter import RESERVATION_SLACK
 from dpsweep.spec.episodes import EPISODE
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study import StudyFiles, enforced_terms
-from dpsweep.trial import TrialState
+from dpsweep.study.journal import StudyView, TrialView
+from dpsweep.study.study import StudyFiles, enforced_terms
+from dpsweep.study.trial import TrialState
 
 #: What the epsilon of a trial that did not run its whole plan is about.
 SO_FAR = "what this trial has spent so far, for information: its end may depend on its score"

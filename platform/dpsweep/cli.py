@@ -32,9 +32,9 @@ from dpsweep.foundation.errors import (
 )
 from dpsweep.foundation.version import __version__
 from dpsweep.foundation.words import counted
-from dpsweep.journal import on_test_records
 from dpsweep.output import Format, print_records
 from dpsweep.private_directory import remove_left_behind
+from dpsweep.study.journal import on_test_records
 from dpsweep.termination import EXIT_CODE, sigterm_as_interrupt
 
 if TYPE_CHECKING:

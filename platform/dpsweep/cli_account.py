@@ -37,8 +37,8 @@ def account_epsilon(
     as_json: Json = False,
 ) -> None:
     """Print the epsilon of a list of privacy events, or of steps of DP-SGD."""
-    from dpsweep.account import account_epsilon as compute
     from dpsweep.output import read_json
+    from dpsweep.privacy.calculator import account_epsilon as compute
 
     flags = {
         "sample_rate": sample_rate, "noise_multiplier": noise_multiplier, "steps": steps,
@@ -66,7 +66,7 @@ def account_steps(
     as_json: Json = False,
 ) -> None:
     """Print the last step that a budget allows."""
-    from dpsweep.account import account_steps as compute
+    from dpsweep.privacy.calculator import account_steps as compute
 
     result = compute(
         sample_rate=sample_rate,
@@ -93,7 +93,7 @@ def account_noise(
     as_json: Json = False,
 ) -> None:
     """Print the smallest start of a noise schedule that keeps a budget."""
-    from dpsweep.account import account_noise as compute
+    from dpsweep.privacy.calculator import account_noise as compute
 
     result = compute(
         sample_rate=sample_rate,

@@ -50,7 +50,7 @@ def doctor(
 ) -> None:
     """Check this installation and machine; exit 1 if something is broken."""
     from dpsweep.doctor import diagnose, feature_stores, whole_gib
-    from dpsweep.roots import default_root
+    from dpsweep.study.roots import default_root
 
     folder = root or default_root()
     if root is not None and not root.is_dir():

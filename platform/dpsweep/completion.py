@@ -9,7 +9,7 @@ import typer
 
 def study_names(context: typer.Context, incomplete: str) -> list[str]:
     """Return the studies below ``--root``, or where studies are by default."""
-    from dpsweep.roots import default_root
+    from dpsweep.study.roots import default_root
 
     root = context.params.get("root") or default_root()
     names = sorted(path.parent.name for path in Path(root).glob("*/spec.yaml"))

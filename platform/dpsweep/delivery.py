@@ -14,7 +14,7 @@ from dpsweep.preflight import Preflight
 from dpsweep.pretrain import weights_path
 from dpsweep.results import SweepResult
 from dpsweep.start import find_starts
-from dpsweep.study import Observer, Study
+from dpsweep.study.study import Observer, Study
 from dpsweep.tracking import Spool
 from dpsweep.trainables.data import SweepData
 from dpsweep.trainables.finished import draw_pictures, export_model

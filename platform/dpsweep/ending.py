@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from dpsweep import entries
 from dpsweep.foundation.durable import is_locked, read_log
 from dpsweep.foundation.errors import SweepError
+from dpsweep.ledgers.trial import inherited_events, trial_file, trial_spent
 from dpsweep.privacy.accountants import epsilon_of
-from dpsweep.privacy.ledger import inherited_events, trial_file, trial_spent
-from dpsweep.study import Observer, Study
+from dpsweep.study.study import Observer, Study
+from dpsweep.study.trial import TrialState
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trial import TrialState
 
 _OPEN = (TrialState.RUNNING, TrialState.PAUSED)
 _WAIT_S, _POLL_S = 5.0, 0.1

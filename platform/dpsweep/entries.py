@@ -17,20 +17,20 @@ from dpsweep.claims import FINAL_RUN, PUBLIC_MODEL, SO_FAR, WINNER, with_caveats
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import LedgerError, NothingWithinBudgetError
 from dpsweep.foundation.version import __version__
+from dpsweep.ledgers.dataset import read_dataset_ledger
+from dpsweep.ledgers.trial import STUDY_FILE, trial_file
 from dpsweep.pretrain import describe_pretraining
-from dpsweep.privacy.dataset_ledger import read_dataset_ledger
-from dpsweep.privacy.ledger import STUDY_FILE, trial_file
 from dpsweep.results import SweepResult
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study import StudyFiles, TrialTask
+from dpsweep.study.study import StudyFiles
+from dpsweep.study.trial import TrialReport, TrialState, TrialTask, Verdict
 from dpsweep.tracking.card import privacy_card
 from dpsweep.tracking.model_label import ModelLabel, label_model
 from dpsweep.tracking.schema import BEST, BEST_OBJECTIVE
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data import describe_dataset
 from dpsweep.trainables.weights import PRETRAIN
-from dpsweep.trial import TrialReport, TrialState, Verdict
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -12,9 +12,8 @@ from typing import Any
 
 from dpsweep.preflight import Preflight
 from dpsweep.privacy.events import PoissonGaussian
-from dpsweep.study import TrialTask
+from dpsweep.study.trial import TrialTask, report_interval
 from dpsweep.trainables.method import first_training_run
-from dpsweep.trial import report_interval
 
 MEASURED = 3
 _LIMIT_S = 20.0

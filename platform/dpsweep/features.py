@@ -13,7 +13,8 @@ from dpsweep.foundation.errors import BadInputError
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.spec.space.parameters import Parameter
-from dpsweep.study import Observer, TrialTask
+from dpsweep.study.study import Observer
+from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.data import SweepData
 from dpsweep.trainables.feature_blocks import BLOCK_ROWS
 from dpsweep.trainables.feature_store import FeatureStore

@@ -14,7 +14,8 @@ from dpsweep.foundation.words import counted
 from dpsweep.pretrain import weights_path
 from dpsweep.results import SweepResult
 from dpsweep.start import find_starts
-from dpsweep.study import StudyFiles, TrialTask
+from dpsweep.study.study import StudyFiles
+from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data import describe_dataset, load_dataset
 from dpsweep.trainables.episodes import Episodes

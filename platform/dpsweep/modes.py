@@ -19,20 +19,20 @@ from dpsweep.ending import Ending
 from dpsweep.features import prefetch
 from dpsweep.foundation.durable import read_log
 from dpsweep.foundation.errors import StudyError, SweepError
-from dpsweep.journal import TrialView
+from dpsweep.ledgers.study import StudyLedger
 from dpsweep.preflight import Preflight, SelectionCharge
 from dpsweep.privacy.filter import RenyiFilter
-from dpsweep.privacy.study_ledger import StudyLedger
 from dpsweep.recovery import mend_tasks
 from dpsweep.schedulers import POLICIES
 from dpsweep.schedulers.base import TrialPolicy
 from dpsweep.sources import SearchSource, TaskList, known_trials
 from dpsweep.stage import Stage
 from dpsweep.start import charged_starts, find_starts, unfinished_starts
-from dpsweep.study import Observer, Study, TrialTask
+from dpsweep.study.journal import TrialView
+from dpsweep.study.study import Observer, Study
+from dpsweep.study.trial import TrialState, TrialTask
 from dpsweep.suggestions import Suggestions
 from dpsweep.trainables.data import SweepData
-from dpsweep.trial import TrialState
 
 
 @dataclass(frozen=True)

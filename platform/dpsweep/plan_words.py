@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from dpsweep.foundation.words import counted
+from dpsweep.ledgers.dataset import read_dataset_ledger
 from dpsweep.planning import PlanSummary
 from dpsweep.preflight import Preflight
 from dpsweep.privacy.accountants import shown_epsilon
-from dpsweep.privacy.dataset_ledger import read_dataset_ledger
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ import numpy as np
 from dpsweep.features import bounds_of
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy.clock import EpsilonClock
-from dpsweep.rungs import num_skipped, rung_epsilons, rung_positions
+from dpsweep.privacy.rungs import num_skipped, rung_epsilons, rung_positions
+from dpsweep.privacy.signal_to_noise import FAINT
 from dpsweep.search_spaces.base import SearchSpace
-from dpsweep.signal_to_noise import FAINT
-from dpsweep.study import TrialTask
+from dpsweep.study.trial import TrialTask
 
 if TYPE_CHECKING:
     from dpsweep.preflight import Preflight

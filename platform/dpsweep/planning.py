@@ -31,7 +31,7 @@ from dpsweep.privacy.events import Plan
 from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.selection_price import SelectionFigures, selection_figures
 from dpsweep.start import StartSummary
-from dpsweep.study import TrialTask
+from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
 
 MAX_GRID_PLANNED = 1000

@@ -22,17 +22,17 @@ from dpsweep.foundation.errors import (
     SpecError,
 )
 from dpsweep.foundation.words import counted
+from dpsweep.ledgers.dataset import check_dataset_budget
 from dpsweep.networks import weights_problems
 from dpsweep.places import place_problems
 from dpsweep.pretrain import pretrain_problems
 from dpsweep.privacy.accountants import epsilon_of, shown_epsilon
 from dpsweep.privacy.budget import PrivacyBudget
-from dpsweep.privacy.dataset_ledger import check_dataset_budget
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.privacy.selection import Selection, envelope, selection_epsilon
+from dpsweep.privacy.signal_to_noise import refuse_drowned, signal_to_noise
 from dpsweep.search_spaces.base import SearchSpace, space_check
-from dpsweep.signal_to_noise import refuse_drowned, signal_to_noise
 from dpsweep.spec.space.hyperparameters import Hyperparameter, resolve
 from dpsweep.spec.study import SweepSpec
 from dpsweep.spec_problems import (
@@ -52,14 +52,13 @@ from dpsweep.start import (
     start_tasks,
     summarize_start,
 )
-from dpsweep.study import TrialTask
+from dpsweep.study.trial import TrialTask, report_interval
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data import DatasetInfo, describe_dataset
 from dpsweep.trainables.episodes import EPISODE_HYPERPARAMETERS, Episodes
 from dpsweep.trainables.method import Method, PlanContext
 from dpsweep.trainables.starts import ReleaseKey
 from dpsweep.trainables.tasks import task_of
-from dpsweep.trial import report_interval
 
 #: Configurations that a study's filter or selection is chosen from.
 NUM_SAMPLED = 32
@@ -199,7 +198,8 @@ class Preflight:
         return replace(task, planned_epsilon=epsilon, records=self.records)
 
     def signal(self, plan: Plan, hparams: Mapping[str, Any]) -> float | None:
-        """Return the signal over the noise of a plan, at best (``dpsweep.signal_to_noise``)."""
+        """Return the signal over the noise of a plan, at best
+        (``dpsweep.privacy.signal_to_noise``)."""
         wanted = hparams.get("train.num_private")
         num_private = self.info.num_private
         return signal_to_noise(plan, num_private if wanted is None else min(wanted, num_private))

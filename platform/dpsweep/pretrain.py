@@ -19,7 +19,7 @@ from dpsweep.foundation.errors import DataError, StudyError
 from dpsweep.foundation.words import counted
 from dpsweep.networks import network_of_start, networks_of
 from dpsweep.search_spaces.base import SearchSpace
-from dpsweep.study import Observer, Study
+from dpsweep.study.study import Observer, Study
 from dpsweep.trainables.class_split import read_classes
 from dpsweep.trainables.data import DatasetInfo, SweepData, describe_dataset
 from dpsweep.trainables.data_sources import Arrays, open_source
@@ -27,9 +27,9 @@ from dpsweep.trainables.feature_files import locked
 from dpsweep.trainables.weights import PRETRAIN, hash_of
 
 if TYPE_CHECKING:
-    from dpsweep.journal import StudyView
     from dpsweep.spec.pretrain import PretrainSpec
     from dpsweep.spec.study import SweepSpec
+    from dpsweep.study.journal import StudyView
     from dpsweep.trainables.pretraining import PretrainSettings, Progress
 
 #: What a configuration and the section must agree on: hyperparameter -> key of the section.

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from dpsweep.foundation.durable import read_log, set_aside
 from dpsweep.foundation.errors import StudyError, SweepError
+from dpsweep.ledgers.study import plan_digest
+from dpsweep.ledgers.trial import STUDY_FILE
 from dpsweep.preflight import Preflight
-from dpsweep.privacy.ledger import STUDY_FILE
-from dpsweep.privacy.study_ledger import plan_digest
-from dpsweep.study import Observer, Study, StudyFiles, TrialTask
+from dpsweep.study.study import Observer, Study, StudyFiles
+from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.checkpoint_files import find_resumption
 
 #: Why a trial whose files are lost has failed.

@@ -21,7 +21,7 @@ from dpsweep.foundation.registry import did_you_mean
 from dpsweep.privacy.accountants import PrivacyStatement
 from dpsweep.results import SweepResult, TrialResult
 from dpsweep.spec.episodes import EPISODE
-from dpsweep.trial import TrialState
+from dpsweep.study.trial import TrialState
 
 TEST = "test/accuracy"
 

@@ -15,17 +15,17 @@ from dpsweep.claims import Claims
 from dpsweep.foundation.durable import is_locked, read_log
 from dpsweep.foundation.errors import BadInputError, CheckpointError, NothingWithinBudgetError
 from dpsweep.foundation.words import counted
-from dpsweep.journal import StudyView, TrialView
 from dpsweep.pretrain import describe_pretraining
 from dpsweep.privacy.accountants import PrivacyStatement, shown_epsilon
-from dpsweep.roots import default_root
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.episodes import EPISODE
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study import StudyFiles
+from dpsweep.study.journal import StudyView, TrialView
+from dpsweep.study.roots import default_root
+from dpsweep.study.study import StudyFiles
+from dpsweep.study.trial import TrialState
 from dpsweep.tracking.state import read_run_ids
 from dpsweep.trainables.checkpoint_files import find
-from dpsweep.trial import TrialState
 
 
 @dataclass(frozen=True)

@@ -23,16 +23,16 @@ from dpsweep.foundation.errors import (
     SweepError,
 )
 from dpsweep.foundation.words import counted
+from dpsweep.ledgers.dataset import DatasetLedger
+from dpsweep.ledgers.study import StudyLedger
+from dpsweep.ledgers.trial import steps_charged, trial_file, trial_spent
 from dpsweep.modes import Launch
 from dpsweep.preflight import MAX_INFEASIBLE_IN_A_ROW
-from dpsweep.privacy.dataset_ledger import DatasetLedger
-from dpsweep.privacy.ledger import steps_charged, trial_file, trial_spent
 from dpsweep.privacy.randomness import secret_numpy_generator, secret_seed
 from dpsweep.privacy.selection import is_under
-from dpsweep.privacy.study_ledger import StudyLedger
 from dpsweep.stage import Stage, give_up_claim
-from dpsweep.study import Observer, Study, StudyFiles, TrialTask, enforced_terms
-from dpsweep.trial import TrialReport, TrialState
+from dpsweep.study.study import Observer, Study, StudyFiles, enforced_terms
+from dpsweep.study.trial import TrialReport, TrialState, TrialTask
 
 SEALED = "sealed"
 _HISTORY_LOST = "files of the sealed trials were deleted, damaged or replaced"

@@ -14,7 +14,7 @@ from dpsweep.foundation.errors import BadInputError
 from dpsweep.preflight import Preflight
 from dpsweep.privacy import rdp
 from dpsweep.privacy.selection import Selection, envelope, selection_epsilon
-from dpsweep.study import TrialTask
+from dpsweep.study.trial import TrialTask
 
 _MOST_ITERATIONS = 8
 

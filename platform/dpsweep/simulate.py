@@ -33,9 +33,8 @@ from dpsweep.schedulers.base import TrialPolicy
 from dpsweep.simulated_trials import Array, Planned, Planner, event_costs
 from dpsweep.sources import SearchSource
 from dpsweep.spec.study import SchedulerSpec, SweepSpec
-from dpsweep.study import TrialTask
+from dpsweep.study.trial import Decision, TrialReport, TrialState, TrialTask
 from dpsweep.suggestions import Suggestions
-from dpsweep.trial import Decision, TrialReport, TrialState
 
 #: Called now and then with the policy, the trials that ended, and a guess of the share done.
 Progress = Callable[[str, int, float], None]

@@ -18,9 +18,8 @@ from dpsweep.privacy.accountants import event_curves, orders_at
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import Plan, PoissonGaussian, PrivacyEvent
 from dpsweep.privacy.randomness import public_seed
-from dpsweep.rungs import num_skipped, rung_epsilons, rung_positions
-from dpsweep.study import TrialTask
-from dpsweep.trial import report_interval
+from dpsweep.privacy.rungs import num_skipped, rung_epsilons, rung_positions
+from dpsweep.study.trial import TrialTask, report_interval
 
 Array = NDArray[np.float64]
 

@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from dpsweep.foundation.errors import BadInputError, StudyError, SweepError
-from dpsweep.journal import StudyView
+from dpsweep.ledgers.study import StudyLedger
 from dpsweep.preflight import MAX_INFEASIBLE_IN_A_ROW
-from dpsweep.privacy.study_ledger import StudyLedger
-from dpsweep.study import TrialTask
+from dpsweep.study.journal import StudyView
+from dpsweep.study.trial import TrialReport, TrialState, TrialTask
 from dpsweep.suggestions import KnownTrial, Outcome, Suggestions, objective_values
-from dpsweep.trial import TrialReport, TrialState
 
 MAX_UNAFFORDABLE_IN_A_ROW = 20
 

@@ -25,11 +25,9 @@ from dpsweep.cluster.base import ClusterTarget
 from dpsweep.foundation.durable import read_log
 from dpsweep.foundation.errors import RayLostError, StudyError, SweepError
 from dpsweep.foundation.words import counted, were
-from dpsweep.preflight import Preflight
-from dpsweep.privacy.accountants import epsilon_of
-from dpsweep.privacy.dataset_ledger import DatasetLedger
-from dpsweep.privacy.filter import RenyiFilter
-from dpsweep.privacy.ledger import (
+from dpsweep.ledgers.dataset import DatasetLedger
+from dpsweep.ledgers.study import StudyLedger
+from dpsweep.ledgers.trial import (
     check_complete,
     inherited_events,
     steps_charged,
@@ -37,19 +35,21 @@ from dpsweep.privacy.ledger import (
     trial_file,
     trial_spent,
 )
-from dpsweep.privacy.study_ledger import StudyLedger
+from dpsweep.preflight import Preflight
+from dpsweep.privacy.accountants import epsilon_of
+from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.recovery import LOST
 from dpsweep.schedulers.base import TrialPolicy
 from dpsweep.schedulers.ray_adapter import PolicyScheduler, StopWhen, TuneListener
 from dpsweep.searcher import TaskSearcher
 from dpsweep.sources import TaskSource
-from dpsweep.study import Observer, Study, TrialTask
+from dpsweep.study.study import Observer, Study
+from dpsweep.study.trial import Decision, TrialReport, TrialState, TrialTask, Verdict
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.base import MEMORY_ADVICE, DPTrainable
 from dpsweep.trainables.checkpoint_files import find_resumption
 from dpsweep.trainables.data import SweepData
 from dpsweep.trainables.execution_settings import ExecutionSettings
-from dpsweep.trial import Decision, TrialReport, TrialState, Verdict
 
 #: Infeasible configurations that a launch names, one message each.
 MAX_REFUSALS_TOLD = 5

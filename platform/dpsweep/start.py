@@ -15,22 +15,23 @@ from dpsweep.foundation.durable import read_log
 from dpsweep.foundation.errors import BadInputError, CheckpointError, StudyError, SweepError
 from dpsweep.foundation.registry import did_you_mean
 from dpsweep.foundation.words import counted
+from dpsweep.ledgers.trial import releases_of, trial_file, trial_spent
 from dpsweep.privacy.accountants import shown_epsilon
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import Gaussian, Plan, PoissonGaussian
-from dpsweep.privacy.ledger import releases_of, trial_file, trial_spent
 from dpsweep.spec.space.hyperparameters import resolve
+from dpsweep.study.trial import TrialState
 from dpsweep.trainables.checkpoint_files import find
 from dpsweep.trainables.dp_sgd import DPSGD
 from dpsweep.trainables.starts import Release, ReleaseKey, Starts, release_name
-from dpsweep.trial import TrialState
 
 if TYPE_CHECKING:
-    from dpsweep.journal import StudyView
     from dpsweep.preflight import Preflight
     from dpsweep.spec.start import StartSpec
     from dpsweep.spec.study import SweepSpec
-    from dpsweep.study import StudyFiles, TrialTask
+    from dpsweep.study.journal import StudyView
+    from dpsweep.study.study import StudyFiles
+    from dpsweep.study.trial import TrialTask
     from dpsweep.trainables.data import DatasetInfo
     from dpsweep.trainables.method import Method
 

@@ -30,23 +30,23 @@ from dpsweep.cluster import TARGETS
 from dpsweep.delivery import FLUSH_URGENT_S, deliver, log_best_model
 from dpsweep.ending import Conclusion, Ending, write_charges
 from dpsweep.foundation.errors import ModelError, RayLostError, ResourceError, StorageError
+from dpsweep.ledgers.dataset import DatasetLedger
+from dpsweep.ledgers.study import StudyLedger
+from dpsweep.ledgers.trial import study_spent
 from dpsweep.modes import Launch, run_public, run_search
 from dpsweep.own_code import check_own_code
 from dpsweep.places import make_places
 from dpsweep.preflight import Preflight, SelectionCharge, preflight
 from dpsweep.pretrain import with_pretrained
-from dpsweep.privacy.dataset_ledger import DatasetLedger
 from dpsweep.privacy.filter import RenyiFilter
-from dpsweep.privacy.ledger import study_spent
 from dpsweep.privacy.randomness import secret_numpy_generator
-from dpsweep.privacy.study_ledger import StudyLedger
 from dpsweep.private_directory import PATIENCE_S, private_directory, remove_left_behind
 from dpsweep.results import SweepResult
 from dpsweep.sealed import erase, run_selection
 from dpsweep.spec.study import SweepSpec
 from dpsweep.spec_problems import check_records
 from dpsweep.stage import give_up_claim
-from dpsweep.study import Observer, Study, enforced_terms
+from dpsweep.study.study import Observer, Study, enforced_terms
 from dpsweep.termination import Termination
 from dpsweep.tracking import open_spool
 from dpsweep.trainables.data import SweepData, load_dataset

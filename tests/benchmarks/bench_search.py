@@ -14,8 +14,8 @@ from pathlib import Path
 
 from dpsweep.results import load_sweep
 from dpsweep.spec.study import SweepSpec
+from dpsweep.study.trial import TrialState
 from dpsweep.sweep import run_sweep
-from dpsweep.trial import TrialState
 
 SPEC = Path(__file__).with_name("search_fashion_mnist.yaml")
 HALVING = [

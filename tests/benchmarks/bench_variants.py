@@ -24,7 +24,7 @@ from timing import median_ms, resident_bytes, steps_of
 from dpsweep.preflight import Preflight, preflight, read_spec
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.search_spaces import preset_spec
-from dpsweep.study import TrialTask
+from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.allocator import keep_freed_memory
 from dpsweep.trainables.data import DatasetInfo, SweepData
 from dpsweep.trainables.method import Method, RunContext

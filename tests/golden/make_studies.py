@@ -130,7 +130,7 @@ def readings(name):
 def make(name, raw):
     """Run one study in the current directory; ``interrupted`` is left in its third trial."""
     from dpsweep.spec.study import SweepSpec
-    from dpsweep.study import Observer
+    from dpsweep.study.study import Observer
     from dpsweep.sweep import run_sweep
 
     class Interrupter(Observer):

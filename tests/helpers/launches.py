@@ -2,16 +2,16 @@
 
 from whole_studies import make_spec
 
+from dpsweep.ledgers.study import StudyLedger
+from dpsweep.ledgers.trial import TrialLedger, trial_file
 from dpsweep.preflight import preflight
-from dpsweep.privacy.ledger import TrialLedger, trial_file
-from dpsweep.privacy.study_ledger import StudyLedger
 from dpsweep.schedulers import POLICIES
 from dpsweep.sources import SearchSource
 from dpsweep.spec.study import SweepSpec
 from dpsweep.stage import Stage
-from dpsweep.study import Observer, Study
+from dpsweep.study.study import Observer, Study
+from dpsweep.study.trial import TrialReport
 from dpsweep.suggestions import Suggestions
-from dpsweep.trial import TrialReport
 
 
 class Listening(Observer):

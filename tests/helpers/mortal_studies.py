@@ -13,22 +13,23 @@ from pathlib import Path
 
 from whole_studies import make_spec
 
-from dpsweep import entries, features, modes, study, sweep
+from dpsweep import entries, features, modes, sweep
 from dpsweep.foundation import durable
 from dpsweep.foundation.errors import SweepError
+from dpsweep.ledgers.dataset import read_dataset_ledger
 from dpsweep.preflight import preflight
 from dpsweep.privacy.accountants import epsilon_of
-from dpsweep.privacy.dataset_ledger import read_dataset_ledger
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.filter import RESERVATION_SLACK
 from dpsweep.results import load_sweep
 from dpsweep.spec.study import SweepSpec
 from dpsweep.stage import Stage
+from dpsweep.study import study
+from dpsweep.study.trial import TrialState
 from dpsweep.trainables import checkpoints
 from dpsweep.trainables.dp_sgd import DPSGD
 from dpsweep.trainables.execution import TrialExecution
 from dpsweep.trainables.pace import Pace
-from dpsweep.trial import TrialState
 
 #: Files of a study, and how often all of a kind are deleted. What is left is worse than nothing.
 KINDS = {

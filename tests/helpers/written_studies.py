@@ -5,13 +5,13 @@ from whole_studies import make_spec
 
 from dpsweep import entries
 from dpsweep.advice import ALL_STARTED
+from dpsweep.ledgers.study import StudyLedger
+from dpsweep.ledgers.trial import TrialLedger, trial_file
 from dpsweep.preflight import preflight
-from dpsweep.privacy.ledger import TrialLedger, trial_file
-from dpsweep.privacy.study_ledger import StudyLedger
 from dpsweep.results import load_sweep
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study import Study
-from dpsweep.trial import TrialReport, TrialState
+from dpsweep.study.study import Study
+from dpsweep.study.trial import TrialReport, TrialState
 
 COMPOSED = {"delta": 1e-5, "trial_epsilon": 2.0, "accounting": "composed", "study_epsilon": 6.0}
 

@@ -13,8 +13,8 @@ import damages
 import pytest
 from whole_studies import children, cli, cli_here
 
-from dpsweep.privacy.ledger import trial_spent
-from dpsweep.study import StudyFiles
+from dpsweep.ledgers.trial import trial_spent
+from dpsweep.study.study import StudyFiles
 
 pytestmark = pytest.mark.ray
 

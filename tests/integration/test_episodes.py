@@ -9,12 +9,12 @@ from whole_studies import children, make_spec, mlflow_rows
 from dpsweep.cli import app
 from dpsweep.foundation.durable import read_log
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.ledgers.trial import trial_spent
 from dpsweep.privacy.accountants import epsilon_of
-from dpsweep.privacy.ledger import trial_spent
 from dpsweep.report import half_width
 from dpsweep.results import load_sweep
 from dpsweep.spec.study import SweepSpec
-from dpsweep.trial import TrialState
+from dpsweep.study.trial import TrialState
 
 pytestmark = pytest.mark.ray
 

@@ -9,14 +9,14 @@ import pytest
 from whole_studies import cli, cli_here, most_in_flight
 
 from dpsweep.foundation.durable import read_log
+from dpsweep.ledgers.trial import study_spent, trial_file, trial_spent
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.clock import EpsilonClock
-from dpsweep.privacy.ledger import study_spent, trial_file, trial_spent
 from dpsweep.results import load_sweep
 from dpsweep.spec.study import SweepSpec
+from dpsweep.study.trial import TrialState
 from dpsweep.trainables.data import load_dataset
 from dpsweep.trainables.data_sources import FASHION_MNIST_PATH
-from dpsweep.trial import TrialState
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "fashion_mnist.yaml"
 pytestmark = [

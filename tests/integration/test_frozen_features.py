@@ -8,12 +8,12 @@ import yaml
 from whole_studies import cli_here, make_spec
 
 from dpsweep.foundation.errors import ResourceError
+from dpsweep.ledgers.trial import trial_spent
 from dpsweep.privacy.events import Gaussian, PoissonGaussian
-from dpsweep.privacy.ledger import trial_spent
 from dpsweep.results import load_sweep
 from dpsweep.spec.study import SweepSpec
+from dpsweep.study.trial import TrialState
 from dpsweep.sweep import run_sweep
-from dpsweep.trial import TrialState
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 

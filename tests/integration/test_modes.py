@@ -19,15 +19,15 @@ from whole_studies import (
 )
 
 from dpsweep.foundation.durable import read_log
+from dpsweep.ledgers.study_state import read_study_account
+from dpsweep.ledgers.trial import study_spent, trial_spent
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import Plan
-from dpsweep.privacy.ledger import study_spent, trial_spent
-from dpsweep.privacy.study_state import read_study_account
 from dpsweep.results import load_sweep
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study import Observer
-from dpsweep.trial import TrialState
+from dpsweep.study.study import Observer
+from dpsweep.study.trial import TrialState
 
 pytestmark = pytest.mark.ray
 

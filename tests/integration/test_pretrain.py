@@ -8,9 +8,9 @@ from whole_studies import make_spec, mlflow_rows
 from dpsweep.foundation.durable import read_log
 from dpsweep.results import load_sweep
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study import Observer
+from dpsweep.study.study import Observer
+from dpsweep.study.trial import TrialState
 from dpsweep.sweep import run_sweep
-from dpsweep.trial import TrialState
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 

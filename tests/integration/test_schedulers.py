@@ -12,7 +12,7 @@ from ray.tune.search import Searcher
 
 from dpsweep.schedulers.epsilon_halving import EpsilonHalving
 from dpsweep.schedulers.ray_adapter import PolicyScheduler, TuneListener
-from dpsweep.trial import Decision, TrialReport
+from dpsweep.study.trial import Decision, TrialReport
 
 pytestmark = pytest.mark.ray
 SLOTS, NUM_TRIALS, LAST = 2, 9, 4  # rungs at steps 1 and 2; a trial ends at step 4

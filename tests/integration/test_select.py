@@ -27,9 +27,9 @@ from whole_studies import (
 )  # fmt: skip
 
 from dpsweep.foundation.durable import read_log
-from dpsweep.privacy.ledger import trial_spent
+from dpsweep.ledgers.trial import trial_spent
 from dpsweep.results import load_sweep
-from dpsweep.trial import TrialState
+from dpsweep.study.trial import TrialState
 
 pytestmark = pytest.mark.ray
 

@@ -9,8 +9,8 @@ import yaml
 from whole_studies import make_spec, mlflow_rows, start, wait_for_steps
 
 from dpsweep.foundation.durable import read_log
+from dpsweep.ledgers.trial import trial_spent
 from dpsweep.privacy.accountants import epsilon_of
-from dpsweep.privacy.ledger import trial_spent
 from dpsweep.results import load_sweep
 
 pytestmark = pytest.mark.ray

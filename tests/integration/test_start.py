@@ -9,15 +9,15 @@ from whole_studies import make_spec, mlflow_rows
 
 from dpsweep.entries import card
 from dpsweep.foundation.durable import read_log
+from dpsweep.ledgers.trial import study_spent, trial_spent
 from dpsweep.preflight import preflight
 from dpsweep.privacy.accountants import epsilon_of
-from dpsweep.privacy.ledger import study_spent, trial_spent
 from dpsweep.results import load_sweep
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study import Observer
+from dpsweep.study.study import Observer
+from dpsweep.study.trial import TrialState
 from dpsweep.sweep import run_sweep
 from dpsweep.trainables.starts import build_start
-from dpsweep.trial import TrialState
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 

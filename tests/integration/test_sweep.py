@@ -25,12 +25,12 @@ from whole_studies import (
 )
 
 from dpsweep.foundation.durable import read_log
+from dpsweep.ledgers.trial import trial_spent
 from dpsweep.privacy.accountants import epsilon_of
-from dpsweep.privacy.ledger import trial_spent
 from dpsweep.results import load_sweep
 from dpsweep.spec.study import SweepSpec
+from dpsweep.study.trial import TrialState
 from dpsweep.tracking.schema import check_loggable
-from dpsweep.trial import TrialState
 
 pytestmark = pytest.mark.ray
 

@@ -12,8 +12,8 @@ from whole_studies import make_spec
 
 from dpsweep.results import load_sweep
 from dpsweep.spec.study import SweepSpec
+from dpsweep.study.trial import TrialState
 from dpsweep.sweep import run_sweep
-from dpsweep.trial import TrialState
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 

@@ -49,7 +49,7 @@ LEDGERS = (
     ),
     Mutant(
         "charges beyond the cap",
-        "platform/dpsweep/privacy/ledger.py",
+        "platform/dpsweep/ledgers/trial.py",
         "if not epsilon <= self._budget.target_epsilon:",
         "if not epsilon <= 1.01 * self._budget.target_epsilon:",
         ("tests/unit/privacy/test_ledger.py::test_the_hard_stop_is_at_the_last_allowed_step",),
@@ -57,7 +57,7 @@ LEDGERS = (
     ),
     Mutant(
         "charges beyond the reservation",
-        "platform/dpsweep/privacy/ledger.py",
+        "platform/dpsweep/ledgers/trial.py",
         "excess = self._limit.excess(total) if self._limit is not None else None",
         "excess = None",
         (
@@ -67,7 +67,7 @@ LEDGERS = (
     ),
     Mutant(
         "charges that are not written",
-        "platform/dpsweep/privacy/ledger.py",
+        "platform/dpsweep/ledgers/trial.py",
         'self._log.append({"kind": "charge", **place, "events": events.merged().to_json()})',
         "pass",
         ("tests/unit/privacy/test_ledger.py::test_length_counts_every_event_ever_charged",),
@@ -75,7 +75,7 @@ LEDGERS = (
     ),
     Mutant(
         "what a trial inherits for free",
-        "platform/dpsweep/privacy/ledger.py",
+        "platform/dpsweep/ledgers/trial.py",
         ("            covered = self.inherited + total\n"),
         ("            covered = total\n"),
         (
@@ -85,7 +85,7 @@ LEDGERS = (
     ),
     Mutant(
         "a ledger that was cut short",
-        "platform/dpsweep/privacy/ledger.py",
+        "platform/dpsweep/ledgers/trial.py",
         "if charged < at_least:",
         "if False:",
         ("tests/unit/privacy/test_ledger.py::test_a_lost_or_stray_ledger_is_refused",),
@@ -93,7 +93,7 @@ LEDGERS = (
     ),
     Mutant(
         "ledgers of unknown trials",
-        "platform/dpsweep/privacy/ledger.py",
+        "platform/dpsweep/ledgers/trial.py",
         ('    if strays:\n        raise LedgerError(\n            f"{directory} holds'),
         ('    if False:\n        raise LedgerError(\n            f"{directory} holds'),
         ("tests/unit/privacy/test_ledger.py::test_a_lost_or_stray_ledger_is_refused",),
@@ -101,7 +101,7 @@ LEDGERS = (
     ),
     Mutant(
         "a trial that passed its reservation",
-        "platform/dpsweep/privacy/study_ledger.py",
+        "platform/dpsweep/ledgers/study.py",
         "actual[part] <= reserved[part] * (1 + RESERVATION_SLACK) for part",
         "True for part",
         (
@@ -111,7 +111,7 @@ LEDGERS = (
     ),
     Mutant(
         "another plan for an admitted trial",
-        "platform/dpsweep/privacy/study_ledger.py",
+        "platform/dpsweep/ledgers/study.py",
         "and known is not None and not is_same:",
         "and False:",
         (
@@ -121,7 +121,7 @@ LEDGERS = (
     ),
     Mutant(
         "the number of trials drawn again",
-        "platform/dpsweep/privacy/study_ledger.py",
+        "platform/dpsweep/ledgers/study.py",
         "if self._state.num_trials is None:",
         "if True:",
         ("tests/unit/privacy/test_study_ledger.py::test_the_number_of_trials_is_drawn_once",),
@@ -129,7 +129,7 @@ LEDGERS = (
     ),
     Mutant(
         "a reservation given back to a living process",
-        "platform/dpsweep/privacy/study_ledger.py",
+        "platform/dpsweep/ledgers/study.py",
         "and died and is_locked(path):",
         "and False:",
         (
@@ -139,7 +139,7 @@ LEDGERS = (
     ),
     Mutant(
         "a downgrade that is forgotten",
-        "platform/dpsweep/privacy/study_state.py",
+        "platform/dpsweep/ledgers/study_state.py",
         'self.downgraded = self.downgraded or record["reason"]',
         "self.downgraded = None",
         (
@@ -149,7 +149,7 @@ LEDGERS = (
     ),
     Mutant(
         "a dataset's cap that is passed",
-        "platform/dpsweep/privacy/dataset_ledger.py",
+        "platform/dpsweep/ledgers/dataset.py",
         "fits = total_epsilon <=",
         "fits = True or total_epsilon <=",
         (
@@ -159,7 +159,7 @@ LEDGERS = (
     ),
     Mutant(
         "a copy of a study",
-        "platform/dpsweep/privacy/dataset_ledger.py",
+        "platform/dpsweep/ledgers/dataset.py",
         "if known.directory != str(directory):",
         "if False:",
         ("tests/unit/privacy/test_dataset_ledger.py::test_a_copy_of_a_study_elsewhere_is_refused",),
@@ -167,7 +167,7 @@ LEDGERS = (
     ),
     Mutant(
         "studies after a broken claim",
-        "platform/dpsweep/privacy/dataset_ledger.py",
+        "platform/dpsweep/ledgers/dataset.py",
         ("    if account.broken is not None:\n        raise"),
         ("    if False:\n        raise"),
         ("tests/unit/privacy/test_dataset_ledger.py::test_a_broken_claim_ends_the_dataset",),
@@ -175,7 +175,7 @@ LEDGERS = (
     ),
     Mutant(
         "studies with other private records",
-        "platform/dpsweep/privacy/dataset_ledger.py",
+        "platform/dpsweep/ledgers/dataset.py",
         ("    if differ:\n"),
         ("    if False:\n"),
         (
@@ -185,7 +185,7 @@ LEDGERS = (
     ),
     Mutant(
         "a settled trial that runs again",
-        "platform/dpsweep/privacy/study_ledger.py",
+        "platform/dpsweep/ledgers/study.py",
         "if self.has_ended(trial):",
         "if False:",
         ("tests/unit/privacy/test_history.py::test_what_is_settled_is_not_reserved_again",),
@@ -193,7 +193,7 @@ LEDGERS = (
     ),
     Mutant(
         "an admitted trial without a ledger",
-        "platform/dpsweep/privacy/history.py",
+        "platform/dpsweep/ledgers/history.py",
         'if reserved.get("has_file") and trial not in files:',
         "if False:",
         ("tests/unit/privacy/test_history.py::test_a_trial_that_was_admitted_has_a_ledger_file",),
@@ -201,7 +201,7 @@ LEDGERS = (
     ),
     Mutant(
         "a settled trial with fewer charges",
-        "platform/dpsweep/privacy/history.py",
+        "platform/dpsweep/ledgers/history.py",
         'if len(spent) < settled.get("charged", 0):',
         "if False:",
         (
@@ -211,7 +211,7 @@ LEDGERS = (
     ),
     Mutant(
         "a settled trial with cheaper charges",
-        "platform/dpsweep/privacy/history.py",
+        "platform/dpsweep/ledgers/history.py",
         "if actual[part] < then[part] * (1 - COST_TOLERANCE):",
         "if False:",
         (
@@ -221,7 +221,7 @@ LEDGERS = (
     ),
     Mutant(
         "a journal that lacks trials",
-        "platform/dpsweep/privacy/history.py",
+        "platform/dpsweep/ledgers/history.py",
         "    if unknown:\n",
         "    if False:\n",
         (
@@ -231,7 +231,7 @@ LEDGERS = (
     ),
     Mutant(
         "a ledger that lacks trials",
-        "platform/dpsweep/privacy/history.py",
+        "platform/dpsweep/ledgers/history.py",
         "    if lost:\n",
         "    if False:\n",
         ("tests/unit/privacy/test_history.py::test_a_trial_that_the_ledger_lacks_stops_the_study",),
@@ -239,7 +239,7 @@ LEDGERS = (
     ),
     Mutant(
         "a spec with other terms than the ledger",
-        "platform/dpsweep/privacy/history.py",
+        "platform/dpsweep/ledgers/history.py",
         "    if differ:\n",
         "    if False:\n",
         (

@@ -213,7 +213,7 @@ STUDIES = (
     ),
     Mutant(
         "times of a selection",
-        "platform/dpsweep/study.py",
+        "platform/dpsweep/study/study.py",
         "now -= now % _DAY_MS",
         "pass",
         ("tests/unit/core/test_study_times.py::test_events_have_the_day_or_the_time",),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from typing_extensions import Self
 
-from dpsweep.trial import Decision, TrialReport, Verdict
+from dpsweep.study.trial import Decision, TrialReport, Verdict
 
 if TYPE_CHECKING:
     from dpsweep.spec.study import SchedulerSpec

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from typing_extensions import Self
 
 from dpsweep.schedulers.base import RungPolicy
-from dpsweep.trial import Decision, TrialReport, Verdict
+from dpsweep.study.trial import Decision, TrialReport, Verdict
 
 if TYPE_CHECKING:
     from dpsweep.spec.study import SchedulerSpec

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import Self
 
 from dpsweep.schedulers.base import NOT_JUDGED
-from dpsweep.trial import TrialReport, Verdict
+from dpsweep.study.trial import TrialReport, Verdict
 
 if TYPE_CHECKING:
     from dpsweep.spec.study import SchedulerSpec

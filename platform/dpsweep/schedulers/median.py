@@ -9,7 +9,7 @@ from typing_extensions import Self
 
 from dpsweep.foundation.words import counted
 from dpsweep.schedulers.base import RungPolicy
-from dpsweep.trial import Decision, Verdict
+from dpsweep.study.trial import Decision, Verdict
 
 if TYPE_CHECKING:
     from dpsweep.spec.study import SchedulerSpec

@@ -12,7 +12,7 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from dpsweep.foundation.errors import SweepError
 from dpsweep.schedulers.base import TrialPolicy
-from dpsweep.trial import Decision, TrialReport, Verdict
+from dpsweep.study.trial import Decision, TrialReport, Verdict
 
 _TUNE = {
     Decision.CONTINUE: TrialScheduler.CONTINUE,

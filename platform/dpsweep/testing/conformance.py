@@ -19,7 +19,7 @@ from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.spec.space.hyperparameters import resolve
-from dpsweep.trial import Decision, TrialReport, Verdict
+from dpsweep.study.trial import Decision, TrialReport, Verdict
 
 if TYPE_CHECKING:
     from dpsweep.schedulers.base import TrialPolicy

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from dpsweep.account import account_epsilon, account_noise, account_steps
 from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
+from dpsweep.privacy.calculator import account_epsilon, account_noise, account_steps
 
 STEP = {"event": "poisson_gaussian", "noise_multiplier": 1.0, "sample_rate": 0.01, "steps": 1000}
 LABELS = {"delta", "accountant", "neighboring_relation", "sampling", "privacy_unit", "accounting"}

@@ -9,12 +9,12 @@ from whole_studies import cli_here
 from written_studies import write_study
 
 from dpsweep.advice import advice, trials_that_fit
-from dpsweep.journal import fold
+from dpsweep.ledgers.study import StudyLedger
+from dpsweep.ledgers.trial import TrialLedger, trial_file
 from dpsweep.preflight import preflight, read_spec
-from dpsweep.privacy.ledger import TrialLedger, trial_file
-from dpsweep.privacy.study_ledger import StudyLedger
 from dpsweep.results import load_sweep
-from dpsweep.study import Study
+from dpsweep.study.journal import fold
+from dpsweep.study.study import Study
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.episodes import EPISODE
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study import Study, TrialTask
+from dpsweep.study.study import Study
+from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))

@@ -5,12 +5,12 @@ import yaml
 from whole_studies import make_spec
 
 from dpsweep.foundation.errors import LedgerError
+from dpsweep.ledgers.study import StudyLedger
+from dpsweep.ledgers.trial import TrialLedger, trial_file
 from dpsweep.preflight import preflight
-from dpsweep.privacy.ledger import TrialLedger, trial_file
-from dpsweep.privacy.study_ledger import StudyLedger
 from dpsweep.results import load_sweep
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study import Study, enforced_terms
+from dpsweep.study.study import Study, enforced_terms
 
 PRIVACY = {
     "composed": {"accounting": "composed", "study_epsilon": 4.2},

@@ -15,12 +15,12 @@ from rich.console import Console
 from whole_studies import cli_here, make_spec
 from written_studies import write_study
 
-from dpsweep.journal import StudyView, TrialView
-from dpsweep.privacy.dataset_ledger import DatasetLedger
-from dpsweep.privacy.study_ledger import StudyLedger
+from dpsweep.ledgers.dataset import DatasetLedger
+from dpsweep.ledgers.study import StudyLedger
 from dpsweep.progress import ProgressDisplay
 from dpsweep.spec.study import SweepSpec
-from dpsweep.trial import TrialState
+from dpsweep.study.journal import StudyView, TrialView
+from dpsweep.study.trial import TrialState
 
 TERMS = ("delta=1e-05", "unit=example", "add_or_remove_one", "sampling=poisson", "rdp")
 UNACCOUNTED = {"delta": 1e-5, "trial_epsilon": 2.0, "accounting": "unaccounted"}
@@ -256,7 +256,7 @@ def test_a_plan_says_what_the_dataset_has_left(tmp_path):
 
 def test_a_name_clash_says_each_key_with_both_values(tmp_path):
     from dpsweep.foundation.errors import StudyError
-    from dpsweep.study import Study
+    from dpsweep.study.study import Study
 
     write_study(tmp_path, [1])
     raw = yaml.safe_load((tmp_path / "study.yaml").read_text())

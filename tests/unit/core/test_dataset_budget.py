@@ -4,8 +4,8 @@ import pytest
 from whole_studies import make_spec
 
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.ledgers.dataset import DatasetLedger
 from dpsweep.preflight import preflight
-from dpsweep.privacy.dataset_ledger import DatasetLedger
 from dpsweep.spec.study import SweepSpec
 
 PRETRAIN = {"model": "small_resnet", "epochs": 1, "lr": 0.1}

@@ -7,15 +7,15 @@ from whole_studies import cli_here, make_spec
 
 from dpsweep import entries
 from dpsweep.foundation.durable import DurableLog, read_log
+from dpsweep.ledgers.study import StudyLedger
+from dpsweep.ledgers.trial import TrialLedger, trial_file
 from dpsweep.preflight import preflight
-from dpsweep.privacy.ledger import TrialLedger, trial_file
-from dpsweep.privacy.study_ledger import StudyLedger
 from dpsweep.results import load_sweep
 from dpsweep.schedulers import POLICIES
 from dpsweep.spec.study import SweepSpec
 from dpsweep.stage import Stage
-from dpsweep.study import Observer, Study, enforced_terms
-from dpsweep.trial import TrialReport, TrialState
+from dpsweep.study.study import Observer, Study, enforced_terms
+from dpsweep.study.trial import TrialReport, TrialState
 
 AT_BEST = {"validation/accuracy": 0.776, "validation/loss": 0.5}
 ON_TEST = {"test/accuracy": 0.740, "test/loss": 0.6}

@@ -9,7 +9,7 @@ from dpsweep.deltas import derived_delta
 from dpsweep.foundation.errors import StudyError
 from dpsweep.preflight import preflight
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study import Study
+from dpsweep.study.study import Study
 
 
 @pytest.fixture

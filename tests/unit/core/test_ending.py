@@ -10,13 +10,13 @@ from launches import Driver, report
 from dpsweep.ending import Conclusion, Ending, say_failures, write_charges
 from dpsweep.foundation.durable import read_log
 from dpsweep.foundation.errors import StorageError
-from dpsweep.journal import fold
+from dpsweep.ledgers.trial import trial_file, trial_spent
 from dpsweep.privacy.accountants import epsilon_of
-from dpsweep.privacy.ledger import trial_file, trial_spent
 from dpsweep.recovery import LOST, mend_tasks
+from dpsweep.study.journal import fold
+from dpsweep.study.trial import TrialState
 from dpsweep.tracking.state import TrackingState
 from dpsweep.tracking.updates import read_events
-from dpsweep.trial import TrialState
 
 
 @pytest.fixture

@@ -37,7 +37,8 @@ from dpsweep.privacy.events import Plan
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.spec.study import ClusterSpec, ResourcesSpec, SweepSpec
-from dpsweep.study import Observer, TrialTask
+from dpsweep.study.study import Observer
+from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data import SweepData
 from dpsweep.trainables.feature_store import FeatureStore

@@ -10,7 +10,7 @@ import pytest
 
 from dpsweep import stage
 from dpsweep.foundation.errors import LockedError
-from dpsweep.privacy.dataset_ledger import DatasetLedger, read_dataset_ledger
+from dpsweep.ledgers.dataset import DatasetLedger, read_dataset_ledger
 
 
 @pytest.fixture

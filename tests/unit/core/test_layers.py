@@ -18,14 +18,14 @@ from dpsweep import entries
 from dpsweep.cli import app
 from dpsweep.foundation.errors import BadInputError, CheckpointError, NothingWithinBudgetError
 from dpsweep.layers import TrialLayers, draw, save_layers_figure, study_layers, study_records
+from dpsweep.ledgers.study import StudyLedger
 from dpsweep.preflight import preflight
-from dpsweep.privacy.study_ledger import StudyLedger
 from dpsweep.results import load_sweep
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study import Study
+from dpsweep.study.study import Study
+from dpsweep.study.trial import TrialReport, TrialState
 from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.layer_noise import LayerNoise, NoiseFigures
-from dpsweep.trial import TrialReport, TrialState
 
 PUBLIC = {
     "dataset": "digits",

@@ -4,10 +4,10 @@ import pytest
 from rich.console import Console
 
 from dpsweep import progress
-from dpsweep.journal import StudyView, TrialView
 from dpsweep.progress import ProgressDisplay
 from dpsweep.spec.study import SweepSpec
-from dpsweep.trial import TrialState
+from dpsweep.study.journal import StudyView, TrialView
+from dpsweep.study.trial import TrialState
 
 DONE, RUNNING = TrialState.FINISHED, TrialState.RUNNING
 SPEC = {

@@ -7,15 +7,15 @@ from whole_studies import make_spec
 
 from dpsweep import modes
 from dpsweep.claims import FINAL_RUN
+from dpsweep.ledgers.study import StudyLedger
+from dpsweep.ledgers.trial import TrialLedger, trial_file
 from dpsweep.preflight import preflight
-from dpsweep.privacy.ledger import TrialLedger, trial_file
-from dpsweep.privacy.study_ledger import StudyLedger
 from dpsweep.results import load_sweep
 from dpsweep.schedulers import POLICIES
 from dpsweep.spec.study import SweepSpec
 from dpsweep.stage import Stage
-from dpsweep.study import Observer, Study
-from dpsweep.trial import TrialReport, TrialState
+from dpsweep.study.study import Observer, Study
+from dpsweep.study.trial import TrialReport, TrialState
 
 #: Null asks for noise that is calibrated to train.max_steps; left out, it would be 20.
 SPACE = {

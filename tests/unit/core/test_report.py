@@ -13,15 +13,15 @@ from dpsweep import entries
 from dpsweep.cli import app
 from dpsweep.cli_report import TERMS, caption, differing_terms, short_names, table
 from dpsweep.foundation.errors import BadInputError, NothingWithinBudgetError
+from dpsweep.ledgers.study import StudyLedger
+from dpsweep.ledgers.trial import TrialLedger, trial_file
 from dpsweep.preflight import preflight
 from dpsweep.privacy.accountants import PrivacyStatement
-from dpsweep.privacy.ledger import TrialLedger, trial_file
-from dpsweep.privacy.study_ledger import StudyLedger
 from dpsweep.report import ReportedStudy, build_report
 from dpsweep.results import TrialResult, load_sweep
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study import Study
-from dpsweep.trial import TrialReport, TrialState
+from dpsweep.study.study import Study
+from dpsweep.study.trial import TrialReport, TrialState
 
 SPACE = {
     "method": ["adamix"],

@@ -12,7 +12,7 @@ from dpsweep.privacy.accountants import PrivacyStatement
 from dpsweep.report import ReportedStudy, build_report, half_width
 from dpsweep.results import TrialResult, _by_configuration
 from dpsweep.spec.episodes import EPISODE
-from dpsweep.trial import TrialState
+from dpsweep.study.trial import TrialState
 
 SPACE = {EPISODE: [0, 1, 2], "method": ["dp_sgd"], "optim.lr": [0.1, 0.5]}
 #: The single best trial has lr 0.5, and the best mean lr 0.1.

@@ -10,15 +10,15 @@ from whole_studies import make_spec
 from dpsweep import sealed
 from dpsweep.foundation.durable import read_log, write_atomically
 from dpsweep.foundation.errors import SweepError
+from dpsweep.ledgers.dataset import DatasetLedger, read_dataset_ledger
+from dpsweep.ledgers.study import StudyLedger
+from dpsweep.ledgers.trial import TrialLedger, steps_charged, trial_file, trial_spent
 from dpsweep.preflight import preflight
-from dpsweep.privacy.dataset_ledger import DatasetLedger, read_dataset_ledger
-from dpsweep.privacy.ledger import TrialLedger, steps_charged, trial_file, trial_spent
-from dpsweep.privacy.study_ledger import StudyLedger
 from dpsweep.results import load_sweep
 from dpsweep.schedulers import POLICIES
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study import Observer, Study
-from dpsweep.trial import TrialReport
+from dpsweep.study.study import Observer, Study
+from dpsweep.study.trial import TrialReport
 
 
 class Selecting:

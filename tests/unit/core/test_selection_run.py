@@ -18,7 +18,7 @@ from dpsweep.foundation.errors import SweepError
 from dpsweep.preflight import preflight
 from dpsweep.privacy.selection import Selection, is_under
 from dpsweep.stage import Stage
-from dpsweep.study import StudyFiles
+from dpsweep.study.study import StudyFiles
 from dpsweep.sweep import run_checked, run_sweep
 
 HELPERS = Path(__file__).parents[2] / "helpers"

@@ -16,7 +16,7 @@ from dpsweep.privacy.events import Plan
 from dpsweep.schedulers.epsilon_halving import EpsilonHalving
 from dpsweep.simulate import simulate
 from dpsweep.simulated_trials import Planner
-from dpsweep.trial import Decision
+from dpsweep.study.trial import Decision
 
 SPEC = """\
 name: simulated

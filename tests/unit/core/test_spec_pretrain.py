@@ -19,7 +19,7 @@ from dpsweep.preflight import preflight, read_spec
 from dpsweep.pretrain import plan_pretraining, settings_of, weights_path, with_pretrained
 from dpsweep.spec.pretrain import is_same_data
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study import Observer, Study
+from dpsweep.study.study import Observer, Study
 from dpsweep.tracking.memory import MemoryTracker
 from dpsweep.tracking.state import PRETRAINING
 from dpsweep.trainables.data import describe_dataset, load_dataset

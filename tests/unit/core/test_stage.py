@@ -5,11 +5,11 @@ from launches import Driver, report
 
 from dpsweep.foundation.durable import read_log
 from dpsweep.foundation.errors import SweepError
-from dpsweep.privacy.ledger import TrialLedger, trial_file
-from dpsweep.privacy.study_ledger import StudyLedger
+from dpsweep.ledgers.study import StudyLedger
+from dpsweep.ledgers.trial import TrialLedger, trial_file
 from dpsweep.results import load_sweep
 from dpsweep.sources import MAX_UNAFFORDABLE_IN_A_ROW
-from dpsweep.trial import Decision, TrialReport, TrialState, Verdict
+from dpsweep.study.trial import Decision, TrialReport, TrialState, Verdict
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from whole_studies import make_spec
 
 from dpsweep.foundation.durable import read_log
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study import Study
+from dpsweep.study.study import Study
 
 DAY_MS = 86_400_000
 

@@ -12,8 +12,8 @@ import pytest
 
 from dpsweep.foundation.durable import DurableLog
 from dpsweep.foundation.errors import BadInputError, LedgerError, LockedError
-from dpsweep.privacy import dataset_ledger
-from dpsweep.privacy.dataset_ledger import (
+from dpsweep.ledgers import dataset as dataset_ledger
+from dpsweep.ledgers.dataset import (
     DatasetAccount,
     DatasetBudgetError,
     DatasetLedger,

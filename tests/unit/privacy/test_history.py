@@ -6,13 +6,13 @@ import pytest
 
 from dpsweep.foundation.durable import DurableLog
 from dpsweep.foundation.errors import LedgerError
+from dpsweep.ledgers.history import check_terms
+from dpsweep.ledgers.study import StudyLedger
+from dpsweep.ledgers.study_state import read_study_state
+from dpsweep.ledgers.trial import STUDY_FILE, TrialLedger, trial_file
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.privacy.filter import RenyiFilter
-from dpsweep.privacy.history import check_terms
-from dpsweep.privacy.ledger import STUDY_FILE, TrialLedger, trial_file
-from dpsweep.privacy.study_ledger import StudyLedger
-from dpsweep.privacy.study_state import read_study_state
 
 FILTER = RenyiFilter.at(8, target_epsilon=2.0, delta=1e-5)
 BUDGET = PrivacyBudget(target_epsilon=100.0, delta=1e-5)

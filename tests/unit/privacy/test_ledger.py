@@ -3,11 +3,7 @@ import multiprocessing
 import pytest
 
 from dpsweep.foundation.errors import BudgetExceededError, LedgerError
-from dpsweep.privacy.accountants import epsilon_of
-from dpsweep.privacy.budget import PrivacyBudget
-from dpsweep.privacy.events import EventRun, Gaussian, NonPrivate, Plan, PoissonGaussian
-from dpsweep.privacy.filter import RESERVATION_SLACK, RenyiFilter
-from dpsweep.privacy.ledger import (
+from dpsweep.ledgers.trial import (
     TrialLedger,
     TrialLimit,
     study_spent,
@@ -16,6 +12,10 @@ from dpsweep.privacy.ledger import (
     trial_spent,
     trials_on_disk,
 )
+from dpsweep.privacy.accountants import epsilon_of
+from dpsweep.privacy.budget import PrivacyBudget
+from dpsweep.privacy.events import EventRun, Gaussian, NonPrivate, Plan, PoissonGaussian
+from dpsweep.privacy.filter import RESERVATION_SLACK, RenyiFilter
 
 BUDGET = PrivacyBudget(target_epsilon=2.0, delta=1e-5)
 STEP = PoissonGaussian(noise_multiplier=1.0, sample_rate=0.01)
@@ -117,7 +117,7 @@ def test_a_lost_or_stray_ledger_is_refused(tmp_path):
 
 def test_a_charge_without_a_number_for_epsilon_is_refused(tmp_path, monkeypatch):
     ledger = open_ledger(tmp_path)
-    monkeypatch.setattr("dpsweep.privacy.ledger.epsilon_of", lambda *a, **k: float("nan"))
+    monkeypatch.setattr("dpsweep.ledgers.trial.epsilon_of", lambda *a, **k: float("nan"))
     with pytest.raises(BudgetExceededError):
         ledger.charge(0, 1, steps(1))
     assert len(ledger) == 0

@@ -11,10 +11,10 @@ from dp_accounting import dp_event
 from dp_accounting import rdp as reference
 from scipy import special, stats
 
-from dpsweep.account import account_epsilon
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import epsilon_of
+from dpsweep.privacy.calculator import account_epsilon
 from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian, to_dp_event
 from dpsweep.privacy.selection import Selection, envelope, is_under, selection_epsilon
 

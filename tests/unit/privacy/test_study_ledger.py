@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from dpsweep.foundation.errors import BadInputError, BudgetExceededError, LedgerError
+from dpsweep.ledgers.study import StudyLedger
+from dpsweep.ledgers.study_state import StudyAccount, read_study_account
+from dpsweep.ledgers.trial import STUDY_FILE, TrialLedger, TrialLimit, trial_file
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Gaussian, NonPrivate, Plan, PoissonGaussian
 from dpsweep.privacy.filter import RenyiFilter
-from dpsweep.privacy.ledger import STUDY_FILE, TrialLedger, TrialLimit, trial_file
 from dpsweep.privacy.selection import Selection
-from dpsweep.privacy.study_ledger import StudyLedger
-from dpsweep.privacy.study_state import StudyAccount, read_study_account
 
 FILTER = RenyiFilter.at(8, target_epsilon=2.0, delta=1e-5)
 BUDGET = PrivacyBudget(target_epsilon=100.0, delta=1e-5)

@@ -25,11 +25,11 @@ from hypothesis.stateful import (
 )
 
 from dpsweep.foundation.errors import BudgetExceededError, LedgerError
+from dpsweep.ledgers.study import StudyLedger
+from dpsweep.ledgers.trial import TrialLedger, TrialLimit, trial_file, trial_spent
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian
 from dpsweep.privacy.filter import RenyiFilter
-from dpsweep.privacy.ledger import TrialLedger, TrialLimit, trial_file, trial_spent
-from dpsweep.privacy.study_ledger import StudyLedger
 
 ORDER = 8
 FILTER = RenyiFilter.at(ORDER, target_epsilon=2.0, delta=1e-5)

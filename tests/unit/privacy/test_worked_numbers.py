@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dpsweep.account import account_epsilon, account_steps
+from dpsweep.privacy.calculator import account_epsilon, account_steps
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 DELTA = 1e-5

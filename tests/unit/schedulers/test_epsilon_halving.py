@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dpsweep.schedulers import POLICIES
 from dpsweep.schedulers.epsilon_halving import EpsilonHalving
-from dpsweep.trial import Decision, TrialReport, Verdict
+from dpsweep.study.trial import Decision, TrialReport, Verdict
 
 CONTINUE, PAUSE, STOP = Decision.CONTINUE, Decision.PAUSE, Decision.STOP
 scores = st.lists(st.sampled_from([0.1, 0.2, 0.3, 0.4, math.nan, math.inf]), max_size=30)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dpsweep.schedulers import POLICIES
 from dpsweep.schedulers.median import MedianPolicy
-from dpsweep.trial import Decision, TrialReport, Verdict
+from dpsweep.study.trial import Decision, TrialReport, Verdict
 
 CONTINUE, STOP = Decision.CONTINUE, Decision.STOP
 

@@ -12,7 +12,7 @@ from dpsweep.foundation.errors import SweepError
 from dpsweep.schedulers.epsilon_halving import EpsilonHalving
 from dpsweep.schedulers.fifo import FifoPolicy
 from dpsweep.schedulers.ray_adapter import PolicyScheduler, TuneListener, report_of
-from dpsweep.trial import Decision, TrialReport
+from dpsweep.study.trial import Decision, TrialReport
 
 
 class FakeTrial:

@@ -7,7 +7,7 @@ from raw_specs import changed
 from dpsweep.foundation.errors import DataError, SpecError
 from dpsweep.preflight import preflight
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study import TrialTask
+from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.adamix import AdaMix
 from dpsweep.trainables.adamix_parts import VARIANTS, parts_of
 from dpsweep.trainables.data import describe_dataset

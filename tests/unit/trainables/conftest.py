@@ -14,14 +14,13 @@ from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import Plan
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.spec.study import DataSpec
-from dpsweep.study import TrialTask
+from dpsweep.study.trial import TrialReport, TrialTask
 from dpsweep.trainables import TRAINABLES, execution, trial_data
 from dpsweep.trainables.data import DatasetInfo, SweepData
 from dpsweep.trainables.execution import TrialExecution
 from dpsweep.trainables.execution_settings import ExecutionSettings
 from dpsweep.trainables.method import Method, PlanContext, RunContext
 from dpsweep.trainables.pace import Pace
-from dpsweep.trial import TrialReport
 
 DELTA = 1e-5
 

@@ -11,7 +11,7 @@ from ray import tune
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from dpsweep.foundation.errors import LedgerError
-from dpsweep.privacy.ledger import trial_spent
+from dpsweep.ledgers.trial import trial_spent
 from dpsweep.trainables.base import DPTrainable
 from dpsweep.trainables.dp_sgd import DPSGD
 

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from dpsweep.foundation.errors import BudgetExceededError, LedgerError
+from dpsweep.ledgers.trial import trial_spent
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian
 from dpsweep.privacy.filter import RenyiFilter
-from dpsweep.privacy.ledger import trial_spent
 from dpsweep.spec.study import DataSpec
 from dpsweep.testing.conformance import tiny_data
 from dpsweep.trainables import checkpoints, execution

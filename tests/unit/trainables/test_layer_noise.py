@@ -16,7 +16,7 @@ from dpsweep.foundation.errors import BadInputError, CheckpointError, DataError
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import PoissonGaussian
 from dpsweep.spec.space.hyperparameters import resolve
-from dpsweep.study import TrialTask
+from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data import DatasetInfo, SweepData
 from dpsweep.trainables.layer_noise import (

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from dpsweep.ledgers.trial import trial_spent
 from dpsweep.privacy.events import EventRun, Gaussian, Laplace, NonPrivate, Plan, PoissonGaussian
-from dpsweep.privacy.ledger import trial_spent
 from dpsweep.stage import Stage
-from dpsweep.study import StudyFiles
+from dpsweep.study.study import StudyFiles
 from dpsweep.trainables.pace import CHARGE_S, KEEP_S, TIMES_CHARGING, Pace
 
 STEPS = Plan((EventRun(PoissonGaussian(8.0, 0.1), 40),))

@@ -8,9 +8,9 @@ import pytest
 
 from dpsweep.foundation.durable import read_log
 from dpsweep.foundation.errors import LedgerError
+from dpsweep.ledgers.trial import releases_of, trial_file, trial_spent
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
-from dpsweep.privacy.ledger import releases_of, trial_file, trial_spent
 from dpsweep.trainables.checkpoints import CheckpointStore
 from dpsweep.trainables.starts import release_name
 

@@ -4,13 +4,13 @@ import dataclasses
 
 import pytest
 
-from dpsweep.journal import replay
+from dpsweep.ledgers.trial import trial_spent
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.calibration import calibrate_noise_schedule
 from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian
-from dpsweep.privacy.ledger import trial_spent
 from dpsweep.privacy.schedules import NoiseSchedule
+from dpsweep.study.journal import replay
 from dpsweep.testing.conformance import tiny_data
 
 DELTA = 1e-5

@@ -8,9 +8,9 @@ import pytest
 from scipy import stats
 
 from dpsweep.foundation.errors import LedgerError
+from dpsweep.ledgers.trial import TrialLedger, trial_spent
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian
-from dpsweep.privacy.ledger import TrialLedger, trial_spent
 from dpsweep.trainables.checkpoints import CheckpointStore
 from dpsweep.trainables.noise import noisy_accuracy
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from dpsweep.foundation.durable import read_log
 from dpsweep.foundation.errors import LedgerError
+from dpsweep.ledgers.trial import STUDY_FILE
 from dpsweep.privacy.filter import FilterAccount, RenyiFilter
-from dpsweep.privacy.ledger import STUDY_FILE
 from dpsweep.privacy.selection import Selection
 
 #: How a trial is settled whose driver died before anybody heard of it: it has run nothing.

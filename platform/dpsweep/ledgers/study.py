@@ -18,18 +18,18 @@ from numpy.typing import NDArray
 
 from dpsweep.foundation.durable import DurableLog, is_locked
 from dpsweep.foundation.errors import LedgerError
-from dpsweep.privacy.events import CHARGED_PARTS, Plan
-from dpsweep.privacy.filter import RESERVATION_SLACK, Cost, FilterAccount, RenyiFilter
-from dpsweep.privacy.history import (
+from dpsweep.ledgers.history import (
     check_journal,
     check_strays,
     check_terms,
     check_trials,
     unstarted,
 )
-from dpsweep.privacy.ledger import STUDY_FILE, make_trial_file, trial_file, trial_spent
+from dpsweep.ledgers.study_state import UNSTARTED, StudyState
+from dpsweep.ledgers.trial import STUDY_FILE, make_trial_file, trial_file, trial_spent
+from dpsweep.privacy.events import CHARGED_PARTS, Plan
+from dpsweep.privacy.filter import RESERVATION_SLACK, Cost, FilterAccount, RenyiFilter
 from dpsweep.privacy.selection import Selection
-from dpsweep.privacy.study_state import UNSTARTED, StudyState
 
 Array = NDArray[np.float64]
 

@@ -3,7 +3,7 @@
 studies/<name>/
   spec.yaml             the spec as first launched
   journal.jsonl         what happened, one event a line; also the spool of the tracker
-  ledger/               the write-ahead privacy ledger (``dpsweep.privacy.ledger``)
+  ledger/               the write-ahead privacy ledger (``dpsweep.ledgers.trial``)
   trials/0007/          trial.json (method, hyperparameters, plan) and checkpoints, checksummed
   sealed/               accounting select only, while it runs: a study whose losers nobody sees
   optuna.db             the Optuna storage, for Optuna's own tools
@@ -17,122 +17,26 @@ import math
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 
 from dpsweep.foundation.durable import (
     DurableLog,
     FileLock,
-    checked_json,
-    read_checked_json,
     read_log,
     write_atomically,
 )
 from dpsweep.foundation.errors import StudyError
 from dpsweep.foundation.registry import did_you_mean
-from dpsweep.journal import StudyView, fold, fold_one, replay, report_payload
-from dpsweep.privacy.events import Plan
-from dpsweep.privacy.ledger import STUDY_FILE
-from dpsweep.privacy.study_state import read_study_state
+from dpsweep.ledgers.study_state import read_study_state
+from dpsweep.ledgers.trial import STUDY_FILE
 from dpsweep.spec.base import seen
 from dpsweep.spec.study import SweepSpec
-from dpsweep.trial import TrialReport, TrialState
-
-
-@dataclass(frozen=True)
-class TrialTask:
-    """One admitted trial: what an actor needs to execute or continue it.
-
-    Attributes:
-        trial: Trial number.
-        method: Name in the table of methods.
-        hparams: Every hyperparameter of the method with its value.
-        plan: The privacy events, frozen at admission.
-        planned_epsilon: Epsilon of the whole plan at the study's delta (inf if not private).
-        is_private: False for a method that makes no privacy claim.
-        validation_plan: Noisy releases of the score, at most one a report.
-        records: ``public`` for a trial that trains on public records only, which costs nothing.
-        seed: Seed of its public randomness where it is not the study's (and then kept secret).
-        inherited: Events of the run that its model starts from, up to the release it starts at.
-            They stand on that run's ledger: the study pays them once, while every trial's epsilon
-            covers them.
-        releases: Epsilons, ascending, whose last models other trials may start from: of a start.
-    """
-
-    trial: int
-    method: str
-    hparams: Mapping[str, Any]
-    plan: Plan
-    planned_epsilon: float
-    is_private: bool
-    validation_plan: Plan = field(default_factory=Plan)
-    records: Literal["private", "public"] = "private"
-    seed: int | None = None
-    inherited: Plan = field(default_factory=Plan)
-    releases: tuple[float, ...] = ()
-
-    @property
-    def charges(self) -> Plan:
-        """What its positions charge: nothing, if it trains on public records in their place."""
-        return self.plan if self.records == "private" else self.plan.labelled("public")
-
-    @property
-    def full_plan(self) -> Plan:
-        """Everything the trial may charge: its positions and the releases of its score."""
-        return self.charges + self.validation_plan
-
-    def to_json(self) -> str:
-        """Return the task as one JSON document with a checksum of itself."""
-        return checked_json(
-            {
-                "trial": self.trial,
-                "method": self.method,
-                "hparams": dict(self.hparams),
-                "plan": self.plan.merged().to_json(),
-                "planned_epsilon": self.planned_epsilon if self.is_private else None,
-                "is_private": self.is_private,
-                "validation_plan": self.validation_plan.merged().to_json(),
-                "records": self.records,
-                "seed": self.seed,
-                "inherited": self.inherited.merged().to_json(),
-                "releases": list(self.releases),
-            }
-        ).decode()
-
-    @classmethod
-    def from_json(cls, text: str) -> TrialTask:
-        """Rebuild a task that ``to_json`` wrote.
-
-        Raises:
-            ValueError: The document is damaged.
-        """
-        raw = read_checked_json(text.encode(), known=[part.name for part in fields(cls)])
-        epsilon = float("inf") if raw["planned_epsilon"] is None else raw["planned_epsilon"]
-        names = ("plan", "validation_plan", "inherited")
-        plans = {key: Plan.from_json(raw.get(key, [])) for key in names}
-        releases = tuple(raw.get("releases", ()))
-        return cls(**{**raw, **plans, "releases": releases, "planned_epsilon": epsilon})
-
-
-def read_task(path: Path) -> TrialTask:
-    """Return the task of a ``trial.json``.
-
-    Raises:
-        StudyError: The file was deleted or damaged.
-    """
-    try:
-        return TrialTask.from_json(path.read_text())
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        what = "missing" if isinstance(error, FileNotFoundError) else "damaged"
-        raise StudyError(
-            f"{path} is {what}",
-            because="it holds the configuration and the plan of its trial",
-            fix="restore it, or run the study again, which looks for them in its journal",
-        ) from error
+from dpsweep.study.journal import StudyView, fold, fold_one, replay, report_payload
+from dpsweep.study.trial import TrialReport, TrialState, TrialTask, read_task
 
 
 class Observer:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dpsweep.trial import TrialReport, TrialState
+from dpsweep.study.trial import TrialReport, TrialState
 
 _MOVING = (TrialState.RUNNING, TrialState.PAUSED)
 

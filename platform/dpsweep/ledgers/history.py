@@ -12,15 +12,9 @@ from typing import Any
 
 from dpsweep.foundation.durable import read_log
 from dpsweep.foundation.errors import LedgerError
+from dpsweep.ledgers.study_state import StudyState, cost_of
+from dpsweep.ledgers.trial import STUDY_FILE, charged_events, is_used, trial_file, trials_on_disk
 from dpsweep.privacy.events import CHARGED_PARTS
-from dpsweep.privacy.ledger import (
-    STUDY_FILE,
-    charged_events,
-    is_used,
-    trial_file,
-    trials_on_disk,
-)
-from dpsweep.privacy.study_state import StudyState, cost_of
 
 #: By how much an account of old charges may differ from the one that was written with them.
 COST_TOLERANCE = 1e-6

@@ -1,0 +1,1 @@
+"""Durable spending: charged before it runs, never uncharged."""

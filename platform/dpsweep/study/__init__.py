@@ -1,0 +1,1 @@
+"""A study on disk, and the values that cross borders."""

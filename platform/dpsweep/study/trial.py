@@ -1,0 +1,203 @@
+"""The values that cross borders while a study runs: reports, states and decisions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from pathlib import Path
+from typing import Any, Literal
+
+from dpsweep.foundation.durable import checked_json, read_checked_json
+from dpsweep.foundation.errors import StudyError
+from dpsweep.privacy.events import Plan
+
+
+class TrialState(str, Enum):
+    """Where a trial stands. RUNNING and PAUSED may still change; the others are final."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    FINISHED = "finished"
+    PRUNED = "pruned"
+    FAILED = "failed"
+    INFEASIBLE = "infeasible"
+
+
+class Decision(str, Enum):
+    """What a policy says to a report."""
+
+    CONTINUE = "continue"
+    PAUSE = "pause"
+    STOP = "stop"
+
+
+@dataclass(frozen=True)
+class TrialReport:
+    """What a trial says at a report point; every value is public or itself DP.
+
+    Attributes:
+        trial: Trial number within the study, from 0.
+        step: Plan position (privacy events executed by the current model).
+        metrics: Metric name to value, names as in ``dpsweep.tracking.schema``: of the model at
+            ``step``.
+        epsilon: Epsilon of everything ever charged to this trial, crashed segments included,
+            at the study's delta; never decreases. Infinite for a trial that is not private.
+        rung: Number of the scheduler's rungs that the trial has reached (0: none, or no rungs); a
+            report is made exactly where another one is reached.
+        skipped: Number of these rungs that the first training step passed: the trial is judged at
+            none of them.
+        next_epsilon: Epsilon that the next report will show, or None when this is the last.
+        done: True when the trial has run its plan or reached its cap.
+        reason: Why it is done (empty otherwise).
+        wall_s: Seconds of training and evaluation in this incarnation of the trial; 0 where run
+            times may not leave the actor.
+        charged: Number of events ever charged to the trial; at least ``step``.
+        value: Best value of the study's metric so far, or None before the first one.
+        best_step: Step of the checkpoint that has it.
+        delivered: Metrics of the model that the trial delivers if this is its last report: of the
+            checkpoint at ``best_step``, or of the model at ``step`` where nothing ranks them. Once
+            the trial is done, its test scores are among them.
+        unscored: Which scores could not be computed, and why (empty otherwise).
+        failure: What went wrong, for a trial that ends by an error (empty otherwise).
+        note: What this process of the trial found damaged, and what it uses instead (or empty).
+    """
+
+    trial: int
+    step: int
+    metrics: Mapping[str, float]
+    epsilon: float
+    next_epsilon: float | None = None
+    rung: int = 0
+    done: bool = False
+    reason: str = ""
+    wall_s: float = 0.0
+    charged: int = 0
+    value: float | None = None
+    best_step: int = 0
+    delivered: Mapping[str, float] = field(default_factory=dict)
+    failure: str = ""
+    note: str = ""
+    skipped: int = 0
+    unscored: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a policy says to a report, and why; one line of the decision log.
+
+    Attributes:
+        decision: What happens to the trial.
+        rung: Number of rungs the trial has reached where it was judged, or None: not judged.
+        value: The score it was judged by.
+        cutoff: The score that it had to reach, or None where there was none yet.
+        reason: One sentence.
+    """
+
+    decision: Decision
+    rung: int | None = None
+    value: float | None = None
+    cutoff: float | None = None
+    reason: str = ""
+
+
+def report_interval(num_steps: int, every: int | None, points: int) -> int:
+    """Return the steps between two reports: ``every``, or what gives ``points`` of them.
+
+    >>> report_interval(95, None, 10), report_interval(95, 7, 10)
+    (10, 7)
+    """
+    return every or max(1, math.ceil(num_steps / points))
+
+
+@dataclass(frozen=True)
+class TrialTask:
+    """One admitted trial: what an actor needs to execute or continue it.
+
+    Attributes:
+        trial: Trial number.
+        method: Name in the table of methods.
+        hparams: Every hyperparameter of the method with its value.
+        plan: The privacy events, frozen at admission.
+        planned_epsilon: Epsilon of the whole plan at the study's delta (inf if not private).
+        is_private: False for a method that makes no privacy claim.
+        validation_plan: Noisy releases of the score, at most one a report.
+        records: ``public`` for a trial that trains on public records only, which costs nothing.
+        seed: Seed of its public randomness where it is not the study's (and then kept secret).
+        inherited: Events of the run that its model starts from, up to the release it starts at.
+            They stand on that run's ledger: the study pays them once, while every trial's epsilon
+            covers them.
+        releases: Epsilons, ascending, whose last models other trials may start from: of a start.
+    """
+
+    trial: int
+    method: str
+    hparams: Mapping[str, Any]
+    plan: Plan
+    planned_epsilon: float
+    is_private: bool
+    validation_plan: Plan = field(default_factory=Plan)
+    records: Literal["private", "public"] = "private"
+    seed: int | None = None
+    inherited: Plan = field(default_factory=Plan)
+    releases: tuple[float, ...] = ()
+
+    @property
+    def charges(self) -> Plan:
+        """What its positions charge: nothing, if it trains on public records in their place."""
+        return self.plan if self.records == "private" else self.plan.labelled("public")
+
+    @property
+    def full_plan(self) -> Plan:
+        """Everything the trial may charge: its positions and the releases of its score."""
+        return self.charges + self.validation_plan
+
+    def to_json(self) -> str:
+        """Return the task as one JSON document with a checksum of itself."""
+        return checked_json(
+            {
+                "trial": self.trial,
+                "method": self.method,
+                "hparams": dict(self.hparams),
+                "plan": self.plan.merged().to_json(),
+                "planned_epsilon": self.planned_epsilon if self.is_private else None,
+                "is_private": self.is_private,
+                "validation_plan": self.validation_plan.merged().to_json(),
+                "records": self.records,
+                "seed": self.seed,
+                "inherited": self.inherited.merged().to_json(),
+                "releases": list(self.releases),
+            }
+        ).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> TrialTask:
+        """Rebuild a task that ``to_json`` wrote.
+
+        Raises:
+            ValueError: The document is damaged.
+        """
+        raw = read_checked_json(text.encode(), known=[part.name for part in fields(cls)])
+        epsilon = float("inf") if raw["planned_epsilon"] is None else raw["planned_epsilon"]
+        names = ("plan", "validation_plan", "inherited")
+        plans = {key: Plan.from_json(raw.get(key, [])) for key in names}
+        releases = tuple(raw.get("releases", ()))
+        return cls(**{**raw, **plans, "releases": releases, "planned_epsilon": epsilon})
+
+
+def read_task(path: Path) -> TrialTask:
+    """Return the task of a ``trial.json``.
+
+    Raises:
+        StudyError: The file was deleted or damaged.
+    """
+    try:
+        return TrialTask.from_json(path.read_text())
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        what = "missing" if isinstance(error, FileNotFoundError) else "damaged"
+        raise StudyError(
+            f"{path} is {what}",
+            because="it holds the configuration and the plan of its trial",
+            fix="restore it, or run the study again, which looks for them in its journal",
+        ) from error
