@@ -1,6 +1,6 @@
 """``python -m dpsweep`` is the command ``dpsweep``."""
 
-from dpsweep.cli import main
+from dpsweep.cli.app import main
 
 if __name__ == "__main__":
     main()

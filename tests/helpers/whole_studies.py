@@ -63,7 +63,7 @@ def cli(*arguments, timeout=300, **kwargs):
 
 def cli_here(*arguments):
     """Run a command in this process: for those that only read, as starting Python takes longer."""
-    from dpsweep.cli import main
+    from dpsweep.cli.app import main
 
     command, code = ["dpsweep", *map(str, arguments)], 0
     with (

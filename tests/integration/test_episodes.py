@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 from whole_studies import children, make_spec, mlflow_rows
 
-from dpsweep.cli import app
+from dpsweep.cli.app import app
 from dpsweep.foundation.durable import read_log
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.ledgers.trial import trial_spent

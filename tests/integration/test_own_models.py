@@ -35,7 +35,7 @@ class Net(nn.Module):
 
 def installed(directory, *arguments):
     """Run dpsweep as the installed command does: the directory is not on Python's path."""
-    code = "from dpsweep.cli import main; main()"
+    code = "from dpsweep.cli.app import main; main()"
     return subprocess.run(
         [sys.executable, "-P", "-c", code, *map(str, arguments)],
         cwd=directory,

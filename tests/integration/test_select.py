@@ -61,7 +61,7 @@ def everything_under(root):
 WITH_A_COPY = """
 import shutil, sys
 from pathlib import Path
-from dpsweep import cli, sealed
+from dpsweep.cli import app as cli; from dpsweep import sealed
 from dpsweep.privacy.selection import Selection
 
 Selection.draw = lambda self, rng: 5

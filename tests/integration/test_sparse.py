@@ -7,7 +7,7 @@ import torch
 from typer.testing import CliRunner
 from whole_studies import make_spec, mlflow_rows
 
-from dpsweep.cli import app
+from dpsweep.cli.app import app
 from dpsweep.spec.study import SweepSpec
 from dpsweep.sweep import run_sweep
 

@@ -11,7 +11,7 @@ from whole_studies import cli_here, make_spec
 from written_studies import COMPOSED as BUDGET
 from written_studies import write_study
 
-from dpsweep.best_spec import spec_of_trial, spec_text
+from dpsweep.cli.best_spec import spec_of_trial, spec_text
 from dpsweep.preflight import preflight, read_spec
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.results import load_sweep

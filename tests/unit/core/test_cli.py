@@ -4,7 +4,7 @@ from importlib.metadata import version
 
 from typer.testing import CliRunner
 
-from dpsweep import cli
+from dpsweep.cli import app as cli
 
 
 def test_the_version_is_the_installed_one() -> None:

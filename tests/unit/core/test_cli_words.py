@@ -15,9 +15,9 @@ from rich.console import Console
 from whole_studies import cli_here, make_spec
 from written_studies import write_study
 
+from dpsweep.cli.progress import ProgressDisplay
 from dpsweep.ledgers.dataset import DatasetLedger
 from dpsweep.ledgers.study import StudyLedger
-from dpsweep.progress import ProgressDisplay
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.journal import StudyView, TrialView
 from dpsweep.study.trial import TrialState

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-PROGRAM = "import sys; from dpsweep.cli import app; sys.argv[0] = 'dpsweep'; app()"
+PROGRAM = "import sys; from dpsweep.cli.app import app; sys.argv[0] = 'dpsweep'; app()"
 
 
 @pytest.fixture

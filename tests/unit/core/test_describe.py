@@ -14,7 +14,7 @@ import yaml
 from machine import cpu_seconds, import_seconds
 from typer.testing import CliRunner
 
-from dpsweep import cli
+from dpsweep.cli import app as cli
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.dp_sgd import DPSGD
 

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from dpsweep import features
-from dpsweep.cli import app
+from dpsweep.cli.app import app
+from dpsweep.cli.doctor import feature_stores
 from dpsweep.cluster.base import ClusterTarget
 from dpsweep.cluster.local import LocalTarget
-from dpsweep.doctor import feature_stores
 from dpsweep.features import prefetch, specs_of_space
 from dpsweep.foundation.errors import (
     BadInputError,

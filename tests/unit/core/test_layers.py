@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from whole_studies import make_spec
 
 from dpsweep import entries
-from dpsweep.cli import app
+from dpsweep.cli.app import app
 from dpsweep.foundation.errors import BadInputError, CheckpointError, NothingWithinBudgetError
 from dpsweep.layers import TrialLayers, draw, save_layers_figure, study_layers, study_records
 from dpsweep.ledgers.study import StudyLedger

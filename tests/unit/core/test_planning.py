@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dpsweep import estimate as forecasting
-from dpsweep.cli import app
+from dpsweep.cli.app import app
 from dpsweep.estimate import estimate, expected_batch, local_slots
 from dpsweep.foundation.errors import InfeasibleBudgetError
 from dpsweep.planning import draw_sample, summarize_plan
@@ -235,7 +235,7 @@ def test_planning_is_repeatable():
 
 def test_planning_loads_neither_torch_nor_ray():
     code = (
-        "import sys, dpsweep.planning, dpsweep.estimate, dpsweep.cli_plan; "
+        "import sys, dpsweep.planning, dpsweep.estimate, dpsweep.cli.verbs.plan; "
         "print([m for m in ('torch', 'ray', 'mlflow', 'optuna') if m in sys.modules])"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from dpsweep import private_directory as module
-from dpsweep.doctor import _left_behind
+from dpsweep.cli.doctor import _left_behind
 from dpsweep.foundation.errors import ResourceError
 from dpsweep.private_directory import private_directory, refuse_open, remove_left_behind
 

@@ -3,8 +3,8 @@
 import pytest
 from rich.console import Console
 
-from dpsweep import progress
-from dpsweep.progress import ProgressDisplay
+from dpsweep.cli import progress
+from dpsweep.cli.progress import ProgressDisplay
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.journal import StudyView, TrialView
 from dpsweep.study.trial import TrialState

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from whole_studies import make_spec
 
 from dpsweep import entries
-from dpsweep.cli import app
-from dpsweep.cli_report import TERMS, caption, differing_terms, short_names, table
+from dpsweep.cli.app import app
+from dpsweep.cli.verbs.report import TERMS, caption, differing_terms, short_names, table
 from dpsweep.foundation.errors import BadInputError, NothingWithinBudgetError
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file

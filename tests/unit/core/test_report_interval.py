@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpsweep.cli_report import caption, legend, table
+from dpsweep.cli.verbs.report import caption, legend, table
 from dpsweep.privacy.accountants import PrivacyStatement
 from dpsweep.report import ReportedStudy, build_report, half_width
 from dpsweep.results import TrialResult, _by_configuration

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from dpsweep import entries, pretrain
-from dpsweep.cli import app
+from dpsweep.cli.app import app
 from dpsweep.foundation.durable import read_log
 from dpsweep.foundation.errors import SpecError, StudyError
 from dpsweep.preflight import preflight, read_spec

@@ -3,7 +3,7 @@
 import pytest
 from raw_specs import LEFT_OUT, changed, mistakes
 
-from dpsweep import cli_plan
+from dpsweep.cli.verbs import plan as cli_plan
 from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
 from dpsweep.planning import summarize_plan
 from dpsweep.preflight import preflight

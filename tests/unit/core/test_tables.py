@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from dpsweep.output import Format, print_records
-from dpsweep.tables import lines_of_table, wrapped
+from dpsweep.cli.output import Format, print_records
+from dpsweep.cli.tables import lines_of_table, wrapped
 
 ROWS = [
     {

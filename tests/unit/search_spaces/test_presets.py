@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from dpsweep.cli import app
+from dpsweep.cli.app import app
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.preflight import read_spec
 from dpsweep.privacy.budget import PrivacyBudget

@@ -17,7 +17,7 @@ from timm.models.resnet import BasicBlock, ResNet
 from torch import nn
 from typer.testing import CliRunner
 
-from dpsweep import cli
+from dpsweep.cli import app as cli
 from dpsweep.foundation.errors import ModelError
 from dpsweep.search_spaces import SPACES, SearchSpace, bitfit
 from dpsweep.trainables.bitfit import BiTFiT

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from dpsweep.cli_base import Output, Root, say
-from dpsweep.completion import study_names
+from dpsweep.cli.base import Output, Root, say
+from dpsweep.cli.completion import study_names
+from dpsweep.cli.output import Format, print_records
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.output import Format, print_records
 
 
 def ui(
@@ -49,7 +49,7 @@ def doctor(
     output: Output = Format.TABLE,
 ) -> None:
     """Check this installation and machine; exit 1 if something is broken."""
-    from dpsweep.doctor import diagnose, feature_stores, whole_gib
+    from dpsweep.cli.doctor import diagnose, feature_stores, whole_gib
     from dpsweep.study.roots import default_root
 
     folder = root or default_root()

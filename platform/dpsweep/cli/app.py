@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 import typer
 from rich.console import Console
 
-from dpsweep.cli_account import account
-from dpsweep.cli_base import Explain, Output, Root, Sets, Spec, load_checked, say, stage
-from dpsweep.cli_describe import describe
-from dpsweep.cli_init import init
-from dpsweep.cli_layers import layers
-from dpsweep.cli_machine import doctor, ui
-from dpsweep.cli_plan import plan
-from dpsweep.cli_report import report
-from dpsweep.cli_simulate import simulate
-from dpsweep.completion import study_names
+from dpsweep.cli.base import Explain, Output, Root, Sets, Spec, load_checked, say, stage
+from dpsweep.cli.completion import study_names
+from dpsweep.cli.output import Format, print_records
+from dpsweep.cli.verbs.account import account
+from dpsweep.cli.verbs.describe import describe
+from dpsweep.cli.verbs.init import init
+from dpsweep.cli.verbs.layers import layers
+from dpsweep.cli.verbs.machine import doctor, ui
+from dpsweep.cli.verbs.plan import plan
+from dpsweep.cli.verbs.report import report
+from dpsweep.cli.verbs.simulate import simulate
 from dpsweep.foundation.errors import (
     OF_STORAGE,
     BadInputError,
@@ -32,7 +33,6 @@ from dpsweep.foundation.errors import (
 )
 from dpsweep.foundation.version import __version__
 from dpsweep.foundation.words import counted
-from dpsweep.output import Format, print_records
 from dpsweep.private_directory import remove_left_behind
 from dpsweep.study.journal import on_test_records
 from dpsweep.termination import EXIT_CODE, sigterm_as_interrupt
@@ -138,7 +138,7 @@ def run(
     if sys.stderr.isatty():  # elsewhere nobody waits for a line, and mistakes stand alone
         say(stage(f"checking {'stdin' if spec == '-' else spec}"))
     from dpsweep.advice import advice
-    from dpsweep.progress import ProgressDisplay
+    from dpsweep.cli.progress import ProgressDisplay
 
     checked = load_checked(spec, sets)
     say(stage(f"spec ok: study {checked.spec.name!r}, {_num_trials(checked)}; loading Ray"))
@@ -352,7 +352,7 @@ def best(
     result = load_sweep(name, root=root)
     found = result.best(max_epsilon=max_epsilon)
     if as_spec:
-        from dpsweep.best_spec import spec_text
+        from dpsweep.cli.best_spec import spec_text
 
         print(spec_text(result, found), end="")
         return

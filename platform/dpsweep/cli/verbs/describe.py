@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpsweep.cli_base import Json, Output, say
-from dpsweep.completion import method_names
+from dpsweep.cli.base import Json, Output, say
+from dpsweep.cli.completion import method_names
+from dpsweep.cli.output import Format, print_records
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.output import Format, print_records
 
 if TYPE_CHECKING:
     from dpsweep.spec.space.hyperparameters import Hyperparameter

@@ -12,14 +12,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from dpsweep.cli_base import stage
+from dpsweep.cli.base import stage
+from dpsweep.cli.tables import TALK, talk, width
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.accountants import shown_epsilon
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.journal import StudyView
 from dpsweep.study.study import Observer
 from dpsweep.study.trial import TrialState
-from dpsweep.tables import TALK, talk, width
 
 LINE_EVERY_S = 5.0
 

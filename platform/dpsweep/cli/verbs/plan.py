@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpsweep.cli_base import Json, Output, Sets, Spec, load_checked, say, stage
+from dpsweep.cli.base import Json, Output, Sets, Spec, load_checked, say, stage
+from dpsweep.cli.output import Format, print_records
+from dpsweep.cli.tables import TALK, width, wrapped
 from dpsweep.foundation.words import counted
-from dpsweep.output import Format, print_records
-from dpsweep.tables import TALK, width, wrapped
 
 if TYPE_CHECKING:
     from dpsweep.planning import PlanSummary, Sample
@@ -33,8 +33,8 @@ def plan(
     Plans are those of configurations drawn from the space. Time and disk are measured with a few
     steps on made-up records; no private record is opened.
     """
+    from dpsweep.cli.plan_words import dataset_left, plan_words
     from dpsweep.estimate import estimate
-    from dpsweep.plan_words import dataset_left, plan_words
     from dpsweep.planning import draw_sample, expected_trials, summarize_plan
     from dpsweep.pretrain import plan_pretraining
 
@@ -184,7 +184,7 @@ def _selection_text(summary: PlanSummary) -> str:
 
 
 def _time_text(forecast: Mapping[str, Any]) -> str:
-    from dpsweep.plan_words import duration
+    from dpsweep.cli.plan_words import duration
 
     if forecast["seconds_per_trial"] is None:
         return f"not measured: {forecast['because']}"
@@ -200,7 +200,7 @@ def _time_text(forecast: Mapping[str, Any]) -> str:
 
 
 def _disk_text(forecast: Mapping[str, Any]) -> str:
-    from dpsweep.plan_words import size
+    from dpsweep.cli.plan_words import size
 
     if forecast["disk_bytes"] is None:
         return ""

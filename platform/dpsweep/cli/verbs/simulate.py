@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpsweep.cli_base import Output, Sets, Spec, load_checked, say
+from dpsweep.cli.base import Output, Sets, Spec, load_checked, say
+from dpsweep.cli.output import Format, print_records
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.words import counted
-from dpsweep.output import Format, print_records
 
 if TYPE_CHECKING:
     from dpsweep.preflight import Preflight

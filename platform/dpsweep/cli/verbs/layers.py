@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from dpsweep.cli_base import Json, Output, Root, say
-from dpsweep.completion import study_names
-from dpsweep.output import Format, print_records
+from dpsweep.cli.base import Json, Output, Root, say
+from dpsweep.cli.completion import study_names
+from dpsweep.cli.output import Format, print_records
 
 
 def layers(

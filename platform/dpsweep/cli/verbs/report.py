@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpsweep.cli_base import Output, Root, say
-from dpsweep.completion import study_names
+from dpsweep.cli.base import Output, Root, say
+from dpsweep.cli.completion import study_names
+from dpsweep.cli.output import Format, print_records
 from dpsweep.foundation.errors import NothingWithinBudgetError
 from dpsweep.foundation.words import counted
-from dpsweep.output import Format, print_records
 
 if TYPE_CHECKING:
     from dpsweep.report import ReportedStudy

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from dpsweep.cli_base import Json, Output
+from dpsweep.cli.base import Json, Output
+from dpsweep.cli.output import Format, print_records
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.output import Format, print_records
 
 if TYPE_CHECKING:
     from dpsweep.privacy.accountants import AccountantName
@@ -37,7 +37,7 @@ def account_epsilon(
     as_json: Json = False,
 ) -> None:
     """Print the epsilon of a list of privacy events, or of steps of DP-SGD."""
-    from dpsweep.output import read_json
+    from dpsweep.cli.output import read_json
     from dpsweep.privacy.calculator import account_epsilon as compute
 
     flags = {

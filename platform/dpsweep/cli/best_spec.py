@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpsweep.claims import with_caveats
+from dpsweep.cli.tables import wrapped
 from dpsweep.preflight import NUM_SAMPLED, what_costs
 from dpsweep.privacy.accountants import epsilon_of, shown_epsilon
 from dpsweep.privacy.events import Plan
@@ -16,7 +17,6 @@ from dpsweep.spec.episodes import EPISODE
 from dpsweep.spec.file import dump_yaml
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.trial import TrialTask
-from dpsweep.tables import wrapped
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.weights import PRETRAIN
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpsweep.output import Format
-from dpsweep.tables import TALK, talk, width
+from dpsweep.cli.output import Format
+from dpsweep.cli.tables import TALK, talk, width
 
 if TYPE_CHECKING:
     from dpsweep.preflight import Preflight

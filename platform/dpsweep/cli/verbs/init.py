@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from dpsweep.cli_base import Output, say
-from dpsweep.completion import method_names, preset_names
+from dpsweep.cli.base import Output, say
+from dpsweep.cli.completion import method_names, preset_names
+from dpsweep.cli.output import Format, print_records
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.output import Format, print_records
 
 
 def init(

@@ -11,8 +11,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from dpsweep.cli.tables import TALK, lines_of_record, lines_of_table, width, wrapped
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.tables import TALK, lines_of_record, lines_of_table, width, wrapped
 
 Record = Mapping[str, Any]
 
