@@ -17,8 +17,8 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from dpsweep.cluster.private_directory import refuse_open
 from dpsweep.foundation.errors import ResourceError, SweepError
-from dpsweep.private_directory import refuse_open
 from dpsweep.spec.study import ClusterSpec, ResourcesSpec
 
 _Job = TypeVar("_Job")

@@ -17,7 +17,7 @@ ROOMS = {
 DOORS = {
     "mlflow": {"dpsweep.tracking.mlflow", "dpsweep.tracking.mlflow_models"},
     "dp_accounting": {"dpsweep.privacy.*"},
-    "optuna": {"dpsweep.search_spaces.*", "dpsweep.suggestions"},
+    "optuna": {"dpsweep.search_spaces.*", "dpsweep.search.suggestions"},
     "torch": {"dpsweep.trainables.*", "dpsweep.tracking.mlflow_models"},
     "timm": {"dpsweep.trainables.*"},
     "opacus": {"dpsweep.trainables.*"},
@@ -25,8 +25,8 @@ DOORS = {
         "dpsweep.trainables.base",
         "dpsweep.schedulers.ray_adapter",
         "dpsweep.cluster.*",
-        "dpsweep.searcher",
-        "dpsweep.stage",
+        "dpsweep.search.searcher",
+        "dpsweep.running.stage",
     },
 }
 PARALLEL = ("trainables", "search_spaces", "schedulers", "tracking", "cluster")
@@ -113,7 +113,7 @@ def test_bare_import_is_light():
 def test_checking_a_spec_loads_neither_torch_nor_ray():
     spec = ROOT / "tests" / "examples" / "digits.yaml"
     code = (
-        "import sys; from dpsweep.preflight import preflight, read_spec; "
+        "import sys; from dpsweep.planning.preflight import preflight, read_spec; "
         f"from pathlib import Path; preflight(read_spec(Path({str(spec)!r}))); "
         "print([m for m in ('torch', 'ray', 'mlflow', 'optuna') if m in sys.modules])"
     )

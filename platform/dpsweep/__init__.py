@@ -16,12 +16,12 @@ _NAMES = {
     "Plan": "dpsweep.privacy.events",
     "PrivacyBudget": "dpsweep.privacy.budget",
     "SweepError": "dpsweep.foundation.errors",
-    "SweepResult": "dpsweep.results",
+    "SweepResult": "dpsweep.results.study",
     "SweepSpec": "dpsweep.spec.study",
     "account_epsilon": "dpsweep.privacy.calculator",
     "account_noise": "dpsweep.privacy.calculator",
     "account_steps": "dpsweep.privacy.calculator",
-    "load_sweep": "dpsweep.results",
+    "load_sweep": "dpsweep.results.study",
     "run_sweep": "dpsweep.sweep",
 }
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from dpsweep.privacy.calculator import account_epsilon, account_noise, account_steps
     from dpsweep.privacy.events import EventRun, Plan
     from dpsweep.privacy.schedules import NoiseSchedule
-    from dpsweep.results import SweepResult, load_sweep
+    from dpsweep.results.study import SweepResult, load_sweep
     from dpsweep.spec.study import SweepSpec
     from dpsweep.sweep import run_sweep
 

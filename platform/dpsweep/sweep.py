@@ -3,10 +3,14 @@
     spec -> preflight            everything that can be wrong, before anything starts
          -> StudyLedger          what the study may spend, written down before data is opened
          -> ClusterTarget        a Ray cluster, joined or started
-         -> with_pretrained      public weights that trials start from (``dpsweep.pretrain``)
-         -> mode                 composed, select, public or unaccounted (``dpsweep.modes``):
-            -> start             the private run that trials start from, once (``dpsweep.start``)
-            -> prefetch          frozen features that trials need, once (``dpsweep.features``)
+         -> with_pretrained      public weights that trials start from
+         (``dpsweep.planning.pretrain``)
+         -> mode                 composed, select, public or unaccounted
+         (``dpsweep.running.modes``):
+            -> start             the private run that trials start from, once
+            (``dpsweep.planning.start``)
+            -> prefetch          frozen features that trials need, once
+            (``dpsweep.running.features``)
             -> TaskSource        suggests hyperparameters; each becomes a plan or is infeasible
             -> StudyLedger       reserves the plan's cost, durably, before launch
             -> DPTrainable       charges, runs, saves, evaluates, reports, segment by segment
@@ -14,7 +18,8 @@
             -> journal           what happened, durably; the tracking store follows
          -> SweepResult          the best configuration, with what its epsilon depends on
 
-``dpsweep.stage`` is the part that Ray Tune drives. Running the same spec again continues the study:
+``dpsweep.running.stage`` is the part that Ray Tune drives. Running the same spec again continues
+the study:
 trials that did not end resume from their own checkpoints, and what they had charged stays charged.
 """
 
@@ -25,29 +30,29 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from dpsweep import entries
 from dpsweep.cluster import TARGETS
-from dpsweep.delivery import FLUSH_URGENT_S, deliver, log_best_model
-from dpsweep.ending import Conclusion, Ending, write_charges
+from dpsweep.cluster.private_directory import PATIENCE_S, private_directory, remove_left_behind
 from dpsweep.foundation.errors import ModelError, RayLostError, ResourceError, StorageError
 from dpsweep.ledgers.dataset import DatasetLedger
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import study_spent
-from dpsweep.modes import Launch, run_public, run_search
-from dpsweep.own_code import check_own_code
-from dpsweep.places import make_places
-from dpsweep.preflight import Preflight, SelectionCharge, preflight
-from dpsweep.pretrain import with_pretrained
+from dpsweep.planning.places import make_places
+from dpsweep.planning.preflight import Preflight, SelectionCharge, preflight
+from dpsweep.planning.pretrain import with_pretrained
+from dpsweep.planning.problems import check_records
 from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.privacy.randomness import secret_numpy_generator
-from dpsweep.private_directory import PATIENCE_S, private_directory, remove_left_behind
-from dpsweep.results import SweepResult
-from dpsweep.sealed import erase, run_selection
+from dpsweep.results.study import SweepResult
+from dpsweep.running import entries
+from dpsweep.running.delivery import FLUSH_URGENT_S, deliver, log_best_model
+from dpsweep.running.ending import Conclusion, Ending, write_charges
+from dpsweep.running.modes import Launch, run_public, run_search
+from dpsweep.running.own_code import check_own_code
+from dpsweep.running.sealed import erase, run_selection
+from dpsweep.running.stage import give_up_claim
+from dpsweep.running.termination import Termination
 from dpsweep.spec.study import SweepSpec
-from dpsweep.spec_problems import check_records
-from dpsweep.stage import give_up_claim
 from dpsweep.study.study import Observer, Study, enforced_terms
-from dpsweep.termination import Termination
 from dpsweep.tracking import open_spool
 from dpsweep.trainables.data import SweepData, load_dataset
 from dpsweep.trainables.episodes import Episodes

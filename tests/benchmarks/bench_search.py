@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from dpsweep.results import load_sweep
+from dpsweep.results.study import load_sweep
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.trial import TrialState
 from dpsweep.sweep import run_sweep

@@ -19,8 +19,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from dpsweep.preflight import preflight
-from dpsweep.results import load_sweep
+from dpsweep.planning.preflight import preflight
+from dpsweep.results.study import load_sweep
 from dpsweep.trainables.data import load_dataset
 from dpsweep.trainables.embeddings import embed
 from dpsweep.trainables.starts import build_start

@@ -4,14 +4,14 @@ from whole_studies import make_spec
 
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
-from dpsweep.preflight import preflight
+from dpsweep.planning.preflight import preflight
+from dpsweep.running.stage import Stage
 from dpsweep.schedulers import POLICIES
-from dpsweep.sources import SearchSource
+from dpsweep.search.sources import SearchSource
+from dpsweep.search.suggestions import Suggestions
 from dpsweep.spec.study import SweepSpec
-from dpsweep.stage import Stage
 from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import TrialReport
-from dpsweep.suggestions import Suggestions
 
 
 class Listening(Observer):

@@ -13,17 +13,18 @@ from pathlib import Path
 
 from whole_studies import make_spec
 
-from dpsweep import entries, features, modes, sweep
+from dpsweep import sweep
 from dpsweep.foundation import durable
 from dpsweep.foundation.errors import SweepError
 from dpsweep.ledgers.dataset import read_dataset_ledger
-from dpsweep.preflight import preflight
+from dpsweep.planning.preflight import preflight
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.filter import RESERVATION_SLACK
-from dpsweep.results import load_sweep
+from dpsweep.results.study import load_sweep
+from dpsweep.running import entries, features, modes
+from dpsweep.running.stage import Stage
 from dpsweep.spec.study import SweepSpec
-from dpsweep.stage import Stage
 from dpsweep.study import study
 from dpsweep.study.trial import TrialState
 from dpsweep.trainables import checkpoints

@@ -5,10 +5,12 @@ from pathlib import Path
 
 from whole_studies import make_spec
 
-from dpsweep import private_directory, sealed, sweep
-from dpsweep.private_directory import refuse_open
+from dpsweep import sweep
+from dpsweep.cluster import private_directory
+from dpsweep.cluster.private_directory import refuse_open
+from dpsweep.running import sealed
+from dpsweep.running.stage import Stage
 from dpsweep.spec.study import SweepSpec
-from dpsweep.stage import Stage
 from dpsweep.trainables.execution import TrialExecution
 
 #: What the trials that ran here began with, in their order.

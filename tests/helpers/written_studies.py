@@ -3,12 +3,12 @@
 import yaml
 from whole_studies import make_spec
 
-from dpsweep import entries
-from dpsweep.advice import ALL_STARTED
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
-from dpsweep.preflight import preflight
-from dpsweep.results import load_sweep
+from dpsweep.planning.preflight import preflight
+from dpsweep.results.advice import ALL_STARTED
+from dpsweep.results.study import load_sweep
+from dpsweep.running import entries
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Study
 from dpsweep.study.trial import TrialReport, TrialState

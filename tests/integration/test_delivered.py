@@ -7,7 +7,7 @@ import sys
 import pytest
 from whole_studies import cli_here, make_spec, mlflow_rows
 
-from dpsweep.results import load_sweep
+from dpsweep.results.study import load_sweep
 from dpsweep.spec.study import SweepSpec
 from dpsweep.trainables.data import load_dataset
 from dpsweep.trainables.execution import records_for

@@ -11,8 +11,8 @@ from dpsweep.foundation.durable import read_log
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.ledgers.trial import trial_spent
 from dpsweep.privacy.accountants import epsilon_of
-from dpsweep.report import half_width
-from dpsweep.results import load_sweep
+from dpsweep.results.report import half_width
+from dpsweep.results.study import load_sweep
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.trial import TrialState
 

@@ -12,7 +12,7 @@ from dpsweep.foundation.durable import read_log
 from dpsweep.ledgers.trial import study_spent, trial_file, trial_spent
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.clock import EpsilonClock
-from dpsweep.results import load_sweep
+from dpsweep.results.study import load_sweep
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.trial import TrialState
 from dpsweep.trainables.data import load_dataset

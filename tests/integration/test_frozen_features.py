@@ -10,7 +10,7 @@ from whole_studies import cli_here, make_spec
 from dpsweep.foundation.errors import ResourceError
 from dpsweep.ledgers.trial import trial_spent
 from dpsweep.privacy.events import Gaussian, PoissonGaussian
-from dpsweep.results import load_sweep
+from dpsweep.results.study import load_sweep
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.trial import TrialState
 from dpsweep.sweep import run_sweep
@@ -97,7 +97,7 @@ def test_the_same_features_are_never_computed_again(finished):
 
 def test_a_public_search_opens_private_features_for_the_final_run_alone(finished, monkeypatch):
     root, _ = finished
-    from dpsweep import modes
+    from dpsweep.running import modes
 
     seen = []
     prefetch = modes.prefetch

@@ -24,7 +24,7 @@ from dpsweep.ledgers.trial import study_spent, trial_spent
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import Plan
-from dpsweep.results import load_sweep
+from dpsweep.results.study import load_sweep
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Observer
 from dpsweep.study.trial import TrialState

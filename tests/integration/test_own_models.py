@@ -8,7 +8,7 @@ import pytest
 import yaml
 from whole_studies import make_spec, mlflow_rows
 
-from dpsweep.results import load_sweep
+from dpsweep.results.study import load_sweep
 
 pytestmark = pytest.mark.ray
 

@@ -6,7 +6,7 @@ import pytest
 from whole_studies import make_spec, mlflow_rows
 
 from dpsweep.foundation.durable import read_log
-from dpsweep.results import load_sweep
+from dpsweep.results.study import load_sweep
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Observer
 from dpsweep.study.trial import TrialState

@@ -28,7 +28,7 @@ from whole_studies import (
 
 from dpsweep.foundation.durable import read_log
 from dpsweep.ledgers.trial import trial_spent
-from dpsweep.results import load_sweep
+from dpsweep.results.study import load_sweep
 from dpsweep.study.trial import TrialState
 
 pytestmark = pytest.mark.ray
@@ -61,7 +61,7 @@ def everything_under(root):
 WITH_A_COPY = """
 import shutil, sys
 from pathlib import Path
-from dpsweep.cli import app as cli; from dpsweep import sealed
+from dpsweep.cli import app as cli; from dpsweep.running import sealed
 from dpsweep.privacy.selection import Selection
 
 Selection.draw = lambda self, rng: 5
@@ -84,7 +84,7 @@ def ray_sessions():
 
 
 def test_a_selection_leaves_nothing_of_its_losers(tmp_path):
-    from dpsweep import sealed
+    from dpsweep.running import sealed
 
     root, aside = tmp_path / "visible", tmp_path / "aside"
     root.mkdir()

@@ -11,7 +11,7 @@ from whole_studies import make_spec, mlflow_rows, start, wait_for_steps
 from dpsweep.foundation.durable import read_log
 from dpsweep.ledgers.trial import trial_spent
 from dpsweep.privacy.accountants import epsilon_of
-from dpsweep.results import load_sweep
+from dpsweep.results.study import load_sweep
 
 pytestmark = pytest.mark.ray
 DELTA = 1e-5

@@ -7,12 +7,12 @@ import torch
 from safetensors.torch import load_file
 from whole_studies import make_spec, mlflow_rows
 
-from dpsweep.entries import card
 from dpsweep.foundation.durable import read_log
 from dpsweep.ledgers.trial import study_spent, trial_spent
-from dpsweep.preflight import preflight
+from dpsweep.planning.preflight import preflight
 from dpsweep.privacy.accountants import epsilon_of
-from dpsweep.results import load_sweep
+from dpsweep.results.study import load_sweep
+from dpsweep.running.entries import card
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Observer
 from dpsweep.study.trial import TrialState

@@ -27,7 +27,7 @@ from whole_studies import (
 from dpsweep.foundation.durable import read_log
 from dpsweep.ledgers.trial import trial_spent
 from dpsweep.privacy.accountants import epsilon_of
-from dpsweep.results import load_sweep
+from dpsweep.results.study import load_sweep
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.trial import TrialState
 from dpsweep.tracking.schema import check_loggable
@@ -232,7 +232,7 @@ def test_grid_with_conditions_runs_each_point_once(tmp_path, ray_cluster):
 
 
 def test_a_grid_has_each_point_once_and_named_points_first(tmp_path, ray_cluster):
-    from dpsweep.preflight import preflight
+    from dpsweep.planning.preflight import preflight
     from dpsweep.sweep import run_sweep
 
     raw = make_spec(tmp_path, "points", tracking={"uri": None})

@@ -10,7 +10,7 @@ import torch
 from tiny_text import WORDS, save_encoder
 from whole_studies import make_spec
 
-from dpsweep.results import load_sweep
+from dpsweep.results.study import load_sweep
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.trial import TrialState
 from dpsweep.sweep import run_sweep

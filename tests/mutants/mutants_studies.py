@@ -67,7 +67,7 @@ STUDIES = (
     ),
     Mutant(
         "metrics that may not leave their actor",
-        "platform/dpsweep/stage.py",
+        "platform/dpsweep/running/stage.py",
         ("        if hidden:\n"),
         ("        if False:\n"),
         ("tests/unit/core/test_stage.py::test_a_private_metric_never_arrives_and_costs_the_claim",),
@@ -75,7 +75,7 @@ STUDIES = (
     ),
     Mutant(
         "exact scores of private records under a claim",
-        "platform/dpsweep/stage.py",
+        "platform/dpsweep/running/stage.py",
         'validation.visibility == "exact" and spec.privacy.accounting == "unaccounted"',
         'validation.visibility == "exact"',
         (
@@ -85,7 +85,7 @@ STUDIES = (
     ),
     Mutant(
         "exact scores for a noisy declaration",
-        "platform/dpsweep/stage.py",
+        "platform/dpsweep/running/stage.py",
         'is_exact = validation.visibility == "public" or (',
         'is_exact = validation.visibility != "hidden" or (',
         ("tests/unit/core/test_stage.py::test_scores_leave_the_actor_as_declared",),
@@ -93,7 +93,7 @@ STUDIES = (
     ),
     Mutant(
         "run times on the journal",
-        "platform/dpsweep/stage.py",
+        "platform/dpsweep/running/stage.py",
         "wall_s = report.wall_s if self._is_timed else 0.0",
         "wall_s = report.wall_s",
         ("tests/unit/core/test_stage.py::test_a_run_time_never_arrives",),
@@ -101,7 +101,7 @@ STUDIES = (
     ),
     Mutant(
         "run times asked for under a claim",
-        "platform/dpsweep/stage.py",
+        "platform/dpsweep/running/stage.py",
         (
             'return self.spec.privacy.accounting == "unaccounted"\n\n    @_keeps_failure\n    def on_verdict'
         ),
@@ -111,7 +111,7 @@ STUDIES = (
     ),
     Mutant(
         "a violation that stops nothing",
-        "platform/dpsweep/stage.py",
+        "platform/dpsweep/running/stage.py",
         'if report.failure.startswith("privacy violation"):',
         "if False:",
         ("tests/unit/core/test_stage.py::test_a_violation_stops_the_study",),
@@ -119,7 +119,7 @@ STUDIES = (
     ),
     Mutant(
         "a claim given up on the journal alone",
-        "platform/dpsweep/stage.py",
+        "platform/dpsweep/running/stage.py",
         ("        ledger.downgrade(reason)\n"),
         ("        pass\n"),
         ("tests/unit/core/test_stage.py::test_a_private_metric_never_arrives_and_costs_the_claim",),
@@ -127,7 +127,7 @@ STUDIES = (
     ),
     Mutant(
         "a dataset that hears of no broken claim",
-        "platform/dpsweep/stage.py",
+        "platform/dpsweep/running/stage.py",
         "DatasetLedger(dataset_ledger).break_claim(ledger.study_id, reason)",
         "pass",
         ("tests/unit/core/test_give_up_claim.py::test_the_dataset_ledger_is_broken_first",),
@@ -135,7 +135,7 @@ STUDIES = (
     ),
     Mutant(
         "loss beside a noisy accuracy",
-        "platform/dpsweep/preflight.py",
+        "platform/dpsweep/planning/preflight.py",
         'names = ("accuracy",) if is_noisy else every',
         "names = every",
         ("tests/unit/core/test_stage.py::test_only_the_accuracy_of_noisy_scores_may_leave",),
@@ -143,7 +143,7 @@ STUDIES = (
     ),
     Mutant(
         "a claim that outlives its ledger's downgrade",
-        "platform/dpsweep/claims.py",
+        "platform/dpsweep/results/claims.py",
         "known = self.account.downgraded or self.view.downgraded",
         "known = self.view.downgraded",
         ("tests/unit/core/test_stage.py::test_a_claim_given_up_on_the_ledger_alone_is_given_up",),
@@ -151,7 +151,7 @@ STUDIES = (
     ),
     Mutant(
         "sealed trials drawn anew",
-        "platform/dpsweep/sealed.py",
+        "platform/dpsweep/running/sealed.py",
         "if launch.ledger.has_begun_selection and not ledger.has_num_trials:",
         "if False:",
         (
@@ -161,7 +161,7 @@ STUDIES = (
     ),
     Mutant(
         "a broken selection that is not handed on",
-        "platform/dpsweep/sealed.py",
+        "platform/dpsweep/running/sealed.py",
         "if sealed.view.downgraded and not launch.ledger.downgraded:",
         "if False:",
         (
@@ -171,7 +171,7 @@ STUDIES = (
     ),
     Mutant(
         "the ends of charges in a released ledger",
-        "platform/dpsweep/sealed.py",
+        "platform/dpsweep/running/sealed.py",
         'log.append({"kind": "charge", "start": 0, "stop": stop, "events": events})',
         (
             'for record in __import__("dpsweep.foundation.durable").foundation.durable.read_log(trial_file(sealed.files.ledger, winner)):\n'
@@ -185,7 +185,7 @@ STUDIES = (
     ),
     Mutant(
         "sealed trials with the study's seed",
-        "platform/dpsweep/sealed.py",
+        "platform/dpsweep/running/sealed.py",
         "return dataclasses.replace(task, seed=secret_seed())",
         "return task",
         (
@@ -195,7 +195,7 @@ STUDIES = (
     ),
     Mutant(
         "a released secret seed",
-        "platform/dpsweep/sealed.py",
+        "platform/dpsweep/running/sealed.py",
         "trial=0, seed=None)",
         "trial=0)",
         (
@@ -205,7 +205,7 @@ STUDIES = (
     ),
     Mutant(
         "sealed trials dearer than what is charged",
-        "platform/dpsweep/sealed.py",
+        "platform/dpsweep/running/sealed.py",
         "if is_under(task.full_plan, charge.curve):",
         "if True:",
         ("tests/unit/core/test_sealed.py::test_a_plan_dearer_than_what_was_charged_is_never_run",),
@@ -269,7 +269,7 @@ STUDIES = (
     ),
     Mutant(
         "a search on public records with private ones",
-        "platform/dpsweep/modes.py",
+        "platform/dpsweep/running/modes.py",
         "data = launch.data.for_public_search(with_test=with_test)",
         "data = launch.data",
         ("tests/unit/core/test_public_mode.py::test_the_search_is_handed_public_records_alone",),
@@ -277,7 +277,7 @@ STUDIES = (
     ),
     Mutant(
         "a claim by an edited spec",
-        "platform/dpsweep/claims.py",
+        "platform/dpsweep/results/claims.py",
         "check_terms(files.ledger, state, enforced_terms(spec))",
         "pass",
         ("tests/unit/core/test_claims.py::test_an_edited_spec_claims_nothing",),
@@ -285,7 +285,7 @@ STUDIES = (
     ),
     Mutant(
         "a claim after two private runs of a public search",
-        "platform/dpsweep/claims.py",
+        "platform/dpsweep/results/claims.py",
         'plan.part("private")) for plan in plans) > 1:',
         'plan.part("private")) for plan in plans) > 99:',
         ("tests/unit/core/test_claims.py::test_two_private_runs_of_a_public_search_claim_nothing",),

@@ -23,6 +23,7 @@ from dpsweep.cli.verbs.machine import doctor, ui
 from dpsweep.cli.verbs.plan import plan
 from dpsweep.cli.verbs.report import report
 from dpsweep.cli.verbs.simulate import simulate
+from dpsweep.cluster.private_directory import remove_left_behind
 from dpsweep.foundation.errors import (
     OF_STORAGE,
     BadInputError,
@@ -33,13 +34,12 @@ from dpsweep.foundation.errors import (
 )
 from dpsweep.foundation.version import __version__
 from dpsweep.foundation.words import counted
-from dpsweep.private_directory import remove_left_behind
+from dpsweep.running.termination import EXIT_CODE, sigterm_as_interrupt
 from dpsweep.study.journal import on_test_records
-from dpsweep.termination import EXIT_CODE, sigterm_as_interrupt
 
 if TYPE_CHECKING:
-    from dpsweep.preflight import Preflight
-    from dpsweep.results import SweepResult, TrialResult
+    from dpsweep.planning.preflight import Preflight
+    from dpsweep.results.study import SweepResult, TrialResult
 
 UsageError: Any = typer.BadParameter.__bases__[0]  # of the click that this typer has
 
@@ -108,8 +108,8 @@ app.command()(describe)
 @app.command()
 def validate(spec: Spec, sets: Sets = None) -> None:
     """Check a spec completely; starts nothing, reads no private record."""
-    from dpsweep.entries import terms
-    from dpsweep.pretrain import plan_pretraining
+    from dpsweep.planning.pretrain import plan_pretraining
+    from dpsweep.running.entries import terms
 
     checked = load_checked(spec, sets)
     checked.check_some_plan()
@@ -137,8 +137,8 @@ def run(
     """Run a sweep, or continue it: the same command resumes."""
     if sys.stderr.isatty():  # elsewhere nobody waits for a line, and mistakes stand alone
         say(stage(f"checking {'stdin' if spec == '-' else spec}"))
-    from dpsweep.advice import advice
     from dpsweep.cli.progress import ProgressDisplay
+    from dpsweep.results.advice import advice
 
     checked = load_checked(spec, sets)
     say(stage(f"spec ok: study {checked.spec.name!r}, {_num_trials(checked)}; loading Ray"))
@@ -278,8 +278,8 @@ def status(
     explain: Explain = False,
 ) -> None:
     """Show a study's trials, running or not."""
-    from dpsweep.advice import advice
-    from dpsweep.results import load_sweep
+    from dpsweep.results.advice import advice
+    from dpsweep.results.study import load_sweep
 
     result = load_sweep(name, root=root)
     say(result.status_line())
@@ -305,8 +305,8 @@ def logs(
     explain: Explain = False,
 ) -> None:
     """Show what happened in a study, in order."""
-    from dpsweep.claims import SO_FAR
-    from dpsweep.results import load_sweep
+    from dpsweep.results.claims import SO_FAR
+    from dpsweep.results.study import load_sweep
 
     result = load_sweep(name, root=root)
     if trial is not None and trial not in result.view.trials:
@@ -343,7 +343,7 @@ def best(
     explain: Explain = False,
 ) -> None:
     """Show the best configuration within a budget; exit 3 if there is none."""
-    from dpsweep.results import load_sweep
+    from dpsweep.results.study import load_sweep
 
     if max_epsilon is not None and not max_epsilon >= 0:
         raise BadInputError(f"--max-epsilon must be >= 0, got {max_epsilon:g}")
@@ -392,7 +392,7 @@ def pareto(
     name: Name, root: Root = None, output: Output = Format.TABLE, explain: Explain = False
 ) -> None:
     """Show the trials that no other one beats in score at the same or less epsilon."""
-    from dpsweep.results import load_sweep
+    from dpsweep.results.study import load_sweep
 
     result = load_sweep(name, root=root)
     _print_trials(result, output, result.pareto(), explain=explain)
@@ -403,8 +403,8 @@ def decisions(
     name: Name, root: Root = None, output: Output = Format.TABLE, explain: Explain = False
 ) -> None:
     """Show why the scheduler stopped, paused or continued each trial."""
-    from dpsweep.claims import SO_FAR
-    from dpsweep.results import load_sweep
+    from dpsweep.results.claims import SO_FAR
+    from dpsweep.results.study import load_sweep
 
     result = load_sweep(name, root=root)
     rows = []

@@ -13,7 +13,7 @@ from dpsweep.cli.output import Format
 from dpsweep.cli.tables import TALK, talk, width
 
 if TYPE_CHECKING:
-    from dpsweep.preflight import Preflight
+    from dpsweep.planning.preflight import Preflight
 
 Spec = Annotated[str, typer.Argument(metavar="SPEC", help="Spec file (YAML), or - for stdin.")]
 Sets = Annotated[
@@ -47,7 +47,7 @@ def say(text: str) -> None:
 
 def load_checked(spec: str, sets: list[str] | None) -> Preflight:
     """Read and check a spec whole: its own mistakes and those that its methods know."""
-    from dpsweep.preflight import preflight, read_spec
+    from dpsweep.planning.preflight import preflight, read_spec
 
     source = sys.stdin.read() if spec == "-" else Path(spec)
     checked = preflight(read_spec(source, overrides=sets or [], text_name="stdin"))

@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from dpsweep.claims import with_caveats
 from dpsweep.cli.tables import wrapped
-from dpsweep.preflight import NUM_SAMPLED, what_costs
+from dpsweep.planning.preflight import NUM_SAMPLED, what_costs
 from dpsweep.privacy.accountants import epsilon_of, shown_epsilon
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.filter import RenyiFilter
-from dpsweep.results import SweepResult, TrialResult
+from dpsweep.results.claims import with_caveats
+from dpsweep.results.study import SweepResult, TrialResult
 from dpsweep.spec.episodes import EPISODE
 from dpsweep.spec.file import dump_yaml
 from dpsweep.spec.study import SweepSpec

@@ -11,8 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpsweep.cluster.private_directory import remove_left_behind
 from dpsweep.foundation.words import counted
-from dpsweep.private_directory import remove_left_behind
 from dpsweep.spec.study import FEATURES
 
 if TYPE_CHECKING:

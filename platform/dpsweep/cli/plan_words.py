@@ -10,8 +10,8 @@ from typing import Any
 
 from dpsweep.foundation.words import counted
 from dpsweep.ledgers.dataset import read_dataset_ledger
-from dpsweep.planning import PlanSummary
-from dpsweep.preflight import Preflight
+from dpsweep.planning.preflight import Preflight
+from dpsweep.planning.summary import PlanSummary
 from dpsweep.privacy.accountants import shown_epsilon
 
 

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, ValidationError
 
-from dpsweep.deltas import derived_delta
 from dpsweep.foundation.errors import Mistake, SpecError
+from dpsweep.planning.deltas import derived_delta
 from dpsweep.spec.base import (
     AS_TEXT,
     AS_WHOLE,

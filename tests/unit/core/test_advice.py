@@ -8,11 +8,11 @@ import pytest
 from whole_studies import cli_here
 from written_studies import write_study
 
-from dpsweep.advice import advice, trials_that_fit
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
-from dpsweep.preflight import preflight, read_spec
-from dpsweep.results import load_sweep
+from dpsweep.planning.preflight import preflight, read_spec
+from dpsweep.results.advice import advice, trials_that_fit
+from dpsweep.results.study import load_sweep
 from dpsweep.study.journal import fold
 from dpsweep.study.study import Study
 

@@ -10,11 +10,11 @@ from PIL import Image
 from raw_specs import changed, mistakes
 
 from dpsweep.foundation.errors import DataError, InfeasibleBudgetError
-from dpsweep.places import make_places
-from dpsweep.planning import summarize_plan
-from dpsweep.preflight import preflight
+from dpsweep.planning.places import make_places
+from dpsweep.planning.preflight import preflight
+from dpsweep.planning.problems import check_records
+from dpsweep.planning.summary import summarize_plan
 from dpsweep.spec.study import SweepSpec
-from dpsweep.spec_problems import check_records
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data import load_dataset
 

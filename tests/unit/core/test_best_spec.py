@@ -12,9 +12,9 @@ from written_studies import COMPOSED as BUDGET
 from written_studies import write_study
 
 from dpsweep.cli.best_spec import spec_of_trial, spec_text
-from dpsweep.preflight import preflight, read_spec
+from dpsweep.planning.preflight import preflight, read_spec
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
-from dpsweep.results import load_sweep
+from dpsweep.results.study import load_sweep
 from dpsweep.search_spaces import preset_spec, preset_titles, starter_spec
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.episodes import EPISODE

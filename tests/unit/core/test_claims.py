@@ -7,8 +7,8 @@ from whole_studies import make_spec
 from dpsweep.foundation.errors import LedgerError
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
-from dpsweep.preflight import preflight
-from dpsweep.results import load_sweep
+from dpsweep.planning.preflight import preflight
+from dpsweep.results.study import load_sweep
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Study, enforced_terms
 

@@ -237,7 +237,7 @@ def test_a_plan_says_what_the_dataset_has_left(tmp_path):
     first = json.loads(planned(tmp_path, "--json", privacy=privacy))["dataset_ledger"]
     assert (first["cap_epsilon"], first["charged_epsilon"], first["fits"]) == (20.0, 0.0, True)
     assert not path.exists()
-    from dpsweep.preflight import preflight
+    from dpsweep.planning.preflight import preflight
 
     checked = preflight(SweepSpec(**make_spec(tmp_path, privacy=privacy)))
     for name in ("one", "two"):
@@ -401,7 +401,7 @@ def test_decisions_say_where_a_rung_is_and_leave_no_cell_blank(tmp_path):
     }  # fmt: skip
     monkey = pytest.MonkeyPatch()
     with monkey.context() as patch:
-        patch.setattr("dpsweep.results.read_log", lambda path: [verdict])
+        patch.setattr("dpsweep.results.study.read_log", lambda path: [verdict])
         row = result.decisions()[0]
     assert (row["rung"], row["rung_epsilon"]) == (2, 1.3)
 

@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from dpsweep.curves import Row, SyntheticCurves, TableCurves, place, read_curves
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.planning.simulation.curves import Row, SyntheticCurves, TableCurves, place, read_curves
 from dpsweep.search_spaces import SearchSpace
 from dpsweep.spec.space.parameters import Parameter
 

@@ -5,7 +5,7 @@ from whole_studies import make_spec
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.ledgers.dataset import DatasetLedger
-from dpsweep.preflight import preflight
+from dpsweep.planning.preflight import preflight
 from dpsweep.spec.study import SweepSpec
 
 PRETRAIN = {"model": "small_resnet", "epochs": 1, "lr": 0.1}

@@ -5,15 +5,15 @@ import json
 import pytest
 from whole_studies import cli_here, make_spec
 
-from dpsweep import entries
 from dpsweep.foundation.durable import DurableLog, read_log
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
-from dpsweep.preflight import preflight
-from dpsweep.results import load_sweep
+from dpsweep.planning.preflight import preflight
+from dpsweep.results.study import load_sweep
+from dpsweep.running import entries
+from dpsweep.running.stage import Stage
 from dpsweep.schedulers import POLICIES
 from dpsweep.spec.study import SweepSpec
-from dpsweep.stage import Stage
 from dpsweep.study.study import Observer, Study, enforced_terms
 from dpsweep.study.trial import TrialReport, TrialState
 

@@ -5,9 +5,9 @@ import pytest
 import yaml
 from raw_specs import changed, mistakes
 
-from dpsweep.deltas import derived_delta
 from dpsweep.foundation.errors import StudyError
-from dpsweep.preflight import preflight
+from dpsweep.planning.deltas import derived_delta
+from dpsweep.planning.preflight import preflight
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Study
 

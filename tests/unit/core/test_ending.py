@@ -7,12 +7,12 @@ import threading
 import pytest
 from launches import Driver, report
 
-from dpsweep.ending import Conclusion, Ending, say_failures, write_charges
 from dpsweep.foundation.durable import read_log
 from dpsweep.foundation.errors import StorageError
 from dpsweep.ledgers.trial import trial_file, trial_spent
 from dpsweep.privacy.accountants import epsilon_of
-from dpsweep.recovery import LOST, mend_tasks
+from dpsweep.running.ending import Conclusion, Ending, say_failures, write_charges
+from dpsweep.running.recovery import LOST, mend_tasks
 from dpsweep.study.journal import fold
 from dpsweep.study.trial import TrialState
 from dpsweep.tracking.state import TrackingState
@@ -144,7 +144,7 @@ def test_a_task_is_written_anew_with_the_plan_that_the_ledger_knows(driver, how)
 def test_a_task_whose_plan_is_another_now_stays_lost(driver, monkeypatch):
     task = driver.source().next_task(num_running=0)
     task_file(driver, task).unlink()
-    monkeypatch.setattr("dpsweep.recovery.plan_digest", lambda plan: "of another plan")
+    monkeypatch.setattr("dpsweep.running.recovery.plan_digest", lambda plan: "of another plan")
     assert mend_tasks(driver.checked, driver.study, [task.trial], driver.observer) == {task.trial}
     driver.stage.end_lost(task.trial)
     view = driver.study.view.trials[task.trial]

@@ -1,4 +1,4 @@
-from dpsweep.entries import without_password
+from dpsweep.running.entries import without_password
 from dpsweep.spec.study import SweepSpec
 
 

@@ -15,12 +15,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from dpsweep import features
 from dpsweep.cli.app import app
 from dpsweep.cli.doctor import feature_stores
 from dpsweep.cluster.base import ClusterTarget
 from dpsweep.cluster.local import LocalTarget
-from dpsweep.features import prefetch, specs_of_space
 from dpsweep.foundation.errors import (
     BadInputError,
     DataError,
@@ -30,10 +28,12 @@ from dpsweep.foundation.errors import (
     SpecError,
     SweepError,
 )
-from dpsweep.planning import summarize_plan
-from dpsweep.preflight import Preflight, preflight
+from dpsweep.planning.preflight import Preflight, preflight
+from dpsweep.planning.summary import summarize_plan
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import Plan
+from dpsweep.running import features
+from dpsweep.running.features import prefetch, specs_of_space
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.spec.study import ClusterSpec, ResourcesSpec, SweepSpec

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dpsweep import stage
 from dpsweep.foundation.errors import LockedError
 from dpsweep.ledgers.dataset import DatasetLedger, read_dataset_ledger
+from dpsweep.running import stage
 
 
 @pytest.fixture

@@ -14,13 +14,19 @@ import pytest
 from typer.testing import CliRunner
 from whole_studies import make_spec
 
-from dpsweep import entries
 from dpsweep.cli.app import app
 from dpsweep.foundation.errors import BadInputError, CheckpointError, NothingWithinBudgetError
-from dpsweep.layers import TrialLayers, draw, save_layers_figure, study_layers, study_records
 from dpsweep.ledgers.study import StudyLedger
-from dpsweep.preflight import preflight
-from dpsweep.results import load_sweep
+from dpsweep.planning.preflight import preflight
+from dpsweep.results.layers import (
+    TrialLayers,
+    draw,
+    save_layers_figure,
+    study_layers,
+    study_records,
+)
+from dpsweep.results.study import load_sweep
+from dpsweep.running import entries
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Study
 from dpsweep.study.trial import TrialReport, TrialState

@@ -6,8 +6,8 @@ from PIL import Image
 from whole_studies import make_spec
 
 from dpsweep.foundation.errors import SpecError
-from dpsweep.places import place_problems
-from dpsweep.preflight import preflight
+from dpsweep.planning.places import place_problems
+from dpsweep.planning.preflight import preflight
 from dpsweep.spec.study import SweepSpec
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from dpsweep import estimate as forecasting
 from dpsweep.cli.app import app
-from dpsweep.estimate import estimate, expected_batch, local_slots
 from dpsweep.foundation.errors import InfeasibleBudgetError
-from dpsweep.planning import draw_sample, summarize_plan
-from dpsweep.preflight import preflight, read_spec
+from dpsweep.planning import forecast as forecasting
+from dpsweep.planning.forecast import estimate, expected_batch, local_slots
+from dpsweep.planning.preflight import preflight, read_spec
+from dpsweep.planning.summary import draw_sample, summarize_plan
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.selection import Selection, envelope, selection_epsilon
@@ -82,7 +82,7 @@ def test_the_figures_of_a_trial_are_those_of_the_space():
 
 
 def test_the_composed_indication_is_the_composition_of_all_trials():
-    from dpsweep.planning import _composed_epsilon
+    from dpsweep.planning.summary import _composed_epsilon
 
     plans = checked()
     tasks = sorted(plans.sample[:4], key=lambda task: -epsilon_of(task.full_plan, delta=1e-5))
@@ -119,7 +119,7 @@ def test_a_space_without_a_plan_is_refused():
 
 
 def test_one_point_of_a_grid_is_enough(monkeypatch):
-    monkeypatch.setattr("dpsweep.preflight.MAX_INFEASIBLE_IN_A_ROW", 3)
+    monkeypatch.setattr("dpsweep.planning.preflight.MAX_INFEASIBLE_IN_A_ROW", 3)
     noise = f"search.space.noise.noise_multiplier={{choice: {[*TOO_LITTLE, 20]}}}"
     with pytest.raises(InfeasibleBudgetError, match="none of 3 "):
         checked(sets=[noise]).check_some_plan()
@@ -135,7 +135,7 @@ def test_a_public_search_needs_a_plan_on_fewer_records():
 
 
 def test_a_large_grid_is_sampled_evenly(monkeypatch):
-    monkeypatch.setattr("dpsweep.planning.MAX_GRID_PLANNED", 5)
+    monkeypatch.setattr("dpsweep.planning.summary.MAX_GRID_PLANNED", 5)
     sample = draw_sample(checked(sampler="grid"))
     assert (sample.num_drawn, sample.is_exact) == (5, False)
     assert len({task.hparams["optim.lr"] for task in sample.tasks}) > 1
@@ -235,7 +235,7 @@ def test_planning_is_repeatable():
 
 def test_planning_loads_neither_torch_nor_ray():
     code = (
-        "import sys, dpsweep.planning, dpsweep.estimate, dpsweep.cli.verbs.plan; "
+        "import sys, dpsweep.planning.summary, dpsweep.planning.forecast, dpsweep.cli.verbs.plan; "
         "print([m for m in ('torch', 'ray', 'mlflow', 'optuna') if m in sys.modules])"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

@@ -10,10 +10,10 @@ import time
 
 import pytest
 
-from dpsweep import private_directory as module
 from dpsweep.cli.doctor import _left_behind
+from dpsweep.cluster import private_directory as module
+from dpsweep.cluster.private_directory import private_directory, refuse_open, remove_left_behind
 from dpsweep.foundation.errors import ResourceError
-from dpsweep.private_directory import private_directory, refuse_open, remove_left_behind
 
 LONG_AGO = 1_600_000_000
 
@@ -33,7 +33,7 @@ def run_and_die(root, body):
     code = f"""
         import os, shutil, signal
         from pathlib import Path
-        from dpsweep import private_directory as module
+        from dpsweep.cluster import private_directory as module
         module._root = lambda: Path({str(root)!r})
 
         def die(*args, **kwargs):

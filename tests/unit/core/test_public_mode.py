@@ -5,15 +5,15 @@ from types import SimpleNamespace
 import pytest
 from whole_studies import make_spec
 
-from dpsweep import modes
-from dpsweep.claims import FINAL_RUN
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
-from dpsweep.preflight import preflight
-from dpsweep.results import load_sweep
+from dpsweep.planning.preflight import preflight
+from dpsweep.results.claims import FINAL_RUN
+from dpsweep.results.study import load_sweep
+from dpsweep.running import modes
+from dpsweep.running.stage import Stage
 from dpsweep.schedulers import POLICIES
 from dpsweep.spec.study import SweepSpec
-from dpsweep.stage import Stage
 from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import TrialReport, TrialState
 

@@ -9,16 +9,16 @@ import pytest
 from typer.testing import CliRunner
 from whole_studies import make_spec
 
-from dpsweep import entries
 from dpsweep.cli.app import app
 from dpsweep.cli.verbs.report import TERMS, caption, differing_terms, short_names, table
 from dpsweep.foundation.errors import BadInputError, NothingWithinBudgetError
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
-from dpsweep.preflight import preflight
+from dpsweep.planning.preflight import preflight
 from dpsweep.privacy.accountants import PrivacyStatement
-from dpsweep.report import ReportedStudy, build_report
-from dpsweep.results import TrialResult, load_sweep
+from dpsweep.results.report import ReportedStudy, build_report
+from dpsweep.results.study import TrialResult, load_sweep
+from dpsweep.running import entries
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Study
 from dpsweep.study.trial import TrialReport, TrialState

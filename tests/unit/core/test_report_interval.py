@@ -9,8 +9,8 @@ from scipy import stats
 
 from dpsweep.cli.verbs.report import caption, legend, table
 from dpsweep.privacy.accountants import PrivacyStatement
-from dpsweep.report import ReportedStudy, build_report, half_width
-from dpsweep.results import TrialResult, _by_configuration
+from dpsweep.results.report import ReportedStudy, build_report, half_width
+from dpsweep.results.study import TrialResult, _by_configuration
 from dpsweep.spec.episodes import EPISODE
 from dpsweep.study.trial import TrialState
 

@@ -7,14 +7,14 @@ from types import SimpleNamespace
 import pytest
 from whole_studies import make_spec
 
-from dpsweep import sealed
 from dpsweep.foundation.durable import read_log, write_atomically
 from dpsweep.foundation.errors import SweepError
 from dpsweep.ledgers.dataset import DatasetLedger, read_dataset_ledger
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, steps_charged, trial_file, trial_spent
-from dpsweep.preflight import preflight
-from dpsweep.results import load_sweep
+from dpsweep.planning.preflight import preflight
+from dpsweep.results.study import load_sweep
+from dpsweep.running import sealed
 from dpsweep.schedulers import POLICIES
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Observer, Study

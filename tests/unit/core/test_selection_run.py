@@ -13,11 +13,12 @@ import torch
 from selections import BEGUN, SPACE, go_without_ray, select_spec
 from whole_studies import cli_here
 
-from dpsweep import sealed, sweep
+from dpsweep import sweep
 from dpsweep.foundation.errors import SweepError
-from dpsweep.preflight import preflight
+from dpsweep.planning.preflight import preflight
 from dpsweep.privacy.selection import Selection, is_under
-from dpsweep.stage import Stage
+from dpsweep.running import sealed
+from dpsweep.running.stage import Stage
 from dpsweep.study.study import StudyFiles
 from dpsweep.sweep import run_checked, run_sweep
 
@@ -80,7 +81,7 @@ WITH_A_KILL = """
 import os, signal, sys
 from pathlib import Path
 import selections
-from dpsweep import private_directory, sealed, sweep
+from dpsweep.cluster import private_directory; from dpsweep.running import sealed; from dpsweep import sweep
 
 def die(*args, **kwargs):
     os.kill(os.getpid(), signal.SIGKILL)

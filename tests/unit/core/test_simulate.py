@@ -7,15 +7,15 @@ import sys
 import numpy as np
 import pytest
 
-from dpsweep.curves import SyntheticCurves
 from dpsweep.foundation.errors import BadInputError, SpecError
-from dpsweep.preflight import preflight, read_spec
+from dpsweep.planning.preflight import preflight, read_spec
+from dpsweep.planning.simulation.curves import SyntheticCurves
+from dpsweep.planning.simulation.simulate import simulate
+from dpsweep.planning.simulation.trials import Planner
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import Plan
 from dpsweep.schedulers.epsilon_halving import EpsilonHalving
-from dpsweep.simulate import simulate
-from dpsweep.simulated_trials import Planner
 from dpsweep.study.trial import Decision
 
 SPEC = """\
@@ -74,7 +74,7 @@ def test_a_run_without_pruning_is_the_sum_of_its_plans():
     plans = checked()
     (fifo,) = run(plans, ["fifo"], slots=4)
     assert (fifo.started, fifo.finished, fifo.stopped, fifo.infeasible) == (30, 30, 0, 0)
-    from dpsweep.suggestions import Suggestions
+    from dpsweep.search.suggestions import Suggestions
 
     suggestions = Suggestions(plans.spec, plans.space, path=None)
     tasks = [plans.admit(*suggestions.ask()) for _ in range(30)]
@@ -95,7 +95,7 @@ def test_a_run_without_pruning_is_the_sum_of_its_plans():
 
 
 def _draws(plans, count):
-    from dpsweep.suggestions import Suggestions
+    from dpsweep.search.suggestions import Suggestions
 
     suggestions = Suggestions(plans.spec, plans.space, path=None)
     return [suggestions.ask() for _ in range(count)]

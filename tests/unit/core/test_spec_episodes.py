@@ -3,8 +3,8 @@
 import pytest
 from raw_specs import changed, mistakes
 
-from dpsweep import entries
-from dpsweep.preflight import preflight
+from dpsweep.planning.preflight import preflight
+from dpsweep.running import entries
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.episodes import EPISODE
 from dpsweep.spec.study import EpisodesSpec, SearchSpec, SweepSpec

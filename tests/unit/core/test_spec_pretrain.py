@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from dpsweep import entries, pretrain
 from dpsweep.cli.app import app
 from dpsweep.foundation.durable import read_log
 from dpsweep.foundation.errors import SpecError, StudyError
-from dpsweep.preflight import preflight, read_spec
-from dpsweep.pretrain import plan_pretraining, settings_of, weights_path, with_pretrained
+from dpsweep.planning import pretrain
+from dpsweep.planning.preflight import preflight, read_spec
+from dpsweep.planning.pretrain import plan_pretraining, settings_of, weights_path, with_pretrained
+from dpsweep.running import entries
 from dpsweep.spec.pretrain import is_same_data
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Observer, Study

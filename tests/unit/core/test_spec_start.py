@@ -5,12 +5,12 @@ from raw_specs import LEFT_OUT, changed, mistakes
 
 from dpsweep.cli.verbs import plan as cli_plan
 from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
-from dpsweep.planning import summarize_plan
-from dpsweep.preflight import preflight
+from dpsweep.planning.preflight import preflight
+from dpsweep.planning.simulation.simulate import simulate
+from dpsweep.planning.summary import summarize_plan
 from dpsweep.privacy.accountants import epsilon_of, shown_epsilon
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.filter import RenyiFilter
-from dpsweep.simulate import simulate
 from dpsweep.spec.study import SweepSpec
 
 SPEC = {

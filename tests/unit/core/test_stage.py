@@ -7,8 +7,8 @@ from dpsweep.foundation.durable import read_log
 from dpsweep.foundation.errors import SweepError
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
-from dpsweep.results import load_sweep
-from dpsweep.sources import MAX_UNAFFORDABLE_IN_A_ROW
+from dpsweep.results.study import load_sweep
+from dpsweep.search.sources import MAX_UNAFFORDABLE_IN_A_ROW
 from dpsweep.study.trial import Decision, TrialReport, TrialState, Verdict
 
 

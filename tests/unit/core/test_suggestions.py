@@ -7,9 +7,9 @@ import pytest
 from whole_studies import make_spec
 
 from dpsweep.foundation.errors import SweepError
+from dpsweep.search.suggestions import KnownTrial, Suggestions
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.study import SweepSpec
-from dpsweep.suggestions import KnownTrial, Suggestions
 
 
 def make(tmp_path, sampler="tpe", **search):

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from dpsweep import termination
-from dpsweep.termination import EXIT_CODE, sigterm_as_interrupt
+from dpsweep.running import termination
+from dpsweep.running.termination import EXIT_CODE, sigterm_as_interrupt
 
 
 @pytest.mark.parametrize("ctrl_c", [signal.default_int_handler, signal.SIG_IGN])
@@ -62,7 +62,7 @@ def test_a_run_that_hangs_is_ended_after_its_last_act(act):
     """Even if that fails: the status says what has happened."""
     code = f"""
 import signal, time
-from dpsweep import termination
+from dpsweep.running import termination
 termination.GRACE_S = 0.3
 signal.signal(signal.SIGINT, lambda *_: None)  # nobody ends
 def last_act():
@@ -80,7 +80,7 @@ with termination.sigterm_as_interrupt('go on by') as asked, asked.forcing(last_a
 
 def test_a_lost_ray_is_told_in_a_line():
     code = """
-from dpsweep import termination
+from dpsweep.running import termination
 with termination.sigterm_as_interrupt('go on by') as asked, asked.forcing(lambda: print('written')):
     asked.lose_ray()
 """

@@ -12,11 +12,11 @@ from raw_specs import mistakes
 
 from dpsweep import SweepSpec
 from dpsweep.foundation.errors import BadInputError, SpecError
+from dpsweep.search.suggestions import Suggestions
 from dpsweep.search_spaces import SearchSpace, starter_spec
 from dpsweep.search_spaces.base import MAX_GRID
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.spec.space.parameters import canonical_space, parse_space
-from dpsweep.suggestions import Suggestions
 
 CONDITIONAL = {
     # Out of order on purpose: a condition may stand before what it names.

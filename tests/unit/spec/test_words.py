@@ -5,7 +5,7 @@ import pytest
 from raw_specs import changed
 
 from dpsweep.foundation.errors import DataError, SpecError
-from dpsweep.preflight import preflight
+from dpsweep.planning.preflight import preflight
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.adamix import AdaMix

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from dpsweep import own_code
 from dpsweep.foundation.errors import ResourceError
+from dpsweep.running import own_code
 from dpsweep.trainables import own_models
 from dpsweep.trainables.bitfit import BiTFiT
 from dpsweep.trainables.classifier import ClassifierMethod

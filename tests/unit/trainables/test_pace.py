@@ -13,7 +13,7 @@ import pytest
 
 from dpsweep.ledgers.trial import trial_spent
 from dpsweep.privacy.events import EventRun, Gaussian, Laplace, NonPrivate, Plan, PoissonGaussian
-from dpsweep.stage import Stage
+from dpsweep.running.stage import Stage
 from dpsweep.study.study import StudyFiles
 from dpsweep.trainables.pace import CHARGE_S, KEEP_S, TIMES_CHARGING, Pace
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpsweep.foundation.errors import BadInputError, DataError, SpecError
-from dpsweep.preflight import preflight
+from dpsweep.planning.preflight import preflight
 from dpsweep.spec.study import SweepSpec
 from dpsweep.tracking.labels import why_unreleased
 from dpsweep.tracking.schema import UnloggableError, check_loggable

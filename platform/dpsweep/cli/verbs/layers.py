@@ -33,8 +33,8 @@ def layers(
     as_json: Json = False,
 ) -> None:
     """Show noise against gradient and what trains, by layer, from public records."""
-    from dpsweep.layers import study_layers, study_records, write_figure
-    from dpsweep.results import load_sweep
+    from dpsweep.results.layers import study_layers, study_records, write_figure
+    from dpsweep.results.study import load_sweep
 
     output = Format.JSON if as_json else output
     result = load_sweep(name, root=root)

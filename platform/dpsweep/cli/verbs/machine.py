@@ -25,7 +25,7 @@ def ui(
     """Open the MLflow UI on a study's tracking store, until Ctrl-C."""
     import subprocess
 
-    from dpsweep.results import load_sweep
+    from dpsweep.results.study import load_sweep
     from dpsweep.spec.study import TrackingSpec
 
     uri = load_sweep(name, root=root).spec.tracking.uri if name else TrackingSpec().uri

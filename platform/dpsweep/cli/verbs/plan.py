@@ -14,7 +14,7 @@ from dpsweep.cli.tables import TALK, width, wrapped
 from dpsweep.foundation.words import counted
 
 if TYPE_CHECKING:
-    from dpsweep.planning import PlanSummary, Sample
+    from dpsweep.planning.summary import PlanSummary, Sample
 
 _EPSILONS = ("epsilon", "composed_epsilon", "study_epsilon", "sum_rule_epsilon")
 
@@ -34,9 +34,9 @@ def plan(
     steps on made-up records; no private record is opened.
     """
     from dpsweep.cli.plan_words import dataset_left, plan_words
-    from dpsweep.estimate import estimate
-    from dpsweep.planning import draw_sample, expected_trials, summarize_plan
-    from dpsweep.pretrain import plan_pretraining
+    from dpsweep.planning.forecast import estimate
+    from dpsweep.planning.pretrain import plan_pretraining
+    from dpsweep.planning.summary import draw_sample, expected_trials, summarize_plan
 
     checked = load_checked(spec, sets)
     say(stage("planning configurations of the space"))

@@ -15,7 +15,7 @@ from dpsweep.foundation.errors import NothingWithinBudgetError
 from dpsweep.foundation.words import counted
 
 if TYPE_CHECKING:
-    from dpsweep.report import ReportedStudy
+    from dpsweep.results.report import ReportedStudy
 
 #: What stands beside every epsilon: columns of a record, the caption of a table.
 TERMS = (
@@ -63,7 +63,7 @@ def report(
     output: Output = Format.TABLE,
 ) -> None:
     """Compare studies: best configuration per row, mean and spread over repetitions."""
-    from dpsweep.report import build_report
+    from dpsweep.results.report import build_report
 
     studies = [_load(name, root) for name in names]
     bounds = [None if name is None else _load(name, root) for name in (lower, upper)]
@@ -122,8 +122,8 @@ def _table_row(row: Mapping[str, Any], dropped: Collection[str]) -> dict[str, An
 
 
 def _load(name: str, root: Path | None) -> ReportedStudy:
-    from dpsweep.report import ReportedStudy
-    from dpsweep.results import load_sweep
+    from dpsweep.results.report import ReportedStudy
+    from dpsweep.results.study import load_sweep
 
     return ReportedStudy.of(load_sweep(name, root=root))
 

@@ -17,8 +17,8 @@ from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.words import counted
 
 if TYPE_CHECKING:
-    from dpsweep.preflight import Preflight
-    from dpsweep.simulate import PolicyRun
+    from dpsweep.planning.preflight import Preflight
+    from dpsweep.planning.simulation.simulate import PolicyRun
 
 DEFAULT_POLICIES = "fifo,median,epsilon_halving"
 LINE_EVERY_S = 5.0  # of progress, where stderr is no terminal
@@ -48,7 +48,7 @@ def simulate(
     output: Output = Format.TABLE,
 ) -> None:
     """Compare schedulers under a simulated clock: the spec's search and budgets, no training."""
-    from dpsweep.simulate import simulate as run
+    from dpsweep.planning.simulation.simulate import simulate as run
 
     checked = load_checked(spec, sets)
     if seed is not None:
@@ -92,7 +92,7 @@ def _policies(given: str | None, checked: Preflight) -> list[str]:
 
 
 def _curves(source: str | None, checked: Preflight) -> Any:
-    from dpsweep.curves import SyntheticCurves, TableCurves, read_curves
+    from dpsweep.planning.simulation.curves import SyntheticCurves, TableCurves, read_curves
 
     spec = checked.spec
     noise = spec.data.validation.noise_std or 0.0

@@ -12,7 +12,7 @@ from dpsweep.foundation.durable import read_log, set_aside
 from dpsweep.foundation.errors import StudyError, SweepError
 from dpsweep.ledgers.study import plan_digest
 from dpsweep.ledgers.trial import STUDY_FILE
-from dpsweep.preflight import Preflight
+from dpsweep.planning.preflight import Preflight
 from dpsweep.study.study import Observer, Study, StudyFiles
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.checkpoint_files import find_resumption

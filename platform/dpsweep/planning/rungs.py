@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsweep.features import bounds_of
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.rungs import num_skipped, rung_epsilons, rung_positions
 from dpsweep.privacy.signal_to_noise import FAINT
+from dpsweep.running.features import bounds_of
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.study.trial import TrialTask
 
 if TYPE_CHECKING:
-    from dpsweep.preflight import Preflight
+    from dpsweep.planning.preflight import Preflight
 
 #: Configurations of extreme values that are planned besides those drawn.
 NUM_EXTREME = 32

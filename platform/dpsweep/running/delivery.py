@@ -6,14 +6,14 @@ import dataclasses
 import time
 from pathlib import Path
 
-from dpsweep.entries import model_label
 from dpsweep.foundation.errors import NothingWithinBudgetError, SweepError
 from dpsweep.foundation.words import counted
-from dpsweep.layers import save_layers_figure
-from dpsweep.preflight import Preflight
-from dpsweep.pretrain import weights_path
-from dpsweep.results import SweepResult
-from dpsweep.start import find_starts
+from dpsweep.planning.preflight import Preflight
+from dpsweep.planning.pretrain import weights_path
+from dpsweep.planning.start import find_starts
+from dpsweep.results.layers import save_layers_figure
+from dpsweep.results.study import SweepResult
+from dpsweep.running.entries import model_label
 from dpsweep.study.study import Observer, Study
 from dpsweep.tracking import Spool
 from dpsweep.trainables.data import SweepData

@@ -18,19 +18,19 @@ import numpy as np
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.words import counted
-from dpsweep.planned_rungs import (
+from dpsweep.planning.preflight import NUM_SAMPLED, Preflight, what_costs
+from dpsweep.planning.rungs import (
     RungFigures,
     planned_notes,
     rung_figures,
     signal_span,
     with_extremes,
 )
-from dpsweep.preflight import NUM_SAMPLED, Preflight, what_costs
+from dpsweep.planning.selection import SelectionFigures, selection_figures
+from dpsweep.planning.start import StartSummary
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.filter import RenyiFilter
-from dpsweep.selection_price import SelectionFigures, selection_figures
-from dpsweep.start import StartSummary
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
 

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 from dpsweep.foundation.errors import BadInputError, StudyError, SweepError
 from dpsweep.ledgers.study import StudyLedger
-from dpsweep.preflight import MAX_INFEASIBLE_IN_A_ROW
+from dpsweep.planning.preflight import MAX_INFEASIBLE_IN_A_ROW
+from dpsweep.search.suggestions import KnownTrial, Outcome, Suggestions, objective_values
 from dpsweep.study.journal import StudyView
 from dpsweep.study.trial import TrialReport, TrialState, TrialTask
-from dpsweep.suggestions import KnownTrial, Outcome, Suggestions, objective_values
 
 MAX_UNAFFORDABLE_IN_A_ROW = 20
 

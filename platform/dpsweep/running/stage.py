@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 from ray import tune
 from ray.exceptions import RayError
 
-from dpsweep import entries
 from dpsweep.cluster.base import ClusterTarget
 from dpsweep.foundation.durable import read_log
 from dpsweep.foundation.errors import RayLostError, StudyError, SweepError
@@ -35,14 +34,15 @@ from dpsweep.ledgers.trial import (
     trial_file,
     trial_spent,
 )
-from dpsweep.preflight import Preflight
+from dpsweep.planning.preflight import Preflight
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.filter import RenyiFilter
-from dpsweep.recovery import LOST
+from dpsweep.running import entries
+from dpsweep.running.recovery import LOST
 from dpsweep.schedulers.base import TrialPolicy
 from dpsweep.schedulers.ray_adapter import PolicyScheduler, StopWhen, TuneListener
-from dpsweep.searcher import TaskSearcher
-from dpsweep.sources import TaskSource
+from dpsweep.search.searcher import TaskSearcher
+from dpsweep.search.sources import TaskSource
 from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import Decision, TrialReport, TrialState, TrialTask, Verdict
 from dpsweep.trainables import TRAINABLES

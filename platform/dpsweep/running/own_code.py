@@ -11,7 +11,7 @@ from dpsweep.trainables.own_models import fingerprint, is_own, look_in, started_
 
 if TYPE_CHECKING:
     from dpsweep.cluster.base import ClusterTarget
-    from dpsweep.preflight import Preflight
+    from dpsweep.planning.preflight import Preflight
 
 
 def check_own_code(checked: Preflight, target: ClusterTarget) -> None:

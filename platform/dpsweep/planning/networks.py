@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsweep.features import bounds_of
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.running.features import bounds_of
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables import TRAINABLES

@@ -12,8 +12,6 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from dpsweep.deltas import delta_note, delta_problems, with_launched_delta
-from dpsweep.entries import terms
 from dpsweep.foundation.errors import (
     BadInputError,
     DataError,
@@ -23,26 +21,18 @@ from dpsweep.foundation.errors import (
 )
 from dpsweep.foundation.words import counted
 from dpsweep.ledgers.dataset import check_dataset_budget
-from dpsweep.networks import weights_problems
-from dpsweep.places import place_problems
-from dpsweep.pretrain import pretrain_problems
-from dpsweep.privacy.accountants import epsilon_of, shown_epsilon
-from dpsweep.privacy.budget import PrivacyBudget
-from dpsweep.privacy.events import EventRun, Gaussian, Plan
-from dpsweep.privacy.filter import RenyiFilter
-from dpsweep.privacy.selection import Selection, envelope, selection_epsilon
-from dpsweep.privacy.signal_to_noise import refuse_drowned, signal_to_noise
-from dpsweep.search_spaces.base import SearchSpace, space_check
-from dpsweep.spec.space.hyperparameters import Hyperparameter, resolve
-from dpsweep.spec.study import SweepSpec
-from dpsweep.spec_problems import (
+from dpsweep.planning.deltas import delta_note, delta_problems, with_launched_delta
+from dpsweep.planning.networks import weights_problems
+from dpsweep.planning.places import place_problems
+from dpsweep.planning.pretrain import pretrain_problems
+from dpsweep.planning.problems import (
     budget_note,
     data_problems,
     space_notes,
     space_problems,
     task_problems,
 )
-from dpsweep.start import (
+from dpsweep.planning.start import (
     StartSummary,
     planned_starts,
     release_of,
@@ -52,6 +42,16 @@ from dpsweep.start import (
     start_tasks,
     summarize_start,
 )
+from dpsweep.privacy.accountants import epsilon_of, shown_epsilon
+from dpsweep.privacy.budget import PrivacyBudget
+from dpsweep.privacy.events import EventRun, Gaussian, Plan
+from dpsweep.privacy.filter import RenyiFilter
+from dpsweep.privacy.selection import Selection, envelope, selection_epsilon
+from dpsweep.privacy.signal_to_noise import refuse_drowned, signal_to_noise
+from dpsweep.running.entries import terms
+from dpsweep.search_spaces.base import SearchSpace, space_check
+from dpsweep.spec.space.hyperparameters import Hyperparameter, resolve
+from dpsweep.spec.study import SweepSpec
 from dpsweep.study.trial import TrialTask, report_interval
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data import DatasetInfo, describe_dataset

@@ -9,7 +9,7 @@ from typing import Any
 from ray.tune.search import Searcher
 
 from dpsweep.foundation.errors import SweepError
-from dpsweep.sources import TaskSource
+from dpsweep.search.sources import TaskSource
 
 
 class TaskSearcher(Searcher):

@@ -7,11 +7,11 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 
-from dpsweep import entries
 from dpsweep.foundation.durable import is_locked, read_log
 from dpsweep.foundation.errors import SweepError
 from dpsweep.ledgers.trial import inherited_events, trial_file, trial_spent
 from dpsweep.privacy.accountants import epsilon_of
+from dpsweep.running import entries
 from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import TrialState
 from dpsweep.trainables import TRAINABLES

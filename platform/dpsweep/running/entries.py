@@ -13,14 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpsweep.claims import FINAL_RUN, PUBLIC_MODEL, SO_FAR, WINNER, with_caveats
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import LedgerError, NothingWithinBudgetError
 from dpsweep.foundation.version import __version__
 from dpsweep.ledgers.dataset import read_dataset_ledger
 from dpsweep.ledgers.trial import STUDY_FILE, trial_file
-from dpsweep.pretrain import describe_pretraining
-from dpsweep.results import SweepResult
+from dpsweep.planning.pretrain import describe_pretraining
+from dpsweep.results.claims import FINAL_RUN, PUBLIC_MODEL, SO_FAR, WINNER, with_caveats
+from dpsweep.results.study import SweepResult
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import StudyFiles

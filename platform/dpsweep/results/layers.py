@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import BadInputError, StorageError
 from dpsweep.foundation.words import counted
-from dpsweep.pretrain import weights_path
-from dpsweep.results import SweepResult
-from dpsweep.start import find_starts
+from dpsweep.planning.pretrain import weights_path
+from dpsweep.planning.start import find_starts
+from dpsweep.results.study import SweepResult
 from dpsweep.study.study import StudyFiles
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES

@@ -26,7 +26,7 @@ from dpsweep.trainables.dp_sgd import DPSGD
 from dpsweep.trainables.starts import Release, ReleaseKey, Starts, release_name
 
 if TYPE_CHECKING:
-    from dpsweep.preflight import Preflight
+    from dpsweep.planning.preflight import Preflight
     from dpsweep.spec.start import StartSpec
     from dpsweep.spec.study import SweepSpec
     from dpsweep.study.journal import StudyView

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dpsweep.foundation.errors import Mistake, SpecError
+from dpsweep.planning.problems import is_writable
 from dpsweep.spec.study import SweepSpec
-from dpsweep.spec_problems import is_writable
 
 _SQLITE = "sqlite:///"
 

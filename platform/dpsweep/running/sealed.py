@@ -10,9 +10,6 @@ import dataclasses
 import shutil
 from pathlib import Path
 
-from dpsweep import entries
-from dpsweep.ending import Ending
-from dpsweep.features import prefetch
 from dpsweep.foundation.durable import DurableLog, write_atomically
 from dpsweep.foundation.errors import (
     BadInputError,
@@ -26,11 +23,14 @@ from dpsweep.foundation.words import counted
 from dpsweep.ledgers.dataset import DatasetLedger
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import steps_charged, trial_file, trial_spent
-from dpsweep.modes import Launch
-from dpsweep.preflight import MAX_INFEASIBLE_IN_A_ROW
+from dpsweep.planning.preflight import MAX_INFEASIBLE_IN_A_ROW
 from dpsweep.privacy.randomness import secret_numpy_generator, secret_seed
 from dpsweep.privacy.selection import is_under
-from dpsweep.stage import Stage, give_up_claim
+from dpsweep.running import entries
+from dpsweep.running.ending import Ending
+from dpsweep.running.features import prefetch
+from dpsweep.running.modes import Launch
+from dpsweep.running.stage import Stage, give_up_claim
 from dpsweep.study.study import Observer, Study, StudyFiles, enforced_terms
 from dpsweep.study.trial import TrialReport, TrialState, TrialTask
 
@@ -57,7 +57,7 @@ def run_selection(launch: Launch) -> Ending:
         observer and ``SweepResult`` learn of the winner only, as trial 0; the sealed study is
         erased once it is released.
 
-        Ray and its directory (``dpsweep.private_directory``) end with the trials.
+        Ray and its directory (``dpsweep.cluster.private_directory``) end with the trials.
 
         Not covered: whoever can read this user's files or watch the processes while they run; the
         run time, which grows with the number of trials (the journal keeps only the day, but files

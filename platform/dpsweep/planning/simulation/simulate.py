@@ -3,7 +3,7 @@
     Suggestions -> plan -> FilterAccount -> (events in simulated time) -> TrialPolicy -> score
 
 Configurations are planned as a sweep plans them, so every step count, epsilon and rung is real;
-only scores (``dpsweep.curves``) and the seconds of a step are made up.
+only scores (``dpsweep.planning.simulation.curves``) and the seconds of a step are made up.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from dpsweep.curves import Curves
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.preflight import Preflight
+from dpsweep.planning.preflight import Preflight
+from dpsweep.planning.simulation.curves import Curves
+from dpsweep.planning.simulation.trials import Array, Planned, Planner, event_costs
 from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
@@ -30,11 +31,10 @@ from dpsweep.privacy.randomness import public_seed
 from dpsweep.privacy.selection import Selection
 from dpsweep.schedulers import POLICIES
 from dpsweep.schedulers.base import TrialPolicy
-from dpsweep.simulated_trials import Array, Planned, Planner, event_costs
-from dpsweep.sources import SearchSource
+from dpsweep.search.sources import SearchSource
+from dpsweep.search.suggestions import Suggestions
 from dpsweep.spec.study import SchedulerSpec, SweepSpec
 from dpsweep.study.trial import Decision, TrialReport, TrialState, TrialTask
-from dpsweep.suggestions import Suggestions
 
 #: Called now and then with the policy, the trials that ended, and a guess of the share done.
 Progress = Callable[[str, int, float], None]

@@ -22,7 +22,7 @@ from dpsweep.trainables.features import FeatureSpec
 
 if TYPE_CHECKING:
     from dpsweep.cluster.base import ClusterTarget
-    from dpsweep.preflight import Preflight
+    from dpsweep.planning.preflight import Preflight
 
 #: A space that can ask for more kinds of features leaves them to its trials.
 MAX_SPECS = 64

@@ -5,7 +5,7 @@
 - ``public``: the search trains and scores on public records; then the winner's configuration is
   frozen and run once on the private ones.
 - ``select``: a random number of independent trials, of which the best is released
-  (``dpsweep.sealed``).
+  (``dpsweep.running.sealed``).
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dpsweep.cluster.base import ClusterTarget
-from dpsweep.ending import Ending
-from dpsweep.features import prefetch
 from dpsweep.foundation.durable import read_log
 from dpsweep.foundation.errors import StudyError, SweepError
 from dpsweep.ledgers.study import StudyLedger
-from dpsweep.preflight import Preflight, SelectionCharge
+from dpsweep.planning.preflight import Preflight, SelectionCharge
+from dpsweep.planning.start import charged_starts, find_starts, unfinished_starts
 from dpsweep.privacy.filter import RenyiFilter
-from dpsweep.recovery import mend_tasks
+from dpsweep.running.ending import Ending
+from dpsweep.running.features import prefetch
+from dpsweep.running.recovery import mend_tasks
+from dpsweep.running.stage import Stage
 from dpsweep.schedulers import POLICIES
 from dpsweep.schedulers.base import TrialPolicy
-from dpsweep.sources import SearchSource, TaskList, known_trials
-from dpsweep.stage import Stage
-from dpsweep.start import charged_starts, find_starts, unfinished_starts
+from dpsweep.search.sources import SearchSource, TaskList, known_trials
+from dpsweep.search.suggestions import Suggestions
 from dpsweep.study.journal import TrialView
 from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import TrialState, TrialTask
-from dpsweep.suggestions import Suggestions
 from dpsweep.trainables.data import SweepData
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.preflight import Preflight
+from dpsweep.planning.preflight import Preflight
 from dpsweep.privacy import rdp
 from dpsweep.privacy.selection import Selection, envelope, selection_epsilon
 from dpsweep.study.trial import TrialTask

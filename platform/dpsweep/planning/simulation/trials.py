@@ -10,9 +10,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from dpsweep.curves import Curves
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.preflight import Preflight
+from dpsweep.planning.preflight import Preflight
+from dpsweep.planning.simulation.curves import Curves
 from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import event_curves, orders_at
 from dpsweep.privacy.clock import EpsilonClock

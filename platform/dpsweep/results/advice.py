@@ -13,7 +13,7 @@ from dpsweep.foundation.errors import StudyError
 from dpsweep.foundation.words import counted
 from dpsweep.ledgers.trial import trial_spent
 from dpsweep.privacy.events import CHARGED_PARTS
-from dpsweep.results import SweepResult
+from dpsweep.results.study import SweepResult
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.study.trial import TrialState
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from dpsweep.preflight import Preflight
+from dpsweep.planning.preflight import Preflight
 from dpsweep.privacy.events import PoissonGaussian
 from dpsweep.study.trial import TrialTask, report_interval
 from dpsweep.trainables.method import first_training_run

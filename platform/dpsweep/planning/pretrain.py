@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.errors import DataError, StudyError
 from dpsweep.foundation.words import counted
-from dpsweep.networks import network_of_start, networks_of
+from dpsweep.planning.networks import network_of_start, networks_of
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.study.study import Observer, Study
 from dpsweep.trainables.class_split import read_classes

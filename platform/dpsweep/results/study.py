@@ -11,12 +11,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from dpsweep.claims import Claims
 from dpsweep.foundation.durable import is_locked, read_log
 from dpsweep.foundation.errors import BadInputError, CheckpointError, NothingWithinBudgetError
 from dpsweep.foundation.words import counted
-from dpsweep.pretrain import describe_pretraining
+from dpsweep.planning.pretrain import describe_pretraining
 from dpsweep.privacy.accountants import PrivacyStatement, shown_epsilon
+from dpsweep.results.claims import Claims
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.episodes import EPISODE
 from dpsweep.spec.study import SweepSpec

@@ -1,0 +1,1 @@
+"""A sweep under a simulated clock."""

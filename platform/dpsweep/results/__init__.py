@@ -1,0 +1,1 @@
+"""What may be said afterwards, and of what."""

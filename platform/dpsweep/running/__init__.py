@@ -1,0 +1,1 @@
+"""What happens between a launch and its end."""

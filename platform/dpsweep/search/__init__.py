@@ -1,0 +1,1 @@
+"""Where trials come from: suggested, admitted, handed to Ray Tune."""
