@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,11 @@ from dpsweep.spec.space.parameters import Parameter, parse_space, reachable, sam
 if TYPE_CHECKING:
     import numpy as np
     import optuna
+
+
+#: As many configurations in a row without a plan, and a space counts as having none.
+MAX_INFEASIBLE_IN_A_ROW = 200
+
 
 __all__ = ["MAX_GRID", "Parameter", "SearchSpace", "space_check"]
 
@@ -405,3 +411,12 @@ def _grid_values(parameter: Parameter) -> list[Any]:
         else:
             points.append(low * (high / low) ** share if is_log else low + (high - low) * share)
     return list(dict.fromkeys(round(p) if parameter.is_whole else float(p) for p in points))
+
+
+def bounds_of(parameter: Parameter) -> Parameter:
+    """Return a range as the choice of its bounds."""
+    if not parameter.is_range:
+        return parameter
+    kind = int if parameter.is_whole else float
+    bounds = (kind(parameter.low), kind(parameter.high))
+    return dataclasses.replace(parameter, kind="choice", choices=bounds, num=None)

@@ -113,7 +113,7 @@ def test_bare_import_is_light():
 def test_checking_a_spec_loads_neither_torch_nor_ray():
     spec = ROOT / "tests" / "examples" / "digits.yaml"
     code = (
-        "import sys; from dpsweep.planning.preflight import preflight, read_spec; "
+        "import sys; from dpsweep.planning.preflight import preflight; from dpsweep.planning.reading import read_spec; "
         f"from pathlib import Path; preflight(read_spec(Path({str(spec)!r}))); "
         "print([m for m in ('torch', 'ray', 'mlflow', 'optuna') if m in sys.modules])"
     )

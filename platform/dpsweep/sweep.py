@@ -38,7 +38,6 @@ from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import study_spent
 from dpsweep.planning.places import make_places
 from dpsweep.planning.preflight import Preflight, SelectionCharge, preflight
-from dpsweep.planning.pretrain import with_pretrained
 from dpsweep.planning.problems import check_records
 from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.privacy.randomness import secret_numpy_generator
@@ -48,6 +47,7 @@ from dpsweep.running.delivery import FLUSH_URGENT_S, deliver, log_best_model
 from dpsweep.running.ending import Conclusion, Ending, write_charges
 from dpsweep.running.modes import Launch, run_public, run_search
 from dpsweep.running.own_code import check_own_code
+from dpsweep.running.pretrain import with_pretrained
 from dpsweep.running.sealed import erase, run_selection
 from dpsweep.running.stage import give_up_claim
 from dpsweep.running.termination import Termination

@@ -21,7 +21,8 @@ from pathlib import Path
 import numpy as np
 from timing import median_ms, resident_bytes, steps_of
 
-from dpsweep.planning.preflight import Preflight, preflight, read_spec
+from dpsweep.planning.preflight import Preflight, preflight
+from dpsweep.planning.reading import read_spec
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.search_spaces import preset_spec
 from dpsweep.study.trial import TrialTask

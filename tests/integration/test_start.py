@@ -12,7 +12,7 @@ from dpsweep.ledgers.trial import study_spent, trial_spent
 from dpsweep.planning.preflight import preflight
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.results.study import load_sweep
-from dpsweep.running.entries import card
+from dpsweep.results.study_card import card
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Observer
 from dpsweep.study.trial import TrialState

@@ -109,7 +109,7 @@ app.command()(describe)
 def validate(spec: Spec, sets: Sets = None) -> None:
     """Check a spec completely; starts nothing, reads no private record."""
     from dpsweep.planning.pretrain import plan_pretraining
-    from dpsweep.running.entries import terms
+    from dpsweep.spec.facts import terms
 
     checked = load_checked(spec, sets)
     checked.check_some_plan()

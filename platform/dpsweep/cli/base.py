@@ -47,7 +47,8 @@ def say(text: str) -> None:
 
 def load_checked(spec: str, sets: list[str] | None) -> Preflight:
     """Read and check a spec whole: its own mistakes and those that its methods know."""
-    from dpsweep.planning.preflight import preflight, read_spec
+    from dpsweep.planning.preflight import preflight
+    from dpsweep.planning.reading import read_spec
 
     source = sys.stdin.read() if spec == "-" else Path(spec)
     checked = preflight(read_spec(source, overrides=sets or [], text_name="stdin"))

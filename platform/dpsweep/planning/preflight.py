@@ -32,6 +32,7 @@ from dpsweep.planning.problems import (
     space_problems,
     task_problems,
 )
+from dpsweep.planning.reading import declared_hyperparameters, platform_hyperparameters
 from dpsweep.planning.start import (
     StartSummary,
     planned_starts,
@@ -48,22 +49,20 @@ from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.privacy.selection import Selection, envelope, selection_epsilon
 from dpsweep.privacy.signal_to_noise import refuse_drowned, signal_to_noise
-from dpsweep.running.entries import terms
-from dpsweep.search_spaces.base import SearchSpace, space_check
-from dpsweep.spec.space.hyperparameters import Hyperparameter, resolve
+from dpsweep.search_spaces.base import MAX_INFEASIBLE_IN_A_ROW, SearchSpace
+from dpsweep.spec.facts import terms
+from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.trial import TrialTask, report_interval
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data import DatasetInfo, describe_dataset
-from dpsweep.trainables.episodes import EPISODE_HYPERPARAMETERS, Episodes
+from dpsweep.trainables.episodes import Episodes
 from dpsweep.trainables.method import Method, PlanContext
 from dpsweep.trainables.starts import ReleaseKey
 from dpsweep.trainables.tasks import task_of
 
 #: Configurations that a study's filter or selection is chosen from.
 NUM_SAMPLED = 32
-#: As many configurations in a row without a plan, and a space counts as having none.
-MAX_INFEASIBLE_IN_A_ROW = 200
 
 
 @dataclass(frozen=True)
@@ -149,7 +148,7 @@ class Preflight:
         name = values["method"]
         method = self.methods[name]
         given = {key: value for key, value in values.items() if key != "method"}
-        declared = method.hyperparameters + _of_platform(self.spec)
+        declared = method.hyperparameters + platform_hyperparameters(self.spec)
         hparams = resolve(declared, given)
         for parameter in declared:
             problem = parameter.problem(hparams[parameter.name])
@@ -409,28 +408,6 @@ def what_costs(plans: Sequence[Plan]) -> list[Plan]:
     return [plan for plan in plans if any(run.part != "public" for run in plan.runs)] or list(plans)
 
 
-def read_spec(
-    source: Path | str, *, overrides: Sequence[str] = (), text_name: str = "<text>"
-) -> SweepSpec:
-    """Read a spec, its space checked against the hyperparameters of the methods it names.
-
-    Raises:
-        SpecError: Every mistake at once.
-    """
-    check = space_check(_declared)
-    return SweepSpec.from_yaml(source, overrides=overrides, check_space=check, text_name=text_name)
-
-
-def _declared(spec: SweepSpec | None = None) -> dict[str, Sequence[Hyperparameter]]:
-    """Return the hyperparameters of every method, with those that a spec adds to all of them."""
-    added = () if spec is None else _of_platform(spec)
-    return {name: method.hyperparameters + added for name, method in TRAINABLES.items()}
-
-
-def _of_platform(spec: SweepSpec) -> tuple[Hyperparameter, ...]:
-    return () if spec.episodes is None else EPISODE_HYPERPARAMETERS
-
-
 def preflight(spec: SweepSpec) -> Preflight:
     """Check what needs more than the spec alone: methods, space, models, data declaration.
 
@@ -443,7 +420,9 @@ def preflight(spec: SweepSpec) -> Preflight:
     spec = with_launched_delta(spec)
     where = spec.where
     space = SearchSpace.from_spec(spec.space)
-    mistakes = [Mistake(where(m.where), m.what, m.fix) for m in space.check(_declared(spec))]
+    mistakes = [
+        Mistake(where(m.where), m.what, m.fix) for m in space.check(declared_hyperparameters(spec))
+    ]
     info = None
     try:
         info = describe_dataset(spec.data)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import BadInputError, StorageError
 from dpsweep.foundation.words import counted
-from dpsweep.planning.pretrain import weights_path
-from dpsweep.planning.start import find_starts
+from dpsweep.results.origins import find_starts, weights_path
 from dpsweep.results.study import SweepResult
 from dpsweep.study.study import StudyFiles
 from dpsweep.study.trial import TrialTask

@@ -14,11 +14,11 @@ from typing import Any
 from dpsweep.foundation.durable import is_locked, read_log
 from dpsweep.foundation.errors import BadInputError, CheckpointError, NothingWithinBudgetError
 from dpsweep.foundation.words import counted
-from dpsweep.planning.pretrain import describe_pretraining
 from dpsweep.privacy.accountants import PrivacyStatement, shown_epsilon
 from dpsweep.results.claims import Claims
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.episodes import EPISODE
+from dpsweep.spec.facts import describe_pretraining
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.journal import StudyView, TrialView
 from dpsweep.study.roots import default_root

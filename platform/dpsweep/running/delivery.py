@@ -9,9 +9,8 @@ from pathlib import Path
 from dpsweep.foundation.errors import NothingWithinBudgetError, SweepError
 from dpsweep.foundation.words import counted
 from dpsweep.planning.preflight import Preflight
-from dpsweep.planning.pretrain import weights_path
-from dpsweep.planning.start import find_starts
 from dpsweep.results.layers import save_layers_figure
+from dpsweep.results.origins import find_starts, weights_path
 from dpsweep.results.study import SweepResult
 from dpsweep.running.entries import model_label
 from dpsweep.study.study import Observer, Study

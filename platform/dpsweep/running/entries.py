@@ -8,28 +8,23 @@ import hashlib
 import io
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import LedgerError, NothingWithinBudgetError
 from dpsweep.foundation.version import __version__
-from dpsweep.ledgers.dataset import read_dataset_ledger
 from dpsweep.ledgers.trial import STUDY_FILE, trial_file
-from dpsweep.planning.pretrain import describe_pretraining
 from dpsweep.results.claims import FINAL_RUN, PUBLIC_MODEL, SO_FAR, WINNER, with_caveats
 from dpsweep.results.study import SweepResult
-from dpsweep.search_spaces.base import SearchSpace
+from dpsweep.results.study_card import card
+from dpsweep.spec.facts import without_password
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import StudyFiles
 from dpsweep.study.trial import TrialReport, TrialState, TrialTask, Verdict
-from dpsweep.tracking.card import privacy_card
 from dpsweep.tracking.model_label import ModelLabel, label_model
 from dpsweep.tracking.schema import BEST, BEST_OBJECTIVE
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.data import describe_dataset
 from dpsweep.trainables.weights import PRETRAIN
 
 
@@ -60,24 +55,6 @@ def study_started(spec: SweepSpec, files: StudyFiles) -> dict[str, Any]:
         "tags": {**privacy_tags(spec), **claim_tags(files), "dpsweep.version": __version__},
         "card": card(files),
     }
-
-
-def terms(spec: SweepSpec) -> str:
-    """Return what must stand beside an epsilon that is named before anything has run."""
-    privacy = spec.privacy
-    return (
-        f"delta {privacy.delta:g}, {spec.privacy_unit}, {privacy.neighboring_relation}, "
-        f"sampling of its plan, {privacy.accountant}, {privacy.accounting}, one trial alone"
-    )
-
-
-def without_password(spec: SweepSpec) -> SweepSpec:
-    """Return the spec with the password of its tracking URI blotted out, to be shown to others."""
-    if spec.tracking.uri is None:
-        return spec
-    hidden = re.sub(r"(://[^/:@]*:)[^@/]*@", r"\1***@", spec.tracking.uri)
-    tracking = spec.tracking.model_copy(update={"uri": hidden})
-    return spec.model_copy(update={"tracking": tracking})
 
 
 def _short(choice: Any) -> Any:
@@ -320,76 +297,3 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> bytes:
     writer.writeheader()
     writer.writerows(rows)
     return buffer.getvalue().encode()
-
-
-def card(files: StudyFiles) -> str:
-    """Return the study's privacy card as it stands, in Markdown."""
-    result = SweepResult(files)
-    spec, privacy, account = result.spec, result.spec.privacy, result.claims.account
-    info = describe_dataset(spec.data)
-    methods = SearchSpace.from_spec(spec.search.space).values()["method"]
-    facts: dict[str, Any] = {
-        "name": result.name,
-        "methods": methods,
-        "unbounded_methods": [name for name in methods if not TRAINABLES[name].is_private],
-        "dataset": info.name,
-        "num_records": info.num_private,
-        "privacy_unit": spec.privacy_unit,
-        "neighboring_relation": privacy.neighboring_relation,
-        "accountant": privacy.accountant,
-        "accounting": result.claims.accounting,
-        "delta": privacy.delta,
-        "trial_epsilon": privacy.trial_epsilon,
-        "validation_visibility": spec.data.validation.visibility,
-        "test_visibility": spec.data.test.visibility,
-        "trials": {state.value: result.view.count(state) for state in TrialState},
-        "version": __version__,
-    }
-    if spec.episodes is not None:
-        facts["episodes"] = spec.episodes.model_dump()
-    if spec.data.classes is not None:
-        facts["classes"] = list(info.class_names)
-    if spec.num_starts and spec.start is not None:
-        first = result.view.trials.get(0)
-        facts["start"] = {
-            "runs": spec.num_starts,
-            "epsilons": list(spec.start.epsilons),
-            "sampling": first.sampling if first is not None else None,
-        }
-    if spec.pretrain is not None:
-        facts["pretrained"] = {
-            "about": describe_pretraining(spec),
-            "address": (result.view.pretrained or {}).get("address"),
-            "is_trained": spec.pretrain.checkpoint is None,
-        }
-    if result.claims.downgraded:
-        facts |= {"downgrade": result.claims.downgraded, "accounting_asked": privacy.accounting}
-    with contextlib.suppress(NothingWithinBudgetError):
-        facts["best"] = result.best().to_dict()
-    study, composed = result.study_statement(), result.claims.composed()
-    if study is not None:
-        facts["study"] = study.to_json()
-    if composed is not None:
-        facts["composed"] = {**composed.to_json(), "epsilon": composed.epsilon}
-    if account.filter is not None:
-        committed = max(account.committed.values())
-        facts["filter"] = {
-            "order": account.filter.order,
-            "budget": account.filter.budget,
-            "spent_epsilon": account.filter.epsilon(committed),
-        }
-    if privacy.accounting == "select":
-        facts["selection"] = {"mean": privacy.selection.mean, "shape": privacy.selection.shape}
-        del facts["trials"]
-    if privacy.dataset_ledger is not None:
-        dataset = read_dataset_ledger(Path(privacy.dataset_ledger))
-        facts["dataset_ledger"] = {
-            "path": privacy.dataset_ledger,
-            "epsilon": dataset.epsilon,
-            "delta": dataset.delta,
-            "cap_epsilon": dataset.cap_epsilon,
-            "cap_delta": dataset.cap_delta,
-            "studies": len(dataset.studies),
-            "broken": dataset.broken,
-        }
-    return privacy_card(facts)

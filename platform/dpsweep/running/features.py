@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.search_spaces.base import SearchSpace
+from dpsweep.search_spaces.base import SearchSpace, bounds_of
 from dpsweep.spec.space.hyperparameters import resolve
-from dpsweep.spec.space.parameters import Parameter
 from dpsweep.study.study import Observer
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.data import SweepData
@@ -112,15 +111,6 @@ def specs_of_space(checked: Preflight, observer: Observer) -> list[FeatureSpec] 
             return None
     distinct = _distinct(specs)
     return distinct if len(distinct) <= MAX_SPECS else None
-
-
-def bounds_of(parameter: Parameter) -> Parameter:
-    """Return a range as the choice of its bounds."""
-    if not parameter.is_range:
-        return parameter
-    kind = int if parameter.is_whole else float
-    bounds = (kind(parameter.low), kind(parameter.high))
-    return dataclasses.replace(parameter, kind="choice", choices=bounds, num=None)
 
 
 def _specs_of(

@@ -19,8 +19,8 @@ from dpsweep.foundation.durable import read_log
 from dpsweep.foundation.errors import StudyError, SweepError
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.planning.preflight import Preflight, SelectionCharge
-from dpsweep.planning.start import charged_starts, find_starts, unfinished_starts
 from dpsweep.privacy.filter import RenyiFilter
+from dpsweep.results.origins import charged_starts, find_starts, unfinished_starts
 from dpsweep.running.ending import Ending
 from dpsweep.running.features import prefetch
 from dpsweep.running.recovery import mend_tasks

@@ -23,7 +23,6 @@ from dpsweep.foundation.words import counted
 from dpsweep.ledgers.dataset import DatasetLedger
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import steps_charged, trial_file, trial_spent
-from dpsweep.planning.preflight import MAX_INFEASIBLE_IN_A_ROW
 from dpsweep.privacy.randomness import secret_numpy_generator, secret_seed
 from dpsweep.privacy.selection import is_under
 from dpsweep.running import entries
@@ -31,6 +30,7 @@ from dpsweep.running.ending import Ending
 from dpsweep.running.features import prefetch
 from dpsweep.running.modes import Launch
 from dpsweep.running.stage import Stage, give_up_claim
+from dpsweep.search_spaces.base import MAX_INFEASIBLE_IN_A_ROW
 from dpsweep.study.study import Observer, Study, StudyFiles, enforced_terms
 from dpsweep.study.trial import TrialReport, TrialState, TrialTask
 

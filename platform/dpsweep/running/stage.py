@@ -43,6 +43,7 @@ from dpsweep.schedulers.base import TrialPolicy
 from dpsweep.schedulers.ray_adapter import PolicyScheduler, StopWhen, TuneListener
 from dpsweep.search.searcher import TaskSearcher
 from dpsweep.search.sources import TaskSource
+from dpsweep.spec import facts
 from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import Decision, TrialReport, TrialState, TrialTask, Verdict
 from dpsweep.trainables import TRAINABLES
@@ -233,7 +234,7 @@ class Stage:
         self._num_refused += 1
         if self._num_refused > MAX_REFUSALS_TOLD:
             return
-        terms = entries.terms(self.spec)
+        terms = facts.terms(self.spec)
         self.observer.on_message(f"configuration {trial} is infeasible: {error.message} ({terms})")
         if self._num_refused == MAX_REFUSALS_TOLD:
             self.observer.on_message(

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from dpsweep.foundation.errors import BadInputError, StudyError, SweepError
 from dpsweep.ledgers.study import StudyLedger
-from dpsweep.planning.preflight import MAX_INFEASIBLE_IN_A_ROW
 from dpsweep.search.suggestions import KnownTrial, Outcome, Suggestions, objective_values
+from dpsweep.search_spaces.base import MAX_INFEASIBLE_IN_A_ROW
 from dpsweep.study.journal import StudyView
 from dpsweep.study.trial import TrialReport, TrialState, TrialTask
 

@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PrivateAttr, ValidationError
 
 from dpsweep.foundation.errors import Mistake, SpecError
-from dpsweep.planning.deltas import derived_delta
 from dpsweep.spec.base import (
     AS_TEXT,
     AS_WHOLE,
@@ -37,6 +36,7 @@ from dpsweep.spec.data import (
     ValidationSpec,
     pollution_rules,
 )
+from dpsweep.spec.deltas import derived_delta
 from dpsweep.spec.episodes import EPISODE, EpisodesSpec, episode_rules
 from dpsweep.spec.file import Document, apply_overrides, dump_yaml, override, read_document
 from dpsweep.spec.modes import mode_rules

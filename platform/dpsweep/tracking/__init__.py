@@ -8,7 +8,6 @@ from typing import Protocol
 
 from dpsweep.foundation.registry import Registry
 from dpsweep.tracking.base import Tracker, TrackingRefusedError
-from dpsweep.tracking.card import privacy_card
 from dpsweep.tracking.schema import UnloggableError, check_loggable
 from dpsweep.tracking.spool import Spool
 from dpsweep.tracking.state import read_run_ids
@@ -21,7 +20,6 @@ __all__ = [
     "UnloggableError",
     "check_loggable",
     "open_spool",
-    "privacy_card",
     "read_run_ids",
 ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dpsweep.tracking.card import CLAIMS
+from dpsweep.privacy.modes import CLAIMS
 from dpsweep.tracking.schema import (
     BEST_OBJECTIVE,
     OBJECTIVE,

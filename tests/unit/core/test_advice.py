@@ -10,7 +10,8 @@ from written_studies import write_study
 
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
-from dpsweep.planning.preflight import preflight, read_spec
+from dpsweep.planning.preflight import preflight
+from dpsweep.planning.reading import read_spec
 from dpsweep.results.advice import advice, trials_that_fit
 from dpsweep.results.study import load_sweep
 from dpsweep.study.journal import fold

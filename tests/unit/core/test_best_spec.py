@@ -12,7 +12,8 @@ from written_studies import COMPOSED as BUDGET
 from written_studies import write_study
 
 from dpsweep.cli.best_spec import spec_of_trial, spec_text
-from dpsweep.planning.preflight import preflight, read_spec
+from dpsweep.planning.preflight import preflight
+from dpsweep.planning.reading import read_spec
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.results.study import load_sweep
 from dpsweep.search_spaces import preset_spec, preset_titles, starter_spec

@@ -6,8 +6,8 @@ import yaml
 from raw_specs import changed, mistakes
 
 from dpsweep.foundation.errors import StudyError
-from dpsweep.planning.deltas import derived_delta
 from dpsweep.planning.preflight import preflight
+from dpsweep.spec.deltas import derived_delta
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Study
 

@@ -1,4 +1,4 @@
-from dpsweep.running.entries import without_password
+from dpsweep.spec.facts import without_password
 from dpsweep.spec.study import SweepSpec
 
 

@@ -13,7 +13,8 @@ from dpsweep.cli.app import app
 from dpsweep.foundation.errors import InfeasibleBudgetError
 from dpsweep.planning import forecast as forecasting
 from dpsweep.planning.forecast import estimate, expected_batch, local_slots
-from dpsweep.planning.preflight import preflight, read_spec
+from dpsweep.planning.preflight import preflight
+from dpsweep.planning.reading import read_spec
 from dpsweep.planning.summary import draw_sample, summarize_plan
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import Plan

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from dpsweep.foundation.errors import BadInputError, SpecError
-from dpsweep.planning.preflight import preflight, read_spec
+from dpsweep.planning.preflight import preflight
+from dpsweep.planning.reading import read_spec
 from dpsweep.planning.simulation.curves import SyntheticCurves
 from dpsweep.planning.simulation.simulate import simulate
 from dpsweep.planning.simulation.trials import Planner

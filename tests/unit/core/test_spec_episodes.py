@@ -7,6 +7,7 @@ from dpsweep.planning.preflight import preflight
 from dpsweep.running import entries
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.episodes import EPISODE
+from dpsweep.spec.facts import terms
 from dpsweep.spec.study import EpisodesSpec, SearchSpec, SweepSpec
 from dpsweep.trainables import TRAINABLES
 
@@ -161,7 +162,7 @@ def test_too_few_records_are_found_in_declared_numbers(changes, expected, tmp_pa
 def test_no_method_has_to_know_of_episodes(name):
     assert EPISODE not in {p.name for p in TRAINABLES[name].hyperparameters}
     space = SweepSpec(**changed(SPEC, {"search/space": {"method": name}})).space
-    checked = preflight.__globals__["_declared"](SweepSpec(**SPEC))
+    checked = preflight.__globals__["declared_hyperparameters"](SweepSpec(**SPEC))
     assert SearchSpace.from_spec(space).check(checked) == []
 
 
@@ -169,4 +170,4 @@ def test_the_unit_stands_beside_what_is_said_of_a_study():
     spec = SweepSpec(**SPEC)
     assert spec.privacy_unit == "example of one episode"
     assert entries.privacy_tags(spec)["dp.unit"] == "example of one episode"
-    assert "example of one episode" in entries.terms(spec)
+    assert "example of one episode" in terms(spec)

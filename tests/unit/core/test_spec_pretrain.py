@@ -14,10 +14,13 @@ import torch
 from dpsweep.cli.app import app
 from dpsweep.foundation.durable import read_log
 from dpsweep.foundation.errors import SpecError, StudyError
-from dpsweep.planning import pretrain
-from dpsweep.planning.preflight import preflight, read_spec
-from dpsweep.planning.pretrain import plan_pretraining, settings_of, weights_path, with_pretrained
+from dpsweep.planning.preflight import preflight
+from dpsweep.planning.pretrain import plan_pretraining, settings_of
+from dpsweep.planning.reading import read_spec
+from dpsweep.results import study_card
+from dpsweep.results.origins import weights_path
 from dpsweep.running import entries
+from dpsweep.running.pretrain import _public_records, with_pretrained
 from dpsweep.spec.pretrain import is_same_data
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Observer, Study
@@ -396,7 +399,7 @@ def test_tracking_has_one_public_run_of_it(open_study, accounting):
 def test_card_and_trials_name_the_weights(open_study):
     study, _data = open_study()
     address = study.view.pretrained["address"]
-    card = entries.card(study.files)
+    card = study_card.card(study.files)
     line = "- Starts from weights trained on public records: tanh_cnn on classes 0, 1, 2 of digits, 1 epoch"
     assert f"{line} ({address})\n" in card
     assert "- Classes: 5, 6, 7: records of no others\n" in card
@@ -425,14 +428,14 @@ def test_public_parts_and_other_datasets_give_their_training_records(tmp_path):
     text = GOOD.replace("  classes: [0, 1, 2]\n", "")
     spec = read_spec(write(tmp_path, text), overrides=["data.public.fraction=0.2"])
     data = load_dataset(spec.data)
-    inputs, labels = pretrain._public_records(spec, spec.pretrain, data)
+    inputs, labels = _public_records(spec, spec.pretrain, data)
     assert inputs is data.parts["public"][0]
     rng = np.random.default_rng(0)
     arrays = {"x_train": rng.random((7, 1, 8, 8)).astype("f4"), "y_train": np.arange(7) % 4}
     np.savez(Path(tmp_path) / "other.npz", **arrays)
     sets = ["pretrain.dataset=npz", f"pretrain.path={tmp_path}/other.npz", "pretrain.num_classes=4"]
     spec = read_spec(write(tmp_path, text), overrides=sets)
-    inputs, labels = pretrain._public_records(spec, spec.pretrain, data)
+    inputs, labels = _public_records(spec, spec.pretrain, data)
     assert np.array_equal(inputs, arrays["x_train"])
     assert labels.tolist() == arrays["y_train"].tolist()
     assert settings_of(spec).num_classes == 4

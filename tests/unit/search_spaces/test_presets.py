@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from dpsweep.cli.app import app
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.planning.preflight import read_spec
+from dpsweep.planning.reading import read_spec
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.search_spaces import SPACES, SearchSpace, preset_spec, preset_titles, starter_spec

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.planning.preflight import read_spec
+from dpsweep.planning.reading import read_spec
 from dpsweep.search_spaces import SPACES, SearchSpace, starter_spec
 from dpsweep.spec.study import SweepSpec
 from dpsweep.trainables import TRAINABLES

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.tracking.card import CLAIMS, REQUIRED, privacy_card
+from dpsweep.privacy.modes import CLAIMS
+from dpsweep.results.card import REQUIRED, privacy_card
 
 STATEMENT = {
     "epsilon": 7.346,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dpsweep.privacy.modes import CLAIMS
 from dpsweep.tracking.base import TrackingRefusedError
-from dpsweep.tracking.card import CLAIMS
 from dpsweep.tracking.labels import downgraded_card, downgraded_tags
 from dpsweep.tracking.memory import MemoryTracker
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpsweep.tracking.card import CLAIMS
+from dpsweep.privacy.modes import CLAIMS
 from dpsweep.tracking.mlflow import MLflowTracker
 
 

@@ -8,15 +8,8 @@ from typing import Any
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.accountants import shown_epsilon
+from dpsweep.privacy.modes import CLAIMS
 from dpsweep.tracking.schema import finite
-
-# What each accounting mode lets a study say, and nothing more.
-CLAIMS: Mapping[str, str] = {
-    "composed": "(eps, delta)-DP for the whole sweep, adaptive search included",
-    "select": "(eps', delta)-DP for the released winner only",
-    "public": "tuned on public data; eps is the final run's",
-    "unaccounted": "eps = one run only. Search cost NOT included",
-}
 
 REQUIRED = (
     "name",

@@ -1,0 +1,111 @@
+"""What the trials of a study started from: public weights, and releases of its start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpsweep.foundation.durable import read_log
+from dpsweep.foundation.errors import CheckpointError, StudyError, SweepError
+from dpsweep.ledgers.trial import releases_of, trial_file, trial_spent
+from dpsweep.privacy.events import Plan
+from dpsweep.spec.facts import file_of
+from dpsweep.spec.space.hyperparameters import resolve
+from dpsweep.study.trial import TrialState
+from dpsweep.trainables.checkpoint_files import find
+from dpsweep.trainables.dp_sgd import DPSGD
+from dpsweep.trainables.starts import Release, ReleaseKey, Starts, release_name
+
+if TYPE_CHECKING:
+    from dpsweep.spec.start import StartSpec
+    from dpsweep.spec.study import SweepSpec
+    from dpsweep.study.journal import StudyView
+    from dpsweep.study.study import StudyFiles
+    from dpsweep.study.trial import TrialTask
+
+
+def weights_path(spec: SweepSpec, view: StudyView) -> Path | None:
+    """Return where the weights of a study that has begun are; None if it has none."""
+    block = spec.pretrain
+    if block is None or view.pretrained is None:
+        return None
+    if block.checkpoint is not None:
+        return file_of(block)
+    return spec.storage.pretrained_path / f"{view.pretrained['address']}.safetensors"
+
+
+def find_starts(spec: SweepSpec, files: StudyFiles) -> Starts | None:
+    """Return the releases of a study whose start has run; None without a start.
+
+    Raises:
+        StudyError: A release is not on the ledger of its run.
+        CheckpointError: The model of one is damaged or missing: every trial would fail on it.
+    """
+    block = spec.start
+    if block is None:
+        return None
+    for (run, epsilon), index, _ in _on_record(spec, block, files):
+        if find(files.trial(run), release_name(index)) is None:
+            raise CheckpointError(
+                f"{files.trial(run)} has no {release_name(index)}, the model at {epsilon:g}",
+                fix="restore it, or start a new study under another name",
+            )
+    releases = {
+        key: Release(files.trial(key[0]), release_name(index), record["sha256"])
+        for key, index, record in _on_record(spec, block, files)
+    }
+    return Starts(resolve(DPSGD.hyperparameters, block.hyperparameters), releases)
+
+
+def charged_starts(spec: SweepSpec, files: StudyFiles) -> dict[ReleaseKey, Plan]:
+    """Return the events of every release as the ledgers have them, lost attempts included.
+
+    Raises:
+        StudyError: A release is not on the ledger of its run.
+        LedgerError: A ledger is damaged, or holds less than was charged.
+    """
+    block = spec.start
+    if block is None:
+        return {}
+    found = {}
+    for key, _, record in _on_record(spec, block, files):
+        spent = trial_spent(files.ledger, key[0], at_least=record["charged"])
+        found[key] = spent.slice(0, record["charged"]).part("private").merged()
+    return found
+
+
+def _on_record(
+    spec: SweepSpec, block: StartSpec, files: StudyFiles
+) -> Iterator[tuple[ReleaseKey, int, Mapping[str, Any]]]:
+    """Yield every release with its number and what the ledger of its run says of it."""
+    for run in range(block.runs):
+        made = releases_of(read_log(trial_file(files.ledger, run)))
+        for index, epsilon in enumerate(block.epsilons):
+            if index not in made:
+                raise StudyError(
+                    f"the start of study {spec.name!r} has not released a model at {epsilon:g}",
+                    because=f"the ledger of trial {run} has no such record",
+                    fix="restore it, or start a new study under another name",
+                )
+            yield (run, epsilon), index, made[index]
+
+
+def unfinished_starts(view: StudyView, tasks: Sequence[TrialTask]) -> list[TrialTask]:
+    """Return the runs that have not ended.
+
+    Raises:
+        SweepError: One has ended without releasing what it was to release.
+    """
+    left = []
+    for task in tasks:
+        trial = view.trials.get(task.trial)
+        if trial is None or trial.state is TrialState.RUNNING:
+            left.append(task)
+        elif trial.state is not TrialState.FINISHED:
+            raise SweepError(
+                f"run {task.trial} of the start has {trial.state.value}: {trial.reason}",
+                fix="correct the cause, and start a new study under another name; what this one "
+                "has spent stays spent",
+            )
+    return left

@@ -1,0 +1,165 @@
+"""Public weights before the first trial: trained once, or read.
+
+Training runs in the process of ``dpsweep run``, with all cores of its machine or its GPU, before
+any trial. The weights are found again by any study with the same section and the same records.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpsweep.foundation.errors import StudyError
+from dpsweep.planning.pretrain import settings_of, source_of
+from dpsweep.spec.facts import counted_epochs, describe_pretraining, file_of
+from dpsweep.study.study import Observer, Study
+from dpsweep.trainables.class_split import read_classes
+from dpsweep.trainables.data import SweepData
+from dpsweep.trainables.data_sources import Arrays, open_source
+from dpsweep.trainables.feature_files import locked
+from dpsweep.trainables.weights import hash_of
+
+if TYPE_CHECKING:
+    from dpsweep.spec.pretrain import PretrainSpec
+    from dpsweep.spec.study import SweepSpec
+    from dpsweep.trainables.pretraining import PretrainSettings, Progress
+
+
+def with_pretrained(
+    spec: SweepSpec, study: Study, data: SweepData, observer: Observer
+) -> SweepData:
+    """Return the data with the weights that ``model.checkpoint: pretrain`` stands for.
+
+    They are trained now where they are not there yet; an interruption keeps the epochs that are
+    complete. The journal of a study says once which weights these are.
+
+    Guarantees:
+        Weights depend on declared public records and on the spec alone; so does what is written
+        about them. A study never goes on from others than it began with.
+
+    Args:
+        spec: A checked spec.
+        study: Open for writing.
+        data: The raw records of the study.
+        observer: Hears of progress.
+    Raises:
+        StudyError: The study began with other weights.
+        DataError: The public records cannot be read, or are too few.
+        ModelError: Pre-training diverged.
+    """
+    block = spec.pretrain
+    if block is None:
+        return data
+    if block.checkpoint is not None:
+        path = file_of(block)
+        digest = hash_of(path)
+        facts: dict[str, Any] = {"address": digest, "sha256": digest, "epochs": []}
+        _compare(study, facts)
+        artifacts = []
+    else:
+        path, facts = _trained(spec, block, study, data, observer)
+        artifacts = [str(path.with_suffix(".json"))]
+    if study.view.pretrained is None:
+        keys = ("address", "sha256", "epochs", "records", "holdout_accuracy", "seconds")
+        study.write(
+            "pretrained",
+            about=describe_pretraining(spec),
+            params=_params(block),
+            artifacts=artifacts,
+            **{key: facts[key] for key in keys if key in facts},
+        )
+    return dataclasses.replace(data, pretrained=path)
+
+
+def _trained(
+    spec: SweepSpec, block: PretrainSpec, study: Study, data: SweepData, observer: Observer
+) -> tuple[Path, dict[str, Any]]:
+    """Return the weights' file and what its sidecar says, trained now if they are not there."""
+    from dpsweep.trainables.pretraining import PretrainedFile, device_for, pretrain_network
+
+    settings = settings_of(spec)
+    records = _public_records(spec, block, data)
+    store = spec.storage.pretrained_path
+    store.mkdir(parents=True, exist_ok=True)
+    file = PretrainedFile(store, settings.address(records))
+    _compare(study, {"address": file.address})
+
+    def on_wait() -> None:
+        observer.on_message("pretrain: waiting for another process")
+
+    with locked(file.lock, on_wait=on_wait):
+        facts = file.read()
+        if facts is not None:
+            observer.on_message(f"pretrain: {_summary(facts)}, found ({file.address[:12]})")
+        else:
+            facts = pretrain_network(
+                records,
+                settings,
+                file,
+                about={"source": source_of(spec, block)},
+                device=device_for(wants_gpu=bool(spec.resources.gpu)),
+                threads=spec.cluster.num_cpus or len(os.sched_getaffinity(0)),
+                on_progress=lambda progress: observer.on_message(_line(progress, settings)),
+            )
+            observer.on_message(f"pretrain: {_summary(facts)} in {facts['seconds']:.0f} s")
+    _compare(study, facts)
+    return file.weights, facts
+
+
+def _public_records(spec: SweepSpec, block: PretrainSpec, data: SweepData) -> Arrays:
+    if block.classes is not None:
+        return read_classes(spec.data, block.classes)
+    if block.dataset is not None:
+        return open_source(block.as_data()).read()["train"]
+    return data.parts["public"]
+
+
+def _compare(study: Study, facts: Mapping[str, Any]) -> None:
+    """Refuse weights that are not those the study began with."""
+    known = study.view.pretrained
+    if known is None:
+        return
+    because = {
+        "address": "the public records, the file, or the version of torch or timm has changed",
+        "sha256": "they were computed again, and rounding differed from the first time",
+    }
+    for key, reason in because.items():
+        if key in facts and facts[key] != known[key]:
+            raise StudyError(
+                f"study {study.spec.name!r} began with other pre-trained weights: {key} "
+                f"{known[key][:12]}, now {facts[key][:12]}",
+                because=reason,
+                fix="restore what was there, or give the new study another `name:`",
+            )
+
+
+def _params(block: PretrainSpec) -> dict[str, Any]:
+    """Return the keys of the section that have a meaning, as params of its run."""
+    given = block.model_dump(mode="json")
+    if block.checkpoint is not None:
+        given = {"checkpoint": block.checkpoint}
+    return {f"pretrain.{key}": value for key, value in given.items() if value is not None}
+
+
+def _summary(facts: Mapping[str, Any]) -> str:
+    scores = _scores(facts["epochs"][-1])
+    return f"{facts['settings']['model']}, {counted_epochs(len(facts['epochs']))}, {scores}"
+
+
+def _scores(scores: Mapping[str, float]) -> str:
+    told = f"loss {scores['loss']:.3g}"
+    if "holdout_accuracy" in scores:
+        told += f", holdout accuracy {scores['holdout_accuracy']:.3f}"
+    return told
+
+
+def _line(progress: Progress, settings: PretrainSettings) -> str:
+    told = _scores(progress.epochs[-1]) if progress.epochs else f"{progress.share:.0%} done"
+    return (
+        f"pretrain: epoch {progress.epoch} of {settings.epochs}, {told}, "
+        f"{math.ceil(progress.left_s)} s left"
+    )
