@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from dpsweep.trainables.data import DatasetInfo, SweepData
+from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 
 if TYPE_CHECKING:
-    from dpsweep.trainables.data import DatasetInfo
+    from dpsweep.trainables.data.dataset import DatasetInfo
 
 START_HYPERPARAMETERS = (
     Hyperparameter(

@@ -32,7 +32,7 @@ from dpsweep.trainables.starts import ReleaseKey, build_start
 if TYPE_CHECKING:
     import torch
 
-    from dpsweep.trainables.data import DatasetInfo, SweepData
+    from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 
 DISTILL, FINETUNE = "distill", "finetune"
 _BLOCK = 512  # records that are looked at at once
@@ -202,7 +202,7 @@ class ActiveLearning(Method):
             CheckpointError: The release is missing or damaged.
             ValueError: The plan holds an event that is not this method's.
         """
-        from dpsweep.trainables.data import part_tensors
+        from dpsweep.trainables.data.dataset import part_tensors
         from dpsweep.trainables.distillation import SoftTrainer
         from dpsweep.trainables.distilled import distilled_states
         from dpsweep.trainables.label_oracle import LabelOracle
@@ -347,7 +347,7 @@ class ActiveLearning(Method):
 
     @property
     def _private(self) -> torch.Tensor:
-        from dpsweep.trainables.data import part_tensors
+        from dpsweep.trainables.data.dataset import part_tensors
 
         return part_tensors(self._data, "private")[0]
 
@@ -417,7 +417,7 @@ class ActiveLearning(Method):
         Raises:
             DataError: The part has no record.
         """
-        from dpsweep.trainables.tasks import score
+        from dpsweep.trainables.data.tasks import score
 
         return score(self._model, self._data, part, block=_BLOCK, device=self._context.device)
 

@@ -33,7 +33,7 @@ from dpsweep.trainables.method import PlanContext, RunContext, target_budget
 if TYPE_CHECKING:
     import torch
 
-    from dpsweep.trainables.data import DatasetInfo, SweepData
+    from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 
 
 class AdaMix(LinearProbe):
@@ -290,7 +290,7 @@ class AdaMix(LinearProbe):
         """
         if self._spent is None:
             return None
-        from dpsweep.trainables.data import part_tensors
+        from dpsweep.trainables.data.dataset import part_tensors
         from dpsweep.trainables.instance_privacy import per_instance_mu, report
         from dpsweep.trainables.noisy_gd import HeadRecords
 

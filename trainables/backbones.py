@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from dpsweep.trainables.data import DatasetInfo
+    from dpsweep.trainables.data.dataset import DatasetInfo
 
 LITE0 = "efficientnet_lite0"
 #: The file that the package's release 0.1.0 holds.

@@ -27,7 +27,7 @@ from dpsweep.trainables.allocator import keep_freed_memory
 from dpsweep.trainables.own_models import look_in
 
 if TYPE_CHECKING:
-    from dpsweep.trainables.data import SweepData
+    from dpsweep.trainables.data.dataset import SweepData
     from dpsweep.trainables.execution import TrialExecution
     from dpsweep.trainables.execution_settings import ExecutionSettings
 

@@ -26,7 +26,7 @@ from dpsweep.trainables.weights import PUBLISHED
 if TYPE_CHECKING:
     import torch
 
-    from dpsweep.trainables.data import DatasetInfo, SweepData
+    from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
     from dpsweep.trainables.layer_gradients import Factors, Loss
     from dpsweep.trainables.per_example import GradientEngine
 

@@ -19,6 +19,7 @@ from dpsweep.privacy.events import Plan
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.batches import fitted_batch, num_private_of, sample_rate_of
+from dpsweep.trainables.data.tasks import TASKS, score, task_of
 from dpsweep.trainables.method import Method, PlanContext, RunContext
 from dpsweep.trainables.model_knobs import (
     MODEL_HYPERPARAMETERS,
@@ -27,13 +28,12 @@ from dpsweep.trainables.model_knobs import (
     scale_problems,
 )
 from dpsweep.trainables.own_models import is_own
-from dpsweep.trainables.tasks import TASKS, score, task_of
 from dpsweep.trainables.weights import PUBLISHED, WORDS, checkpoint_of
 
 if TYPE_CHECKING:
     import torch
 
-    from dpsweep.trainables.data import DatasetInfo, SweepData
+    from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
     from dpsweep.trainables.layer_gradients import Loss
 
 OPTIM_HYPERPARAMETERS = (
@@ -296,7 +296,7 @@ class ClassifierMethod(Method):
 
         The private records are only referenced here: nothing is computed from them.
         """
-        from dpsweep.trainables.data import first_rows, training_tensors
+        from dpsweep.trainables.data.dataset import first_rows, training_tensors
         from dpsweep.trainables.optim import build_optimizer, learning_rates
 
         self._hparams = dict(hparams)
@@ -402,7 +402,7 @@ class ClassifierMethod(Method):
     def evaluate(self, part: str) -> dict[str, float]:
         """Return accuracy (share in [0, 1]) and mean loss (nats) on a part of the data.
 
-        Other tasks than classification have more scores, see ``dpsweep.trainables.tasks``.
+        Other tasks than classification have more scores, see ``dpsweep.trainables.data.tasks``.
 
         Raises:
             DataError: The part has no record.

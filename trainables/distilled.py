@@ -20,11 +20,11 @@ from torch import nn
 from dpsweep.foundation.errors import StorageError
 from dpsweep.foundation.version import __version__
 from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore
-from dpsweep.trainables.data import part_hash
+from dpsweep.trainables.data.dataset import part_hash
 from dpsweep.trainables.own_models import fingerprint, is_own
 
 if TYPE_CHECKING:
-    from dpsweep.trainables.data import SweepData
+    from dpsweep.trainables.data.dataset import SweepData
     from dpsweep.trainables.starts import Release
 
 #: Folder beside a release.

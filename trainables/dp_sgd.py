@@ -26,7 +26,7 @@ from dpsweep.trainables.model_knobs import MODEL_HYPERPARAMETERS
 if TYPE_CHECKING:
     import torch
 
-    from dpsweep.trainables.data import DatasetInfo, SweepData
+    from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
     from dpsweep.trainables.layer_gradients import Factors
     from dpsweep.trainables.layer_noise import NoiseFigures
     from dpsweep.trainables.per_example import GradientEngine

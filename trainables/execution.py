@@ -33,7 +33,7 @@ from dpsweep.trainables.starts import release_name
 from dpsweep.trainables.trial_data import records_for
 
 if TYPE_CHECKING:
-    from dpsweep.trainables.data import SweepData
+    from dpsweep.trainables.data.dataset import SweepData
 
 
 class TrialExecution:

@@ -15,7 +15,7 @@ from torch import nn
 from dpsweep.foundation.errors import ModelError
 
 if TYPE_CHECKING:
-    from dpsweep.trainables.data import DatasetInfo
+    from dpsweep.trainables.data.dataset import DatasetInfo
 
 #: Keeps 0 / 0 away and changes no other norm: the squares of float32 features are far above it.
 L2_EPS = 1e-30

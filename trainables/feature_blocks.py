@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpsweep.foundation.errors import ResourceError
-from dpsweep.trainables.data import DatasetInfo
+from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.features import FeatureSpec
 
 if TYPE_CHECKING:

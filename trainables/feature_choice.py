@@ -15,7 +15,7 @@ from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.features import FeatureSpec
 
 if TYPE_CHECKING:
-    from dpsweep.trainables.data import DatasetInfo
+    from dpsweep.trainables.data.dataset import DatasetInfo
 
 #: The scattering network of Oyallon & Mallat 2015 with their defaults, as Tramer & Boneh 2021
 #: (https://arxiv.org/abs/2011.11660, appendix C.1) use it.

@@ -25,8 +25,8 @@ import numpy as np
 
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import ResourceError
-from dpsweep.trainables.data import PARTS, SweepData, part_hash
-from dpsweep.trainables.data_sources import Arrays
+from dpsweep.trainables.data.dataset import PARTS, SweepData, part_hash
+from dpsweep.trainables.data.source import Arrays
 from dpsweep.trainables.feature_blocks import BLOCK_ROWS, BlockJob, compute_block, feature_blocks
 from dpsweep.trainables.feature_files import Entry, locked, make_private, new_array, size_of
 from dpsweep.trainables.features import FeatureSpec

@@ -18,7 +18,7 @@ from dpsweep.foundation.registry import Registry
 if TYPE_CHECKING:
     from torch import nn
 
-    from dpsweep.trainables.data import DatasetInfo
+    from dpsweep.trainables.data.dataset import DatasetInfo
 
 #: Extractor name -> ``build(settings, info) -> nn.Module``: (records, *input_shape) float32 ->
 #: (records, *feature_shape) float32, in eval mode on the CPU, nothing to train, made of classes

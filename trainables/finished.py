@@ -17,7 +17,7 @@ from dpsweep.trainables.trial_data import records_for
 if TYPE_CHECKING:
     import torch
 
-    from dpsweep.trainables.data import DatasetInfo, SweepData
+    from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 
 
 def export_model(

@@ -23,7 +23,7 @@ from dpsweep.trainables.parameter_table import head_layers
 
 if TYPE_CHECKING:
     from dpsweep.study.trial import TrialTask
-    from dpsweep.trainables.data import SweepData
+    from dpsweep.trainables.data.dataset import SweepData
     from dpsweep.trainables.method import Method
     from dpsweep.trainables.per_example import GradientEngine
 

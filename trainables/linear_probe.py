@@ -15,6 +15,7 @@ from dpsweep.privacy.events import Plan
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.batches import num_private_of
 from dpsweep.trainables.classifier import TRAIN_HYPERPARAMETERS
+from dpsweep.trainables.data.tasks import score
 from dpsweep.trainables.feature_choice import (
     FEATURE_HYPERPARAMETERS,
     feature_problems,
@@ -23,12 +24,11 @@ from dpsweep.trainables.feature_choice import (
     with_defaults,
 )
 from dpsweep.trainables.method import Method, RunContext
-from dpsweep.trainables.tasks import score
 
 if TYPE_CHECKING:
     import torch
 
-    from dpsweep.trainables.data import DatasetInfo, SweepData
+    from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
     from dpsweep.trainables.features import FeatureSpec
     from dpsweep.trainables.noisy_gd import HeadRecords
 
@@ -117,7 +117,7 @@ class LinearProbe(Method):
         """
         import torch
 
-        from dpsweep.trainables.data import first_rows, training_tensors
+        from dpsweep.trainables.data.dataset import first_rows, training_tensors
         from dpsweep.trainables.feature_store import FeatureParts
         from dpsweep.trainables.few_shot import draw_shots
         from dpsweep.trainables.noisy_gd import HeadRecords

@@ -15,7 +15,7 @@ import numpy as np
 from dpsweep.foundation.errors import ResourceError
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore
-from dpsweep.trainables.data import DatasetInfo, SweepData
+from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 from dpsweep.trainables.method import Method, RunContext, first_training_run
 from dpsweep.trainables.threads import torch_threads
 from dpsweep.trainables.weights import PRETRAIN

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from dpsweep.trainables.data import DatasetInfo, SweepData
+    from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
     from dpsweep.trainables.features import FeatureSpec
 
 

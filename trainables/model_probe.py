@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from dpsweep.foundation.errors import ModelError
-from dpsweep.trainables.data import DatasetInfo
+from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.no_dropout import refuse_random
 
 

@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.foundation.registry import did_you_mean
-from dpsweep.trainables.data import DatasetInfo
+from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.depthwise import is_depthwise
 from dpsweep.trainables.model_probe import probe
 from dpsweep.trainables.no_dropout import remove_dropout

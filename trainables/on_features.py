@@ -40,7 +40,7 @@ from dpsweep.trainables.normalize import (
 if TYPE_CHECKING:
     import torch
 
-    from dpsweep.trainables.data import DatasetInfo, SweepData
+    from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
     from dpsweep.trainables.features import FeatureSpec
 
 #: Batch size at which the learning rate is the base rate (ibid., section 3).

@@ -15,7 +15,7 @@ from dpsweep.trainables.models import set_training_mode
 from dpsweep.trainables.parameter_table import head_layers
 
 if TYPE_CHECKING:
-    from dpsweep.trainables.data import DatasetInfo
+    from dpsweep.trainables.data.dataset import DatasetInfo
     from dpsweep.trainables.per_example import GradientEngine
 
 

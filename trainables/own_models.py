@@ -22,7 +22,7 @@ from dpsweep.foundation.registry import did_you_mean
 if TYPE_CHECKING:
     from torch import nn
 
-    from dpsweep.trainables.data import DatasetInfo
+    from dpsweep.trainables.data.dataset import DatasetInfo
 
 #: What to do about a network whose classifier a method has to know.
 HEAD_FIX = (

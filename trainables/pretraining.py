@@ -29,8 +29,8 @@ from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import CheckpointError, DataError, ModelError
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.randomness import public_seed
-from dpsweep.trainables.data import DatasetInfo, part_hash
-from dpsweep.trainables.data_sources import Arrays
+from dpsweep.trainables.data.dataset import DatasetInfo, part_hash
+from dpsweep.trainables.data.source import Arrays
 from dpsweep.trainables.image_front import resize_layers
 from dpsweep.trainables.models import build_model
 from dpsweep.trainables.own_models import fingerprint, is_own

@@ -10,7 +10,7 @@ from torch import nn
 from dpsweep.foundation.errors import ModelError
 
 if TYPE_CHECKING:
-    from dpsweep.trainables.data import DatasetInfo
+    from dpsweep.trainables.data.dataset import DatasetInfo
 
 
 def build_scattering(settings: Mapping[str, Any], info: DatasetInfo) -> nn.Module:

@@ -29,7 +29,7 @@ from dpsweep.trainables.on_features import (
 if TYPE_CHECKING:
     import torch
 
-    from dpsweep.trainables.data import DatasetInfo, SweepData
+    from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 
 _SCORE_BLOCK = 512
 _CLIP_HYPERPARAMETERS = with_defaults(CLIP_HYPERPARAMETERS, {"clip.max_grad_norm": 0.1})
@@ -193,7 +193,7 @@ class ScatterNet(OnFeatures, DPSGD):
         """Return how many records of a part each head classifies correctly, int64 (heads,)."""
         import torch
 
-        from dpsweep.trainables.data import part_tensors
+        from dpsweep.trainables.data.dataset import part_tensors
 
         inputs, labels = part_tensors(self._part(part), part)
         self._model.eval()

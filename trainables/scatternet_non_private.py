@@ -21,7 +21,7 @@ from dpsweep.trainables.on_features import (
 if TYPE_CHECKING:
     import torch
 
-    from dpsweep.trainables.data import SweepData
+    from dpsweep.trainables.data.dataset import SweepData
 
 
 class ScatterNetNonPrivate(OnFeatures, NonPrivate):

@@ -20,7 +20,7 @@ from dpsweep.trainables.weights import PUBLISHED
 if TYPE_CHECKING:
     import torch
 
-    from dpsweep.trainables.data import DatasetInfo
+    from dpsweep.trainables.data.dataset import DatasetInfo
     from dpsweep.trainables.per_example import GradientEngine
     from dpsweep.trainables.sparse_mask import MaskedWeight, Scope
 

@@ -12,7 +12,7 @@ from dpsweep.foundation.errors import CheckpointError
 if TYPE_CHECKING:
     import torch
 
-    from dpsweep.trainables.data import DatasetInfo
+    from dpsweep.trainables.data.dataset import DatasetInfo
 
 #: Number of a run, and the epsilon whose last model is meant.
 ReleaseKey = tuple[int, float]

@@ -25,7 +25,7 @@ from dpsweep.trainables.model_probe import refuse_statistics
 from dpsweep.trainables.no_dropout import refuse_random, remove_dropout
 
 if TYPE_CHECKING:
-    from dpsweep.trainables.data import DatasetInfo
+    from dpsweep.trainables.data.dataset import DatasetInfo
 
 #: What the name of such a network begins with.
 TEXT = "text/"

@@ -9,7 +9,7 @@ from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
 
 if TYPE_CHECKING:
-    from dpsweep.trainables.data import SweepData
+    from dpsweep.trainables.data.dataset import SweepData
 
 
 def records_for(data: SweepData, task: TrialTask) -> SweepData:

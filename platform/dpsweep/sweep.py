@@ -54,8 +54,9 @@ from dpsweep.running.termination import Termination
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Observer, Study, enforced_terms
 from dpsweep.tracking import open_spool
-from dpsweep.trainables.data import SweepData, load_dataset
-from dpsweep.trainables.episodes import Episodes
+from dpsweep.trainables.data.dataset import SweepData
+from dpsweep.trainables.data.episodes import Episodes
+from dpsweep.trainables.data.loading import load_dataset
 
 MODES: Mapping[str, Callable[[Launch], Ending]] = {
     "composed": run_search,

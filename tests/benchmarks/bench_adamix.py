@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables.adamix import AdaMix
-from dpsweep.trainables.data import DatasetInfo, SweepData
+from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 from dpsweep.trainables.method import RunContext
 
 NOISE_MULTIPLIER = 20.0

@@ -29,7 +29,7 @@ import torch
 from timing import median_ms, resident_bytes
 from torch import nn
 
-from dpsweep.trainables.data import DatasetInfo
+from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.linear_head import clip_factors
 from dpsweep.trainables.models import build_model
 from dpsweep.trainables.noise import SecretNoise

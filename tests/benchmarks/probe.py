@@ -21,7 +21,7 @@ from sklearn.preprocessing import StandardScaler
 
 from dpsweep.planning.preflight import preflight
 from dpsweep.results.study import load_sweep
-from dpsweep.trainables.data import load_dataset
+from dpsweep.trainables.data.loading import load_dataset
 from dpsweep.trainables.embeddings import embed
 from dpsweep.trainables.starts import build_start
 

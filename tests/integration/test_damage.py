@@ -238,7 +238,7 @@ def test_a_study_that_an_earlier_version_wrote_goes_on(study):
     for path in files.path.glob("trials/*/previous.json"):
         path.unlink()
     from dpsweep.spec.study import SweepSpec
-    from dpsweep.trainables.data import load_dataset
+    from dpsweep.trainables.data.loading import load_dataset
 
     old = load_dataset(SweepSpec(**damages.raw_spec(root)).data).old_hash
     (files.path / "data.sha256").write_text(f"{old}\n")

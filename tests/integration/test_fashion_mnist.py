@@ -15,8 +15,8 @@ from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.results.study import load_sweep
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.trial import TrialState
-from dpsweep.trainables.data import load_dataset
-from dpsweep.trainables.data_sources import FASHION_MNIST_PATH
+from dpsweep.trainables.data.built_in import FASHION_MNIST_PATH
+from dpsweep.trainables.data.loading import load_dataset
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "fashion_mnist.yaml"
 pytestmark = [

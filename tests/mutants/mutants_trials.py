@@ -155,7 +155,7 @@ TRIALS = (
     ),
     Mutant(
         "the true number of records in an error",
-        "trainables/npz_files.py",
+        "trainables/data/npz.py",
         "return f\"(records, {', '.join(map(str, shape[1:]))})\"",
         "return str(shape)",
         (

@@ -154,7 +154,7 @@ def whole_gib(size: int) -> int:
 
 
 def _fashion_mnist() -> dict[str, Any]:
-    from dpsweep.trainables.data_sources import FASHION_MNIST_PATH
+    from dpsweep.trainables.data.built_in import FASHION_MNIST_PATH
 
     if FASHION_MNIST_PATH.is_dir():
         return _row("fashion_mnist", "ok", str(FASHION_MNIST_PATH))

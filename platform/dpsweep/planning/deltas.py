@@ -16,7 +16,7 @@ from dpsweep.spec.deltas import derived_delta
 
 if TYPE_CHECKING:
     from dpsweep.spec.study import SweepSpec
-    from dpsweep.trainables.data import DatasetInfo
+    from dpsweep.trainables.data.dataset import DatasetInfo
 
 
 def delta_problems(

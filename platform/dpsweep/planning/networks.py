@@ -14,7 +14,7 @@ from dpsweep.trainables.weights import PRETRAIN, WORDS
 
 if TYPE_CHECKING:
     from dpsweep.spec.study import SweepSpec
-    from dpsweep.trainables.data import DatasetInfo
+    from dpsweep.trainables.data.dataset import DatasetInfo
 
 NETWORK = (
     "model.name",

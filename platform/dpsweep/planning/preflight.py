@@ -55,11 +55,12 @@ from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.trial import TrialTask, report_interval
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.data import DatasetInfo, describe_dataset
-from dpsweep.trainables.episodes import Episodes
+from dpsweep.trainables.data.dataset import DatasetInfo
+from dpsweep.trainables.data.episodes import Episodes
+from dpsweep.trainables.data.loading import describe_dataset
+from dpsweep.trainables.data.tasks import task_of
 from dpsweep.trainables.method import Method, PlanContext
 from dpsweep.trainables.starts import ReleaseKey
-from dpsweep.trainables.tasks import task_of
 
 #: Configurations that a study's filter or selection is chosen from.
 NUM_SAMPLED = 32

@@ -16,8 +16,9 @@ from dpsweep.foundation.words import counted
 from dpsweep.planning.networks import network_of_start, networks_of
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.facts import describe_pretraining, file_of
-from dpsweep.trainables.data import DatasetInfo, describe_dataset
-from dpsweep.trainables.data_sources import open_source
+from dpsweep.trainables.data.dataset import DatasetInfo
+from dpsweep.trainables.data.loading import describe_dataset
+from dpsweep.trainables.data.sources import open_source
 from dpsweep.trainables.weights import PRETRAIN
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from dpsweep.spec.base import dotted
 from dpsweep.spec.space.hyperparameters import retired_words
 from dpsweep.spec.study import SweepSpec
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.data import DatasetInfo, SweepData, is_far_above, is_far_below
+from dpsweep.trainables.data.dataset import DatasetInfo, SweepData, is_far_above, is_far_below
 from dpsweep.trainables.feature_files import is_open_to_others
 from dpsweep.trainables.method import Method
 

@@ -9,7 +9,7 @@ from dpsweep.search_spaces.base import space_check
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.spec.study import SweepSpec
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.episodes import EPISODE_HYPERPARAMETERS
+from dpsweep.trainables.data.episodes import EPISODE_HYPERPARAMETERS
 
 
 def read_spec(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dpsweep.spec.start import StartSpec
     from dpsweep.spec.study import SweepSpec
     from dpsweep.study.trial import TrialTask
-    from dpsweep.trainables.data import DatasetInfo
+    from dpsweep.trainables.data.dataset import DatasetInfo
     from dpsweep.trainables.method import Method
 
 Problem = tuple[str, str, str]

@@ -16,14 +16,14 @@ from dpsweep.results.study import SweepResult
 from dpsweep.study.study import StudyFiles
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.data import describe_dataset, load_dataset
-from dpsweep.trainables.episodes import Episodes
+from dpsweep.trainables.data.episodes import Episodes
+from dpsweep.trainables.data.loading import describe_dataset, load_dataset
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from dpsweep.spec.study import SweepSpec
-    from dpsweep.trainables.data import DatasetInfo, SweepData
+    from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
     from dpsweep.trainables.layer_noise import LayerNoise, NoiseFigures
 
 At = Literal["initial", "best"]

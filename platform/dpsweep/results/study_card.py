@@ -16,7 +16,7 @@ from dpsweep.spec.facts import describe_pretraining
 from dpsweep.study.study import StudyFiles
 from dpsweep.study.trial import TrialState
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.data import describe_dataset
+from dpsweep.trainables.data.loading import describe_dataset
 
 
 def card(files: StudyFiles) -> str:

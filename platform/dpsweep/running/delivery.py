@@ -15,7 +15,7 @@ from dpsweep.results.study import SweepResult
 from dpsweep.running.entries import model_label
 from dpsweep.study.study import Observer, Study
 from dpsweep.tracking import Spool
-from dpsweep.trainables.data import SweepData
+from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.finished import draw_pictures, export_model
 
 FLUSH_S, FLUSH_STEP_S = 120.0, 5.0

@@ -14,7 +14,7 @@ from dpsweep.search_spaces.base import SearchSpace, bounds_of
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.study.study import Observer
 from dpsweep.study.trial import TrialTask
-from dpsweep.trainables.data import SweepData
+from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.feature_blocks import BLOCK_ROWS
 from dpsweep.trainables.feature_store import FeatureStore
 from dpsweep.trainables.features import FeatureSpec

@@ -32,7 +32,7 @@ from dpsweep.search.suggestions import Suggestions
 from dpsweep.study.journal import TrialView
 from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import TrialState, TrialTask
-from dpsweep.trainables.data import SweepData
+from dpsweep.trainables.data.dataset import SweepData
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,10 @@ from dpsweep.foundation.errors import StudyError
 from dpsweep.planning.pretrain import settings_of, source_of
 from dpsweep.spec.facts import counted_epochs, describe_pretraining, file_of
 from dpsweep.study.study import Observer, Study
-from dpsweep.trainables.class_split import read_classes
-from dpsweep.trainables.data import SweepData
-from dpsweep.trainables.data_sources import Arrays, open_source
+from dpsweep.trainables.data.class_split import read_classes
+from dpsweep.trainables.data.dataset import SweepData
+from dpsweep.trainables.data.source import Arrays
+from dpsweep.trainables.data.sources import open_source
 from dpsweep.trainables.feature_files import locked
 from dpsweep.trainables.weights import hash_of
 

@@ -49,7 +49,7 @@ from dpsweep.study.trial import Decision, TrialReport, TrialState, TrialTask, Ve
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.base import MEMORY_ADVICE, DPTrainable
 from dpsweep.trainables.checkpoint_files import find_resumption
-from dpsweep.trainables.data import SweepData
+from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.execution_settings import ExecutionSettings
 
 #: Infeasible configurations that a launch names, one message each.

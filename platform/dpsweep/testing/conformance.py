@@ -23,7 +23,7 @@ from dpsweep.study.trial import Decision, TrialReport, Verdict
 
 if TYPE_CHECKING:
     from dpsweep.schedulers.base import TrialPolicy
-    from dpsweep.trainables.data import SweepData
+    from dpsweep.trainables.data.dataset import SweepData
     from dpsweep.trainables.method import Method
 
 BUDGET = PrivacyBudget(target_epsilon=2.0, delta=1e-5)
@@ -34,7 +34,7 @@ def tiny_data(
     num_private: int = 400, features: int = 6, seed: int = 0, *, num_public: int = 50
 ) -> SweepData:
     """Return two separable classes of Gaussian points with every part of a dataset."""
-    from dpsweep.trainables.data import DatasetInfo, SweepData
+    from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 
     rng = np.random.default_rng(seed)
 

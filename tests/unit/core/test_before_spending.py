@@ -16,7 +16,7 @@ from dpsweep.planning.problems import check_records
 from dpsweep.planning.summary import summarize_plan
 from dpsweep.spec.study import SweepSpec
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.data import load_dataset
+from dpsweep.trainables.data.loading import load_dataset
 
 
 def store(path, **sizes):
@@ -226,7 +226,7 @@ class TestBatches:
 class TestWeights:
     def test_a_file_that_does_not_fit_is_found_before_a_trial(self, raw, tmp_path):
         torch = pytest.importorskip("torch")
-        from dpsweep.trainables.data import describe_dataset
+        from dpsweep.trainables.data.loading import describe_dataset
         from dpsweep.trainables.models import build_model
 
         images(tmp_path / "img", cat=20, dog=20)
@@ -259,7 +259,7 @@ class TestWeights:
 
     def test_of_several_networks_only_those_that_start_from_it_count(self, raw, tmp_path):
         torch = pytest.importorskip("torch")
-        from dpsweep.trainables.data import describe_dataset
+        from dpsweep.trainables.data.loading import describe_dataset
         from dpsweep.trainables.models import build_model
 
         info = describe_dataset(SweepSpec(**raw).data)

@@ -8,7 +8,7 @@ from whole_studies import make_spec
 from dpsweep.foundation.errors import StudyError
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Study
-from dpsweep.trainables.data import load_dataset
+from dpsweep.trainables.data.loading import load_dataset
 
 
 def image_folder(root):

@@ -40,7 +40,7 @@ from dpsweep.spec.study import ClusterSpec, ResourcesSpec, SweepSpec
 from dpsweep.study.study import Observer
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.data import SweepData
+from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.feature_store import FeatureStore
 from dpsweep.trainables.features import FeatureSpec
 

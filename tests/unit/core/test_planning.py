@@ -251,8 +251,8 @@ def test_time_and_disk_are_measured_without_opening_the_data(monkeypatch):
 
     plans = checked(sets=["cluster.num_cpus=2"])
     sample = draw_sample(plans)
-    monkeypatch.setattr("dpsweep.trainables.data_sources.open_source", refuse)
-    monkeypatch.setattr("dpsweep.trainables.class_split.open_source", refuse)
+    monkeypatch.setattr("dpsweep.trainables.data.sources.open_source", refuse)
+    monkeypatch.setattr("dpsweep.trainables.data.class_split.open_source", refuse)
     found = estimate(plans, sample.tasks, num_trials=6)
     assert found.reason == ""
     assert 0 < found.trial_s[0] <= found.trial_s[1] < 60

@@ -26,7 +26,7 @@ from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Observer, Study
 from dpsweep.tracking.memory import MemoryTracker
 from dpsweep.tracking.state import PRETRAINING
-from dpsweep.trainables.data import describe_dataset, load_dataset
+from dpsweep.trainables.data.loading import describe_dataset, load_dataset
 from dpsweep.trainables.feature_files import locked
 from dpsweep.trainables.models import build_model
 

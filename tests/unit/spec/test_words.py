@@ -10,7 +10,7 @@ from dpsweep.spec.study import SweepSpec
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.adamix import AdaMix
 from dpsweep.trainables.adamix_parts import VARIANTS, parts_of
-from dpsweep.trainables.data import describe_dataset
+from dpsweep.trainables.data.loading import describe_dataset
 
 SPEC = {
     "name": "words",

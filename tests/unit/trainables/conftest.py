@@ -16,7 +16,7 @@ from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.spec.study import DataSpec
 from dpsweep.study.trial import TrialReport, TrialTask
 from dpsweep.trainables import TRAINABLES, execution, trial_data
-from dpsweep.trainables.data import DatasetInfo, SweepData
+from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 from dpsweep.trainables.execution import TrialExecution
 from dpsweep.trainables.execution_settings import ExecutionSettings
 from dpsweep.trainables.method import Method, PlanContext, RunContext

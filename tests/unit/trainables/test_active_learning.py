@@ -19,7 +19,8 @@ from dpsweep.spec.study import DataSpec
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.active_learning import ActiveLearning
 from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore
-from dpsweep.trainables.data import SweepData, load_dataset
+from dpsweep.trainables.data.dataset import SweepData
+from dpsweep.trainables.data.loading import load_dataset
 from dpsweep.trainables.dp_sgd import DPSGD
 from dpsweep.trainables.embeddings import embed
 from dpsweep.trainables.method import PlanContext, RunContext

@@ -19,7 +19,7 @@ from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables import noisy_gd
 from dpsweep.trainables.adamix import AdaMix, AdaMixParagon
 from dpsweep.trainables.adamix_parts import VARIANTS
-from dpsweep.trainables.data import SweepData
+from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.method import PlanContext, RunContext
 from dpsweep.trainables.noise import SecretNoise
 
@@ -222,7 +222,7 @@ def test_a_step_is_algorithm_2(data, monkeypatch, over_clip) -> None:
             ]
         )
 
-    from dpsweep.trainables.data import first_rows
+    from dpsweep.trainables.data.dataset import first_rows
 
     rows, shots = first_rows(300, 200, 300), shots_of(data)
     (xs, ys), (xp, yp) = data.parts["private"], data.parts["public"]

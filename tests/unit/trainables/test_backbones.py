@@ -15,7 +15,7 @@ from torch import nn
 from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.trainables import backbones, weights
 from dpsweep.trainables.backbones import LITE0_SHA256, backbone_settings, build_backbone
-from dpsweep.trainables.data import DatasetInfo
+from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.features import FeatureSpec
 from dpsweep.trainables.weights import WeightsHash, hash_of
 

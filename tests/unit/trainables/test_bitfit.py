@@ -21,10 +21,11 @@ from dpsweep.cli import app as cli
 from dpsweep.foundation.errors import ModelError
 from dpsweep.search_spaces import SPACES, SearchSpace, bitfit
 from dpsweep.trainables.bitfit import BiTFiT
-from dpsweep.trainables.data import DatasetInfo, SweepData
+from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
+from dpsweep.trainables.data.source import TextInfo
+from dpsweep.trainables.data.text import next_tokens
 from dpsweep.trainables.method import RunContext
 from dpsweep.trainables.noise import SecretNoise
-from dpsweep.trainables.text_data import TextInfo, next_tokens
 
 MakePlan = Callable[..., tuple[dict[str, Any], Any]]
 CONTEXT = RunContext(study_seed=0, trial=0)

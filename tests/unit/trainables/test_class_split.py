@@ -16,8 +16,8 @@ from PIL import Image
 
 from dpsweep.foundation.errors import DataError, SpecError
 from dpsweep.spec.study import DataSpec
-from dpsweep.trainables.class_split import _DIGITS, only, open_classes, read_classes
-from dpsweep.trainables.data import describe_dataset, load_dataset
+from dpsweep.trainables.data.class_split import _DIGITS, only, open_classes, read_classes
+from dpsweep.trainables.data.loading import describe_dataset, load_dataset
 
 MakeSpec = Callable[..., DataSpec]
 

@@ -11,8 +11,9 @@ import pytest
 
 from dpsweep.foundation.errors import BadInputError, DataError
 from dpsweep.spec.study import DataSpec
-from dpsweep.trainables.data import describe_dataset, load_dataset, part_tensors
-from dpsweep.trainables.data_sources import FASHION_MNIST_PATH
+from dpsweep.trainables.data.built_in import FASHION_MNIST_PATH
+from dpsweep.trainables.data.dataset import part_tensors
+from dpsweep.trainables.data.loading import describe_dataset, load_dataset
 
 MakeSpec = Callable[..., DataSpec]
 needs_fashion = pytest.mark.skipif(
@@ -390,7 +391,7 @@ def test_tensors_share_memory_with_read_only_arrays(make_spec: MakeSpec) -> None
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut"])
 def test_a_damaged_file_comes_with_a_remedy(tmp_path, content):
-    from dpsweep.trainables.npz_files import npz_headers
+    from dpsweep.trainables.data.npz import npz_headers
 
     (tmp_path / "data.npz").write_bytes(content)
     with pytest.raises(DataError) as caught:

@@ -22,7 +22,8 @@ from dpsweep.spec.study import DataSpec
 from dpsweep.trainables import active_learning, distilled
 from dpsweep.trainables.active_learning import ActiveLearning
 from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore
-from dpsweep.trainables.data import SweepData, load_dataset, part_hash
+from dpsweep.trainables.data.dataset import SweepData, part_hash
+from dpsweep.trainables.data.loading import load_dataset
 from dpsweep.trainables.distillation import SoftTrainer
 from dpsweep.trainables.distilled import FOLDER, MOST_BYTES, state_bytes, weights_hash
 from dpsweep.trainables.dp_sgd import DPSGD

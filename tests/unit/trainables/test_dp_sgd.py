@@ -20,7 +20,7 @@ from dpsweep.privacy.events import EventRun, Gaussian, NonPrivate, Plan, Poisson
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.classifier import ClassifierMethod
-from dpsweep.trainables.data import DatasetInfo, SweepData
+from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 from dpsweep.trainables.dp_sgd import DPSGD
 from dpsweep.trainables.layer_gradients import TOLERANCE
 from dpsweep.trainables.method import Method, PlanContext, RunContext

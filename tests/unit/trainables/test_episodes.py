@@ -17,8 +17,9 @@ from dpsweep.foundation.errors import DataError
 from dpsweep.spec.episodes import EPISODE
 from dpsweep.spec.study import DataSpec
 from dpsweep.trainables import feature_store
-from dpsweep.trainables.data import DatasetInfo, SweepData, load_dataset
-from dpsweep.trainables.episodes import Episodes
+from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
+from dpsweep.trainables.data.episodes import Episodes
+from dpsweep.trainables.data.loading import load_dataset
 from dpsweep.trainables.feature_store import FeatureParts, FeatureStore
 from dpsweep.trainables.features import FeatureSpec
 from dpsweep.trainables.finished import export_model

@@ -22,7 +22,7 @@ from dpsweep.testing.conformance import tiny_data
 from dpsweep.trainables import checkpoints, execution
 from dpsweep.trainables.checkpoint_files import find, find_resumption
 from dpsweep.trainables.checkpoints import CheckpointStore
-from dpsweep.trainables.data import load_dataset
+from dpsweep.trainables.data.loading import load_dataset
 from dpsweep.trainables.dp_sgd import DPSGD
 from dpsweep.trainables.execution import TrialExecution
 from dpsweep.trainables.finished import export_model

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from dpsweep.foundation.errors import ModelError
-from dpsweep.trainables.data import DatasetInfo
+from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.extractors import norm_layers
 from dpsweep.trainables.features import FeatureSpec
 

@@ -20,7 +20,8 @@ import pytest
 from dpsweep.foundation.errors import ResourceError
 from dpsweep.spec.study import DataSpec
 from dpsweep.trainables import feature_store
-from dpsweep.trainables.data import SweepData, load_dataset, part_hash
+from dpsweep.trainables.data.dataset import SweepData, part_hash
+from dpsweep.trainables.data.loading import load_dataset
 from dpsweep.trainables.feature_files import Entry
 from dpsweep.trainables.feature_store import FeatureStore
 from dpsweep.trainables.features import FeatureSpec

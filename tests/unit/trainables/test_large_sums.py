@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dpsweep.trainables.bias_engine import BiasEngine
-from dpsweep.trainables.data import DatasetInfo
+from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.gradient_sums import chunk_size, filled
 from dpsweep.trainables.layer_gradients import (
     EXAMPLE_TOLERANCE,

@@ -18,7 +18,7 @@ from dpsweep.privacy.events import PoissonGaussian
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.data import DatasetInfo, SweepData
+from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 from dpsweep.trainables.layer_noise import (
     LayerNoise,
     has_noise_figures,

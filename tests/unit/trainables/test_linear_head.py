@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from dpsweep.trainables.data import DatasetInfo
+from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.linear_head import (
     CPU_BLOCK,
     LinearHeadEngine,

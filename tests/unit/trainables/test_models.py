@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from dpsweep.foundation.errors import BadInputError, ModelError
-from dpsweep.trainables.data import DatasetInfo
+from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.models import build_model, set_training_mode
 
 
@@ -223,6 +223,6 @@ def test_checkpoint_that_does_not_fit(tmp_path: Path) -> None:
 def test_plans_need_no_torch() -> None:
     code = (
         "import sys, dpsweep.trainables, dpsweep.trainables.dp_sgd, dpsweep.trainables.non_private,"
-        " dpsweep.trainables.data; sys.exit('torch' in sys.modules or 'ray' in sys.modules)"
+        " dpsweep.trainables.data.dataset; sys.exit('torch' in sys.modules or 'ray' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

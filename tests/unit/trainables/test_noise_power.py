@@ -26,7 +26,7 @@ from dpsweep.trainables.active_learning import ActiveLearning
 from dpsweep.trainables.adamix import AdaMix
 from dpsweep.trainables.bias_engine import BiasEngine
 from dpsweep.trainables.bitfit import BiTFiT
-from dpsweep.trainables.data import DatasetInfo, SweepData
+from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 from dpsweep.trainables.dp_sgd import DPSGD
 from dpsweep.trainables.linear_head import LinearHeadEngine, ManyHeadsEngine
 from dpsweep.trainables.method import Method, RunContext

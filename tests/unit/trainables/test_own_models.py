@@ -15,7 +15,7 @@ from dpsweep.running import own_code
 from dpsweep.trainables import own_models
 from dpsweep.trainables.bitfit import BiTFiT
 from dpsweep.trainables.classifier import ClassifierMethod
-from dpsweep.trainables.data import DatasetInfo
+from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.dp_sgd import DPSGD
 from dpsweep.trainables.finished import export_model
 from dpsweep.trainables.models import build_model

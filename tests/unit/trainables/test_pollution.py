@@ -15,13 +15,8 @@ from sklearn.datasets import load_digits
 from dpsweep.foundation.errors import DataError, SpecError
 from dpsweep.spec.data import Pollution
 from dpsweep.spec.study import DataSpec, SweepSpec
-from dpsweep.trainables.data import describe_dataset, load_dataset
-from dpsweep.trainables.pollution import (
-    bilinear,
-    digit_images,
-    noise_images,
-    polluted,
-)
+from dpsweep.trainables.data.loading import describe_dataset, load_dataset
+from dpsweep.trainables.data.pollution import bilinear, digit_images, noise_images, polluted
 
 MakeSpec = Callable[..., DataSpec]
 COUNT = 60

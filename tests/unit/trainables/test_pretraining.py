@@ -15,7 +15,7 @@ from dpsweep.foundation.errors import BadInputError, CheckpointError, DataError,
 from dpsweep.privacy.events import Plan
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables import TRAINABLES, pretraining
-from dpsweep.trainables.data import DatasetInfo
+from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.method import RunContext
 from dpsweep.trainables.models import build_model
 from dpsweep.trainables.pretraining import (

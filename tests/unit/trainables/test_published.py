@@ -12,7 +12,7 @@ from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError, Mode
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables.backbones import backbone_settings, build_backbone
-from dpsweep.trainables.data import DatasetInfo
+from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.dp_sgd import DPSGD
 from dpsweep.trainables.image_front import normalize_layer, resize_layers
 from dpsweep.trainables.method import PlanContext

@@ -18,7 +18,7 @@ from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Gaussian, NonPrivate, Plan, PoissonGaussian
 from dpsweep.spec.space.hyperparameters import resolve
-from dpsweep.trainables.data import DatasetInfo, SweepData
+from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 from dpsweep.trainables.features import FeatureSpec
 from dpsweep.trainables.linear_head import LinearHeadEngine, LinearHeads
 from dpsweep.trainables.method import PlanContext, RunContext

@@ -16,7 +16,7 @@ from torch import nn
 from dpsweep.foundation.errors import ModelError
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.spec.space.hyperparameters import resolve
-from dpsweep.trainables.data import DatasetInfo, SweepData
+from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 from dpsweep.trainables.layer_noise import layer_kinds
 from dpsweep.trainables.linear_head import LinearHeadEngine
 from dpsweep.trainables.method import PlanContext, RunContext

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables import sparse_mask, weight_products
-from dpsweep.trainables.data import DatasetInfo
+from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.layer_gradients import cross_entropy_sum
 from dpsweep.trainables.models import build_model, set_training_mode
 from dpsweep.trainables.per_example import OpacusEngine

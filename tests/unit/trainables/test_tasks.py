@@ -16,10 +16,10 @@ from dpsweep.spec.study import SweepSpec
 from dpsweep.tracking.labels import why_unreleased
 from dpsweep.tracking.schema import UnloggableError, check_loggable
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.data import DatasetInfo, SweepData
+from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
+from dpsweep.trainables.data.tasks import IGNORED, task_of
 from dpsweep.trainables.layer_gradients import cross_entropy_sum
 from dpsweep.trainables.method import RunContext
-from dpsweep.trainables.tasks import IGNORED, task_of
 
 CLASSES, MULTI, LM = task_of("classification"), task_of("multi_label"), task_of("causal_lm")
 LENGTH, VOCABULARY = 5, 7
@@ -219,7 +219,7 @@ def test_tasks_that_data_do_not_have(tmp_path: Path, changes: Any, words: str) -
 def test_attributes_must_be_attributes(
     tmp_path: Path, labels: np.ndarray, words: str, make_spec: Any
 ) -> None:
-    from dpsweep.trainables.data import load_dataset
+    from dpsweep.trainables.data.loading import load_dataset
 
     path = tmp_path / "d.npz"
     np.savez(path, x_train=np.zeros((50, 4), np.float32), y_train=labels)

@@ -13,7 +13,7 @@ import torch
 from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.trainables import image_text, weights
 from dpsweep.trainables.backbones import backbone_settings, build_backbone
-from dpsweep.trainables.data import DatasetInfo
+from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.text_init import class_prompts, text_weights
 
 transformers = pytest.importorskip("transformers")

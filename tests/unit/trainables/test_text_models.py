@@ -17,13 +17,14 @@ from tiny_text import PAD, VOCABULARY, save_encoder, save_gpt2, transformers
 from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.bias_engine import BiasEngine
-from dpsweep.trainables.data import DatasetInfo, SweepData
+from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
+from dpsweep.trainables.data.source import TextInfo
+from dpsweep.trainables.data.tasks import task_of
+from dpsweep.trainables.data.text import next_tokens
 from dpsweep.trainables.method import RunContext
 from dpsweep.trainables.models import build_model
 from dpsweep.trainables.parameter_table import head_layers
 from dpsweep.trainables.per_example import OpacusEngine
-from dpsweep.trainables.tasks import task_of
-from dpsweep.trainables.text_data import TextInfo, next_tokens
 
 LENGTH = 8
 

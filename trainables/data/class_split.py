@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpsweep.foundation.errors import DataError
-from dpsweep.trainables.data_sources import Arrays, Source, open_source
+from dpsweep.trainables.data.source import Arrays, Source
+from dpsweep.trainables.data.sources import open_source
 
 if TYPE_CHECKING:
     from dpsweep.spec.study import DataSpec

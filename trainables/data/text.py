@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +17,16 @@ import numpy as np
 
 from dpsweep.foundation.errors import DataError
 from dpsweep.foundation.registry import did_you_mean
-from dpsweep.trainables.data_sources import (
+from dpsweep.trainables.data.npz import check_label_shape, npz_array, npz_headers, shown_shape
+from dpsweep.trainables.data.source import (
     Arrays,
     Source,
+    TextInfo,
     checked_labels,
     declared_size,
     path_of,
 )
-from dpsweep.trainables.npz_files import check_label_shape, npz_array, npz_headers, shown_shape
-from dpsweep.trainables.tasks import IGNORED
+from dpsweep.trainables.data.tasks import IGNORED
 
 if TYPE_CHECKING:
     from dpsweep.spec.study import DataSpec
@@ -35,20 +35,6 @@ if TYPE_CHECKING:
 _PARTS = {"train": ("train",), "validation": ("validation", "val"), "test": ("test",)}
 #: Texts that are given to the tokenizer at once.
 _BLOCK = 1000
-
-
-@dataclass(frozen=True)
-class TextInfo:
-    """What a network must know of records that are token ids.
-
-    Attributes:
-        vocabulary_size: Every id is below it.
-        pad_id: Id of what fills a record up to its length. A tokenizer without a pad token pads
-            with its end of text.
-    """
-
-    vocabulary_size: int
-    pad_id: int
 
 
 #: Texts and class numbers of one part; no labels for causal_lm.

@@ -13,7 +13,7 @@ import numpy as np
 
 from dpsweep.foundation.errors import DataError
 from dpsweep.privacy.randomness import public_seed
-from dpsweep.trainables.data_sources import Arrays
+from dpsweep.trainables.data.source import Arrays
 
 if TYPE_CHECKING:
     from dpsweep.spec.data import Pollution

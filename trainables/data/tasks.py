@@ -14,7 +14,7 @@ from dpsweep.foundation.errors import BadInputError, DataError
 if TYPE_CHECKING:
     import torch
 
-    from dpsweep.trainables.data import SweepData
+    from dpsweep.trainables.data.dataset import SweepData
     from dpsweep.trainables.layer_gradients import Loss
 
 #: Label of a position whose next token does not count; torch's cross-entropy leaves it out.
@@ -186,7 +186,7 @@ def score(
     """
     import torch
 
-    from dpsweep.trainables.data import part_tensors
+    from dpsweep.trainables.data.dataset import part_tensors
 
     inputs, labels = part_tensors(data, part)
     if len(labels) == 0:

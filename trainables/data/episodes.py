@@ -22,7 +22,7 @@ from dpsweep.spec.space.hyperparameters import Hyperparameter
 
 if TYPE_CHECKING:
     from dpsweep.spec.study import SweepSpec
-    from dpsweep.trainables.data import DatasetInfo, SweepData
+    from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 
 #: What the platform adds to the hyperparameters of every method in a study of episodes.
 EPISODE_HYPERPARAMETERS = (

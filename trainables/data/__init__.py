@@ -1,0 +1,1 @@
+"""Which records there are."""

@@ -1,0 +1,209 @@
+"""Files of numpy arrays: headers without records, and arrays without surprises."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpsweep.foundation.errors import DataError
+from dpsweep.foundation.registry import did_you_mean
+from dpsweep.trainables.data.source import Arrays, Source, checked_labels, declared_size, path_of
+
+if TYPE_CHECKING:
+    from dpsweep.spec.study import DataSpec
+
+
+def npz_headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Return shape and dtype of every array of an .npz file, without reading a record.
+
+    Raises:
+        DataError: The file is no .npz file.
+    """
+    headers = {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for entry in archive.namelist():
+                with archive.open(entry) as file:
+                    version = np.lib.format.read_magic(file)
+                    if version == (1, 0):
+                        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+                    else:
+                        shape, _, dtype = np.lib.format.read_array_header_2_0(file)
+                headers[entry.removesuffix(".npy")] = (shape, dtype)
+    except (OSError, ValueError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise DataError(
+            f"{path} is not an .npz file, or cut short: {error}",
+            fix="get the file again, or save it anew with numpy.savez",
+        ) from error
+    return headers
+
+
+def shown_shape(shape: tuple[int, ...]) -> str:
+    """Return a shape without the number of records, which is private.
+
+    >>> shown_shape((587, 3)), shown_shape((587,)), shown_shape(())
+    ('(records, 3)', '(records,)', '()')
+    """
+    if len(shape) < 2:
+        return "(records,)" if shape else "()"
+    return f"(records, {', '.join(map(str, shape[1:]))})"
+
+
+def check_label_shape(
+    label_shape: tuple[int, ...], shape: tuple[int, ...], num_classes: int, task: str, part: str
+) -> None:
+    """Check that there is one label, or one row of attributes, for each record.
+
+    Raises:
+        DataError: There is not; the true numbers of records stay unsaid.
+    """
+    width = (num_classes,) if task == "multi_label" else ()
+    if len(label_shape) != 1 + len(width) or label_shape[1:] != width:
+        fix = "store one class number a record"
+        if task == "multi_label":
+            fix = "store one row of attributes a record; data.num_classes is their number"
+        wanted = shown_shape((0, *width))
+        raise DataError(f"y_{part} has shape {shown_shape(label_shape)}, not {wanted}", fix=fix)
+    if label_shape[0] != shape[0]:
+        raise DataError(
+            f"x_{part} and y_{part} have different numbers of records",
+            fix="store one label for each record, in the same order",
+        )
+
+
+def npz_array(file: Mapping[str, np.ndarray], name: str, path: Path) -> np.ndarray:
+    """Return one array of an open .npz file.
+
+    Raises:
+        DataError: It is damaged: cut short, or with another checksum than it was stored with.
+    """
+    try:
+        return file[name]
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(
+            f"{path.name}: {name} is damaged ({type(error).__name__})", fix="get the file again"
+        ) from None
+
+
+def open_npz(spec: DataSpec) -> Source:
+    """Return the source of ``dataset: npz``."""
+    path = path_of(spec, "an .npz file with x_train and y_train")
+    if spec.num_classes is None:
+        raise DataError(
+            "data.num_classes is missing for npz",
+            because="the labels are private, so the number of classes must be declared",
+        )
+    if not path.is_file():
+        where = f"{path}" if path.is_absolute() else f"{path}, that is {path.resolve()}"
+        what = f"{where} is a directory" if path.is_dir() else f"no file {where}"
+        raise DataError(what, fix="set data.path to an .npz file")
+    num_classes = int(spec.num_classes)
+    headers = npz_headers(path)
+    for key in ("x_train", "y_train"):
+        if key not in headers:
+            hint = did_you_mean(key, list(headers))
+            raise DataError(f"{path.name} has no {key}", fix=hint or "save it with numpy.savez")
+    for part in ("val", "test"):
+        if (f"x_{part}" in headers) != (f"y_{part}" in headers):
+            lacking = next(n for n in (f"x_{part}", f"y_{part}") if n not in headers)
+            raise DataError(
+                f"{path.name} needs both x_{part} and y_{part}, or neither",
+                because=f"it has no {lacking}",
+                fix=f"add {lacking}, or save the file without the other one",
+            )
+    parts = [part for part in ("train", "val", "test") if f"x_{part}" in headers]
+    input_shape = headers["x_train"][0][1:]
+    for part in parts:
+        _check_headers(part, headers, input_shape, num_classes, spec.task)
+
+    def read() -> dict[str, Arrays]:
+        arrays = {}
+        with np.load(path, allow_pickle=False) as file:
+            for part in parts:
+                name = {"val": "validation"}.get(part, part)
+                inputs = _checked_inputs(npz_array(file, f"x_{part}", path), f"x_{part}")
+                labels = npz_array(file, f"y_{part}", path)
+                arrays[name] = inputs, checked_labels(labels, num_classes, f"y_{part}", spec.task)
+        return arrays
+
+    def read_labels(part: str) -> np.ndarray:
+        name = f"y_{'val' if part == 'validation' else part}"
+        with np.load(path, allow_pickle=False) as file:
+            return checked_labels(npz_array(file, name, path), num_classes, name, spec.task)
+
+    sizes = {part: headers[f"x_{part}"][0][0] for part in parts}
+    names = tuple(str(label) for label in range(num_classes))
+    return Source(
+        input_shape,
+        num_classes,
+        names,
+        declared_size(spec),
+        sizes.get("val"),
+        sizes.get("test"),
+        read,
+        read_labels,
+        num_found=sizes["train"],
+    )
+
+
+def _check_headers(
+    part: str,
+    headers: Mapping[str, tuple[tuple[int, ...], Any]],
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    task: str,
+) -> None:
+    shape, dtype = headers[f"x_{part}"]
+    label_shape, label_dtype = headers[f"y_{part}"]
+    if len(shape) not in (2, 4) or 0 in shape[1:]:
+        raise DataError(
+            f"x_{part} has shape {shown_shape(shape)}",
+            fix="give (records, features) or (records, channels, height, width)",
+        )
+    if shape[1:] != input_shape:
+        raise DataError(f"x_{part} has records of shape {shape[1:]}, x_train of {input_shape}")
+    if dtype.kind != "f":
+        raise DataError(
+            f"x_{part} has dtype {dtype}", fix="scale it and store floats, for example x / 255"
+        )
+    if _is_channels_last(shape):
+        raise DataError(
+            f"x_{part} has shape {shown_shape(shape)}: images with their channels last, which "
+            f"would be read as {shape[1]} channels of {shape[2]} x {shape[3]} pixels",
+            fix="store (records, channels, height, width), that is x.transpose(0, 3, 1, 2)",
+        )
+    if task != "multi_label" and label_dtype.kind not in "iu":
+        raise DataError(f"y_{part} has dtype {label_dtype}", fix="store class numbers from 0")
+    check_label_shape(label_shape, shape, num_classes, task, part)
+
+
+def _is_channels_last(shape: tuple[int, ...]) -> bool:
+    """Say whether an array holds square images, or colour ones, with their channels last.
+
+    >>> _is_channels_last((100, 32, 32, 3)), _is_channels_last((100, 178, 218, 3))
+    (True, True)
+    >>> _is_channels_last((100, 3, 32, 32)), _is_channels_last((100, 512, 7, 7))
+    (False, False)
+    """
+    if len(shape) != 4:
+        return False
+    _, first, second, last = shape
+    is_square = first == second and last in (1, 3, 4)
+    return first not in (1, 3, 4) and (is_square or (last == 3 and min(first, second) >= 8))
+
+
+def _checked_inputs(values: np.ndarray, name: str) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        inputs = np.ascontiguousarray(values, dtype=np.float32)
+    if not np.isfinite(inputs).all():
+        # Which records and which values stay unsaid: they are private.
+        raise DataError(
+            f"{name} has values that are not finite (as float32)",
+            fix="replace NaN and infinities, by a rule that looks at one record at a time",
+        )
+    return inputs

@@ -1,0 +1,124 @@
+"""What every dataset says of itself, and what its reader needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dpsweep.foundation.errors import DataError
+from dpsweep.foundation.words import counted
+
+if TYPE_CHECKING:
+    from dpsweep.spec.study import DataSpec
+
+    pass
+
+
+@dataclass(frozen=True)
+class TextInfo:
+    """What a network must know of records that are token ids.
+
+    Attributes:
+        vocabulary_size: Every id is below it.
+        pad_id: Id of what fills a record up to its length. A tokenizer without a pad token pads
+            with its end of text.
+    """
+
+    vocabulary_size: int
+    pad_id: int
+
+
+Arrays = tuple[np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Source:
+    """The public facts of a dataset, and how to read it.
+
+    Attributes:
+        input_shape: Shape of one record: (channels, height, width), (features,) or (tokens,).
+        num_classes: Number of classes or attributes; the vocabulary for ``causal_lm``.
+        class_names: One name per class.
+        num_records: Declared (public) number of records in the training source.
+        own_validation: Records of a separate validation part, or None without one.
+        own_test: Records of a separate test part, or None without one.
+        read: Returns ``train`` and the own parts as inputs (float32, or int64 token ids) and
+            labels (int64; float32 for ``multi_label``).
+        read_labels: Returns the labels of an own part, ``validation`` or ``test``, alone; None
+            where nothing needs them.
+        text: What must be known of token ids; None for other records.
+        num_found: Records of the training source by headers or names, an upper bound; None where
+            only reading them tells. It is private: it is compared with ``num_records``, not shown.
+    """
+
+    input_shape: tuple[int, ...]
+    num_classes: int
+    class_names: tuple[str, ...]
+    num_records: int
+    own_validation: int | None
+    own_test: int | None
+    read: Callable[[], dict[str, Arrays]]
+    read_labels: Callable[[str], np.ndarray] | None = None
+    text: TextInfo | None = None
+    num_found: int | None = None
+
+
+def known_size(spec: DataSpec, num_records: int) -> int:
+    """Refuse a declared size that contradicts the published size of a built-in dataset."""
+    if spec.num_records is not None and spec.num_records != num_records:
+        raise DataError(
+            f"data.num_records={spec.num_records}, but {spec.dataset} has "
+            f"{counted(num_records, 'record')}",
+            fix="leave data.num_records out; data.max_private limits the private records",
+        )
+    return num_records
+
+
+def declared_size(spec: DataSpec) -> int:
+    """Return ``data.num_records``, which a dataset without a published size needs.
+
+    Raises:
+        DataError: It is missing.
+    """
+    if spec.num_records is None or spec.num_records < 1:
+        raise DataError(
+            f"data.num_records is missing for {spec.dataset}",
+            because="the number of records enters sampling rate and report, so it must be public",
+            fix="declare a public number, exact or approximate",
+        )
+    return int(spec.num_records)
+
+
+def path_of(spec: DataSpec, what: str) -> Path:
+    """Return ``data.path``, which should name ``what``.
+
+    Raises:
+        DataError: It is missing.
+    """
+    if spec.path is None:
+        raise DataError(f"data.path is missing for {spec.dataset}", fix=f"name {what}")
+    return Path(spec.path).expanduser()
+
+
+def checked_labels(
+    values: np.ndarray, num_classes: int, name: str, task: str = "classification"
+) -> np.ndarray:
+    """Return class numbers as int64; the attributes of ``multi_label``, 0 or 1, as float32.
+
+    Raises:
+        DataError: A label is none of these; which one stays unsaid, as labels are private.
+    """
+    if task == "multi_label":
+        if not np.isin(values, (0, 1)).all():
+            raise DataError(f"{name} has attributes that are not 0 or 1", fix="store 0 and 1")
+        return np.ascontiguousarray(values, dtype=np.float32)
+    if len(values) and (values.min() < 0 or values.max() >= num_classes):
+        raise DataError(
+            f"{name} has labels outside 0..{num_classes - 1}",
+            fix="number the classes from 0, or correct data.num_classes",
+        )
+    return np.ascontiguousarray(values, dtype=np.int64)
