@@ -24,7 +24,7 @@ from dpsweep.foundation.errors import (
 )
 from dpsweep.study.trial import TrialReport, TrialTask, read_task
 from dpsweep.trainables.allocator import keep_freed_memory
-from dpsweep.trainables.own_models import look_in
+from dpsweep.trainables.networks.own_models import look_in
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data.dataset import SweepData

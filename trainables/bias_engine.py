@@ -41,8 +41,8 @@ from dpsweep.trainables.linear_head import (
     product_of_norms,
     row_norms,
 )
-from dpsweep.trainables.models import set_training_mode
-from dpsweep.trainables.no_dropout import refuse_random
+from dpsweep.trainables.networks.layers import set_training_mode
+from dpsweep.trainables.networks.no_dropout import refuse_random
 
 #: Layers that add their bias per channel, in dimension 1 of the output.
 _CHANNELS_FIRST = (_ConvNd, nn.GroupNorm, _BatchNorm)

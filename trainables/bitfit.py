@@ -20,8 +20,8 @@ from dpsweep.privacy.randomness import public_seed
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.dp_sgd import CLIP_RULE, DPSGD, clip_rule_factors
 from dpsweep.trainables.method import RunContext
-from dpsweep.trainables.own_models import HEAD_FIX, is_own
-from dpsweep.trainables.weights import PUBLISHED
+from dpsweep.trainables.networks.own_models import HEAD_FIX, is_own
+from dpsweep.trainables.networks.pretrained.weights import PUBLISHED
 
 if TYPE_CHECKING:
     import torch
@@ -97,7 +97,8 @@ class BiTFiT(DPSGD):
       whole plan if that is shorter), then ``bitfit`` with a new optimizer; one plan and one ledger.
       Unlike the paper's X+BiTFiT (its appendix E.3), the classifier goes on training.
     - ``last_layer``: the classifier alone. ``full``: everything.
-    - ``lora``, ``adapter``: the parts of ``dpsweep.trainables.low_rank``; ``+bitfit``: and biases.
+    - ``lora``, ``adapter``: the parts of ``dpsweep.trainables.networks.low_rank``; ``+bitfit``: and
+      biases.
 
     Learning rates: ``bitfit.full_lr`` at every step of the first phase of ``two_phase``, where
     absent a tenth of ``optim.lr`` (the paper finds that biases want about ten times the rate, its
@@ -129,7 +130,7 @@ class BiTFiT(DPSGD):
         cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo
     ) -> list[tuple[str, str, str]]:
         """Return what cannot work; networks are built, and tried on a random record (seconds)."""
-        from dpsweep.trainables.models import build_model
+        from dpsweep.trainables.networks.build import build_model
 
         problems = super().preflight(values, info)
         variants = cls._possible(values, "bitfit.variant")
@@ -282,7 +283,7 @@ def _last_phase(variant: str) -> str:
 
 def _extend(model: torch.nn.Module, hparams: Mapping[str, Any], seed: int) -> list[str]:
     """Add the parts of a variant to a network; return the names of the layers that are new."""
-    from dpsweep.trainables.low_rank import add_adapters, add_biases, add_lora
+    from dpsweep.trainables.networks.low_rank import add_adapters, add_biases, add_lora
 
     variant = hparams["bitfit.variant"]
     if variant == "bitfit_add":
@@ -305,8 +306,8 @@ def _chosen(model: torch.nn.Module, phase: str, added: Sequence[str]) -> set[str
     """
     from torch.nn.modules.batchnorm import _BatchNorm
 
-    from dpsweep.trainables.parameter_table import head_layers
-    from dpsweep.trainables.text_models import is_language_model
+    from dpsweep.trainables.networks.layers import head_layers
+    from dpsweep.trainables.networks.text import is_language_model
 
     head = head_layers(model)
     if not head and not is_language_model(model):

@@ -27,8 +27,8 @@ from dpsweep.trainables.model_knobs import (
     scale_notes,
     scale_problems,
 )
-from dpsweep.trainables.own_models import is_own
-from dpsweep.trainables.weights import PUBLISHED, WORDS, checkpoint_of
+from dpsweep.trainables.networks.own_models import is_own
+from dpsweep.trainables.networks.pretrained.weights import PUBLISHED, WORDS, checkpoint_of
 
 if TYPE_CHECKING:
     import torch
@@ -254,7 +254,7 @@ class ClassifierMethod(Method):
         cls, name: str, values: Mapping[str, Sequence[Any]], info: DatasetInfo
     ) -> list[tuple[str, str, str]]:
         """Build the network for each norm, size and start: only that shows whether it can run."""
-        from dpsweep.trainables.models import build_model
+        from dpsweep.trainables.networks.build import build_model
         from dpsweep.trainables.own_model_checks import check_own
 
         starts = {c for c in cls._possible(values, "model.checkpoint") if c == PUBLISHED} or {None}
@@ -318,7 +318,7 @@ class ClassifierMethod(Method):
 
     def _build_model(self, *, is_initial: bool = True) -> torch.nn.Module:
         """Return the network on the CPU, free of hooks; a public checkpoint only if initial."""
-        from dpsweep.trainables.models import build_model
+        from dpsweep.trainables.networks.build import build_model
 
         return build_model(
             self._hparams["model.name"],
@@ -357,7 +357,7 @@ class ClassifierMethod(Method):
         Raises:
             ValueError: The positions are not the next ones of this method's plan.
         """
-        from dpsweep.trainables.models import set_training_mode
+        from dpsweep.trainables.networks.layers import set_training_mode
 
         if start != self._position or not start <= stop <= self._num_steps:
             raise ValueError(

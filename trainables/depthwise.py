@@ -21,17 +21,6 @@ class _Tap(NamedTuple):
     input: tuple[slice, slice]
 
 
-def is_depthwise(layer: nn.Conv2d) -> bool:
-    """Say whether a layer has one kernel for each channel, and zeros around its input.
-
-    >>> is_depthwise(nn.Conv2d(4, 4, 3, groups=4)), is_depthwise(nn.Conv2d(4, 8, 3, groups=4))
-    (True, False)
-    """
-    return 1 < layer.groups == layer.in_channels == layer.out_channels and (
-        layer.padding_mode == "zeros"
-    )
-
-
 class DepthwiseTaps:
     """Per-example gradients of some taps of a depthwise convolution, of all channels.
 

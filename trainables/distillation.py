@@ -17,7 +17,7 @@ from torch import nn
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy.randomness import public_seed
-from dpsweep.trainables.models import set_training_mode
+from dpsweep.trainables.networks.layers import set_training_mode
 
 
 @torch.no_grad()

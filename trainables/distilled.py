@@ -21,7 +21,7 @@ from dpsweep.foundation.errors import StorageError
 from dpsweep.foundation.version import __version__
 from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.data.dataset import part_hash
-from dpsweep.trainables.own_models import fingerprint, is_own
+from dpsweep.trainables.networks.own_models import fingerprint, is_own
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data.dataset import SweepData

@@ -304,7 +304,7 @@ class DPSGD(ClassifierMethod):
             ModelError: The gradients of the network cannot be computed.
         """
         from dpsweep.trainables.layer_noise import NoiseFigures, layer_noise
-        from dpsweep.trainables.models import set_training_mode
+        from dpsweep.trainables.networks.layers import set_training_mode
 
         if self._data.records != "public":
             raise BadInputError("figures of single layers are exact, so they need public records")

@@ -96,7 +96,7 @@ def feature_spec(hparams: Mapping[str, Any], info: DatasetInfo, *, norm: str) ->
         return FeatureSpec.of("identity", dtype=dtype, norm=norm)
     if name == "scatternet":
         return FeatureSpec.of("scatternet", dtype=dtype, norm=norm, **SCATTERING)
-    from dpsweep.trainables.backbones import backbone_settings
+    from dpsweep.trainables.networks.pretrained.backbones import backbone_settings
 
     settings = backbone_settings(
         name,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 EXTRACTORS = Registry(
     "feature extractor",
     {
-        "backbone": "dpsweep.trainables.backbones:build_backbone",
+        "backbone": "dpsweep.trainables.networks.pretrained.backbones:build_backbone",
         "identity": "dpsweep.trainables.extractors:build_identity",
         "scatternet": "dpsweep.trainables.scattering:build_scattering",
     },

@@ -7,29 +7,23 @@ the noise-to-gradient ratio, and the share of a layer's entries that train.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.instancenorm import _InstanceNorm
 
 from dpsweep.foundation.errors import BadInputError, CheckpointError
-from dpsweep.trainables.parameter_table import head_layers
+from dpsweep.trainables.networks.layers import Kind, layer_kinds, own_parameters
 
 if TYPE_CHECKING:
     from dpsweep.study.trial import TrialTask
     from dpsweep.trainables.data.dataset import SweepData
     from dpsweep.trainables.method import Method
     from dpsweep.trainables.per_example import GradientEngine
-
-Kind = Literal["cls", "norm", "conv", "other"]
-KINDS: tuple[Kind, ...] = ("cls", "norm", "conv", "other")
-_NORMS = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, _BatchNorm, _InstanceNorm)
 
 
 @dataclass(frozen=True)
@@ -102,35 +96,6 @@ class NoiseFigures:
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain data; its keys stay as they are."""
         return {**vars(self), "layers": [layer.to_dict() for layer in self.layers]}
-
-
-def layer_kinds(model: nn.Module) -> dict[str, Kind]:
-    """Return the kind of every layer, by name.
-
-    >>> layer_kinds(nn.Sequential(nn.Conv2d(1, 2, 3), nn.GroupNorm(1, 2), nn.Linear(2, 2)))
-    {'': 'other', '0': 'conv', '1': 'norm', '2': 'cls'}
-    """
-    head = head_layers(model)
-    return {path: _kind(path, module, head) for path, module in model.named_modules()}
-
-
-def _kind(path: str, module: nn.Module, head: frozenset[str]) -> Kind:
-    if path in head:
-        return "cls"
-    # timm and transformers have classes of their own for this norm.
-    if isinstance(module, _NORMS) or "rmsnorm" in type(module).__name__.lower():
-        return "norm"
-    return "conv" if isinstance(module, nn.Conv2d) else "other"
-
-
-def own_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, nn.Parameter]]:
-    """Yield (path, layer, name in the layer, parameter); a shared one once, at the first layer."""
-    seen = set()
-    for path, module in model.named_modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            if id(parameter) not in seen:
-                seen.add(id(parameter))
-                yield path, module, name, parameter
 
 
 def layer_noise(

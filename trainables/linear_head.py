@@ -92,30 +92,6 @@ def _norm64(values: torch.Tensor, dim: int) -> torch.Tensor:
     return torch.linalg.vector_norm(values, dim=dim, dtype=torch.float64)
 
 
-class LinearHeads(nn.Module):
-    """Several linear classifiers of the same records.
-
-    (records, ...) -> (records, heads, classes) logits.
-    """
-
-    def __init__(self, heads: list[nn.Linear]) -> None:
-        super().__init__()
-        self.heads = nn.ModuleList(heads)
-
-    @property
-    def layers(self) -> list[nn.Linear]:
-        """The heads as they are."""
-        return [head for head in self.heads if isinstance(head, nn.Linear)]
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the logits of every head."""
-        layers = self.layers
-        weight = torch.cat([layer.weight for layer in layers])
-        bias = torch.cat([layer.bias for layer in layers])
-        logits = nn.functional.linear(x.flatten(1), weight, bias)
-        return logits.unflatten(1, (len(layers), -1))
-
-
 def affine_of(front: _BatchNorm) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the (scale, shift) per channel that a BatchNorm without weights is in eval mode."""
     assert front.running_mean is not None

@@ -17,8 +17,8 @@ from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 from dpsweep.trainables.method import Method, RunContext, first_training_run
-from dpsweep.trainables.threads import torch_threads
-from dpsweep.trainables.weights import PRETRAIN
+from dpsweep.trainables.networks.pretrained.weights import PRETRAIN
+from dpsweep.trainables.networks.threads import torch_threads
 
 _MOST_BYTES = 2**30  # of made-up records
 _MOST_PUBLIC = 2048

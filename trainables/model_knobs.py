@@ -11,7 +11,7 @@ from typing import Any
 
 from dpsweep.foundation.errors import InfeasibleBudgetError
 from dpsweep.spec.space.hyperparameters import Hyperparameter
-from dpsweep.trainables.weights import PUBLISHED, WORDS
+from dpsweep.trainables.networks.pretrained.weights import PUBLISHED, WORDS
 
 _OWN = "PACKAGE.MODULE:FUNCTION"
 NORMALIZE = Hyperparameter(

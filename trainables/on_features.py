@@ -149,7 +149,7 @@ class OnFeatures(ClassifierMethod):
     def _build_head(self, seed: int) -> torch.nn.Sequential:
         from torch import nn
 
-        from dpsweep.trainables.models import build_model
+        from dpsweep.trainables.networks.build import build_model
 
         model = build_model(self._hparams["model.name"], self._data.info, seed=seed)
         assert isinstance(model, nn.Sequential)

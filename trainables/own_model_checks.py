@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from dpsweep.foundation.errors import ModelError
-from dpsweep.trainables.models import set_training_mode
-from dpsweep.trainables.parameter_table import head_layers
+from dpsweep.trainables.networks.layers import head_layers, set_training_mode
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data.dataset import DatasetInfo

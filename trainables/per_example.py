@@ -34,14 +34,10 @@ from dpsweep.trainables.layer_gradients import (
     random_records,
     refuse_overwritten,
 )
-from dpsweep.trainables.linear_head import (
-    LinearHeadEngine,
-    LinearHeads,
-    ManyHeadsEngine,
-    clip_factors,
-)
-from dpsweep.trainables.models import set_training_mode
-from dpsweep.trainables.no_dropout import refuse_random
+from dpsweep.trainables.linear_head import LinearHeadEngine, ManyHeadsEngine, clip_factors
+from dpsweep.trainables.networks.heads import LinearHeads
+from dpsweep.trainables.networks.layers import set_training_mode
+from dpsweep.trainables.networks.no_dropout import refuse_random
 from dpsweep.trainables.sparse_mask import MaskedConv, MaskedWeight, is_plain
 from dpsweep.trainables.weight_products import (
     ConvProduct,

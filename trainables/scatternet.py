@@ -159,7 +159,7 @@ class ScatterNet(OnFeatures, DPSGD):
             return super()._build_model(is_initial=is_initial)
         from torch import nn
 
-        from dpsweep.trainables.linear_head import LinearHeads
+        from dpsweep.trainables.networks.heads import LinearHeads
 
         heads = []
         for head in range(self._num_heads):

@@ -14,8 +14,8 @@ from dpsweep.foundation.errors import ModelError
 from dpsweep.foundation.words import counted
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.dp_sgd import CLIP_RULE, DPSGD, clip_rule_factors
-from dpsweep.trainables.own_models import HEAD_FIX, is_own
-from dpsweep.trainables.weights import PUBLISHED
+from dpsweep.trainables.networks.own_models import HEAD_FIX, is_own
+from dpsweep.trainables.networks.pretrained.weights import PUBLISHED
 
 if TYPE_CHECKING:
     import torch
@@ -135,9 +135,9 @@ class SparseFinetuning(DPSGD):
         info: DatasetInfo,
     ) -> list[tuple[str, str, str]]:
         """Try what each ``sparse.train`` would do; weights do not matter, only their number."""
-        from dpsweep.trainables.models import build_model
+        from dpsweep.trainables.networks.build import build_model
+        from dpsweep.trainables.networks.layers import head_layers
         from dpsweep.trainables.own_model_checks import check_gradients, stand_in_loss, try_engine
-        from dpsweep.trainables.parameter_table import head_layers
         from dpsweep.trainables.sparse_engine import SparseEngine
 
         norms, sizes, starts, normalizes = (
@@ -212,7 +212,7 @@ class SparseFinetuning(DPSGD):
         return [group for group in groups if group["params"]]
 
     def _kinds(self) -> list[str]:
-        from dpsweep.trainables.layer_noise import layer_kinds
+        from dpsweep.trainables.networks.layers import layer_kinds
 
         kinds = layer_kinds(self._model)
         return [kinds[layer] for layer in self.gradient_layers()]
@@ -300,7 +300,7 @@ def choose_parameters(
     """
     from torch.nn.modules.batchnorm import _BatchNorm
 
-    from dpsweep.trainables.layer_noise import layer_kinds, own_parameters
+    from dpsweep.trainables.networks.layers import layer_kinds, own_parameters
     from dpsweep.trainables.sparse_mask import magnitude_mask
 
     kinds, wanted = layer_kinds(model), _KINDS[train]

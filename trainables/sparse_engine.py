@@ -37,8 +37,8 @@ from dpsweep.trainables.layer_gradients import (
     refuse_overwritten,
 )
 from dpsweep.trainables.linear_head import clip_factors
-from dpsweep.trainables.models import set_training_mode
-from dpsweep.trainables.no_dropout import refuse_random
+from dpsweep.trainables.networks.layers import set_training_mode
+from dpsweep.trainables.networks.no_dropout import refuse_random
 from dpsweep.trainables.sparse_mask import MaskedConv, MaskedWeight
 
 #: From a layer's inputs and the gradient by its output to gradients per example, by what trains.

@@ -102,8 +102,8 @@ def build_start(
     Raises:
         BadInputError: The network cannot be built.
     """
-    from dpsweep.trainables.models import build_model
-    from dpsweep.trainables.weights import PRETRAIN, checkpoint_of
+    from dpsweep.trainables.networks.build import build_model
+    from dpsweep.trainables.networks.pretrained.weights import PRETRAIN, checkpoint_of
 
     checkpoint = hparams["model.checkpoint"]
     if checkpoint == PRETRAIN and not is_initial:

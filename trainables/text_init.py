@@ -73,7 +73,7 @@ def text_weights(
         BadInputError: Names, prompt or scale do not fit, or the pair is not there.
         ModelError: The pair cannot be loaded, or gives no direction for a class.
     """
-    from dpsweep.trainables.image_text import encode_texts
+    from dpsweep.trainables.networks.pretrained.image_text import encode_texts
 
     scale = _validate.positive("scale", scale)
     encoded = encode_texts(model.removeprefix("clip/"), class_prompts(class_names, prompt))

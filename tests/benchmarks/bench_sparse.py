@@ -31,7 +31,7 @@ from torch import nn
 
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.linear_head import clip_factors
-from dpsweep.trainables.models import build_model
+from dpsweep.trainables.networks.build import build_model
 from dpsweep.trainables.noise import SecretNoise
 from dpsweep.trainables.sparse_engine import SparseEngine
 from dpsweep.trainables.sparse_mask import SparseValues, magnitude_mask

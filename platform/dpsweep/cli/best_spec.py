@@ -18,7 +18,7 @@ from dpsweep.spec.file import dump_yaml
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.weights import PRETRAIN
+from dpsweep.trainables.networks.pretrained.weights import PRETRAIN
 
 _SUFFIX = "-best"
 _STEP = 1.01  # between budgets that are tried

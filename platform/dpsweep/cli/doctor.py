@@ -92,7 +92,7 @@ def _operators() -> dict[str, Any]:
 
 
 def _devices() -> dict[str, Any]:
-    from dpsweep.trainables.models import device_summary
+    from dpsweep.trainables.networks.build import device_summary
 
     return _row("devices", "ok", device_summary())
 

@@ -10,7 +10,7 @@ from dpsweep.foundation.errors import BadInputError
 from dpsweep.search_spaces.base import SearchSpace, bounds_of
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.weights import PRETRAIN, WORDS
+from dpsweep.trainables.networks.pretrained.weights import PRETRAIN, WORDS
 
 if TYPE_CHECKING:
     from dpsweep.spec.study import SweepSpec
@@ -112,7 +112,7 @@ def _is_buildable(network: Mapping[str, Any], info: DatasetInfo) -> bool:
 
 
 def _build(network: Mapping[str, Any], info: DatasetInfo, path: Path | None) -> None:
-    from dpsweep.trainables.models import build_model
+    from dpsweep.trainables.networks.build import build_model
 
     build_model(
         network["model.name"],

@@ -19,12 +19,12 @@ from dpsweep.spec.facts import describe_pretraining, file_of
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.data.loading import describe_dataset
 from dpsweep.trainables.data.sources import open_source
-from dpsweep.trainables.weights import PRETRAIN
+from dpsweep.trainables.networks.pretrained.weights import PRETRAIN
 
 if TYPE_CHECKING:
     from dpsweep.spec.pretrain import PretrainSpec
     from dpsweep.spec.study import SweepSpec
-    from dpsweep.trainables.pretraining import PretrainSettings
+    from dpsweep.trainables.networks.pretraining import PretrainSettings
 
 #: What a configuration and the section must agree on: hyperparameter -> key of the section.
 _SHARED = {"model.name": "model", "model.norm": "norm", "model.image_size": "resize"}
@@ -154,7 +154,7 @@ def plan_pretraining(spec: SweepSpec) -> str:
 
 def settings_of(spec: SweepSpec) -> PretrainSettings:
     """Return what the section trains; ``checkpoint`` must not be set. Loads torch."""
-    from dpsweep.trainables.pretraining import PretrainSettings
+    from dpsweep.trainables.networks.pretraining import PretrainSettings
 
     block = spec.pretrain
     assert block is not None

@@ -25,7 +25,7 @@ from dpsweep.study.trial import TrialReport, TrialState, TrialTask, Verdict
 from dpsweep.tracking.model_label import ModelLabel, label_model
 from dpsweep.tracking.schema import BEST, BEST_OBJECTIVE
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.weights import PRETRAIN
+from dpsweep.trainables.networks.pretrained.weights import PRETRAIN
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

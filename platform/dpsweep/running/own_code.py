@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpsweep.foundation.errors import ModelError, ResourceError
-from dpsweep.trainables.own_models import fingerprint, is_own, look_in, started_in
+from dpsweep.trainables.networks.own_models import fingerprint, is_own, look_in, started_in
 
 if TYPE_CHECKING:
     from dpsweep.cluster.base import ClusterTarget

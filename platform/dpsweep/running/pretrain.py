@@ -22,12 +22,12 @@ from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.data.source import Arrays
 from dpsweep.trainables.data.sources import open_source
 from dpsweep.trainables.feature_files import locked
-from dpsweep.trainables.weights import hash_of
+from dpsweep.trainables.networks.pretrained.weights import hash_of
 
 if TYPE_CHECKING:
     from dpsweep.spec.pretrain import PretrainSpec
     from dpsweep.spec.study import SweepSpec
-    from dpsweep.trainables.pretraining import PretrainSettings, Progress
+    from dpsweep.trainables.networks.pretraining import PretrainSettings, Progress
 
 
 def with_pretrained(
@@ -80,7 +80,7 @@ def _trained(
     spec: SweepSpec, block: PretrainSpec, study: Study, data: SweepData, observer: Observer
 ) -> tuple[Path, dict[str, Any]]:
     """Return the weights' file and what its sidecar says, trained now if they are not there."""
-    from dpsweep.trainables.pretraining import PretrainedFile, device_for, pretrain_network
+    from dpsweep.trainables.networks.pretraining import PretrainedFile, device_for, pretrain_network
 
     settings = settings_of(spec)
     records = _public_records(spec, block, data)

@@ -227,7 +227,7 @@ class TestWeights:
     def test_a_file_that_does_not_fit_is_found_before_a_trial(self, raw, tmp_path):
         torch = pytest.importorskip("torch")
         from dpsweep.trainables.data.loading import describe_dataset
-        from dpsweep.trainables.models import build_model
+        from dpsweep.trainables.networks.build import build_model
 
         images(tmp_path / "img", cat=20, dog=20)
         spec = of_folder(raw, tmp_path / "img", 40)
@@ -260,7 +260,7 @@ class TestWeights:
     def test_of_several_networks_only_those_that_start_from_it_count(self, raw, tmp_path):
         torch = pytest.importorskip("torch")
         from dpsweep.trainables.data.loading import describe_dataset
-        from dpsweep.trainables.models import build_model
+        from dpsweep.trainables.networks.build import build_model
 
         info = describe_dataset(SweepSpec(**raw).data)
         path = tmp_path / "linear.pt"

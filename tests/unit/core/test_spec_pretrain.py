@@ -28,7 +28,7 @@ from dpsweep.tracking.memory import MemoryTracker
 from dpsweep.tracking.state import PRETRAINING
 from dpsweep.trainables.data.loading import describe_dataset, load_dataset
 from dpsweep.trainables.feature_files import locked
-from dpsweep.trainables.models import build_model
+from dpsweep.trainables.networks.build import build_model
 
 GOOD = """\
 name: split
@@ -295,7 +295,7 @@ def test_weights_are_trained_once_and_found_again(open_study, monkeypatch):
     def refuse(*args, **options):
         raise Trained
 
-    monkeypatch.setattr("dpsweep.trainables.pretraining.pretrain_network", refuse)
+    monkeypatch.setattr("dpsweep.trainables.networks.pretraining.pretrain_network", refuse)
     other, again = open_study("name=another", "search.space.optim.lr=0.3", observer=ear)
     assert again.pretrained == data.pretrained
     assert other.view.pretrained == study.view.pretrained

@@ -13,11 +13,15 @@ import torch
 from torch import nn
 
 from dpsweep.foundation.errors import BadInputError, ModelError
-from dpsweep.trainables import backbones, weights
-from dpsweep.trainables.backbones import LITE0_SHA256, backbone_settings, build_backbone
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.features import FeatureSpec
-from dpsweep.trainables.weights import WeightsHash, hash_of
+from dpsweep.trainables.networks.pretrained import backbones, weights
+from dpsweep.trainables.networks.pretrained.backbones import (
+    LITE0_SHA256,
+    backbone_settings,
+    build_backbone,
+)
+from dpsweep.trainables.networks.pretrained.weights import WeightsHash, hash_of
 
 SMALL = "test_vit"  # timm's own tiny networks for tests, 160 x 160
 SMALL_CONV = "test_efficientnet"
@@ -92,7 +96,7 @@ def test_the_packaged_network_knows_a_palace_and_a_daisy(file: str, label: int) 
 def test_lite0_settings_load_no_torch_and_name_no_place() -> None:
     code = (
         "import sys, json\n"
-        "from dpsweep.trainables.backbones import backbone_settings\n"
+        "from dpsweep.trainables.networks.pretrained.backbones import backbone_settings\n"
         "settings = backbone_settings('efficientnet_lite0')\n"
         "assert 'torch' not in sys.modules and 'timm' not in sys.modules\n"
         "print(json.dumps(settings))"

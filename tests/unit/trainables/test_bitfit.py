@@ -59,7 +59,9 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 
 @pytest.fixture(autouse=True)
 def _networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpsweep.trainables.models._build", lambda name, info: NETWORKS[name]())
+    monkeypatch.setattr(
+        "dpsweep.trainables.networks.build._build", lambda name, info: NETWORKS[name]()
+    )
 
 
 @pytest.fixture

@@ -28,8 +28,8 @@ from dpsweep.trainables.distillation import SoftTrainer
 from dpsweep.trainables.distilled import FOLDER, MOST_BYTES, state_bytes, weights_hash
 from dpsweep.trainables.dp_sgd import DPSGD
 from dpsweep.trainables.method import PlanContext, RunContext
+from dpsweep.trainables.networks.threads import torch_threads
 from dpsweep.trainables.starts import Release, Starts, build_start, release_name
-from dpsweep.trainables.threads import torch_threads
 
 EPOCHS = 3
 START = Plan((EventRun(PoissonGaussian(2.0, 0.1), 20),))

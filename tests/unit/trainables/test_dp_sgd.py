@@ -414,7 +414,7 @@ def test_dropout_masks_are_a_function_of_the_position(
             torch.nn.Flatten(), torch.nn.Linear(6, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 3)
         )
 
-    monkeypatch.setattr("dpsweep.trainables.models._build", build)
+    monkeypatch.setattr("dpsweep.trainables.networks.build._build", build)
     method = TRAINABLES["non_private"]
     hparams, plan = make_plan(method)
     results = []

@@ -10,7 +10,7 @@ from dpsweep.foundation.errors import ModelError
 from dpsweep.testing.conformance import tiny_data
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.embeddings import embed, last_linear, project
-from dpsweep.trainables.models import build_model
+from dpsweep.trainables.networks.build import build_model
 
 
 def images() -> DatasetInfo:

@@ -27,7 +27,7 @@ from dpsweep.trainables.layer_gradients import (
     noise_margin,
 )
 from dpsweep.trainables.linear_head import LinearHeadEngine, ManyHeadsEngine, clip_factors
-from dpsweep.trainables.models import build_model
+from dpsweep.trainables.networks.build import build_model
 from dpsweep.trainables.noisy_gd import HeadRecords
 from dpsweep.trainables.per_example import GradientEngine, OpacusEngine
 from dpsweep.trainables.sparse_engine import SparseEngine

@@ -13,11 +13,11 @@ from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.linear_head import (
     CPU_BLOCK,
     LinearHeadEngine,
-    LinearHeads,
     ManyHeadsEngine,
     clip_factors,
 )
-from dpsweep.trainables.models import build_model
+from dpsweep.trainables.networks.build import build_model
+from dpsweep.trainables.networks.heads import LinearHeads
 from dpsweep.trainables.normalize import build_front, set_statistic
 from dpsweep.trainables.per_example import OpacusEngine, make_engine
 

@@ -20,7 +20,7 @@ from torch import nn
 
 from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables.bias_engine import BiasEngine
-from dpsweep.trainables.low_rank import add_adapters, add_biases, add_lora
+from dpsweep.trainables.networks.low_rank import add_adapters, add_biases, add_lora
 
 
 def vit() -> nn.Module:

@@ -10,7 +10,8 @@ from torch import nn
 
 from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.trainables.data.dataset import DatasetInfo
-from dpsweep.trainables.models import build_model, set_training_mode
+from dpsweep.trainables.networks.build import build_model
+from dpsweep.trainables.networks.layers import set_training_mode
 
 
 def info_of(shape: tuple[int, ...], classes: int = 10) -> DatasetInfo:
@@ -115,7 +116,7 @@ def test_a_layer_that_mixes_examples_is_found_whatever_its_class(
     monkeypatch: pytest.MonkeyPatch, layer: type[nn.Module]
 ) -> None:
     build = lambda name, info: nn.Sequential(nn.Flatten(), layer(), nn.Linear(4, 10))  # noqa: E731
-    monkeypatch.setattr("dpsweep.trainables.models._build", build)
+    monkeypatch.setattr("dpsweep.trainables.networks.build._build", build)
     with pytest.raises(ModelError, match="mixes the examples"):
         build_model("linear", info_of((4,)), seed=0)
 
@@ -130,7 +131,7 @@ def test_a_layer_that_changes_its_weights_when_it_is_run_is_refused(
             return super().forward(x)
 
     monkeypatch.setattr(
-        "dpsweep.trainables.models._build", lambda name, info: nn.Sequential(Normed(4, 10))
+        "dpsweep.trainables.networks.build._build", lambda name, info: nn.Sequential(Normed(4, 10))
     )
     with pytest.raises(ModelError, match="changes its own weights"):
         build_model("linear", info_of((4,)), seed=0)
@@ -143,7 +144,7 @@ def test_a_layer_that_keeps_statistics_of_its_inputs_is_refused(
         norm = nn.InstanceNorm2d(3, track_running_stats=True)
         return nn.Sequential(norm, nn.Flatten(), nn.Linear(48, 10))
 
-    monkeypatch.setattr("dpsweep.trainables.models._build", build)
+    monkeypatch.setattr("dpsweep.trainables.networks.build._build", build)
     with pytest.raises(ModelError, match=r"buffer 0\.running_mean"):
         build_model("linear", info_of((3, 4, 4)), seed=0)
 
@@ -158,7 +159,7 @@ def test_group_norm_takes_a_single_example_of_one_pixel(
             nn.Conv2d(1, channels, 2), nn.BatchNorm2d(channels), nn.Flatten(), head
         )
 
-    monkeypatch.setattr("dpsweep.trainables.models._build", build)
+    monkeypatch.setattr("dpsweep.trainables.networks.build._build", build)
     model = build_model("linear", info_of((1, 2, 2)), norm="group", seed=0)
     assert model(torch.randn(1, 1, 2, 2)).shape == (1, 10)
 

@@ -14,8 +14,8 @@ from torch import nn
 from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables.bias_engine import BiasEngine
 from dpsweep.trainables.data.dataset import DatasetInfo
-from dpsweep.trainables.models import build_model
-from dpsweep.trainables.no_dropout import refuse_random, remove_dropout
+from dpsweep.trainables.networks.build import build_model
+from dpsweep.trainables.networks.no_dropout import refuse_random, remove_dropout
 from dpsweep.trainables.per_example import OpacusEngine, make_engine
 from dpsweep.trainables.sparse_engine import SparseEngine
 

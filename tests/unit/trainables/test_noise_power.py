@@ -21,7 +21,7 @@ from torch import nn
 
 from dpsweep.privacy.events import EventRun, Gaussian, Laplace, Plan, PoissonGaussian
 from dpsweep.spec.space.hyperparameters import resolve
-from dpsweep.trainables import dp_pca, embeddings, models, nearest_votes
+from dpsweep.trainables import dp_pca, embeddings, nearest_votes
 from dpsweep.trainables.active_learning import ActiveLearning
 from dpsweep.trainables.adamix import AdaMix
 from dpsweep.trainables.bias_engine import BiasEngine
@@ -30,6 +30,7 @@ from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 from dpsweep.trainables.dp_sgd import DPSGD
 from dpsweep.trainables.linear_head import LinearHeadEngine, ManyHeadsEngine
 from dpsweep.trainables.method import Method, RunContext
+from dpsweep.trainables.networks import build as models
 from dpsweep.trainables.noise import SecretNoise, noisy_accuracy
 from dpsweep.trainables.per_example import OpacusEngine
 from dpsweep.trainables.scatternet import ScatterNet

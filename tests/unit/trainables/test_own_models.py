@@ -12,15 +12,15 @@ import torch
 
 from dpsweep.foundation.errors import ResourceError
 from dpsweep.running import own_code
-from dpsweep.trainables import own_models
 from dpsweep.trainables.bitfit import BiTFiT
 from dpsweep.trainables.classifier import ClassifierMethod
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.dp_sgd import DPSGD
 from dpsweep.trainables.finished import export_model
-from dpsweep.trainables.models import build_model
+from dpsweep.trainables.networks import own_models
+from dpsweep.trainables.networks.build import build_model
+from dpsweep.trainables.networks.parameter_table import parameter_table
 from dpsweep.trainables.non_private import NonPrivate
-from dpsweep.trainables.parameter_table import parameter_table
 from dpsweep.trainables.sparse import SparseFinetuning
 
 SOURCE = '''

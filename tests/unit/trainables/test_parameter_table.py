@@ -14,11 +14,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from dpsweep.foundation.errors import BadInputError, ModelError
-from dpsweep.trainables import TRAINABLES, parameter_table
+from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.method import Method
-from dpsweep.trainables.models import build_model
-from dpsweep.trainables.parameter_table import full_name, head_layers
-from dpsweep.trainables.parameter_table import parameter_table as table_of
+from dpsweep.trainables.networks import parameter_table
+from dpsweep.trainables.networks.build import build_model
+from dpsweep.trainables.networks.layers import head_layers
+from dpsweep.trainables.networks.parameter_table import full_name
+from dpsweep.trainables.networks.parameter_table import parameter_table as table_of
 
 # Bu et al. 2024, tables 1 and E.1, in per cent; the digits beyond the paper's are timm's.
 WITH_HEAD = {

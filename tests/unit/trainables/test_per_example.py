@@ -8,7 +8,7 @@ from torch import nn
 
 from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables.data.dataset import DatasetInfo
-from dpsweep.trainables.models import build_model
+from dpsweep.trainables.networks.build import build_model
 from dpsweep.trainables.per_example import LinearHeadEngine, OpacusEngine, make_engine
 
 

@@ -14,11 +14,12 @@ from torch import nn
 from dpsweep.foundation.errors import BadInputError, CheckpointError, DataError, ModelError
 from dpsweep.privacy.events import Plan
 from dpsweep.spec.space.hyperparameters import resolve
-from dpsweep.trainables import TRAINABLES, pretraining
+from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.method import RunContext
-from dpsweep.trainables.models import build_model
-from dpsweep.trainables.pretraining import (
+from dpsweep.trainables.networks import pretraining
+from dpsweep.trainables.networks.build import build_model
+from dpsweep.trainables.networks.pretraining import (
     PretrainedFile,
     PretrainSettings,
     augmented,

@@ -11,13 +11,13 @@ from torch import nn
 from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError, ModelError
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.spec.space.hyperparameters import resolve
-from dpsweep.trainables.backbones import backbone_settings, build_backbone
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.dp_sgd import DPSGD
-from dpsweep.trainables.image_front import normalize_layer, resize_layers
 from dpsweep.trainables.method import PlanContext
-from dpsweep.trainables.models import build_model
-from dpsweep.trainables.parameter_table import head_layers
+from dpsweep.trainables.networks.build import build_model
+from dpsweep.trainables.networks.layers import head_layers
+from dpsweep.trainables.networks.pretrained.backbones import backbone_settings, build_backbone
+from dpsweep.trainables.networks.pretrained.image_front import normalize_layer, resize_layers
 
 LITE0 = "timm/tf_efficientnet_lite0"
 
@@ -52,8 +52,8 @@ def test_a_state_dict_needs_no_published_weights(
     def gone(*args: object, **kwargs: object) -> None:
         raise AssertionError("looked for weights")
 
-    monkeypatch.setattr("dpsweep.trainables.backbones._lite0_settings", gone)
-    monkeypatch.setattr("dpsweep.trainables.backbones._timm_settings", gone)
+    monkeypatch.setattr("dpsweep.trainables.networks.pretrained.backbones._lite0_settings", gone)
+    monkeypatch.setattr("dpsweep.trainables.networks.pretrained.backbones._timm_settings", gone)
     again = build_model(
         LITE0,
         info_of((1, 28, 28)),

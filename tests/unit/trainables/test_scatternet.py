@@ -20,9 +20,10 @@ from dpsweep.privacy.events import EventRun, Gaussian, NonPrivate, Plan, Poisson
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 from dpsweep.trainables.features import FeatureSpec
-from dpsweep.trainables.linear_head import LinearHeadEngine, LinearHeads
+from dpsweep.trainables.linear_head import LinearHeadEngine
 from dpsweep.trainables.method import PlanContext, RunContext
-from dpsweep.trainables.models import build_model
+from dpsweep.trainables.networks.build import build_model
+from dpsweep.trainables.networks.heads import LinearHeads
 from dpsweep.trainables.normalize import clipped_channel_sum
 from dpsweep.trainables.scatternet import ScatterNet
 from dpsweep.trainables.scatternet_non_private import ScatterNetNonPrivate

@@ -17,10 +17,10 @@ from dpsweep.foundation.errors import ModelError
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
-from dpsweep.trainables.layer_noise import layer_kinds
 from dpsweep.trainables.linear_head import LinearHeadEngine
 from dpsweep.trainables.method import PlanContext, RunContext
-from dpsweep.trainables.models import build_model, set_training_mode
+from dpsweep.trainables.networks.build import build_model
+from dpsweep.trainables.networks.layers import layer_kinds, set_training_mode
 from dpsweep.trainables.per_example import OpacusEngine
 from dpsweep.trainables.sparse import SparseFinetuning, choose_parameters
 
@@ -409,7 +409,7 @@ def test_a_convolution_that_does_more_trains_whole_or_not_at_all(
     """Weight standardisation: the gradient by the weight is not that of the convolution."""
     from timm.layers import StdConv2d
 
-    from dpsweep.trainables import models
+    from dpsweep.trainables.networks import build as models
 
     def network(*_: Any, **__: Any) -> nn.Module:
         torch.manual_seed(0)

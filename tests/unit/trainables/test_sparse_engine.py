@@ -17,7 +17,8 @@ from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables import sparse_mask, weight_products
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.layer_gradients import cross_entropy_sum
-from dpsweep.trainables.models import build_model, set_training_mode
+from dpsweep.trainables.networks.build import build_model
+from dpsweep.trainables.networks.layers import set_training_mode
 from dpsweep.trainables.per_example import OpacusEngine
 from dpsweep.trainables.sparse_engine import SparseEngine
 from dpsweep.trainables.sparse_mask import MaskedWeight, SparseValues, magnitude_mask

@@ -22,8 +22,8 @@ from dpsweep.trainables.data.source import TextInfo
 from dpsweep.trainables.data.tasks import task_of
 from dpsweep.trainables.data.text import next_tokens
 from dpsweep.trainables.method import RunContext
-from dpsweep.trainables.models import build_model
-from dpsweep.trainables.parameter_table import head_layers
+from dpsweep.trainables.networks.build import build_model
+from dpsweep.trainables.networks.layers import head_layers
 from dpsweep.trainables.per_example import OpacusEngine
 
 LENGTH = 8

@@ -80,13 +80,13 @@ def _print_parameters(
     method: Any, model: str, classes: int, image_size: int | None, channels: int, output: Format
 ) -> None:
     """Print totals and layers: one record in JSON and YAML, the layers alone in CSV."""
-    from dpsweep.trainables.models import BUILT_IN
-    from dpsweep.trainables.own_models import is_own
+    from dpsweep.trainables.networks.build import BUILT_IN
+    from dpsweep.trainables.networks.own_models import is_own
 
     knob = next((p for p in method.hyperparameters if p.name == "model.name"), None)
     if knob is None:
         raise BadInputError(f"{method.name} has no model.name, so it trains no network by name")
-    from dpsweep.trainables.parameter_table import full_name, parameter_table
+    from dpsweep.trainables.networks.parameter_table import full_name, parameter_table
 
     if model.startswith("text/"):
         raise BadInputError(

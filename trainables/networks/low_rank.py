@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from dpsweep.foundation.errors import ModelError
-from dpsweep.trainables.parameter_table import head_layers
+from dpsweep.trainables.networks.layers import head_layers
 
 #: In the name or class of a module: what is in it belongs to an attention, or to an MLP.
 _ATTENTION = ("attn", "attention")

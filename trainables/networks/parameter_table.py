@@ -16,10 +16,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.foundation.registry import did_you_mean
-from dpsweep.trainables.linear_head import LinearHeads
-from dpsweep.trainables.models import BUILT_IN, build_untreated
-from dpsweep.trainables.own_models import is_own
-from dpsweep.trainables.text_models import text_head
+from dpsweep.trainables.networks.build import BUILT_IN, build_untreated
+from dpsweep.trainables.networks.layers import head_layers
+from dpsweep.trainables.networks.own_models import is_own
 
 
 class Trains(Protocol):
@@ -209,30 +208,6 @@ def full_name(name: str) -> str:
         known = [*BUILT_IN, *known]
     hint = did_you_mean(plain, known) or f"known: {', '.join(BUILT_IN)} and timm.list_models()"
     raise BadInputError(f"unknown model {name!r}, {hint}")
-
-
-def head_layers(model: nn.Module) -> frozenset[str]:
-    """Return the names of a classifier's last layers and of all modules in them.
-
-    timm says which they are (some networks have two), and so may a user's own; a ``Sequential``
-    ends with its own; of transformers it is what follows the encoder (``text_head``). None where
-    nothing says so.
-    """
-    get_classifier = getattr(model, "get_classifier", None)
-    if get_classifier is not None:
-        found = get_classifier()
-        heads = found if isinstance(found, (tuple, list)) else (found,)
-    elif isinstance(model, nn.Sequential):
-        last = str(len(model) - 1)
-        inner = head_layers(model[-1])  # a network behind the resizing of its images
-        if inner:
-            return frozenset(f"{last}.{path}" for path in inner)
-        is_network = any(model[-1].children()) and not isinstance(model[-1], LinearHeads)
-        heads = () if is_network else (model[-1],)
-    else:
-        heads = text_head(model)
-    modules = {id(part) for head in heads if isinstance(head, nn.Module) for part in head.modules()}
-    return frozenset(path for path, module in model.named_modules() if id(module) in modules)
 
 
 def _layers(model: nn.Module, is_trainable: Trains, head: frozenset[str]) -> Iterator[Layer]:

@@ -7,7 +7,7 @@ classes, so that an exported one loads anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.foundation.registry import did_you_mean
 from dpsweep.trainables.data.dataset import DatasetInfo
-from dpsweep.trainables.depthwise import is_depthwise
-from dpsweep.trainables.model_probe import probe
-from dpsweep.trainables.no_dropout import remove_dropout
-from dpsweep.trainables.own_models import is_own, own_network
-from dpsweep.trainables.small_resnet import small_resnet
-from dpsweep.trainables.text_models import TEXT, build_text
-from dpsweep.trainables.weights import PUBLISHED, unwrapped
+from dpsweep.trainables.networks.cnns import CNNS
+from dpsweep.trainables.networks.layers import is_depthwise, set_training_mode
+from dpsweep.trainables.networks.no_dropout import remove_dropout
+from dpsweep.trainables.networks.own_models import is_own, own_network
+from dpsweep.trainables.networks.pretrained.weights import PUBLISHED, unwrapped
+from dpsweep.trainables.networks.probe import probe
+from dpsweep.trainables.networks.text import TEXT, build_text
 
 NORMS = ("refuse", "group", "frozen")
 
@@ -43,7 +43,7 @@ def build_model(
 ) -> nn.Module:
     """Return a classifier on the CPU: (batch, *input_shape) float32 -> (batch, classes) logits.
 
-    Networks on text are others: see ``dpsweep.trainables.text_models.build_text``.
+    Networks on text are others: see ``dpsweep.trainables.networks.text.build_text``.
 
     Args:
         name: ``linear``; ``tanh_cnn`` or ``tanh_cnn_deep`` (Tramer & Boneh 2021,
@@ -138,14 +138,6 @@ def build_untreated(
     return _build(name, DatasetInfo("", shape, num_classes, 0, 0, 0, 0, ()))
 
 
-def set_training_mode(model: nn.Module) -> None:
-    """Switch to training mode, except BatchNorm: where one is left, it is frozen."""
-    model.train()
-    for module in model.modules():
-        if isinstance(module, _BatchNorm):
-            module.eval()
-
-
 def _build(name: str, info: DatasetInfo) -> nn.Module:
     if is_own(name):
         return own_network(name, info)
@@ -157,8 +149,8 @@ def _build(name: str, info: DatasetInfo) -> nn.Module:
             f"{name} needs images, but the records have shape {info.input_shape}",
             fix="use model.name: linear",
         )
-    if name in _CNNS:
-        return _CNNS[name](info)
+    if name in CNNS:
+        return CNNS[name](info)
     if name.startswith("timm/"):
         channels, *size = info.input_shape
         return _timm(name.removeprefix("timm/"), info.num_classes, channels, tuple(size))
@@ -169,103 +161,8 @@ def _build(name: str, info: DatasetInfo) -> nn.Module:
     )
 
 
-def _upsample(info: DatasetInfo, smallest: int) -> tuple[list[nn.Module], int, int]:
-    """Return a parameter-free enlargement to at least ``smallest`` pixels, and the new size."""
-    _, height, width = info.input_shape
-    factor = -(-smallest // min(height, width))
-    layers: list[nn.Module] = [nn.Upsample(scale_factor=factor)] if factor > 1 else []
-    return layers, height * factor, width * factor
-
-
-def _tanh_cnn(info: DatasetInfo) -> nn.Sequential:
-    """Table 6 (MNIST, Fashion-MNIST): 26,010 parameters at 1 x 28 x 28 and 10 classes."""
-    channels = info.input_shape[0]
-    upsample, height, width = _upsample(info, smallest=16)
-
-    def after(size: int) -> int:
-        first = (size + 2 * 2 - 8) // 2 + 1 - 1
-        return (first - 4) // 2 + 1 - 1
-
-    return nn.Sequential(
-        *upsample,
-        nn.Conv2d(channels, 16, kernel_size=8, stride=2, padding=2),
-        nn.Tanh(),
-        nn.MaxPool2d(kernel_size=2, stride=1),
-        nn.Conv2d(16, 32, kernel_size=4, stride=2),
-        nn.Tanh(),
-        nn.MaxPool2d(kernel_size=2, stride=1),
-        nn.Flatten(),
-        nn.Linear(32 * after(height) * after(width), 32),
-        nn.Tanh(),
-        nn.Linear(32, info.num_classes),
-    )
-
-
-def _tanh_cnn_deep(info: DatasetInfo) -> nn.Sequential:
-    """Table 7 (CIFAR-10): 550,570 parameters at 3 x 32 x 32 and 10 classes."""
-    previous = info.input_shape[0]
-    upsample, height, width = _upsample(info, smallest=8)
-    layers: list[nn.Module] = [*upsample]
-    for filters in (32, 64, 128):
-        for _ in range(2):
-            layers += [nn.Conv2d(previous, filters, kernel_size=3, padding=1), nn.Tanh()]
-            previous = filters
-        layers.append(nn.MaxPool2d(kernel_size=2, stride=2))
-    layers += [nn.Flatten(), nn.Linear(128 * (height // 8) * (width // 8), 128), nn.Tanh()]
-    return nn.Sequential(*layers, nn.Linear(128, info.num_classes))
-
-
-def _scatter_cnn(info: DatasetInfo) -> nn.Sequential:
-    """Table 8 (ScatterNet features of MNIST): 33,066 parameters at 81 x 7 x 7 and 10 classes.
-
-    The table lists max-pooling after both convolutions; with it there would be 20,778 parameters,
-    and table 4 says 33K, which is the network without.
-    """
-    channels, height, width = info.input_shape
-
-    def after(size: int) -> int:
-        return (size - 1) // 2 + 1
-
-    return nn.Sequential(
-        nn.Conv2d(channels, 16, kernel_size=3, stride=2, padding=1),
-        nn.Tanh(),
-        nn.Conv2d(16, 32, kernel_size=3, padding=1),
-        nn.Tanh(),
-        nn.Flatten(),
-        nn.Linear(32 * after(height) * after(width), 32),
-        nn.Tanh(),
-        nn.Linear(32, info.num_classes),
-    )
-
-
-def _scatter_cnn_deep(info: DatasetInfo) -> nn.Sequential:
-    """Table 9 (ScatterNet features of CIFAR-10): 187,210 parameters at 243 x 8 x 8, 10 classes.
-
-    The table lists max-pooling after both convolutions; table 4 says 187K parameters, which is the
-    network without the second one.
-    """
-    upsample, height, width = _upsample(info, smallest=2)
-    return nn.Sequential(
-        *upsample,
-        nn.Conv2d(info.input_shape[0], 64, kernel_size=3, padding=1),
-        nn.Tanh(),
-        nn.MaxPool2d(kernel_size=2, stride=2),
-        nn.Conv2d(64, 64, kernel_size=3, padding=1),
-        nn.Tanh(),
-        nn.Flatten(),
-        nn.Linear(64 * (height // 2) * (width // 2), info.num_classes),
-    )
-
-
-_CNNS: dict[str, Callable[[DatasetInfo], nn.Module]] = {
-    "tanh_cnn": _tanh_cnn,
-    "tanh_cnn_deep": _tanh_cnn_deep,
-    "small_resnet": lambda info: small_resnet(info.input_shape[0], info.num_classes),
-    "scatter_cnn": _scatter_cnn,
-    "scatter_cnn_deep": _scatter_cnn_deep,
-}
 #: Networks that need no timm; their size follows from the shape of the records.
-BUILT_IN = ("linear", *_CNNS)
+BUILT_IN = ("linear", *CNNS)
 
 
 def _timm(
@@ -300,7 +197,11 @@ def _published(
     name: str, info: DatasetInfo, image_size: int | None, *, with_weights: bool
 ) -> nn.Sequential:
     """Return timm's network with its published weights behind resizing and normalisation."""
-    from dpsweep.trainables.backbones import front, published_settings, timm_network
+    from dpsweep.trainables.networks.pretrained.backbones import (
+        front,
+        published_settings,
+        timm_network,
+    )
 
     plain = name.removeprefix("timm/")
     if plain == name:
@@ -325,7 +226,7 @@ def _published(
 
 
 def _resize(name: str, info: DatasetInfo, size: int) -> list[nn.Module]:
-    from dpsweep.trainables.image_front import resize_layers
+    from dpsweep.trainables.networks.pretrained.image_front import resize_layers
 
     if len(info.input_shape) != 3:
         raise ModelError(
@@ -337,8 +238,8 @@ def _resize(name: str, info: DatasetInfo, size: int) -> list[nn.Module]:
 
 def _normalization(name: str, info: DatasetInfo, how: str) -> nn.Module:
     """Return the layer that normalises images, and makes grey ones RGB, before a network."""
-    from dpsweep.trainables.backbones import published_settings
-    from dpsweep.trainables.image_front import IMAGENET, normalize_layer
+    from dpsweep.trainables.networks.pretrained.backbones import published_settings
+    from dpsweep.trainables.networks.pretrained.image_front import IMAGENET, normalize_layer
 
     if len(info.input_shape) != 3 or info.input_shape[0] not in (1, 3):
         shape = "x".join(map(str, info.input_shape))
@@ -416,7 +317,7 @@ def _load_checkpoint(model: nn.Module, state: dict[str, torch.Tensor], path: Pat
 
     A network that is a classifier and nothing else needs all of it.
     """
-    from dpsweep.trainables.parameter_table import head_layers
+    from dpsweep.trainables.networks.layers import head_layers
 
     own = model.state_dict()
     head = head_layers(model)

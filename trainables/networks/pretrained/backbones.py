@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.foundation.registry import did_you_mean
-from dpsweep.trainables.weights import (
+from dpsweep.trainables.networks.pretrained.weights import (
     WeightsHash,
     download,
     find_weights,
@@ -68,7 +68,7 @@ def backbone_settings(
     elif name == LITE0:
         settings = _lite0_settings()
     elif name.startswith("clip/"):
-        from dpsweep.trainables.image_text import tower_settings
+        from dpsweep.trainables.networks.pretrained.image_text import tower_settings
 
         settings = tower_settings(name.removeprefix("clip/"))
     else:
@@ -129,7 +129,7 @@ def build_backbone(settings: Mapping[str, Any], info: DatasetInfo) -> nn.Module:
         )
     with torch.random.fork_rng(devices=[]):
         if str(settings["model"]).startswith("clip/"):
-            from dpsweep.trainables.image_text import build_tower
+            from dpsweep.trainables.networks.pretrained.image_text import build_tower
 
             network = build_tower(settings)
         else:
@@ -188,7 +188,7 @@ def front(settings: Mapping[str, Any], info: DatasetInfo) -> list[nn.Module]:
         settings: What ``backbone_settings`` returned.
         info: Shape of the records: grey or colour images in [0, 1].
     """
-    from dpsweep.trainables.image_front import normalize_layer, resize_layers
+    from dpsweep.trainables.networks.pretrained.image_front import normalize_layer, resize_layers
 
     return [
         *resize_layers(info.input_shape, int(settings["image_size"])),
@@ -305,7 +305,7 @@ def _probe(model: nn.Module, settings: Mapping[str, Any], info: DatasetInfo) -> 
     """Run two random images: one vector each, and none may depend on the other image."""
     import torch
 
-    from dpsweep.trainables.model_probe import mixes
+    from dpsweep.trainables.networks.probe import mixes
 
     name = f"{settings['model']} at {settings['image_size']} pixels"
     before = {key: value.clone() for key, value in model.named_buffers()}

@@ -31,11 +31,11 @@ from dpsweep.foundation.words import counted
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.trainables.data.dataset import DatasetInfo, part_hash
 from dpsweep.trainables.data.source import Arrays
-from dpsweep.trainables.image_front import resize_layers
-from dpsweep.trainables.models import build_model
-from dpsweep.trainables.own_models import fingerprint, is_own
-from dpsweep.trainables.parameter_table import head_layers
-from dpsweep.trainables.threads import torch_threads
+from dpsweep.trainables.networks.build import build_model
+from dpsweep.trainables.networks.layers import head_layers
+from dpsweep.trainables.networks.own_models import fingerprint, is_own
+from dpsweep.trainables.networks.pretrained.image_front import resize_layers
+from dpsweep.trainables.networks.threads import torch_threads
 
 #: Part of every address: a change of how weights come about needs a change of it.
 _FORMAT = 1

@@ -21,8 +21,8 @@ import torch
 from torch import fx, nn
 
 from dpsweep.foundation.errors import BadInputError, ModelError
-from dpsweep.trainables.model_probe import refuse_statistics
-from dpsweep.trainables.no_dropout import refuse_random, remove_dropout
+from dpsweep.trainables.networks.no_dropout import refuse_random, remove_dropout
+from dpsweep.trainables.networks.probe import refuse_statistics
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data.dataset import DatasetInfo

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.errors import BadInputError, ModelError
-from dpsweep.trainables.weights import WeightsHash, download_pair, find_weights
+from dpsweep.trainables.networks.pretrained.weights import WeightsHash, download_pair, find_weights
 
 if TYPE_CHECKING:
     import torch

@@ -9,7 +9,7 @@ from torch import nn
 
 from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables.data.dataset import DatasetInfo
-from dpsweep.trainables.no_dropout import refuse_random
+from dpsweep.trainables.networks.no_dropout import refuse_random
 
 
 def probe(model: nn.Module, name: str, info: DatasetInfo) -> None:

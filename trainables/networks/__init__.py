@@ -1,0 +1,1 @@
+"""Networks whose examples can be told apart."""

@@ -1,0 +1,90 @@
+"""What kind of layer a layer is, and which of them are the classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from dpsweep.trainables.networks.heads import LinearHeads
+from dpsweep.trainables.networks.text import text_head
+
+
+def set_training_mode(model: nn.Module) -> None:
+    """Switch to training mode, except BatchNorm: where one is left, it is frozen."""
+    model.train()
+    for module in model.modules():
+        if isinstance(module, _BatchNorm):
+            module.eval()
+
+
+def head_layers(model: nn.Module) -> frozenset[str]:
+    """Return the names of a classifier's last layers and of all modules in them.
+
+    timm says which they are (some networks have two), and so may a user's own; a ``Sequential``
+    ends with its own; of transformers it is what follows the encoder (``text_head``). None where
+    nothing says so.
+    """
+    get_classifier = getattr(model, "get_classifier", None)
+    if get_classifier is not None:
+        found = get_classifier()
+        heads = found if isinstance(found, (tuple, list)) else (found,)
+    elif isinstance(model, nn.Sequential):
+        last = str(len(model) - 1)
+        inner = head_layers(model[-1])  # a network behind the resizing of its images
+        if inner:
+            return frozenset(f"{last}.{path}" for path in inner)
+        is_network = any(model[-1].children()) and not isinstance(model[-1], LinearHeads)
+        heads = () if is_network else (model[-1],)
+    else:
+        heads = text_head(model)
+    modules = {id(part) for head in heads if isinstance(head, nn.Module) for part in head.modules()}
+    return frozenset(path for path, module in model.named_modules() if id(module) in modules)
+
+
+Kind = Literal["cls", "norm", "conv", "other"]
+KINDS: tuple[Kind, ...] = ("cls", "norm", "conv", "other")
+_NORMS = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, _BatchNorm, _InstanceNorm)
+
+
+def layer_kinds(model: nn.Module) -> dict[str, Kind]:
+    """Return the kind of every layer, by name.
+
+    >>> layer_kinds(nn.Sequential(nn.Conv2d(1, 2, 3), nn.GroupNorm(1, 2), nn.Linear(2, 2)))
+    {'': 'other', '0': 'conv', '1': 'norm', '2': 'cls'}
+    """
+    head = head_layers(model)
+    return {path: _kind(path, module, head) for path, module in model.named_modules()}
+
+
+def _kind(path: str, module: nn.Module, head: frozenset[str]) -> Kind:
+    if path in head:
+        return "cls"
+    # timm and transformers have classes of their own for this norm.
+    if isinstance(module, _NORMS) or "rmsnorm" in type(module).__name__.lower():
+        return "norm"
+    return "conv" if isinstance(module, nn.Conv2d) else "other"
+
+
+def own_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, nn.Parameter]]:
+    """Yield (path, layer, name in the layer, parameter); a shared one once, at the first layer."""
+    seen = set()
+    for path, module in model.named_modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield path, module, name, parameter
+
+
+def is_depthwise(layer: nn.Conv2d) -> bool:
+    """Say whether a layer has one kernel for each channel, and zeros around its input.
+
+    >>> is_depthwise(nn.Conv2d(4, 4, 3, groups=4)), is_depthwise(nn.Conv2d(4, 8, 3, groups=4))
+    (True, False)
+    """
+    return 1 < layer.groups == layer.in_channels == layer.out_channels and (
+        layer.padding_mode == "zeros"
+    )

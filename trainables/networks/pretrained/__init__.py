@@ -1,0 +1,1 @@
+"""Networks and weights that others have made."""
