@@ -16,7 +16,7 @@ from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.batches import num_private_of
 from dpsweep.trainables.classifier import TRAIN_HYPERPARAMETERS
 from dpsweep.trainables.data.tasks import score
-from dpsweep.trainables.feature_choice import (
+from dpsweep.trainables.features.choice import (
     FEATURE_HYPERPARAMETERS,
     feature_problems,
     feature_spec,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import torch
 
     from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
-    from dpsweep.trainables.features import FeatureSpec
+    from dpsweep.trainables.features.spec import FeatureSpec
     from dpsweep.trainables.noisy_gd import HeadRecords
 
 #: Every record's features are divided by their L2 norm (Golatkar et al. 2022, section 3).
@@ -118,7 +118,7 @@ class LinearProbe(Method):
         import torch
 
         from dpsweep.trainables.data.dataset import first_rows, training_tensors
-        from dpsweep.trainables.feature_store import FeatureParts
+        from dpsweep.trainables.features.store import FeatureParts
         from dpsweep.trainables.few_shot import draw_shots
         from dpsweep.trainables.noisy_gd import HeadRecords
 

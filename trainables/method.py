@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
-    from dpsweep.trainables.features import FeatureSpec
+    from dpsweep.trainables.features.spec import FeatureSpec
 
 
 @dataclass(frozen=True)

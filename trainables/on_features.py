@@ -20,7 +20,7 @@ from dpsweep.trainables.classifier import (
     TRAIN_HYPERPARAMETERS,
     ClassifierMethod,
 )
-from dpsweep.trainables.feature_choice import (
+from dpsweep.trainables.features.choice import (
     FEATURE_HYPERPARAMETERS,
     feature_problems,
     feature_spec,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import torch
 
     from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
-    from dpsweep.trainables.features import FeatureSpec
+    from dpsweep.trainables.features.spec import FeatureSpec
 
 #: Batch size at which the learning rate is the base rate (ibid., section 3).
 BASE_BATCH = 512
@@ -126,7 +126,7 @@ class OnFeatures(ClassifierMethod):
             ModelError: The features cannot be computed, or the model does not fit them.
             ValueError: The plan holds an event that is not this method's.
         """
-        from dpsweep.trainables.feature_store import FeatureParts
+        from dpsweep.trainables.features.store import FeatureParts
 
         hparams = dict(hparams)
         self._features = FeatureParts(data, self.extractor(hparams, data.info))
@@ -194,7 +194,7 @@ class OnFeatures(ClassifierMethod):
 
 
 def _group_error(groups: int, shape: tuple[int, ...]) -> tuple[str, str, str] | None:
-    from dpsweep.trainables.extractors import norm_layers
+    from dpsweep.trainables.features.extractors import norm_layers
 
     try:
         norm_layers(f"group:{groups}", shape)

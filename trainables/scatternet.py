@@ -17,7 +17,7 @@ from dpsweep.privacy.events import Gaussian, Plan
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.dp_sgd import CLIP_HYPERPARAMETERS, DPSGD, NOISE_HYPERPARAMETERS
-from dpsweep.trainables.feature_choice import FEATURE_HYPERPARAMETERS, with_defaults
+from dpsweep.trainables.features.choice import FEATURE_HYPERPARAMETERS, with_defaults
 from dpsweep.trainables.method import PlanContext, RunContext
 from dpsweep.trainables.normalize import NORMALIZE_HYPERPARAMETERS, statistics_plan
 from dpsweep.trainables.on_features import (

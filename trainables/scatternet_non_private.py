@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dpsweep.privacy.events import EventRun, Plan
 from dpsweep.privacy.events import NonPrivate as NonPrivateEvent
 from dpsweep.spec.space.hyperparameters import Hyperparameter
-from dpsweep.trainables.feature_choice import FEATURE_HYPERPARAMETERS
+from dpsweep.trainables.features.choice import FEATURE_HYPERPARAMETERS
 from dpsweep.trainables.method import PlanContext, RunContext
 from dpsweep.trainables.non_private import NonPrivate
 from dpsweep.trainables.normalize import NORMALIZE_HYPERPARAMETERS, PHASE, normalization_of

@@ -16,7 +16,7 @@ from dpsweep.foundation.words import counted
 from dpsweep.spec.study import FEATURES
 
 if TYPE_CHECKING:
-    from dpsweep.trainables.feature_store import FeatureStore
+    from dpsweep.trainables.features.store import FeatureStore
 
 _PACKAGES = (
     "ray", "torch", "opacus", "timm", "optuna", "mlflow", "dp-accounting", "scikit-learn",
@@ -55,7 +55,7 @@ def feature_stores(root: Path) -> list[FeatureStore]:
     """Return the stores of frozen features that the studies of a folder name, its own one first."""
     import yaml
 
-    from dpsweep.trainables.feature_store import FeatureStore
+    from dpsweep.trainables.features.store import FeatureStore
 
     folders = {root / FEATURES: None}
     for path in sorted(root.glob("*/spec.yaml")):

@@ -14,7 +14,7 @@ from dpsweep.spec.space.hyperparameters import retired_words
 from dpsweep.spec.study import SweepSpec
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData, is_far_above, is_far_below
-from dpsweep.trainables.feature_files import is_open_to_others
+from dpsweep.trainables.features.files import is_open_to_others
 from dpsweep.trainables.method import Method
 
 #: Above it, the bound admits a test for one record that hardly ever errs.

@@ -15,9 +15,9 @@ from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.study.study import Observer
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.data.dataset import SweepData
-from dpsweep.trainables.feature_blocks import BLOCK_ROWS
-from dpsweep.trainables.feature_store import FeatureStore
-from dpsweep.trainables.features import FeatureSpec
+from dpsweep.trainables.features.blocks import BLOCK_ROWS
+from dpsweep.trainables.features.spec import FeatureSpec
+from dpsweep.trainables.features.store import FeatureStore
 
 if TYPE_CHECKING:
     from dpsweep.cluster.base import ClusterTarget

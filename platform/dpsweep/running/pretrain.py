@@ -21,7 +21,7 @@ from dpsweep.trainables.data.class_split import read_classes
 from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.data.source import Arrays
 from dpsweep.trainables.data.sources import open_source
-from dpsweep.trainables.feature_files import locked
+from dpsweep.trainables.features.files import locked
 from dpsweep.trainables.networks.pretrained.weights import hash_of
 
 if TYPE_CHECKING:

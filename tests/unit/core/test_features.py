@@ -41,8 +41,8 @@ from dpsweep.study.study import Observer
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.dataset import SweepData
-from dpsweep.trainables.feature_store import FeatureStore
-from dpsweep.trainables.features import FeatureSpec
+from dpsweep.trainables.features.spec import FeatureSpec
+from dpsweep.trainables.features.store import FeatureStore
 
 
 class Frozen(TRAINABLES["non_private"]):

@@ -27,7 +27,7 @@ from dpsweep.study.study import Observer, Study
 from dpsweep.tracking.memory import MemoryTracker
 from dpsweep.tracking.state import PRETRAINING
 from dpsweep.trainables.data.loading import describe_dataset, load_dataset
-from dpsweep.trainables.feature_files import locked
+from dpsweep.trainables.features.files import locked
 from dpsweep.trainables.networks.build import build_model
 
 GOOD = """\

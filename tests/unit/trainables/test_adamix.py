@@ -375,7 +375,8 @@ def test_preflight_names_what_cannot_work(data) -> None:
 
 def test_text_weights_start_the_run(data, monkeypatch) -> None:
     """Where features are those of an image-text pair; a wrong pair is refused."""
-    from dpsweep.trainables import adamix, feature_choice, linear_probe, text_init
+    from dpsweep.trainables import adamix, linear_probe, text_init
+    from dpsweep.trainables.features import choice as feature_choice
 
     given = {}
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.trainables.data.dataset import DatasetInfo
-from dpsweep.trainables.features import FeatureSpec
+from dpsweep.trainables.features.spec import FeatureSpec
 from dpsweep.trainables.networks.pretrained import backbones, weights
 from dpsweep.trainables.networks.pretrained.backbones import (
     LITE0_SHA256,

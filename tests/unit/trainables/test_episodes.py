@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from dpsweep.foundation.errors import DataError
 from dpsweep.spec.episodes import EPISODE
 from dpsweep.spec.study import DataSpec
-from dpsweep.trainables import feature_store
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 from dpsweep.trainables.data.episodes import Episodes
 from dpsweep.trainables.data.loading import load_dataset
-from dpsweep.trainables.feature_store import FeatureParts, FeatureStore
-from dpsweep.trainables.features import FeatureSpec
+from dpsweep.trainables.features import store as feature_store
+from dpsweep.trainables.features.spec import FeatureSpec
+from dpsweep.trainables.features.store import FeatureParts, FeatureStore
 from dpsweep.trainables.finished import export_model
 
 CLASSES = 6

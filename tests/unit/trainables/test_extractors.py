@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables.data.dataset import DatasetInfo
-from dpsweep.trainables.extractors import norm_layers
-from dpsweep.trainables.features import FeatureSpec
+from dpsweep.trainables.features.extractors import norm_layers
+from dpsweep.trainables.features.spec import FeatureSpec
 
 INFO = DatasetInfo("images", (1, 12, 16), 10, 100, 0, 0, 0, ())
 

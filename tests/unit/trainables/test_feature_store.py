@@ -19,12 +19,12 @@ import pytest
 
 from dpsweep.foundation.errors import ResourceError
 from dpsweep.spec.study import DataSpec
-from dpsweep.trainables import feature_store
 from dpsweep.trainables.data.dataset import SweepData, part_hash
 from dpsweep.trainables.data.loading import load_dataset
-from dpsweep.trainables.feature_files import Entry
-from dpsweep.trainables.feature_store import FeatureStore
-from dpsweep.trainables.features import FeatureSpec
+from dpsweep.trainables.features import store as feature_store
+from dpsweep.trainables.features.files import Entry
+from dpsweep.trainables.features.spec import FeatureSpec
+from dpsweep.trainables.features.store import FeatureStore
 
 L2 = FeatureSpec.of("identity", norm="l2")
 GROUP = FeatureSpec.of("identity", norm="group:2")

@@ -19,7 +19,7 @@ from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Gaussian, NonPrivate, Plan, PoissonGaussian
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
-from dpsweep.trainables.features import FeatureSpec
+from dpsweep.trainables.features.spec import FeatureSpec
 from dpsweep.trainables.linear_head import LinearHeadEngine
 from dpsweep.trainables.method import PlanContext, RunContext
 from dpsweep.trainables.networks.build import build_model
@@ -169,7 +169,7 @@ def test_preflight(given: dict[str, list[Any]], shape: tuple[int, ...], where: l
 def test_preflight_names_the_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    from dpsweep.trainables import features
+    from dpsweep.trainables.features import spec as features
 
     features._feature_shape.cache_clear()
     monkeypatch.setitem(sys.modules, "kymatio.scattering2d.frontend.torch_frontend", None)

@@ -17,7 +17,7 @@ import numpy as np
 
 from dpsweep.foundation.errors import ResourceError
 from dpsweep.trainables.data.dataset import DatasetInfo
-from dpsweep.trainables.features import FeatureSpec
+from dpsweep.trainables.features.spec import FeatureSpec
 
 if TYPE_CHECKING:
     from torch import nn

@@ -27,9 +27,9 @@ from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import ResourceError
 from dpsweep.trainables.data.dataset import PARTS, SweepData, part_hash
 from dpsweep.trainables.data.source import Arrays
-from dpsweep.trainables.feature_blocks import BLOCK_ROWS, BlockJob, compute_block, feature_blocks
-from dpsweep.trainables.feature_files import Entry, locked, make_private, new_array, size_of
-from dpsweep.trainables.features import FeatureSpec
+from dpsweep.trainables.features.blocks import BLOCK_ROWS, BlockJob, compute_block, feature_blocks
+from dpsweep.trainables.features.files import Entry, locked, make_private, new_array, size_of
+from dpsweep.trainables.features.spec import FeatureSpec
 
 #: Part of every address: a change of how features are computed needs a change of it.
 _FORMAT = 1

@@ -27,8 +27,8 @@ EXTRACTORS = Registry(
     "feature extractor",
     {
         "backbone": "dpsweep.trainables.networks.pretrained.backbones:build_backbone",
-        "identity": "dpsweep.trainables.extractors:build_identity",
-        "scatternet": "dpsweep.trainables.scattering:build_scattering",
+        "identity": "dpsweep.trainables.features.extractors:build_identity",
+        "scatternet": "dpsweep.trainables.features.scattering:build_scattering",
     },
     group="dpsweep.extractors",
 )
@@ -94,7 +94,7 @@ class FeatureSpec:
         import torch
         from torch import nn
 
-        from dpsweep.trainables.extractors import norm_layers
+        from dpsweep.trainables.features.extractors import norm_layers
 
         settings: Mapping[str, Any] = dict(self.settings)
         extractor: nn.Module = EXTRACTORS[self.extractor](settings, info).eval()

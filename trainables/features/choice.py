@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.errors import SweepError
 from dpsweep.spec.space.hyperparameters import Hyperparameter
-from dpsweep.trainables.features import FeatureSpec
+from dpsweep.trainables.features.spec import FeatureSpec
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data.dataset import DatasetInfo

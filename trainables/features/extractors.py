@@ -1,6 +1,7 @@
 """Extractors and norms that are built of torch's own layers, so that exports load without dpsweep.
 
-An extractor is a function of one record alone; ``dpsweep.trainables.features`` puts it together
+An extractor is a function of one record alone; ``dpsweep.trainables.features.spec`` puts it
+together
 with its norm.
 """
 
