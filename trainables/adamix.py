@@ -171,7 +171,7 @@ class AdaMix(LinearProbe):
         """
         import torch
 
-        from dpsweep.trainables.noise import SecretNoise
+        from dpsweep.trainables.gradients.noise import SecretNoise
         from dpsweep.trainables.noisy_gd import PublicSubspace
 
         for run in plan.runs:
@@ -232,7 +232,7 @@ class AdaMix(LinearProbe):
         return found.to(self._weight)
 
     def _step(self, position: int) -> None:
-        from dpsweep.trainables.layer_gradients import noise_margin
+        from dpsweep.trainables.gradients.layer_gradients import noise_margin
         from dpsweep.trainables.noisy_gd import percentile_clip
 
         event = self._plan.at(position)

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     import torch
 
     from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
-    from dpsweep.trainables.layer_gradients import Factors, Loss
-    from dpsweep.trainables.per_example import GradientEngine
+    from dpsweep.trainables.data.losses import Loss
+    from dpsweep.trainables.gradients.clipping import Factors
+    from dpsweep.trainables.gradients.per_example import GradientEngine
 
 _NO_HEAD = "this network does not say which layers are its classifier"
 BITFIT_HYPERPARAMETERS = (
@@ -343,9 +344,9 @@ def _engine(
     factors: Factors,
 ) -> GradientEngine:
     """Return what computes the clipped sums of the parameters that require a gradient."""
-    from dpsweep.trainables.bias_engine import BiasEngine
-    from dpsweep.trainables.gradient_sums import chunk_size
-    from dpsweep.trainables.per_example import make_engine
+    from dpsweep.trainables.gradients.bias_engine import BiasEngine
+    from dpsweep.trainables.gradients.per_example import make_engine
+    from dpsweep.trainables.gradients.sums import chunk_size
 
     if phase != _FULL:
         device = next(model.parameters()).device

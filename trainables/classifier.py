@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import torch
 
     from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
-    from dpsweep.trainables.layer_gradients import Loss
+    from dpsweep.trainables.data.losses import Loss
 
 OPTIM_HYPERPARAMETERS = (
     Hyperparameter("optim.name", "str", "sgd", "Update rule.", choices=("sgd", "adam")),

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     import torch
 
     from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
-    from dpsweep.trainables.layer_gradients import Factors
-    from dpsweep.trainables.layer_noise import NoiseFigures
-    from dpsweep.trainables.per_example import GradientEngine
+    from dpsweep.trainables.gradients.clipping import Factors
+    from dpsweep.trainables.gradients.layer_noise import NoiseFigures
+    from dpsweep.trainables.gradients.per_example import GradientEngine
 
 SHAPES = ("constant", "linear", "cosine", "exponential", "step")
 
@@ -116,8 +116,7 @@ def clip_rule_factors(rule: str) -> Factors:
     abadi: Abadi et al. 2016, algorithm 1. automatic: Bu et al. 2023
     (https://arxiv.org/abs/2206.07136), AUTO-S.
     """
-    from dpsweep.trainables.bias_engine import automatic_factors
-    from dpsweep.trainables.linear_head import clip_factors
+    from dpsweep.trainables.gradients.clipping import automatic_factors, clip_factors
 
     return {"abadi": clip_factors, "automatic": automatic_factors}[rule]
 
@@ -237,7 +236,7 @@ class DPSGD(ClassifierMethod):
         Raises:
             ValueError: The plan holds an event that is not this method's.
         """
-        from dpsweep.trainables.noise import SecretNoise
+        from dpsweep.trainables.gradients.noise import SecretNoise
 
         super().prepare(data, hparams, plan, context)
         # The steps follow the plan, not the hyperparameters: what was charged is what is run.
@@ -255,7 +254,7 @@ class DPSGD(ClassifierMethod):
 
     def _make_engine(self) -> GradientEngine:
         """Return what computes clipped sums, in the order of ``_parameters``."""
-        from dpsweep.trainables.per_example import make_engine
+        from dpsweep.trainables.gradients.per_example import make_engine
 
         return make_engine(
             self._model,
@@ -265,7 +264,7 @@ class DPSGD(ClassifierMethod):
         )
 
     def _gradient(self, step: int) -> list[torch.Tensor]:
-        from dpsweep.trainables.layer_gradients import noise_margin
+        from dpsweep.trainables.gradients.layer_gradients import noise_margin
 
         event = self._events[step]
         max_grad_norm = float(self._max_grad_norms[step])
@@ -303,7 +302,7 @@ class DPSGD(ClassifierMethod):
             BadInputError: The records are private, or there are none.
             ModelError: The gradients of the network cannot be computed.
         """
-        from dpsweep.trainables.layer_noise import NoiseFigures, layer_noise
+        from dpsweep.trainables.gradients.layer_noise import NoiseFigures, layer_noise
         from dpsweep.trainables.networks.layers import set_training_mode
 
         if self._data.records != "public":

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from dpsweep.foundation.errors import ModelError
-from dpsweep.trainables.gradient_sums import filled
+from dpsweep.trainables.gradients.sums import filled
 
 
 @torch.no_grad()

@@ -25,8 +25,8 @@ from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore, is_finite
 from dpsweep.trainables.delivered import delivered_scores, named_scores, scores_on_test
 from dpsweep.trainables.execution_settings import ExecutionSettings
+from dpsweep.trainables.gradients.noise import noisy_accuracy
 from dpsweep.trainables.method import Method, RunContext
-from dpsweep.trainables.noise import noisy_accuracy
 from dpsweep.trainables.pace import Pace
 from dpsweep.trainables.private_report import write_private_report
 from dpsweep.trainables.starts import release_name

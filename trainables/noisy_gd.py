@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import torch
 
-from dpsweep.trainables.gradient_sums import add_product, filled
-from dpsweep.trainables.linear_head import clip_factors, product_of_norms, row_norms
+from dpsweep.trainables.gradients.clipping import clip_factors, product_of_norms, row_norms
+from dpsweep.trainables.gradients.sums import add_product, filled
 
 #: Rows of a block: what is computed of it stays in the cache until its last use.
 CPU_BLOCK = 256

@@ -37,7 +37,7 @@ class NonPrivate(ClassifierMethod):
     def _gradient(self, step: int) -> list[torch.Tensor]:
         import torch
 
-        from dpsweep.trainables.layer_gradients import chunks
+        from dpsweep.trainables.gradients.layer_gradients import chunks
 
         rows = self._rows_of(step)
         sums = [torch.zeros_like(parameter) for parameter in self._parameters]

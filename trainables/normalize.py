@@ -133,7 +133,7 @@ def clipped_channel_sum(
     """
     import torch
 
-    from dpsweep.trainables.linear_head import clip_factors
+    from dpsweep.trainables.gradients.clipping import clip_factors
 
     total = torch.zeros(inputs.shape[1], dtype=torch.float64, device=device)
     index = torch.from_numpy(rows).to(inputs.device)

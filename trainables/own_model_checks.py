@@ -15,7 +15,7 @@ from dpsweep.trainables.networks.layers import head_layers, set_training_mode
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data.dataset import DatasetInfo
-    from dpsweep.trainables.per_example import GradientEngine
+    from dpsweep.trainables.gradients.per_example import GradientEngine
 
 
 def check_own(model: nn.Module, again: nn.Module, name: str, info: DatasetInfo) -> None:
@@ -131,7 +131,7 @@ def check_gradients(model: nn.Module, info: DatasetInfo) -> None:
     Raises:
         ModelError: A layer cannot.
     """
-    from dpsweep.trainables.per_example import make_engine
+    from dpsweep.trainables.gradients.per_example import make_engine
 
     network = copy.deepcopy(model)
     set_training_mode(network)

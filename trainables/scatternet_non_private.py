@@ -65,7 +65,7 @@ class ScatterNetNonPrivate(OnFeatures, NonPrivate):
         self, data: SweepData, hparams: Mapping[str, Any], plan: Plan, context: RunContext
     ) -> None:
         """See ``OnFeatures.prepare``."""
-        from dpsweep.trainables.per_example import make_engine
+        from dpsweep.trainables.gradients.per_example import make_engine
 
         super().prepare(data, hparams, plan, context)
         self._max_grad_norm = hparams["clip.max_grad_norm"]

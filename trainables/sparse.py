@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import torch
 
     from dpsweep.trainables.data.dataset import DatasetInfo
-    from dpsweep.trainables.per_example import GradientEngine
-    from dpsweep.trainables.sparse_mask import MaskedWeight, Scope
+    from dpsweep.trainables.gradients.per_example import GradientEngine
+    from dpsweep.trainables.gradients.sparse_mask import MaskedWeight, Scope
 
 #: Kinds of parameters that train under each ``sparse.train`` (``layer_noise.KINDS``).
 _KINDS: Mapping[str, frozenset[str]] = {
@@ -135,10 +135,10 @@ class SparseFinetuning(DPSGD):
         info: DatasetInfo,
     ) -> list[tuple[str, str, str]]:
         """Try what each ``sparse.train`` would do; weights do not matter, only their number."""
+        from dpsweep.trainables.gradients.sparse_engine import SparseEngine
         from dpsweep.trainables.networks.build import build_model
         from dpsweep.trainables.networks.layers import head_layers
         from dpsweep.trainables.own_model_checks import check_gradients, stand_in_loss, try_engine
-        from dpsweep.trainables.sparse_engine import SparseEngine
 
         norms, sizes, starts, normalizes = (
             cls._possible(values, f"model.{key}")
@@ -193,7 +193,7 @@ class SparseFinetuning(DPSGD):
 
     def _with_masks(self, masks: list[MaskedWeight]) -> list[torch.nn.Parameter]:
         """Take values of their own for masked weights; return all that trains, these first."""
-        from dpsweep.trainables.sparse_mask import SparseValues
+        from dpsweep.trainables.gradients.sparse_mask import SparseValues
 
         self._masks = masks
         self._values = SparseValues(masks)
@@ -225,9 +225,9 @@ class SparseFinetuning(DPSGD):
 
     def _make_engine(self) -> GradientEngine:
         """Return the engine of masked weights; that of whole networks where all of one trains."""
-        from dpsweep.trainables.gradient_sums import chunk_size
-        from dpsweep.trainables.per_example import make_engine
-        from dpsweep.trainables.sparse_engine import SparseEngine
+        from dpsweep.trainables.gradients.per_example import make_engine
+        from dpsweep.trainables.gradients.sparse_engine import SparseEngine
+        from dpsweep.trainables.gradients.sums import chunk_size
 
         physical = int(self._hparams["batch.physical"])
         factors = clip_rule_factors(self._hparams["clip.rule"])
@@ -264,8 +264,8 @@ class SparseFinetuning(DPSGD):
     def _restore_choice(self, chosen: Mapping[str, torch.Tensor]) -> None:
         import torch
 
+        from dpsweep.trainables.gradients.sparse_mask import MaskedWeight
         from dpsweep.trainables.optim import build_optimizer
-        from dpsweep.trainables.sparse_mask import MaskedWeight
 
         own = {mask.name: mask.index for mask in self._masks}
         if own.keys() == chosen.keys() and all(torch.equal(own[k], chosen[k]) for k in own):
@@ -300,8 +300,8 @@ def choose_parameters(
     """
     from torch.nn.modules.batchnorm import _BatchNorm
 
+    from dpsweep.trainables.gradients.sparse_mask import magnitude_mask
     from dpsweep.trainables.networks.layers import layer_kinds, own_parameters
-    from dpsweep.trainables.sparse_mask import magnitude_mask
 
     kinds, wanted = layer_kinds(model), _KINDS[train]
     among = []

@@ -32,9 +32,9 @@ import torch
 from timing import median_ms, resident_bytes
 from torch import nn
 
-from dpsweep.trainables.bias_engine import BiasEngine
-from dpsweep.trainables.noise import SecretNoise
-from dpsweep.trainables.per_example import GradientEngine, make_engine
+from dpsweep.trainables.gradients.bias_engine import BiasEngine
+from dpsweep.trainables.gradients.noise import SecretNoise
+from dpsweep.trainables.gradients.per_example import GradientEngine, make_engine
 
 NOISE_MULTIPLIER = 1.0
 MAX_GRAD_NORM = 0.1

@@ -19,8 +19,8 @@ import torch
 from timing import median_ms
 from torch import nn
 
-from dpsweep.trainables.noise import SecretNoise
-from dpsweep.trainables.per_example import LinearHeadEngine
+from dpsweep.trainables.gradients.noise import SecretNoise
+from dpsweep.trainables.gradients.per_example import LinearHeadEngine
 
 NOISE_MULTIPLIER = 1.0
 MAX_GRAD_NORM = 0.1

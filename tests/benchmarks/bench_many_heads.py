@@ -18,8 +18,8 @@ from bench_linear_head import MAX_GRAD_NORM, NOISE_MULTIPLIER, Bench
 from timing import median_ms
 from torch import nn
 
-from dpsweep.trainables.linear_head import ManyHeadsEngine
-from dpsweep.trainables.noise import SecretNoise
+from dpsweep.trainables.gradients.linear_head import ManyHeadsEngine
+from dpsweep.trainables.gradients.noise import SecretNoise
 
 HEADS = (8, 32)
 GOAL = 0.33

@@ -30,11 +30,11 @@ from timing import median_ms, resident_bytes
 from torch import nn
 
 from dpsweep.trainables.data.dataset import DatasetInfo
-from dpsweep.trainables.linear_head import clip_factors
+from dpsweep.trainables.gradients.clipping import clip_factors
+from dpsweep.trainables.gradients.noise import SecretNoise
+from dpsweep.trainables.gradients.sparse_engine import SparseEngine
+from dpsweep.trainables.gradients.sparse_mask import SparseValues, magnitude_mask
 from dpsweep.trainables.networks.build import build_model
-from dpsweep.trainables.noise import SecretNoise
-from dpsweep.trainables.sparse_engine import SparseEngine
-from dpsweep.trainables.sparse_mask import SparseValues, magnitude_mask
 
 NOISE_MULTIPLIER = 1.0
 MAX_GRAD_NORM = 1.0

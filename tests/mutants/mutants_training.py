@@ -5,7 +5,7 @@ from mutant import Mutant
 TRAINING = (
     Mutant(
         "a tenth less noise",
-        "trainables/noise.py",
+        "trainables/gradients/noise.py",
         ".mul_(scale)",
         ".mul_(0.9 * scale)",
         ("tests/unit/trainables/test_noise_power.py::test_secret_noise[dtype1-cpu]",),
@@ -13,7 +13,7 @@ TRAINING = (
     ),
     Mutant(
         "one per cent less noise",
-        "trainables/noise.py",
+        "trainables/gradients/noise.py",
         "dtype).mul_(scale)",
         "dtype).mul_(0.99 * scale)",
         ("tests/unit/trainables/test_noise_power.py::test_secret_noise[dtype1-cpu]",),
@@ -21,7 +21,7 @@ TRAINING = (
     ),
     Mutant(
         "noise from a known seed",
-        "trainables/noise.py",
+        "trainables/gradients/noise.py",
         "secret_numpy_generator() if device",
         "np.random.default_rng(0) if device",
         ("tests/unit/trainables/test_noise.py::test_noise_ignores_every_known_seed",),
@@ -29,7 +29,7 @@ TRAINING = (
     ),
     Mutant(
         "noise that repeats",
-        "trainables/noise.py",
+        "trainables/gradients/noise.py",
         "values = self._numpy.standard_normal(tensor.numel(), dtype=dtype)",
         (
             "half = self._numpy.standard_normal((tensor.numel() + 1) // 2, dtype=dtype)\n"
@@ -40,7 +40,7 @@ TRAINING = (
     ),
     Mutant(
         "less noise in a noisy accuracy",
-        "trainables/noise.py",
+        "trainables/gradients/noise.py",
         "noise_multiplier * float(",
         "0.99 * noise_multiplier * float(",
         (
@@ -148,7 +148,7 @@ TRAINING = (
     ),
     Mutant(
         "clip factors above C",
-        "trainables/linear_head.py",
+        "trainables/gradients/clipping.py",
         "factors = max_grad_norm / norms.clamp(min=max_grad_norm)",
         "factors = 1.01 * max_grad_norm / norms.clamp(min=max_grad_norm)",
         (
@@ -158,7 +158,7 @@ TRAINING = (
     ),
     Mutant(
         "subnormal clip factors",
-        "trainables/linear_head.py",
+        "trainables/gradients/clipping.py",
         "norms.isfinite() & (factors >= torch.finfo(factors.dtype).tiny)",
         "norms.isfinite()",
         (
@@ -168,7 +168,7 @@ TRAINING = (
     ),
     Mutant(
         "norms added up in float32",
-        "trainables/linear_head.py",
+        "trainables/gradients/clipping.py",
         "if whole == 0 or size == _ADDED_AT_ONCE:",
         "if True:",
         (
@@ -178,7 +178,7 @@ TRAINING = (
     ),
     Mutant(
         "a head's norm without its bias",
-        "trainables/linear_head.py",
+        "trainables/gradients/linear_head.py",
         ("            if bias is not None:\n                squares += 1.0"),
         ("            if bias is None:\n                squares += 1.0"),
         (
@@ -188,7 +188,7 @@ TRAINING = (
     ),
     Mutant(
         "many heads' norms without biases",
-        "trainables/linear_head.py",
+        "trainables/gradients/linear_head.py",
         "row_norms(x).square_().add_(1.0)",
         "row_norms(x).square_().add_(0.0)",
         (
@@ -198,7 +198,7 @@ TRAINING = (
     ),
     Mutant(
         "a broken record in a head's sum",
-        "trainables/linear_head.py",
+        "trainables/gradients/linear_head.py",
         "residual[:, broken] = 0.0",
         "pass",
         ("tests/unit/trainables/test_per_example.py::test_one_bad_example_adds_at_most_the_bound",),
@@ -206,7 +206,7 @@ TRAINING = (
     ),
     Mutant(
         "automatic clipping above C",
-        "trainables/bias_engine.py",
+        "trainables/gradients/clipping.py",
         "return exact_factors(max_grad_norm / (norms + gamma), norms)",
         "return exact_factors(max_grad_norm * 1.1 / (norms + gamma), norms)",
         (
@@ -216,7 +216,7 @@ TRAINING = (
     ),
     Mutant(
         "clip factors as a rule gives them",
-        "trainables/bias_engine.py",
+        "trainables/gradients/bias_engine.py",
         ".minimum(max_grad_norm / norms)",
         "",
         (
@@ -226,7 +226,7 @@ TRAINING = (
     ),
     Mutant(
         "biases left out of the norm",
-        "trainables/bias_engine.py",
+        "trainables/gradients/bias_engine.py",
         "parts = [row_norms(self.biases)]",
         "parts = [0 * row_norms(self.biases)]",
         (
@@ -236,7 +236,7 @@ TRAINING = (
     ),
     Mutant(
         "a broken example in a sum",
-        "trainables/layer_gradients.py",
+        "trainables/gradients/layer_gradients.py",
         "if has_broken and isinstance(sample, torch.Tensor):",
         "if False and isinstance(sample, torch.Tensor):",
         (
@@ -246,7 +246,7 @@ TRAINING = (
     ),
     Mutant(
         "weight products left out of the norm",
-        "trainables/layer_gradients.py",
+        "trainables/gradients/layer_gradients.py",
         "norm, size = sample.norms()",
         "norm, size = (0 * value for value in sample.norms())",
         (

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from dpsweep.trainables.data.dataset import SweepData
-    from dpsweep.trainables.layer_gradients import Loss
+    from dpsweep.trainables.data.losses import Loss
 
 #: Label of a position whose next token does not count; torch's cross-entropy leaves it out.
 IGNORED = -100
@@ -51,7 +51,7 @@ class Task:
 
         The loss of an example depends on its own outputs alone.
         """
-        from dpsweep.trainables.layer_gradients import cross_entropy_sum
+        from dpsweep.trainables.data.losses import cross_entropy_sum
 
         return cross_entropy_sum
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from dpsweep.spec.study import SweepSpec
     from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
-    from dpsweep.trainables.layer_noise import LayerNoise, NoiseFigures
+    from dpsweep.trainables.gradients.layer_noise import LayerNoise, NoiseFigures
 
 At = Literal["initial", "best"]
 #: Public records that gradients are estimated from, where nobody says how many.
@@ -139,7 +139,7 @@ def check_layers(spec: SweepSpec, info: DatasetInfo) -> None:
 
 
 def _check_method(task: TrialTask) -> None:
-    from dpsweep.trainables.layer_noise import has_noise_figures
+    from dpsweep.trainables.gradients.layer_noise import has_noise_figures
 
     if not has_noise_figures(TRAINABLES[task.method]):
         raise BadInputError(
@@ -151,7 +151,7 @@ def _check_method(task: TrialTask) -> None:
 def _layers_of(
     spec: SweepSpec, files: StudyFiles, task: TrialTask, data: SweepData, at: At, num_records: int
 ) -> TrialLayers:
-    from dpsweep.trainables.layer_noise import trial_noise
+    from dpsweep.trainables.gradients.layer_noise import trial_noise
 
     figures = trial_noise(
         task,

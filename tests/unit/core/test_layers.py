@@ -31,7 +31,7 @@ from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Study
 from dpsweep.study.trial import TrialReport, TrialState
 from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore
-from dpsweep.trainables.layer_noise import LayerNoise, NoiseFigures
+from dpsweep.trainables.gradients.layer_noise import LayerNoise, NoiseFigures
 
 PUBLIC = {
     "dataset": "digits",

@@ -20,8 +20,8 @@ from dpsweep.trainables import noisy_gd
 from dpsweep.trainables.adamix import AdaMix, AdaMixParagon
 from dpsweep.trainables.adamix_parts import VARIANTS
 from dpsweep.trainables.data.dataset import SweepData
+from dpsweep.trainables.gradients.noise import SecretNoise
 from dpsweep.trainables.method import PlanContext, RunContext
-from dpsweep.trainables.noise import SecretNoise
 
 DELTA, CLASSES, FEATURES = 1e-5, 3, 40
 #: Every private method with a plan of its own.

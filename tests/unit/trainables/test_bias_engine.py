@@ -17,8 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from dpsweep.foundation.errors import BadInputError, ModelError
-from dpsweep.trainables.bias_engine import BiasEngine, automatic_factors, can_bias_engine
-from dpsweep.trainables.linear_head import clip_factors
+from dpsweep.trainables.gradients.bias_engine import BiasEngine, can_bias_engine
+from dpsweep.trainables.gradients.clipping import automatic_factors, clip_factors
 from dpsweep.trainables.networks.layers import set_training_mode
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]

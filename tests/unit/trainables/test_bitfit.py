@@ -24,8 +24,8 @@ from dpsweep.trainables.bitfit import BiTFiT
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 from dpsweep.trainables.data.source import TextInfo
 from dpsweep.trainables.data.text import next_tokens
+from dpsweep.trainables.gradients.noise import SecretNoise
 from dpsweep.trainables.method import RunContext
-from dpsweep.trainables.noise import SecretNoise
 
 MakePlan = Callable[..., tuple[dict[str, Any], Any]]
 CONTEXT = RunContext(study_seed=0, trial=0)

@@ -22,7 +22,7 @@ from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.classifier import ClassifierMethod
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 from dpsweep.trainables.dp_sgd import DPSGD
-from dpsweep.trainables.layer_gradients import TOLERANCE
+from dpsweep.trainables.gradients.clipping import TOLERANCE
 from dpsweep.trainables.method import Method, PlanContext, RunContext
 
 MakePlan = Callable[..., tuple[dict[str, Any], Plan]]

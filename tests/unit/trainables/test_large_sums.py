@@ -17,21 +17,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from dpsweep.trainables.bias_engine import BiasEngine
 from dpsweep.trainables.data.dataset import DatasetInfo
-from dpsweep.trainables.gradient_sums import chunk_size, filled
-from dpsweep.trainables.layer_gradients import (
+from dpsweep.trainables.gradients.bias_engine import BiasEngine
+from dpsweep.trainables.gradients.clipping import TOLERANCE, clip_factors
+from dpsweep.trainables.gradients.layer_gradients import (
     EXAMPLE_TOLERANCE,
-    TOLERANCE,
     add_clipped,
     noise_margin,
 )
-from dpsweep.trainables.linear_head import LinearHeadEngine, ManyHeadsEngine, clip_factors
+from dpsweep.trainables.gradients.linear_head import LinearHeadEngine, ManyHeadsEngine
+from dpsweep.trainables.gradients.per_example import GradientEngine, OpacusEngine
+from dpsweep.trainables.gradients.sparse_engine import SparseEngine
+from dpsweep.trainables.gradients.sums import chunk_size, filled
+from dpsweep.trainables.gradients.weight_products import LinearProduct
 from dpsweep.trainables.networks.build import build_model
 from dpsweep.trainables.noisy_gd import HeadRecords
-from dpsweep.trainables.per_example import GradientEngine, OpacusEngine
-from dpsweep.trainables.sparse_engine import SparseEngine
-from dpsweep.trainables.weight_products import LinearProduct
 
 FEATURES = 16
 #: A little over the norm of every gradient without bias, and with it.

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dpsweep.foundation.errors import ModelError
-from dpsweep.trainables.bias_engine import BiasEngine
+from dpsweep.trainables.gradients.bias_engine import BiasEngine
 from dpsweep.trainables.networks.low_rank import add_adapters, add_biases, add_lora
 
 

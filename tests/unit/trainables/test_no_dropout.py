@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 from dpsweep.foundation.errors import ModelError
-from dpsweep.trainables.bias_engine import BiasEngine
 from dpsweep.trainables.data.dataset import DatasetInfo
+from dpsweep.trainables.gradients.bias_engine import BiasEngine
+from dpsweep.trainables.gradients.per_example import OpacusEngine, make_engine
+from dpsweep.trainables.gradients.sparse_engine import SparseEngine
 from dpsweep.trainables.networks.build import build_model
 from dpsweep.trainables.networks.no_dropout import refuse_random, remove_dropout
-from dpsweep.trainables.per_example import OpacusEngine, make_engine
-from dpsweep.trainables.sparse_engine import SparseEngine
 
 C = 0.1
 #: timm gives these dropout, dropout by a function, and stochastic depth by default.

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from dpsweep.trainables.noise import SecretNoise
+from dpsweep.trainables.gradients.noise import SecretNoise
 
 
 @pytest.mark.parametrize(("claimed", "passes"), [(1.0, True), (2 / 3, False), (3 / 2, False)])

@@ -24,18 +24,18 @@ from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables import dp_pca, embeddings, nearest_votes
 from dpsweep.trainables.active_learning import ActiveLearning
 from dpsweep.trainables.adamix import AdaMix
-from dpsweep.trainables.bias_engine import BiasEngine
 from dpsweep.trainables.bitfit import BiTFiT
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 from dpsweep.trainables.dp_sgd import DPSGD
-from dpsweep.trainables.linear_head import LinearHeadEngine, ManyHeadsEngine
+from dpsweep.trainables.gradients.bias_engine import BiasEngine
+from dpsweep.trainables.gradients.linear_head import LinearHeadEngine, ManyHeadsEngine
+from dpsweep.trainables.gradients.noise import SecretNoise, noisy_accuracy
+from dpsweep.trainables.gradients.per_example import OpacusEngine
+from dpsweep.trainables.gradients.sparse_engine import SparseEngine
 from dpsweep.trainables.method import Method, RunContext
 from dpsweep.trainables.networks import build as models
-from dpsweep.trainables.noise import SecretNoise, noisy_accuracy
-from dpsweep.trainables.per_example import OpacusEngine
 from dpsweep.trainables.scatternet import ScatterNet
 from dpsweep.trainables.sparse import SparseFinetuning
-from dpsweep.trainables.sparse_engine import SparseEngine
 
 CONTEXT = RunContext(study_seed=0, trial=0)
 RECORDS, SIGMA, CLIP = 4, 0.8, 0.3

@@ -8,8 +8,8 @@ from torch import nn
 
 from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables.data.dataset import DatasetInfo
+from dpsweep.trainables.gradients.per_example import LinearHeadEngine, OpacusEngine, make_engine
 from dpsweep.trainables.networks.build import build_model
-from dpsweep.trainables.per_example import LinearHeadEngine, OpacusEngine, make_engine
 
 
 def info_of(shape: tuple[int, ...], classes: int = 5) -> DatasetInfo:

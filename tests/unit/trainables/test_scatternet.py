@@ -20,7 +20,7 @@ from dpsweep.privacy.events import EventRun, Gaussian, NonPrivate, Plan, Poisson
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 from dpsweep.trainables.features.spec import FeatureSpec
-from dpsweep.trainables.linear_head import LinearHeadEngine
+from dpsweep.trainables.gradients.linear_head import LinearHeadEngine
 from dpsweep.trainables.method import PlanContext, RunContext
 from dpsweep.trainables.networks.build import build_model
 from dpsweep.trainables.networks.heads import LinearHeads

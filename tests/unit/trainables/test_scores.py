@@ -12,7 +12,7 @@ from dpsweep.ledgers.trial import TrialLedger, trial_spent
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian
 from dpsweep.trainables.checkpoints import CheckpointStore
-from dpsweep.trainables.noise import noisy_accuracy
+from dpsweep.trainables.gradients.noise import noisy_accuracy
 
 DELTA = 1e-5
 PLAN = Plan((EventRun(PoissonGaussian(3.0, 0.05), 50),))

@@ -17,11 +17,11 @@ from dpsweep.foundation.errors import ModelError
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
-from dpsweep.trainables.linear_head import LinearHeadEngine
+from dpsweep.trainables.gradients.linear_head import LinearHeadEngine
+from dpsweep.trainables.gradients.per_example import OpacusEngine
 from dpsweep.trainables.method import PlanContext, RunContext
 from dpsweep.trainables.networks.build import build_model
 from dpsweep.trainables.networks.layers import layer_kinds, set_training_mode
-from dpsweep.trainables.per_example import OpacusEngine
 from dpsweep.trainables.sparse import SparseFinetuning, choose_parameters
 
 TRAINS = ("cls", "cls+norm", "cls+conv", "all", "full", "scratch")

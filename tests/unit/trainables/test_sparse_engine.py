@@ -14,14 +14,14 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpsweep.foundation.errors import ModelError
-from dpsweep.trainables import sparse_mask, weight_products
 from dpsweep.trainables.data.dataset import DatasetInfo
-from dpsweep.trainables.layer_gradients import cross_entropy_sum
+from dpsweep.trainables.data.losses import cross_entropy_sum
+from dpsweep.trainables.gradients import sparse_mask, weight_products
+from dpsweep.trainables.gradients.per_example import OpacusEngine
+from dpsweep.trainables.gradients.sparse_engine import SparseEngine
+from dpsweep.trainables.gradients.sparse_mask import MaskedWeight, SparseValues, magnitude_mask
 from dpsweep.trainables.networks.build import build_model
 from dpsweep.trainables.networks.layers import set_training_mode
-from dpsweep.trainables.per_example import OpacusEngine
-from dpsweep.trainables.sparse_engine import SparseEngine
-from dpsweep.trainables.sparse_mask import MaskedWeight, SparseValues, magnitude_mask
 
 
 def info_of(shape: tuple[int, ...], classes: int = 5) -> DatasetInfo:

@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dpsweep.foundation.errors import BadInputError, ModelError
-from dpsweep.trainables.sparse_mask import MaskedWeight, SparseValues, magnitude_mask, shares
+from dpsweep.trainables.gradients.sparse_mask import (
+    MaskedWeight,
+    SparseValues,
+    magnitude_mask,
+    shares,
+)
 
 
 def small_model(seed: int = 0) -> nn.Sequential:

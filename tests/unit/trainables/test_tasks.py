@@ -17,8 +17,8 @@ from dpsweep.tracking.labels import why_unreleased
 from dpsweep.tracking.schema import UnloggableError, check_loggable
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
+from dpsweep.trainables.data.losses import cross_entropy_sum
 from dpsweep.trainables.data.tasks import IGNORED, task_of
-from dpsweep.trainables.layer_gradients import cross_entropy_sum
 from dpsweep.trainables.method import RunContext
 
 CLASSES, MULTI, LM = task_of("classification"), task_of("multi_label"), task_of("causal_lm")

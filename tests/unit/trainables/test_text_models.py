@@ -16,15 +16,15 @@ from tiny_text import PAD, VOCABULARY, save_encoder, save_gpt2, transformers
 
 from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.bias_engine import BiasEngine
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 from dpsweep.trainables.data.source import TextInfo
 from dpsweep.trainables.data.tasks import task_of
 from dpsweep.trainables.data.text import next_tokens
+from dpsweep.trainables.gradients.bias_engine import BiasEngine
+from dpsweep.trainables.gradients.per_example import OpacusEngine
 from dpsweep.trainables.method import RunContext
 from dpsweep.trainables.networks.build import build_model
 from dpsweep.trainables.networks.layers import head_layers
-from dpsweep.trainables.per_example import OpacusEngine
 
 LENGTH = 8
 

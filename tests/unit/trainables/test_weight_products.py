@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from dpsweep.trainables.layer_gradients import TOLERANCE, add_clipped
-from dpsweep.trainables.linear_head import clip_factors
-from dpsweep.trainables.per_example import OpacusEngine
-from dpsweep.trainables.weight_products import (
+from dpsweep.trainables.gradients.clipping import TOLERANCE, clip_factors
+from dpsweep.trainables.gradients.layer_gradients import add_clipped
+from dpsweep.trainables.gradients.per_example import OpacusEngine
+from dpsweep.trainables.gradients.weight_products import (
     MIN_ENTRIES,
     ConvProduct,
     LinearProduct,

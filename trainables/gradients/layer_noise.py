@@ -22,8 +22,8 @@ from dpsweep.trainables.networks.layers import Kind, layer_kinds, own_parameters
 if TYPE_CHECKING:
     from dpsweep.study.trial import TrialTask
     from dpsweep.trainables.data.dataset import SweepData
+    from dpsweep.trainables.gradients.per_example import GradientEngine
     from dpsweep.trainables.method import Method
-    from dpsweep.trainables.per_example import GradientEngine
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ the norm is |g||a| and the clipped sum one product; else the sum is formed for e
 that norm and sum see the same rounding even where positions cancel.
 
 Guarantees:
-    Those of ``dpsweep.trainables.per_example``, whatever ``factors`` is: an example's factor is at
+    Those of ``dpsweep.trainables.gradients.per_example``, whatever ``factors`` is: an example's
+    factor is at
     most C / norm, the norm being that of all trainable entries together. Before the first batch of
     a shape the gradients are compared with autograd, parameter by parameter, on random inputs.
 
@@ -32,46 +33,22 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
-from dpsweep.foundation.errors import BadInputError, ModelError
-from dpsweep.trainables.gradient_sums import add_product, add_rows, zero_sums
-from dpsweep.trainables.layer_gradients import Factors, Loss, cross_entropy_sum, full_chunks
-from dpsweep.trainables.linear_head import (
+from dpsweep.foundation.errors import ModelError
+from dpsweep.trainables.data.losses import Loss, cross_entropy_sum
+from dpsweep.trainables.gradients.clipping import (
+    Factors,
     clip_factors,
     exact_factors,
     product_of_norms,
     row_norms,
 )
+from dpsweep.trainables.gradients.layer_gradients import full_chunks
+from dpsweep.trainables.gradients.sums import add_product, add_rows, zero_sums
 from dpsweep.trainables.networks.layers import set_training_mode
 from dpsweep.trainables.networks.no_dropout import refuse_random
 
 #: Layers that add their bias per channel, in dimension 1 of the output.
 _CHANNELS_FIRST = (_ConvNd, nn.GroupNorm, _BatchNorm)
-
-
-def automatic_factors(
-    norms: torch.Tensor, max_grad_norm: float, gamma: float = 0.01
-) -> torch.Tensor:
-    """Return C / (norm + gamma) per example, automatic clipping; 0 where the norm is not finite.
-
-    Every example is normalised, so that the learning rate alone sets the size of a step (Bu et
-    al. 2023, https://arxiv.org/abs/2206.07136, AUTO-S).
-
-    >>> automatic_factors(torch.tensor([0.0, 0.99, float("inf")]), 2.0).tolist()
-    [200.0, 2.0, 0.0]
-
-    Guarantees:
-        factor * norm < C for every norm, up to float32 rounding.
-
-    Args:
-        norms: Norms of the examples' gradients, float32 (examples,).
-        max_grad_norm: Bound C > 0.
-        gamma: Stability constant > 0 that keeps differences between small gradients.
-    Raises:
-        BadInputError: gamma is not positive, so that a gradient of zero would have no factor.
-    """
-    if not gamma > 0:
-        raise BadInputError(f"gamma of automatic clipping is {gamma}", fix="use gamma > 0")
-    return exact_factors(max_grad_norm / (norms + gamma), norms)
 
 
 def can_bias_engine(model: nn.Module) -> bool:

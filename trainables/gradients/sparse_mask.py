@@ -24,9 +24,9 @@ from torch.nn import functional as F
 
 from dpsweep.foundation._validate import in_unit_interval
 from dpsweep.foundation.errors import BadInputError, ModelError
-from dpsweep.trainables.depthwise import DepthwiseTaps
+from dpsweep.trainables.gradients.depthwise import DepthwiseTaps
+from dpsweep.trainables.gradients.weight_products import block_bytes
 from dpsweep.trainables.networks.layers import is_depthwise
-from dpsweep.trainables.weight_products import block_bytes
 
 Scope = Literal["global", "layer"]
 SCOPES = ("global", "layer")

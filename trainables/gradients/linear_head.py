@@ -6,10 +6,11 @@ blocks into reused buffers, and all products keep the (classes, ..) layout: with
 twice as fast as (.., classes).
 
 Guarantees:
-    Those of ``dpsweep.trainables.per_example``. Norms and sums are of the same block: what storage
+    Those of ``dpsweep.trainables.gradients.per_example``. Norms and sums are of the same block:
+    what storage
     in half precision or a fixed affine front makes of a record is done before both. Every block
     has the same number of rows, the last one with rows of zeros, and sums are float64
-    (``dpsweep.trainables.gradient_sums``).
+    (``dpsweep.trainables.gradients.sums``).
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from dpsweep.trainables.gradient_sums import add_product, chunk_size, filled, tile_of, zero_sums
+from dpsweep.trainables.gradients.clipping import clip_factors, norm64, product_of_norms, row_norms
+from dpsweep.trainables.gradients.sums import add_product, chunk_size, filled, tile_of, zero_sums
 
 #: Rows of a block on the CPU: the block stays in the cache between its uses.
 CPU_BLOCK = 128
@@ -32,64 +34,6 @@ MANY_HEADS_CPU_BLOCK = 512
 CUDA_BLOCK = 8192
 #: Rows that take a head as long as it takes to begin a block, by device.
 _ROWS_TO_BEGIN = {"cpu": 32, "cuda": 8192}
-
-
-def clip_factors(norms: torch.Tensor, max_grad_norm: float) -> torch.Tensor:
-    """Return min(1, C / norm) per example; 0 where that is not exact (``exact_factors``).
-
-    >>> clip_factors(torch.tensor([0.0, 1.0, 4.0, float("nan")]), 2.0).tolist()
-    [1.0, 1.0, 0.5, 0.0]
-    """
-    factors = max_grad_norm / norms.clamp(min=max_grad_norm)
-    return exact_factors(factors, norms)
-
-
-def exact_factors(factors: torch.Tensor, norms: torch.Tensor) -> torch.Tensor:
-    """Return factors, 0 where the norm is not finite or the factor is subnormal.
-
-    A subnormal quotient may have been rounded up by more than a little, and the example would add
-    more than C.
-    """
-    is_exact = norms.isfinite() & (factors >= torch.finfo(factors.dtype).tiny)
-    return torch.where(is_exact, factors, torch.zeros_like(factors))
-
-
-def product_of_norms(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Return |g||a| in float32; infinite where it is too large for that.
-
-    One of the two must come in float64: in float32 the squares of entries below 1e-19 vanish, and a
-    norm of zero beside one of 1e19 would hide a product that is not small.
-    """
-    return (one.double() * other.double()).float()
-
-
-#: Entries that are squared and added up in float32 at once.
-_ADDED_AT_ONCE = 1024
-
-
-def row_norms(values: torch.Tensor) -> torch.Tensor:
-    """Return the norm of each row of (rows, entries) float32, within 3.1e-5, as float32.
-
-    That bound holds for every order of 1024 additions; 1e-6 is usual. On the CPU torch adds squares
-    up one after the other in float32. Over millions of entries the sum falls short by up to a per
-    cent, and an example would be clipped to more than C.
-
-    >>> row_norms(torch.full((1, 5_000_000), 0.1)).square().round(decimals=1).tolist()
-    [50000.0]
-    """
-    size = values.shape[1]
-    whole = size - size % _ADDED_AT_ONCE
-    if whole == 0 or size == _ADDED_AT_ONCE:
-        return torch.linalg.vector_norm(values, dim=1)
-    blocks = values[:, :whole].unflatten(1, (-1, _ADDED_AT_ONCE))
-    parts = [torch.linalg.vector_norm(blocks, dim=2)]
-    if whole < size:
-        parts.append(torch.linalg.vector_norm(values[:, whole:], dim=1, keepdim=True))
-    return _norm64(torch.cat(parts, dim=1), 1).to(values.dtype)
-
-
-def _norm64(values: torch.Tensor, dim: int) -> torch.Tensor:
-    return torch.linalg.vector_norm(values, dim=dim, dtype=torch.float64)
 
 
 def affine_of(front: _BatchNorm) -> tuple[torch.Tensor, torch.Tensor]:
@@ -208,7 +152,7 @@ class LinearHeadEngine:
             squares = row_norms(x).square_()
             if bias is not None:
                 squares += 1.0
-            norms = product_of_norms(squares.sqrt_(), _norm64(residual, 0))
+            norms = product_of_norms(squares.sqrt_(), norm64(residual, 0))
             residual *= clip_factors(norms, max_grad_norm)
             broken = ~norms.isfinite()
             if bool(broken.any()):
@@ -265,7 +209,7 @@ class ManyHeadsEngine:
             target = labels.expand(count, 1, len(x))
             residual.scatter_add_(1, target, residual.new_full((1, 1, 1), -1.0).expand_as(target))
             squares = row_norms(x).square_().add_(1.0)
-            norms = product_of_norms(squares.sqrt(), _norm64(residual, 1))
+            norms = product_of_norms(squares.sqrt(), norm64(residual, 1))
             residual *= clip_factors(norms, max_grad_norm)[:, None]
             broken = ~norms.isfinite()
             if bool(broken.any()):

@@ -6,7 +6,8 @@ mask * (G_n A_n^T), a sampled product of two dense matrices, which is computed w
 Convolution weights stay frozen for autograd, so that no weight gradient is ever formed.
 
 Guarantees:
-    Those of ``dpsweep.trainables.per_example``, for the entries that train: frozen entries are
+    Those of ``dpsweep.trainables.gradients.per_example``, for the entries that train: frozen
+    entries are
     neither in the sum nor in the norm that is clipped. How products are computed depends on shapes,
     masks and the device, never on records.
 """
@@ -25,21 +26,19 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from dpsweep.foundation._validate import whole
 from dpsweep.foundation.errors import ModelError
-from dpsweep.trainables.gradient_sums import zero_sums
-from dpsweep.trainables.layer_gradients import (
-    Factors,
+from dpsweep.trainables.data.losses import Loss, cross_entropy_sum
+from dpsweep.trainables.gradients.clipping import Factors, clip_factors
+from dpsweep.trainables.gradients.layer_gradients import (
     LayerUse,
-    Loss,
     add_clipped,
-    cross_entropy_sum,
     full_chunks,
     random_records,
     refuse_overwritten,
 )
-from dpsweep.trainables.linear_head import clip_factors
+from dpsweep.trainables.gradients.sparse_mask import MaskedConv, MaskedWeight
+from dpsweep.trainables.gradients.sums import zero_sums
 from dpsweep.trainables.networks.layers import set_training_mode
 from dpsweep.trainables.networks.no_dropout import refuse_random
-from dpsweep.trainables.sparse_mask import MaskedConv, MaskedWeight
 
 #: From a layer's inputs and the gradient by its output to gradients per example, by what trains.
 Rule = Callable[[list[torch.Tensor], torch.Tensor], Mapping[object, torch.Tensor]]
@@ -103,7 +102,8 @@ class SparseEngine:
     ) -> list[torch.Tensor]:
         """Return the sums, float64: (nnz,) for each mask, then like each unfrozen parameter.
 
-        See ``dpsweep.trainables.per_example.GradientEngine``; here ``x_source`` may hold integers,
+        See ``dpsweep.trainables.gradients.per_example.GradientEngine``; here ``x_source`` may hold
+        integers,
         which stay integers, and ``y_source`` whatever the loss takes.
 
         Raises:

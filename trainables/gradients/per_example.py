@@ -7,7 +7,7 @@ Guarantees:
     Each example adds a vector of norm at most C (1 + 5e-5), whatever its values: an example whose
     gradient is not finite adds zero, as an infinite term would reveal its presence. Sums are
     float64 and chunks have one size, so that one example more or less changes a sum by no more than
-    ``layer_gradients.noise_margin`` allows (``dpsweep.trainables.gradient_sums``).
+    ``layer_gradients.noise_margin`` allows (``dpsweep.trainables.gradients.sums``).
 """
 
 from __future__ import annotations
@@ -22,29 +22,28 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from dpsweep.foundation.errors import ModelError
-from dpsweep.trainables.gradient_sums import chunk_size, zero_sums
-from dpsweep.trainables.layer_gradients import (
-    Factors,
+from dpsweep.trainables.data.losses import Loss, cross_entropy_sum
+from dpsweep.trainables.gradients.clipping import Factors, clip_factors
+from dpsweep.trainables.gradients.layer_gradients import (
     LayerUse,
-    Loss,
     add_clipped,
     add_weighted,
-    cross_entropy_sum,
     full_chunks,
     random_records,
     refuse_overwritten,
 )
-from dpsweep.trainables.linear_head import LinearHeadEngine, ManyHeadsEngine, clip_factors
-from dpsweep.trainables.networks.heads import LinearHeads
-from dpsweep.trainables.networks.layers import set_training_mode
-from dpsweep.trainables.networks.no_dropout import refuse_random
-from dpsweep.trainables.sparse_mask import MaskedConv, MaskedWeight, is_plain
-from dpsweep.trainables.weight_products import (
+from dpsweep.trainables.gradients.linear_head import LinearHeadEngine, ManyHeadsEngine
+from dpsweep.trainables.gradients.sparse_mask import MaskedConv, MaskedWeight, is_plain
+from dpsweep.trainables.gradients.sums import chunk_size, zero_sums
+from dpsweep.trainables.gradients.weight_products import (
     ConvProduct,
     LinearProduct,
     WeightProduct,
     has_product,
 )
+from dpsweep.trainables.networks.heads import LinearHeads
+from dpsweep.trainables.networks.layers import set_training_mode
+from dpsweep.trainables.networks.no_dropout import refuse_random
 
 
 class GradientEngine(Protocol):
@@ -112,7 +111,8 @@ class OpacusEngine:
     """Per-example gradients by Opacus' rule for each layer, in chunks of a physical batch.
 
     Large weights of convolutions and linear layers are measured and summed without holding their
-    gradients per example (``dpsweep.trainables.weight_products``). Where Opacus has no rule, it
+    gradients per example (``dpsweep.trainables.gradients.weight_products``). Where Opacus has no
+    rule, it
     differentiates the layer by functorch. Inputs are noted by forward hooks and gradients of
     outputs asked from autograd: unlike Opacus' own backward hooks, this allows the in-place sums of
     residual networks and spares the summed weight gradients. Before the first batch the engine

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
 from dpsweep.foundation.errors import ModelError
-from dpsweep.trainables.gradient_sums import add_rows, filled
-from dpsweep.trainables.linear_head import exact_factors, row_norms
-from dpsweep.trainables.weight_products import (
-    MOST_CANCELLED,
-    MOST_TERMS,
-    WeightProduct,
-)
+from dpsweep.trainables.gradients.clipping import TOLERANCE, Factors, exact_factors, row_norms
+from dpsweep.trainables.gradients.sums import add_rows, filled
+from dpsweep.trainables.gradients.weight_products import MOST_CANCELLED, MOST_TERMS, WeightProduct
 
-#: Least that noise allows for beyond C, in parts of C; see ``noise_margin``.
-TOLERANCE = 1e-4
 #: Most that rounding lets one example add beyond C: of its norm, of its factor, of products.
 EXAMPLE_TOLERANCE = 5e-5
 #: What of it the rounding of products may take up.
 _PRODUCT_TOLERANCE = 1.5e-5
-
-#: From norms (examples,) and C to the factor of each example, at most C / norm.
-Factors = Callable[[torch.Tensor, float], torch.Tensor]
-#: From outputs of a network and labels to the sum of the losses of the examples.
-Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 
 
 class LayerUse(NamedTuple):
@@ -38,11 +27,6 @@ class LayerUse(NamedTuple):
     inputs: list[torch.Tensor]
     versions: list[int]
     output: torch.autograd.graph.GradientEdge
-
-
-def cross_entropy_sum(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the cross-entropy of (batch, classes) logits, summed over the batch."""
-    return nn.functional.cross_entropy(logits, labels, reduction="sum")
 
 
 def chunks(

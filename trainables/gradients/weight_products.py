@@ -33,8 +33,8 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from dpsweep.trainables.gradient_sums import add_rows
-from dpsweep.trainables.linear_head import product_of_norms, row_norms
+from dpsweep.trainables.gradients.clipping import product_of_norms, row_norms
+from dpsweep.trainables.gradients.sums import add_rows
 
 #: Bytes of the products in one block of examples on the CPU: they stay in the cache.
 CPU_BLOCK_BYTES = 2**20

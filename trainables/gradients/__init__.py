@@ -1,0 +1,1 @@
+"""Sums of clipped gradients of examples, and their noise."""

@@ -1,0 +1,101 @@
+"""Norms of gradients and factors that bound them: all that limits what one example adds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from dpsweep.foundation.errors import BadInputError
+
+#: Least that noise allows for beyond C, in parts of C; see ``noise_margin``.
+TOLERANCE = 1e-4
+
+
+#: From norms (examples,) and C to the factor of each example, at most C / norm.
+Factors = Callable[[torch.Tensor, float], torch.Tensor]
+
+
+def clip_factors(norms: torch.Tensor, max_grad_norm: float) -> torch.Tensor:
+    """Return min(1, C / norm) per example; 0 where that is not exact (``exact_factors``).
+
+    >>> clip_factors(torch.tensor([0.0, 1.0, 4.0, float("nan")]), 2.0).tolist()
+    [1.0, 1.0, 0.5, 0.0]
+    """
+    factors = max_grad_norm / norms.clamp(min=max_grad_norm)
+    return exact_factors(factors, norms)
+
+
+def exact_factors(factors: torch.Tensor, norms: torch.Tensor) -> torch.Tensor:
+    """Return factors, 0 where the norm is not finite or the factor is subnormal.
+
+    A subnormal quotient may have been rounded up by more than a little, and the example would add
+    more than C.
+    """
+    is_exact = norms.isfinite() & (factors >= torch.finfo(factors.dtype).tiny)
+    return torch.where(is_exact, factors, torch.zeros_like(factors))
+
+
+def product_of_norms(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Return |g||a| in float32; infinite where it is too large for that.
+
+    One of the two must come in float64: in float32 the squares of entries below 1e-19 vanish, and a
+    norm of zero beside one of 1e19 would hide a product that is not small.
+    """
+    return (one.double() * other.double()).float()
+
+
+#: Entries that are squared and added up in float32 at once.
+_ADDED_AT_ONCE = 1024
+
+
+def row_norms(values: torch.Tensor) -> torch.Tensor:
+    """Return the norm of each row of (rows, entries) float32, within 3.1e-5, as float32.
+
+    That bound holds for every order of 1024 additions; 1e-6 is usual. On the CPU torch adds squares
+    up one after the other in float32. Over millions of entries the sum falls short by up to a per
+    cent, and an example would be clipped to more than C.
+
+    >>> row_norms(torch.full((1, 5_000_000), 0.1)).square().round(decimals=1).tolist()
+    [50000.0]
+    """
+    size = values.shape[1]
+    whole = size - size % _ADDED_AT_ONCE
+    if whole == 0 or size == _ADDED_AT_ONCE:
+        return torch.linalg.vector_norm(values, dim=1)
+    blocks = values[:, :whole].unflatten(1, (-1, _ADDED_AT_ONCE))
+    parts = [torch.linalg.vector_norm(blocks, dim=2)]
+    if whole < size:
+        parts.append(torch.linalg.vector_norm(values[:, whole:], dim=1, keepdim=True))
+    return norm64(torch.cat(parts, dim=1), 1).to(values.dtype)
+
+
+def norm64(values: torch.Tensor, dim: int) -> torch.Tensor:
+    """Return L2 norms along a dimension, in float64."""
+    return torch.linalg.vector_norm(values, dim=dim, dtype=torch.float64)
+
+
+def automatic_factors(
+    norms: torch.Tensor, max_grad_norm: float, gamma: float = 0.01
+) -> torch.Tensor:
+    """Return C / (norm + gamma) per example, automatic clipping; 0 where the norm is not finite.
+
+    Every example is normalised, so that the learning rate alone sets the size of a step (Bu et
+    al. 2023, https://arxiv.org/abs/2206.07136, AUTO-S).
+
+    >>> automatic_factors(torch.tensor([0.0, 0.99, float("inf")]), 2.0).tolist()
+    [200.0, 2.0, 0.0]
+
+    Guarantees:
+        factor * norm < C for every norm, up to float32 rounding.
+
+    Args:
+        norms: Norms of the examples' gradients, float32 (examples,).
+        max_grad_norm: Bound C > 0.
+        gamma: Stability constant > 0 that keeps differences between small gradients.
+    Raises:
+        BadInputError: gamma is not positive, so that a gradient of zero would have no factor.
+    """
+    if not gamma > 0:
+        raise BadInputError(f"gamma of automatic clipping is {gamma}", fix="use gamma > 0")
+    return exact_factors(max_grad_norm / (norms + gamma), norms)
