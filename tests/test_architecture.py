@@ -22,7 +22,7 @@ DOORS = {
     "timm": {"dpsweep.trainables.*"},
     "opacus": {"dpsweep.trainables.*"},
     "ray": {
-        "dpsweep.trainables.base",
+        "dpsweep.trainables.execution.actor",
         "dpsweep.schedulers.ray_adapter",
         "dpsweep.cluster.*",
         "dpsweep.search.searcher",

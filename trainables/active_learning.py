@@ -25,9 +25,9 @@ from dpsweep.trainables.active_knobs import (
     selection_problems,
 )
 from dpsweep.trainables.classifier import TRAIN_REPEAT
-from dpsweep.trainables.method import Method, PlanContext, RunContext
+from dpsweep.trainables.execution.starts import build_start
+from dpsweep.trainables.method import Method, PlanContext, ReleaseKey, RunContext
 from dpsweep.trainables.private_query import PCA, VOTES, split_query, sum_rule_epsilon
-from dpsweep.trainables.starts import ReleaseKey, build_start
 
 if TYPE_CHECKING:
     import torch

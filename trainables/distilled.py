@@ -19,13 +19,13 @@ from torch import nn
 
 from dpsweep.foundation.errors import StorageError
 from dpsweep.foundation.version import __version__
-from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.data.dataset import part_hash
+from dpsweep.trainables.execution.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.networks.own_models import fingerprint, is_own
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data.dataset import SweepData
-    from dpsweep.trainables.starts import Release
+    from dpsweep.trainables.execution.starts import Release
 
 #: Folder beside a release.
 FOLDER = "distilled"

@@ -11,7 +11,7 @@ from dpsweep.cluster.private_directory import refuse_open
 from dpsweep.running import sealed
 from dpsweep.running.stage import Stage
 from dpsweep.spec.study import SweepSpec
-from dpsweep.trainables.execution import TrialExecution
+from dpsweep.trainables.execution.execution import TrialExecution
 
 #: What the trials that ran here began with, in their order.
 BEGUN = []

@@ -10,7 +10,7 @@ from whole_studies import cli_here, make_spec, mlflow_rows
 from dpsweep.results.study import load_sweep
 from dpsweep.spec.study import SweepSpec
 from dpsweep.trainables.data.loading import load_dataset
-from dpsweep.trainables.execution import records_for
+from dpsweep.trainables.execution.execution import records_for
 
 pytestmark = pytest.mark.ray
 

@@ -15,7 +15,7 @@ TRIALS = (
     ),
     Mutant(
         "run before the charge",
-        "trainables/execution.py",
+        "trainables/execution/execution.py",
         (
             "            with self._pace.charging():\n"
             "                self.ledger.charge(self.position, until, self._charges.slice(self.position, until))\n"
@@ -35,7 +35,7 @@ TRIALS = (
     ),
     Mutant(
         "steps that are not charged",
-        "trainables/execution.py",
+        "trainables/execution/execution.py",
         "self.ledger.charge(self.position, until, self._charges.slice(self.position, until))",
         "pass",
         (
@@ -45,7 +45,7 @@ TRIALS = (
     ),
     Mutant(
         "scores that are not charged",
-        "trainables/execution.py",
+        "trainables/execution/execution.py",
         ("        self.ledger.release(self._release())\n        num_records"),
         "        num_records",
         (
@@ -55,7 +55,7 @@ TRIALS = (
     ),
     Mutant(
         "more scores than are planned",
-        "trainables/execution.py",
+        "trainables/execution/execution.py",
         "is_planned = num_released < len(self.task.validation_plan)",
         "is_planned = True",
         (
@@ -65,7 +65,7 @@ TRIALS = (
     ),
     Mutant(
         "the true number of validation records in a score",
-        "trainables/execution.py",
+        "trainables/execution/execution.py",
         "num_declared=self._data.info.num_validation",
         "num_declared=num_records",
         ("tests/unit/trainables/test_scores.py::test_the_denominator_is_declared",),
@@ -73,7 +73,7 @@ TRIALS = (
     ),
     Mutant(
         "exact scores for noisy ones",
-        "trainables/execution.py",
+        "trainables/execution/execution.py",
         'if self.settings.validation == "exact":',
         'if self.settings.validation != "hidden":',
         (
@@ -83,7 +83,7 @@ TRIALS = (
     ),
     Mutant(
         "settings that contradict each other",
-        "trainables/execution_settings.py",
+        "trainables/execution/settings.py",
         'if (self.validation == "noisy") != (self.validation_noise is not None):',
         "if False:",
         (
@@ -93,7 +93,7 @@ TRIALS = (
     ),
     Mutant(
         "a trial on records of another kind",
-        "trainables/execution.py",
+        "trainables/execution/execution.py",
         "if data.records != task.records:",
         "if False:",
         ("tests/unit/trainables/test_execution.py::test_the_other_records_are_refused[public]",),
@@ -101,7 +101,7 @@ TRIALS = (
     ),
     Mutant(
         "checkpoints that know more than the ledger",
-        "trainables/execution.py",
+        "trainables/execution/execution.py",
         "check_complete(self.ledger.path, len(self.ledger), saved.charged)",
         "pass",
         ("tests/unit/trainables/test_execution.py::test_a_lost_ledger_is_refused[deleted]",),
@@ -109,7 +109,7 @@ TRIALS = (
     ),
     Mutant(
         "a selected trial that continues",
-        "trainables/execution.py",
+        "trainables/execution/execution.py",
         ("            if settings.fresh_attempts:\n                self._store.discard()"),
         ("            if False:\n                self._store.discard()"),
         (
@@ -119,7 +119,7 @@ TRIALS = (
     ),
     Mutant(
         "run times that leave the actor",
-        "trainables/execution.py",
+        "trainables/execution/execution.py",
         "wall_s=time.monotonic() - self._started if self.settings.is_timed else 0.0",
         "wall_s=time.monotonic() - self._started",
         ("tests/unit/trainables/test_execution.py::test_run_times_stay_inside_unless_asked_for",),
@@ -127,7 +127,7 @@ TRIALS = (
     ),
     Mutant(
         "private records for a trial that asks them nothing",
-        "trainables/trial_data.py",
+        "trainables/execution/trial_data.py",
         '"private": (inputs[:0], labels[:0])',
         '"private": (inputs, labels)',
         (
@@ -145,7 +145,7 @@ TRIALS = (
     ),
     Mutant(
         "a damaged checkpoint",
-        "trainables/checkpoint_files.py",
+        "trainables/execution/checkpoint_files.py",
         'if found != meta["sha256"]:',
         "if False:",
         (

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from dpsweep.trainables.data.episodes import Episodes
     from dpsweep.trainables.data.source import TextInfo
-    from dpsweep.trainables.starts import Starts
+    from dpsweep.trainables.execution.starts import Starts
 
 PartName = Literal["private", "public", "validation", "test"]
 Records = Literal["private", "public"]

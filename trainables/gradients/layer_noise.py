@@ -194,8 +194,8 @@ def trial_noise(
         ModelError: The gradients of its network cannot be computed.
     """
     from dpsweep.trainables import TRAINABLES
-    from dpsweep.trainables.checkpoints import CheckpointStore
     from dpsweep.trainables.dp_sgd import DPSGD
+    from dpsweep.trainables.execution.checkpoints import CheckpointStore
     from dpsweep.trainables.method import RunContext
 
     data = data.for_trial(task.hparams)

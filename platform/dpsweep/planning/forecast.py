@@ -123,7 +123,7 @@ def estimate(
     if any(run.part == "public" for task in tasks for run in task.plan.runs):
         reason = "training on public records, after what reads private ones, is not forecast"
         return Estimate(slots=slots, reason=reason)
-    from dpsweep.trainables.measure import Measurement, measure
+    from dpsweep.trainables.execution.measure import Measurement, measure
 
     spec, num_private = checked.spec, checked.info.num_private
     deadline = time.monotonic() + limit_s

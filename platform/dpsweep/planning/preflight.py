@@ -59,8 +59,7 @@ from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.data.episodes import Episodes
 from dpsweep.trainables.data.loading import describe_dataset
 from dpsweep.trainables.data.tasks import task_of
-from dpsweep.trainables.method import Method, PlanContext
-from dpsweep.trainables.starts import ReleaseKey
+from dpsweep.trainables.method import Method, PlanContext, ReleaseKey
 
 #: Configurations that a study's filter or selection is chosen from.
 NUM_SAMPLED = 32

@@ -19,7 +19,7 @@ from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import Gaussian, Plan, PoissonGaussian
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables.dp_sgd import DPSGD
-from dpsweep.trainables.starts import ReleaseKey
+from dpsweep.trainables.method import ReleaseKey
 
 if TYPE_CHECKING:
     from dpsweep.planning.preflight import Preflight

@@ -13,9 +13,10 @@ from dpsweep.privacy.events import Plan
 from dpsweep.spec.facts import file_of
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.study.trial import TrialState
-from dpsweep.trainables.checkpoint_files import find
 from dpsweep.trainables.dp_sgd import DPSGD
-from dpsweep.trainables.starts import Release, ReleaseKey, Starts, release_name
+from dpsweep.trainables.execution.checkpoint_files import find
+from dpsweep.trainables.execution.starts import Release, Starts, release_name
+from dpsweep.trainables.method import ReleaseKey
 
 if TYPE_CHECKING:
     from dpsweep.spec.start import StartSpec

@@ -25,7 +25,7 @@ from dpsweep.study.roots import default_root
 from dpsweep.study.study import StudyFiles
 from dpsweep.study.trial import TrialState
 from dpsweep.tracking.state import read_run_ids
-from dpsweep.trainables.checkpoint_files import find
+from dpsweep.trainables.execution.checkpoint_files import find
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from dpsweep.running.entries import model_label
 from dpsweep.study.study import Observer, Study
 from dpsweep.tracking import Spool
 from dpsweep.trainables.data.dataset import SweepData
-from dpsweep.trainables.finished import draw_pictures, export_model
+from dpsweep.trainables.execution.finished import draw_pictures, export_model
 
 FLUSH_S, FLUSH_STEP_S = 120.0, 5.0
 FLUSH_URGENT_S = 2.0  # where Ray ends this process soon

@@ -15,7 +15,7 @@ from dpsweep.ledgers.trial import STUDY_FILE
 from dpsweep.planning.preflight import Preflight
 from dpsweep.study.study import Observer, Study, StudyFiles
 from dpsweep.study.trial import TrialTask
-from dpsweep.trainables.checkpoint_files import find_resumption
+from dpsweep.trainables.execution.checkpoint_files import find_resumption
 
 #: Why a trial whose files are lost has failed.
 LOST = "its configuration or its models are lost; what it has spent stays spent, without a model"

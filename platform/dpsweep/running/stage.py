@@ -47,10 +47,10 @@ from dpsweep.spec import facts
 from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import Decision, TrialReport, TrialState, TrialTask, Verdict
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.base import MEMORY_ADVICE, DPTrainable
-from dpsweep.trainables.checkpoint_files import find_resumption
 from dpsweep.trainables.data.dataset import SweepData
-from dpsweep.trainables.execution_settings import ExecutionSettings
+from dpsweep.trainables.execution.actor import MEMORY_ADVICE, DPTrainable
+from dpsweep.trainables.execution.checkpoint_files import find_resumption
+from dpsweep.trainables.execution.settings import ExecutionSettings
 
 #: Infeasible configurations that a launch names, one message each.
 MAX_REFUSALS_TOLD = 5

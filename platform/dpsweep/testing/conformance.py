@@ -81,8 +81,8 @@ class MethodConformance:
 
     def _prepared(self, data: SweepData | None = None) -> tuple[Method, Plan]:
         from dpsweep.trainables.dp_sgd import DPSGD
+        from dpsweep.trainables.execution.starts import Starts
         from dpsweep.trainables.method import RunContext
-        from dpsweep.trainables.starts import Starts
 
         hparams, plan = self._plan()
         instance, data = self.method(), data or tiny_data()

@@ -30,7 +30,7 @@ from dpsweep.running import entries
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Study
 from dpsweep.study.trial import TrialReport, TrialState
-from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore
+from dpsweep.trainables.execution.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.gradients.layer_noise import LayerNoise, NoiseFigures
 
 PUBLIC = {

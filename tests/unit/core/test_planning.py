@@ -284,7 +284,7 @@ def test_what_cannot_be_measured_is_said(monkeypatch):
     def fail(*args, **kwargs):
         raise ValueError("not on made-up records")
 
-    monkeypatch.setattr("dpsweep.trainables.measure.measure", fail)
+    monkeypatch.setattr("dpsweep.trainables.execution.measure.measure", fail)
     assert "not on made-up records" in estimate(plans, tasks, num_trials=6).reason
 
 
@@ -292,7 +292,7 @@ def test_a_slow_step_is_scaled_up_from_a_small_batch():
     import time
 
     from dpsweep.trainables.dp_sgd import DPSGD
-    from dpsweep.trainables.measure import measure
+    from dpsweep.trainables.execution.measure import measure
 
     sizes = []
 

@@ -15,12 +15,13 @@ from dpsweep.privacy.events import Plan
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.spec.study import DataSpec
 from dpsweep.study.trial import TrialReport, TrialTask
-from dpsweep.trainables import TRAINABLES, execution, trial_data
+from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
-from dpsweep.trainables.execution import TrialExecution
-from dpsweep.trainables.execution_settings import ExecutionSettings
+from dpsweep.trainables.execution import execution, trial_data
+from dpsweep.trainables.execution.execution import TrialExecution
+from dpsweep.trainables.execution.pace import Pace
+from dpsweep.trainables.execution.settings import ExecutionSettings
 from dpsweep.trainables.method import Method, PlanContext, RunContext
-from dpsweep.trainables.pace import Pace
 
 DELTA = 1e-5
 

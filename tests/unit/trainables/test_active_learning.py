@@ -18,14 +18,14 @@ from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.spec.study import DataSpec
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.active_learning import ActiveLearning
-from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.data.loading import load_dataset
 from dpsweep.trainables.dp_sgd import DPSGD
 from dpsweep.trainables.embeddings import embed
+from dpsweep.trainables.execution.checkpoints import Checkpoint, CheckpointStore
+from dpsweep.trainables.execution.starts import Release, Starts, build_start, release_name
+from dpsweep.trainables.execution.trial_data import records_for
 from dpsweep.trainables.method import PlanContext, RunContext
-from dpsweep.trainables.starts import Release, Starts, build_start, release_name
-from dpsweep.trainables.trial_data import records_for
 
 START = Plan((EventRun(PoissonGaussian(2.0, 0.1), 20),))
 MODEL = resolve(DPSGD.hyperparameters, {"model.name": "tanh_cnn"})

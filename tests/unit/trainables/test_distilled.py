@@ -21,15 +21,15 @@ from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.spec.study import DataSpec
 from dpsweep.trainables import active_learning, distilled
 from dpsweep.trainables.active_learning import ActiveLearning
-from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.data.dataset import SweepData, part_hash
 from dpsweep.trainables.data.loading import load_dataset
 from dpsweep.trainables.distillation import SoftTrainer
 from dpsweep.trainables.distilled import FOLDER, MOST_BYTES, state_bytes, weights_hash
 from dpsweep.trainables.dp_sgd import DPSGD
+from dpsweep.trainables.execution.checkpoints import Checkpoint, CheckpointStore
+from dpsweep.trainables.execution.starts import Release, Starts, build_start, release_name
 from dpsweep.trainables.method import PlanContext, RunContext
 from dpsweep.trainables.networks.threads import torch_threads
-from dpsweep.trainables.starts import Release, Starts, build_start, release_name
 
 EPOCHS = 3
 START = Plan((EventRun(PoissonGaussian(2.0, 0.1), 20),))

@@ -19,10 +19,10 @@ from dpsweep.spec.study import DataSpec
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 from dpsweep.trainables.data.episodes import Episodes
 from dpsweep.trainables.data.loading import load_dataset
+from dpsweep.trainables.execution.finished import export_model
 from dpsweep.trainables.features import store as feature_store
 from dpsweep.trainables.features.spec import FeatureSpec
 from dpsweep.trainables.features.store import FeatureParts, FeatureStore
-from dpsweep.trainables.finished import export_model
 
 CLASSES = 6
 SIZES = {"private": 150, "validation": 120, "test": 90, "public": 60}

@@ -19,14 +19,14 @@ from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian
 from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.spec.study import DataSpec
 from dpsweep.testing.conformance import tiny_data
-from dpsweep.trainables import checkpoints, execution
-from dpsweep.trainables.checkpoint_files import find, find_resumption
-from dpsweep.trainables.checkpoints import CheckpointStore
 from dpsweep.trainables.data.loading import load_dataset
 from dpsweep.trainables.dp_sgd import DPSGD
-from dpsweep.trainables.execution import TrialExecution
-from dpsweep.trainables.finished import export_model
-from dpsweep.trainables.pace import Pace
+from dpsweep.trainables.execution import checkpoints, execution
+from dpsweep.trainables.execution.checkpoint_files import find, find_resumption
+from dpsweep.trainables.execution.checkpoints import CheckpointStore
+from dpsweep.trainables.execution.execution import TrialExecution
+from dpsweep.trainables.execution.finished import export_model
+from dpsweep.trainables.execution.pace import Pace
 
 DELTA = 1e-5
 COSINE = {"noise.shape": "cosine", "noise.end_ratio": 0.5}
@@ -114,7 +114,7 @@ def test_they_are_refused_where_assertions_are_switched_off():
     code = (
         "from pathlib import Path\n"
         "from dpsweep.privacy.budget import PrivacyBudget\n"
-        "from dpsweep.trainables.execution import ExecutionSettings\n"
+        "from dpsweep.trainables.execution.execution import ExecutionSettings\n"
         "assert False, 'assertions are on'\n"
         "ExecutionSettings(Path('.'), PrivacyBudget(1.0, 1e-5), 'rdp', 0, 'validation/accuracy',\n"
         "    True, None, 1, 'exact', False, validation_noise=50.0)\n"

@@ -168,7 +168,7 @@ def test_a_trial_is_looked_at_without_a_private_record(method: str) -> None:
 
 
 def test_trained_weights_have_figures_of_their_own(tmp_path: Any) -> None:
-    from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore
+    from dpsweep.trainables.execution.checkpoints import Checkpoint, CheckpointStore
 
     data = images()
     task = task_of(data, noise__shape="linear", noise__end_ratio=0.5, clip__shape="linear",

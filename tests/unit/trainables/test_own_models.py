@@ -16,7 +16,7 @@ from dpsweep.trainables.bitfit import BiTFiT
 from dpsweep.trainables.classifier import ClassifierMethod
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.dp_sgd import DPSGD
-from dpsweep.trainables.finished import export_model
+from dpsweep.trainables.execution.finished import export_model
 from dpsweep.trainables.networks import own_models
 from dpsweep.trainables.networks.build import build_model
 from dpsweep.trainables.networks.parameter_table import parameter_table

@@ -6,8 +6,8 @@ import stat
 import pytest
 
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
-from dpsweep.trainables import execution
-from dpsweep.trainables.private_report import PRIVATE_FOLDER
+from dpsweep.trainables.execution import execution
+from dpsweep.trainables.execution.private_report import PRIVATE_FOLDER
 
 PLAN = Plan((EventRun(Gaussian(20.0), 20),))
 

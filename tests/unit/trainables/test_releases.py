@@ -11,8 +11,8 @@ from dpsweep.foundation.errors import LedgerError
 from dpsweep.ledgers.trial import releases_of, trial_file, trial_spent
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
-from dpsweep.trainables.checkpoints import CheckpointStore
-from dpsweep.trainables.starts import release_name
+from dpsweep.trainables.execution.checkpoints import CheckpointStore
+from dpsweep.trainables.execution.starts import release_name
 
 PLAN = Plan((EventRun(PoissonGaussian(1.5, 0.02), 700),))
 EPSILONS = (0.9, 1.6)

@@ -11,7 +11,7 @@ from dpsweep.foundation.errors import LedgerError
 from dpsweep.ledgers.trial import TrialLedger, trial_spent
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian
-from dpsweep.trainables.checkpoints import CheckpointStore
+from dpsweep.trainables.execution.checkpoints import CheckpointStore
 from dpsweep.trainables.gradients.noise import noisy_accuracy
 
 DELTA = 1e-5

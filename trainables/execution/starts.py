@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.errors import CheckpointError
+from dpsweep.trainables.method import ReleaseKey
 
 if TYPE_CHECKING:
     import torch
 
     from dpsweep.trainables.data.dataset import DatasetInfo
-
-#: Number of a run, and the epsilon whose last model is meant.
-ReleaseKey = tuple[int, float]
 
 
 def release_name(index: int) -> str:
@@ -64,7 +62,7 @@ class Starts:
         Raises:
             CheckpointError: The release is missing or damaged.
         """
-        from dpsweep.trainables.checkpoints import CheckpointStore
+        from dpsweep.trainables.execution.checkpoints import CheckpointStore
 
         if not self.releases:
             return None

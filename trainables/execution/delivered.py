@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore
+from dpsweep.trainables.execution.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.method import Method
 
 

@@ -1,6 +1,6 @@
 """The execution of one trial: charge a segment durably, run it, save it, evaluate, report.
 
-Nothing here knows Ray; ``dpsweep.trainables.base`` turns it into a Ray Tune trainable.
+Nothing here knows Ray; ``dpsweep.trainables.execution.actor`` turns it into a Ray Tune trainable.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from dpsweep.privacy.randomness import secret_numpy_generator
 from dpsweep.privacy.rungs import first_step, num_skipped, rung_epsilons, rung_positions
 from dpsweep.study.trial import TrialReport, TrialTask, report_interval
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore, is_finite
-from dpsweep.trainables.delivered import delivered_scores, named_scores, scores_on_test
-from dpsweep.trainables.execution_settings import ExecutionSettings
+from dpsweep.trainables.execution.checkpoints import Checkpoint, CheckpointStore, is_finite
+from dpsweep.trainables.execution.delivered import delivered_scores, named_scores, scores_on_test
+from dpsweep.trainables.execution.pace import Pace
+from dpsweep.trainables.execution.private_report import write_private_report
+from dpsweep.trainables.execution.settings import ExecutionSettings
+from dpsweep.trainables.execution.starts import release_name
+from dpsweep.trainables.execution.trial_data import records_for
 from dpsweep.trainables.gradients.noise import noisy_accuracy
 from dpsweep.trainables.method import Method, RunContext
-from dpsweep.trainables.pace import Pace
-from dpsweep.trainables.private_report import write_private_report
-from dpsweep.trainables.starts import release_name
-from dpsweep.trainables.trial_data import records_for
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data.dataset import SweepData

@@ -14,8 +14,8 @@ import numpy as np
 
 from dpsweep.foundation.errors import ResourceError
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
-from dpsweep.trainables.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
+from dpsweep.trainables.execution.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.method import Method, RunContext, first_training_run
 from dpsweep.trainables.networks.pretrained.weights import PRETRAIN
 from dpsweep.trainables.networks.threads import torch_threads

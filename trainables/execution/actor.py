@@ -23,13 +23,13 @@ from dpsweep.foundation.errors import (
     described,
 )
 from dpsweep.study.trial import TrialReport, TrialTask, read_task
-from dpsweep.trainables.allocator import keep_freed_memory
+from dpsweep.trainables.execution.allocator import keep_freed_memory
 from dpsweep.trainables.networks.own_models import look_in
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data.dataset import SweepData
-    from dpsweep.trainables.execution import TrialExecution
-    from dpsweep.trainables.execution_settings import ExecutionSettings
+    from dpsweep.trainables.execution.execution import TrialExecution
+    from dpsweep.trainables.execution.settings import ExecutionSettings
 
 LOCK_TRIES = 30
 MEMORY_ADVICE = "fix: lower batch.physical or search.max_concurrent, or raise resources"
@@ -62,7 +62,7 @@ class DPTrainable(tune.Trainable):
         """
         import torch
 
-        import dpsweep.trainables.execution  # noqa: F401
+        import dpsweep.trainables.execution.execution  # noqa: F401
 
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         keep_freed_memory()
@@ -91,7 +91,7 @@ class DPTrainable(tune.Trainable):
         return self._try_to_open(task)
 
     def _try_to_open(self, task: TrialTask) -> TrialExecution:
-        from dpsweep.trainables.execution import TrialExecution
+        from dpsweep.trainables.execution.execution import TrialExecution
 
         directory = Path(self.config["directory"])
         return TrialExecution(directory, task, settings=self._settings, data=self._data)

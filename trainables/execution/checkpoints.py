@@ -14,7 +14,7 @@ import torch
 
 from dpsweep.foundation.durable import checked_json, set_aside, write_atomically
 from dpsweep.foundation.errors import CheckpointError
-from dpsweep.trainables.checkpoint_files import Found, Resumption, find, find_resumption
+from dpsweep.trainables.execution.checkpoint_files import Found, Resumption, find, find_resumption
 
 #: ``last``, ``best``, or the name of a release (``starts.release_name``).
 Which = str

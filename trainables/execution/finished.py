@@ -10,9 +10,9 @@ import numpy as np
 from dpsweep.foundation.errors import CheckpointError
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.checkpoints import CheckpointStore
+from dpsweep.trainables.execution.checkpoints import CheckpointStore
+from dpsweep.trainables.execution.trial_data import records_for
 from dpsweep.trainables.method import Method, RunContext
-from dpsweep.trainables.trial_data import records_for
 
 if TYPE_CHECKING:
     import torch

@@ -1,0 +1,1 @@
+"""One trial: charge, run, save, report."""
