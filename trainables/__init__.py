@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from dpsweep.foundation.registry import Registry
 
+_METHODS = "dpsweep.trainables.methods"
+
 TRAINABLES = Registry(
     "method",
     {
-        "active_learning": "dpsweep.trainables.active_learning:ActiveLearning",
-        "adamix": "dpsweep.trainables.adamix:AdaMix",
-        "adamix_paragon": "dpsweep.trainables.adamix:AdaMixParagon",
-        "bitfit": "dpsweep.trainables.bitfit:BiTFiT",
-        "dp_sgd": "dpsweep.trainables.dp_sgd:DPSGD",
-        "non_private": "dpsweep.trainables.non_private:NonPrivate",
-        "scatternet": "dpsweep.trainables.scatternet:ScatterNet",
-        "scatternet_non_private": "dpsweep.trainables.scatternet_non_private:ScatterNetNonPrivate",
-        "sparse": "dpsweep.trainables.sparse:SparseFinetuning",
+        "active_learning": f"{_METHODS}.active_learning.active_learning:ActiveLearning",
+        "adamix": f"{_METHODS}.adamix.adamix:AdaMix",
+        "adamix_paragon": f"{_METHODS}.adamix.adamix:AdaMixParagon",
+        "bitfit": f"{_METHODS}.bitfit:BiTFiT",
+        "dp_sgd": f"{_METHODS}.dp_sgd:DPSGD",
+        "non_private": f"{_METHODS}.non_private:NonPrivate",
+        "scatternet": f"{_METHODS}.scatternet.scatternet:ScatterNet",
+        "scatternet_non_private": f"{_METHODS}.scatternet.non_private:ScatterNetNonPrivate",
+        "sparse": f"{_METHODS}.sparse:SparseFinetuning",
     },
     group="dpsweep.trainables",
 )

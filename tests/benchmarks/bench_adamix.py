@@ -25,9 +25,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.spec.space.hyperparameters import resolve
-from dpsweep.trainables.adamix import AdaMix
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 from dpsweep.trainables.method import RunContext
+from dpsweep.trainables.methods.adamix.adamix import AdaMix
 
 NOISE_MULTIPLIER = 20.0
 MAX_GRAD_NORM = 0.5

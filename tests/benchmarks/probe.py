@@ -22,8 +22,8 @@ from sklearn.preprocessing import StandardScaler
 from dpsweep.planning.preflight import preflight
 from dpsweep.results.study import load_sweep
 from dpsweep.trainables.data.loading import load_dataset
-from dpsweep.trainables.embeddings import embed
-from dpsweep.trainables.execution.starts import build_start
+from dpsweep.trainables.methods.active_learning.embeddings import embed
+from dpsweep.trainables.methods.active_learning.start_network import build_start
 
 STRENGTHS = (0.0001, 0.001, 0.01)  # inverse, as scikit-learn counts
 PARTS = ("private", "validation", "test")

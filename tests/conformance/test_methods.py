@@ -11,10 +11,10 @@ from scipy import stats
 
 from dpsweep.testing.conformance import MethodConformance, tiny_data
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.dp_sgd import DPSGD
-from dpsweep.trainables.non_private import NonPrivate
-from dpsweep.trainables.scatternet import ScatterNet
-from dpsweep.trainables.scatternet_non_private import ScatterNetNonPrivate
+from dpsweep.trainables.methods.dp_sgd import DPSGD
+from dpsweep.trainables.methods.non_private import NonPrivate
+from dpsweep.trainables.methods.scatternet.non_private import ScatterNetNonPrivate
+from dpsweep.trainables.methods.scatternet.scatternet import ScatterNet
 
 GIVEN = {"train.max_steps": 24, "batch.expected": 100, "optim.lr": 0.3}
 

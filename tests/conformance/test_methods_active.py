@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 
 from dpsweep.testing.conformance import MethodConformance, tiny_data
-from dpsweep.trainables import dp_pca, nearest_votes
-from dpsweep.trainables.active_learning import ActiveLearning
+from dpsweep.trainables.methods.active_learning import dp_pca, nearest_votes
+from dpsweep.trainables.methods.active_learning.active_learning import ActiveLearning
 
 GIVEN = {
     "start.epsilon": 1.0,

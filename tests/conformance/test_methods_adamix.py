@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from dpsweep.testing.conformance import MethodConformance, tiny_data
-from dpsweep.trainables.adamix import AdaMix, AdaMixParagon
+from dpsweep.trainables.methods.adamix.adamix import AdaMix, AdaMixParagon
 
 GIVEN = {"features.name": "none", "public.lr": 1.0}
 PRIVATE = {**GIVEN, "noise.noise_multiplier": None, "train.max_steps": 24}
@@ -24,7 +24,7 @@ class TestAdaMix(MethodConformance):
         monkeypatch.setattr(
             AdaMix, "noise_observer", staticmethod(lambda n: drawn.append(n.clone()))
         )
-        from dpsweep.trainables import noisy_gd
+        from dpsweep.trainables.methods.adamix import noisy_gd
 
         monkeypatch.setattr(noisy_gd, "percentile_clip", lambda *_: clips.append(0.3) or 0.3)
         instance, plan = self._prepared(tiny_data(features=500))

@@ -27,10 +27,10 @@ from dpsweep.running.stage import Stage
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study import study
 from dpsweep.study.trial import TrialState
-from dpsweep.trainables.dp_sgd import DPSGD
 from dpsweep.trainables.execution import checkpoints
 from dpsweep.trainables.execution.execution import TrialExecution
 from dpsweep.trainables.execution.pace import Pace
+from dpsweep.trainables.methods.dp_sgd import DPSGD
 
 #: Files of a study, and how often all of a kind are deleted. What is left is worse than nothing.
 KINDS = {

@@ -17,7 +17,7 @@ from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Observer
 from dpsweep.study.trial import TrialState
 from dpsweep.sweep import run_sweep
-from dpsweep.trainables.execution.starts import build_start
+from dpsweep.trainables.methods.active_learning.start_network import build_start
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 

@@ -50,7 +50,7 @@ TRAINING = (
     ),
     Mutant(
         "less noise in a step of DP-SGD",
-        "trainables/dp_sgd.py",
+        "trainables/methods/dp_sgd.py",
         "scale = event.noise_multiplier * most",
         "scale = 0.99 * event.noise_multiplier * most",
         ("tests/unit/trainables/test_noise_power.py::test_a_step_of_dp_sgd[opacus]",),
@@ -58,7 +58,7 @@ TRAINING = (
     ),
     Mutant(
         "rounding before the noise",
-        "trainables/dp_sgd.py",
+        "trainables/methods/dp_sgd.py",
         "total.add_(noise).float()",
         "total.float().add_(noise.float())",
         (
@@ -68,7 +68,7 @@ TRAINING = (
     ),
     Mutant(
         "noise of too few digits",
-        "trainables/dp_sgd.py",
+        "trainables/methods/dp_sgd.py",
         "self._noise.like(total, scale)",
         "self._noise.like(total.float(), scale)",
         (
@@ -78,7 +78,7 @@ TRAINING = (
     ),
     Mutant(
         "noise of one head for many",
-        "trainables/dp_sgd.py",
+        "trainables/methods/dp_sgd.py",
         "* self._joint_sensitivity * max_grad_norm",
         "* max_grad_norm",
         ("tests/unit/trainables/test_noise_power.py::test_a_step_of_many_heads",),
@@ -86,7 +86,7 @@ TRAINING = (
     ),
     Mutant(
         "a larger clipping norm than the noise is for",
-        "trainables/dp_sgd.py",
+        "trainables/methods/dp_sgd.py",
         "sums = self._engine.clipped_gradient_sum(self._inputs, self._labels, rows, max_grad_norm)",
         "sums = self._engine.clipped_gradient_sum(self._inputs, self._labels, rows, 1.1 * max_grad_norm)",
         (
@@ -96,7 +96,7 @@ TRAINING = (
     ),
     Mutant(
         "the true size of a batch as divisor",
-        "trainables/dp_sgd.py",
+        "trainables/methods/dp_sgd.py",
         "/ self._expected_batch for total in sums",
         "/ max(1, len(rows)) for total in sums",
         (
@@ -106,7 +106,7 @@ TRAINING = (
     ),
     Mutant(
         "batches from a known seed",
-        "trainables/dp_sgd.py",
+        "trainables/methods/dp_sgd.py",
         "self._batches = secret_numpy_generator()",
         "self._batches = __import__('numpy').random.default_rng(0)",
         ("tests/unit/trainables/test_dp_sgd.py::test_batches_ignore_every_known_seed",),
@@ -114,7 +114,7 @@ TRAINING = (
     ),
     Mutant(
         "exact figures of private layers",
-        "trainables/dp_sgd.py",
+        "trainables/methods/dp_sgd.py",
         'if self._data.records != "public":',
         'if self._data.records == "nothing":',
         ("tests/unit/trainables/test_layer_noise.py::test_private_records_are_refused",),
@@ -122,7 +122,7 @@ TRAINING = (
     ),
     Mutant(
         "batches twice as often",
-        "trainables/classifier.py",
+        "trainables/methods/classifier.py",
         "generator.random(len(self._rows)) < sample_rate",
         "generator.random(len(self._rows)) < 2 * sample_rate",
         ("tests/unit/trainables/test_dp_sgd.py::test_batches_are_poisson",),
@@ -130,7 +130,7 @@ TRAINING = (
     ),
     Mutant(
         "batches of a fixed size",
-        "trainables/classifier.py",
+        "trainables/methods/classifier.py",
         "return self._rows[generator.random(len(self._rows)) < sample_rate]",
         "return generator.permutation(self._rows)[: round(sample_rate * len(self._rows))]",
         ("tests/unit/trainables/test_dp_sgd.py::test_batches_are_poisson",),
@@ -138,7 +138,7 @@ TRAINING = (
     ),
     Mutant(
         "the true number of records in the expected batch",
-        "trainables/classifier.py",
+        "trainables/methods/classifier.py",
         "self._expected_batch = self._sample_rate * num_private_of(hparams, data.info.num_private)",
         'self._expected_batch = self._sample_rate * len(data.parts["private"][1])',
         (
@@ -256,7 +256,7 @@ TRAINING = (
     ),
     Mutant(
         "less noise in AdaMix",
-        "trainables/adamix.py",
+        "trainables/methods/adamix/adamix.py",
         "event.noise_multiplier * most",
         "0.99 * event.noise_multiplier * most",
         (
@@ -266,7 +266,7 @@ TRAINING = (
     ),
     Mutant(
         "AdaMix's noise for another clipping norm",
-        "trainables/adamix.py",
+        "trainables/methods/adamix/adamix.py",
         ("* max_grad_norm\n        noise = self._noise.like("),
         ('* float(hparams["clip.max_grad_norm"])\n        noise = self._noise.like('),
         ("tests/unit/trainables/test_noise_power.py::test_a_step_of_adamix_without_projection",),
@@ -274,7 +274,7 @@ TRAINING = (
     ),
     Mutant(
         "AdaMix rounds before the noise",
-        "trainables/adamix.py",
+        "trainables/methods/adamix/adamix.py",
         "total = (total + noise).to(self._weight)",
         "total = total.to(self._weight) + noise.to(self._weight)",
         (
@@ -284,7 +284,7 @@ TRAINING = (
     ),
     Mutant(
         "AdaMix's sum unclipped",
-        "trainables/noisy_gd.py",
+        "trainables/methods/adamix/noisy_gd.py",
         "if max_grad_norm is not None:",
         "if max_grad_norm is None:",
         ("tests/unit/trainables/test_noisy_gd.py::test_sums_and_norms_equal_autograd[1-dtype1]",),
@@ -292,7 +292,7 @@ TRAINING = (
     ),
     Mutant(
         "public records unclipped where they are trained on",
-        "trainables/adamix.py",
+        "trainables/methods/adamix/adamix.py",
         "self._public.gradient_sum(self._weight, max_grad_norm)[0]",
         "self._public.gradient_sum(self._weight)[0]",
         (
@@ -302,7 +302,7 @@ TRAINING = (
     ),
     Mutant(
         "less noise in the normalisation",
-        "trainables/scatternet.py",
+        "trainables/methods/scatternet/scatternet.py",
         "event.noise_multiplier * max_norm",
         "0.99 * event.noise_multiplier * max_norm",
         ("tests/unit/trainables/test_noise_power.py::test_channel_means_and_mean_squares",),
@@ -310,7 +310,7 @@ TRAINING = (
     ),
     Mutant(
         "channel statistics unclipped",
-        "trainables/normalize.py",
+        "trainables/methods/scatternet/normalize.py",
         "total += clip_factors(norms, max_norm) @ means",
         "total += means.sum(dim=0)",
         ("tests/unit/trainables/test_normalize.py::test_sum_is_algorithm_2[1-shape0]",),
@@ -318,7 +318,7 @@ TRAINING = (
     ),
     Mutant(
         "a broken record in the normalisation",
-        "trainables/normalize.py",
+        "trainables/methods/scatternet/normalize.py",
         "means[~norms.isfinite()] = 0.0",
         "pass",
         (
@@ -328,7 +328,7 @@ TRAINING = (
     ),
     Mutant(
         "the true number of records in the normalisation",
-        "trainables/on_features.py",
+        "trainables/methods/scatternet/on_features.py",
         "total /= num_private_of(self._hparams, self._data.info.num_private)",
         "total /= len(self._rows)",
         (
@@ -338,7 +338,7 @@ TRAINING = (
     ),
     Mutant(
         "noisy scores for the best of many heads",
-        "trainables/scatternet.py",
+        "trainables/methods/scatternet/scatternet.py",
         'if context.validation == "noisy":',
         "if False:",
         ("tests/unit/trainables/test_scatternet.py::test_heads_that_are_refused",),
@@ -346,7 +346,7 @@ TRAINING = (
     ),
     Mutant(
         "less noise in DP-PCA",
-        "trainables/dp_pca.py",
+        "trainables/methods/active_learning/dp_pca.py",
         "noise[above] = noise_multiplier *",
         "noise[above] = 0.99 * noise_multiplier *",
         ("tests/unit/trainables/test_noise_power.py::test_the_matrix_of_dp_pca",),
@@ -354,7 +354,7 @@ TRAINING = (
     ),
     Mutant(
         "DP-PCA's noise in one half only",
-        "trainables/dp_pca.py",
+        "trainables/methods/active_learning/dp_pca.py",
         "return _mirrored(torch.from_numpy(noise))",
         "return torch.from_numpy(noise)",
         ("tests/unit/trainables/test_noise_power.py::test_the_matrix_of_dp_pca",),
@@ -362,7 +362,7 @@ TRAINING = (
     ),
     Mutant(
         "rows of DP-PCA beyond norm 1",
-        "trainables/dp_pca.py",
+        "trainables/methods/active_learning/dp_pca.py",
         "torch.where(largest * size > 1,",
         "torch.where(largest * size > 1.5,",
         (
@@ -372,7 +372,7 @@ TRAINING = (
     ),
     Mutant(
         "less noise in the votes",
-        "trainables/nearest_votes.py",
+        "trainables/methods/active_learning/nearest_votes.py",
         "generator.laplace(0.0, scale,",
         "generator.laplace(0.0, 0.99 * scale,",
         ("tests/unit/trainables/test_noise_power.py::test_the_votes_of_near_private[all-1]",),
@@ -380,7 +380,7 @@ TRAINING = (
     ),
     Mutant(
         "the sensitivity of top_k as in the paper",
-        "trainables/nearest_votes.py",
+        "trainables/methods/active_learning/nearest_votes.py",
         '"top_k": 2}',
         '"top_k": 1}',
         ("tests/unit/trainables/test_noise_power.py::test_the_votes_of_near_private[top_k-2]",),
@@ -388,7 +388,7 @@ TRAINING = (
     ),
     Mutant(
         "votes without their sensitivity",
-        "trainables/active_learning.py",
+        "trainables/methods/active_learning/active_learning.py",
         "event.scale * votes.SENSITIVITY[kind]",
         "event.scale",
         ("tests/unit/trainables/test_noise_power.py::test_the_votes_of_near_private[top_k-2]",),

@@ -5,7 +5,7 @@ from mutant import Mutant
 TRIALS = (
     Mutant(
         "one label too many",
-        "trainables/label_oracle.py",
+        "trainables/methods/active_learning/label_oracle.py",
         "if after.sum() > self._most:",
         "if after.sum() > self._most + 1:",
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.execution.checkpoints import CheckpointStore
 from dpsweep.trainables.execution.trial_data import records_for
+from dpsweep.trainables.gradients.layer_noise import NoiseFigures
 from dpsweep.trainables.method import Method, RunContext
 
 if TYPE_CHECKING:
@@ -61,3 +63,62 @@ def _best_of(
     instance.prepare(data, task.hparams, task.plan, RunContext(study_seed, task.trial))
     instance.load_state_dict(saved.state)
     return instance, data.info
+
+
+def has_noise_figures(method: type[Method]) -> bool:
+    """Say whether a method is DP-SGD on a network that takes the records as they are."""
+    from dpsweep.trainables.method import Method
+    from dpsweep.trainables.methods.dp_sgd import DPSGD
+
+    # A method with an extractor trains on features, of which there are no public ones here.
+    own = method.extractor.__func__  # type: ignore[attr-defined]
+    return issubclass(method, DPSGD) and own is Method.extractor.__func__  # type: ignore[attr-defined]
+
+
+def trial_noise(
+    task: TrialTask,
+    data: SweepData,
+    *,
+    study_seed: int,
+    num_records: int,
+    checkpoints: Path | None = None,
+    device: str = "cpu",
+) -> NoiseFigures:
+    """Return the figures of a trial, from the declared public records of its data.
+
+    Guarantees:
+        The method is handed the public records alone, in place of the private ones, so that no
+        private record is read. The weights are the public initial ones, or those of a checkpoint,
+        which were released; figures of them and of public records cost nothing more.
+
+    Args:
+        task: An admitted trial of a method that ``has_noise_figures``.
+        data: The records of its study.
+        study_seed: Seed of the study, or of the trial where it has its own.
+        num_records: Public records to estimate gradients from, at most; the first ones.
+        checkpoints: Directory of the trial, to look at its best weights; None: the initial ones.
+        device: ``cpu`` or ``cuda``.
+    Raises:
+        DataError: There are no public records.
+        CheckpointError: The trial has no intact best checkpoint.
+        ModelError: The gradients of its network cannot be computed.
+    """
+    from dpsweep.trainables import TRAINABLES
+    from dpsweep.trainables.execution.checkpoints import CheckpointStore
+    from dpsweep.trainables.method import RunContext
+    from dpsweep.trainables.methods.dp_sgd import DPSGD
+
+    data = data.for_trial(task.hparams)
+    public = data.for_public_search(with_test=False)
+    if task.records == "private":
+        # Batches are those of the private training: declared numbers, no record.
+        public = replace(public, info=data.info)
+    method = TRAINABLES[task.method]()
+    assert isinstance(method, DPSGD)
+    method.prepare(public, task.hparams, task.plan, RunContext(study_seed, task.trial, device))
+    if checkpoints is not None:
+        saved = CheckpointStore(checkpoints).load("best")
+        if saved is None:
+            raise CheckpointError(f"{checkpoints} has no best checkpoint", fix="use --at initial")
+        method.load_state_dict(saved.state)
+    return method.layer_noise(num_records)

@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpsweep.foundation.errors import CheckpointError
 from dpsweep.trainables.method import ReleaseKey
-
-if TYPE_CHECKING:
-    import torch
-
-    from dpsweep.trainables.data.dataset import DatasetInfo
 
 
 def release_name(index: int) -> str:
@@ -79,40 +74,3 @@ class Starts:
             )
         state: Mapping[str, Any] = saved.state["model"]
         return state
-
-
-def build_start(
-    hparams: Mapping[str, Any],
-    info: DatasetInfo,
-    *,
-    seed: int,
-    pretrained: Path | None = None,
-    is_initial: bool = True,
-) -> torch.nn.Module:
-    """Return the network of a start on the CPU.
-
-    Args:
-        hparams: Of dp_sgd, all of them.
-        info: Of the data.
-        seed: Of its initial weights.
-        pretrained: What ``model.checkpoint: pretrain`` stands for.
-        is_initial: False if weights follow: none are read from a checkpoint.
-    Raises:
-        BadInputError: The network cannot be built.
-    """
-    from dpsweep.trainables.networks.build import build_model
-    from dpsweep.trainables.networks.pretrained.weights import PRETRAIN, checkpoint_of
-
-    checkpoint = hparams["model.checkpoint"]
-    if checkpoint == PRETRAIN and not is_initial:
-        checkpoint = None  # only its weights would differ
-    return build_model(
-        hparams["model.name"],
-        info,
-        norm=hparams["model.norm"],
-        seed=seed,
-        checkpoint=checkpoint_of(checkpoint, pretrained),
-        image_size=hparams["model.image_size"],
-        normalize=hparams.get("model.normalize"),
-        is_initial=is_initial,
-    )

@@ -178,7 +178,7 @@ class BiasEngine:
     Args:
         model: Network on the device where the gradients are wanted, one row per example in every
             trainable layer. BatchNorm is put in eval mode: its statistics stay as they are.
-        physical_batch: Examples per chunk (``gradient_sums.chunk_size``).
+        physical_batch: Examples per chunk (``sums.chunk_size``).
         loss: (outputs of the model, labels) -> sum of the examples' losses.
         factors: (norms, C) -> factor per example, ``clip_factors`` or ``automatic_factors``.
     Raises:

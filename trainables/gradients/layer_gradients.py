@@ -98,7 +98,7 @@ def noise_margin(num_examples: int) -> float:
     """Return the most that an example moves a sum beyond C by rounding, in parts of C.
 
     That of the example itself, and that of the sums of two batches of at most ``num_examples`` each
-    (``gradient_sums``, ``weight_products``). Nothing of it depends on ``batch.physical``.
+    (``sums``, ``weight_products``). Nothing of it depends on ``batch.physical``.
 
     >>> noise_margin(400_000), round(noise_margin(1_000_000), 6)
     (0.0001, 0.000301)

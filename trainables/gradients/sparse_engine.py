@@ -56,7 +56,7 @@ class SparseEngine:
             and hooks are added, which do nothing outside of ``clipped_gradient_sum``.
         masks: Entries of convolution weights that train, of different layers of ``model``.
         physical_batch: Examples per chunk whose gradients are held in memory, at least 1
-            (``gradient_sums.chunk_size``).
+            (``sums.chunk_size``).
         loss: From outputs and labels to the sum of the losses of the examples.
         factors: From norms (chunk,) and C to the factor of each example, at most C / norm.
     Raises:

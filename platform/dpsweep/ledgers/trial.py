@@ -1,7 +1,7 @@
 """The write-ahead privacy ledger: an event is charged durably before it runs, and never uncharged.
 
 One file per trial, written by the process that executes the trial, and one per study, written by
-the driver for admission (``study_ledger``). Both are append-only (``dpsweep.foundation.durable``),
+the driver for admission (``ledgers.study``). Both are append-only (``dpsweep.foundation.durable``),
 so spent
 privacy survives ``kill -9`` of either and never goes down: not by crash, retry, prune, delete or
 resume.

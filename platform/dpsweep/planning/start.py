@@ -18,8 +18,8 @@ from dpsweep.privacy.accountants import shown_epsilon
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import Gaussian, Plan, PoissonGaussian
 from dpsweep.spec.space.hyperparameters import resolve
-from dpsweep.trainables.dp_sgd import DPSGD
 from dpsweep.trainables.method import ReleaseKey
+from dpsweep.trainables.methods.dp_sgd import DPSGD
 
 if TYPE_CHECKING:
     from dpsweep.planning.preflight import Preflight

@@ -139,7 +139,7 @@ def check_layers(spec: SweepSpec, info: DatasetInfo) -> None:
 
 
 def _check_method(task: TrialTask) -> None:
-    from dpsweep.trainables.gradients.layer_noise import has_noise_figures
+    from dpsweep.trainables.execution.finished import has_noise_figures
 
     if not has_noise_figures(TRAINABLES[task.method]):
         raise BadInputError(
@@ -151,7 +151,7 @@ def _check_method(task: TrialTask) -> None:
 def _layers_of(
     spec: SweepSpec, files: StudyFiles, task: TrialTask, data: SweepData, at: At, num_records: int
 ) -> TrialLayers:
-    from dpsweep.trainables.gradients.layer_noise import trial_noise
+    from dpsweep.trainables.execution.finished import trial_noise
 
     figures = trial_noise(
         task,

@@ -13,10 +13,10 @@ from dpsweep.privacy.events import Plan
 from dpsweep.spec.facts import file_of
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.study.trial import TrialState
-from dpsweep.trainables.dp_sgd import DPSGD
 from dpsweep.trainables.execution.checkpoint_files import find
 from dpsweep.trainables.execution.starts import Release, Starts, release_name
 from dpsweep.trainables.method import ReleaseKey
+from dpsweep.trainables.methods.dp_sgd import DPSGD
 
 if TYPE_CHECKING:
     from dpsweep.spec.start import StartSpec

@@ -80,9 +80,9 @@ class MethodConformance:
         return hparams, self.method.plan(hparams, PlanContext(BUDGET, "rdp", 400, starts=starts))
 
     def _prepared(self, data: SweepData | None = None) -> tuple[Method, Plan]:
-        from dpsweep.trainables.dp_sgd import DPSGD
         from dpsweep.trainables.execution.starts import Starts
         from dpsweep.trainables.method import RunContext
+        from dpsweep.trainables.methods.dp_sgd import DPSGD
 
         hparams, plan = self._plan()
         instance, data = self.method(), data or tiny_data()

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from dpsweep.cli import app as cli
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.dp_sgd import DPSGD
+from dpsweep.trainables.methods.dp_sgd import DPSGD
 
 VIT = "vit_tiny_patch16_224"
 KEYS = [

@@ -125,7 +125,7 @@ def test_trained_weights_are_those_of_the_best_checkpoint(tmp_path: Path) -> Non
         study_layers(result, data, at="best")
     task = result.files.task(0)
     from dpsweep.trainables.method import RunContext
-    from dpsweep.trainables.sparse import SparseFinetuning
+    from dpsweep.trainables.methods.sparse import SparseFinetuning
 
     method = SparseFinetuning()
     method.prepare(data, task.hparams, task.plan, RunContext(0, 0))

@@ -291,8 +291,8 @@ def test_what_cannot_be_measured_is_said(monkeypatch):
 def test_a_slow_step_is_scaled_up_from_a_small_batch():
     import time
 
-    from dpsweep.trainables.dp_sgd import DPSGD
     from dpsweep.trainables.execution.measure import measure
+    from dpsweep.trainables.methods.dp_sgd import DPSGD
 
     sizes = []
 

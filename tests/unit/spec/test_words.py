@@ -8,9 +8,9 @@ from dpsweep.foundation.errors import DataError, SpecError
 from dpsweep.planning.preflight import preflight
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.trial import TrialTask
-from dpsweep.trainables.adamix import AdaMix
-from dpsweep.trainables.adamix_parts import VARIANTS, parts_of
 from dpsweep.trainables.data.loading import describe_dataset
+from dpsweep.trainables.methods.adamix.adamix import AdaMix
+from dpsweep.trainables.methods.adamix.parts import VARIANTS, parts_of
 
 SPEC = {
     "name": "words",

@@ -17,15 +17,16 @@ from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.spec.study import DataSpec
 from dpsweep.study.trial import TrialTask
-from dpsweep.trainables.active_learning import ActiveLearning
 from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.data.loading import load_dataset
-from dpsweep.trainables.dp_sgd import DPSGD
-from dpsweep.trainables.embeddings import embed
 from dpsweep.trainables.execution.checkpoints import Checkpoint, CheckpointStore
-from dpsweep.trainables.execution.starts import Release, Starts, build_start, release_name
+from dpsweep.trainables.execution.starts import Release, Starts, release_name
 from dpsweep.trainables.execution.trial_data import records_for
 from dpsweep.trainables.method import PlanContext, RunContext
+from dpsweep.trainables.methods.active_learning.active_learning import ActiveLearning
+from dpsweep.trainables.methods.active_learning.embeddings import embed
+from dpsweep.trainables.methods.active_learning.start_network import build_start
+from dpsweep.trainables.methods.dp_sgd import DPSGD
 
 START = Plan((EventRun(PoissonGaussian(2.0, 0.1), 20),))
 MODEL = resolve(DPSGD.hyperparameters, {"model.name": "tanh_cnn"})

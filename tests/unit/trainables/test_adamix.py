@@ -16,12 +16,12 @@ from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian
 from dpsweep.spec.space.hyperparameters import resolve
-from dpsweep.trainables import noisy_gd
-from dpsweep.trainables.adamix import AdaMix, AdaMixParagon
-from dpsweep.trainables.adamix_parts import VARIANTS
 from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.gradients.noise import SecretNoise
 from dpsweep.trainables.method import PlanContext, RunContext
+from dpsweep.trainables.methods.adamix import noisy_gd
+from dpsweep.trainables.methods.adamix.adamix import AdaMix, AdaMixParagon
+from dpsweep.trainables.methods.adamix.parts import VARIANTS
 
 DELTA, CLASSES, FEATURES = 1e-5, 3, 40
 #: Every private method with a plan of its own.
@@ -186,7 +186,7 @@ def test_without_noise_and_clip_it_is_gradient_descent(data, no_noise, variant, 
 
 
 def shots_of(data: SweepData) -> np.ndarray:
-    from dpsweep.trainables.few_shot import draw_shots
+    from dpsweep.trainables.methods.adamix.few_shot import draw_shots
 
     names = data.info.class_names
     return draw_shots(data.parts["public"][1], names, shots=5, draw=0, study_seed=0)
@@ -375,8 +375,8 @@ def test_preflight_names_what_cannot_work(data) -> None:
 
 def test_text_weights_start_the_run(data, monkeypatch) -> None:
     """Where features are those of an image-text pair; a wrong pair is refused."""
-    from dpsweep.trainables import adamix, linear_probe, text_init
     from dpsweep.trainables.features import choice as feature_choice
+    from dpsweep.trainables.methods.adamix import adamix, linear_probe, text_init
 
     given = {}
 
@@ -456,7 +456,7 @@ def test_half_precision_features_give_the_same_model(data, no_noise) -> None:
 
 def test_the_private_report_sums_what_each_record_spends(data, monkeypatch) -> None:
     """mu_i^2 is the sum of squared shares of the noise; nothing of it is in the state."""
-    from dpsweep.trainables import instance_privacy
+    from dpsweep.trainables.methods.adamix import instance_privacy
 
     seen = {}
 

@@ -12,8 +12,8 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from dpsweep.foundation.errors import LedgerError
 from dpsweep.ledgers.trial import trial_spent
-from dpsweep.trainables.dp_sgd import DPSGD
 from dpsweep.trainables.execution.actor import DPTrainable
+from dpsweep.trainables.methods.dp_sgd import DPSGD
 
 
 @pytest.fixture

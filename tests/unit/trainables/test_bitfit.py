@@ -20,12 +20,12 @@ from typer.testing import CliRunner
 from dpsweep.cli import app as cli
 from dpsweep.foundation.errors import ModelError
 from dpsweep.search_spaces import SPACES, SearchSpace, bitfit
-from dpsweep.trainables.bitfit import BiTFiT
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 from dpsweep.trainables.data.source import TextInfo
 from dpsweep.trainables.data.text import next_tokens
 from dpsweep.trainables.gradients.noise import SecretNoise
 from dpsweep.trainables.method import RunContext
+from dpsweep.trainables.methods.bitfit import BiTFiT
 
 MakePlan = Callable[..., tuple[dict[str, Any], Any]]
 CONTEXT = RunContext(study_seed=0, trial=0)
@@ -462,7 +462,7 @@ def test_layers_without_a_rule_are_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_network_without_a_known_classifier_is_refused() -> None:
-    from dpsweep.trainables.bitfit import _chosen
+    from dpsweep.trainables.methods.bitfit import _chosen
 
     with pytest.raises(ModelError, match="does not say which layers are its classifier"):
         _chosen(nn.ModuleDict({"fc": nn.Linear(2, 2)}), "bitfit", [])

@@ -8,7 +8,7 @@ import torch
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.testing.conformance import MethodConformance
 from dpsweep.trainables.execution.finished import export_model
-from dpsweep.trainables.scatternet import ScatterNet
+from dpsweep.trainables.methods.scatternet.scatternet import ScatterNet
 
 PLAN = Plan((EventRun(PoissonGaussian(3.0, 0.05), 50),))
 

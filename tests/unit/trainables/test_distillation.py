@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.trainables.distillation import SoftTrainer, soft_labels
+from dpsweep.trainables.methods.active_learning.distillation import SoftTrainer, soft_labels
 
 NUM, TEMPERATURE = 400, 2.0
 

@@ -19,16 +19,22 @@ from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.spec.study import DataSpec
-from dpsweep.trainables import active_learning, distilled
-from dpsweep.trainables.active_learning import ActiveLearning
 from dpsweep.trainables.data.dataset import SweepData, part_hash
 from dpsweep.trainables.data.loading import load_dataset
-from dpsweep.trainables.distillation import SoftTrainer
-from dpsweep.trainables.distilled import FOLDER, MOST_BYTES, state_bytes, weights_hash
-from dpsweep.trainables.dp_sgd import DPSGD
 from dpsweep.trainables.execution.checkpoints import Checkpoint, CheckpointStore
-from dpsweep.trainables.execution.starts import Release, Starts, build_start, release_name
+from dpsweep.trainables.execution.starts import Release, Starts, release_name
 from dpsweep.trainables.method import PlanContext, RunContext
+from dpsweep.trainables.methods.active_learning import active_learning, distilled
+from dpsweep.trainables.methods.active_learning.active_learning import ActiveLearning
+from dpsweep.trainables.methods.active_learning.distillation import SoftTrainer
+from dpsweep.trainables.methods.active_learning.distilled import (
+    FOLDER,
+    MOST_BYTES,
+    state_bytes,
+    weights_hash,
+)
+from dpsweep.trainables.methods.active_learning.start_network import build_start
+from dpsweep.trainables.methods.dp_sgd import DPSGD
 from dpsweep.trainables.networks.threads import torch_threads
 
 EPOCHS = 3

@@ -11,7 +11,11 @@ from scipy import stats
 from sklearn.decomposition import TruncatedSVD
 
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.trainables.dp_pca import principal_components, second_moment, symmetric_noise
+from dpsweep.trainables.methods.active_learning.dp_pca import (
+    principal_components,
+    second_moment,
+    symmetric_noise,
+)
 
 NAN, INF = float("nan"), float("inf")
 

@@ -19,11 +19,11 @@ from dpsweep.privacy.calibration import calibrate_noise_multiplier
 from dpsweep.privacy.events import EventRun, Gaussian, NonPrivate, Plan, PoissonGaussian
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.classifier import ClassifierMethod
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
-from dpsweep.trainables.dp_sgd import DPSGD
 from dpsweep.trainables.gradients.clipping import TOLERANCE
 from dpsweep.trainables.method import Method, PlanContext, RunContext
+from dpsweep.trainables.methods.classifier import ClassifierMethod
+from dpsweep.trainables.methods.dp_sgd import DPSGD
 
 MakePlan = Callable[..., tuple[dict[str, Any], Plan]]
 CONTEXT = RunContext(study_seed=0, trial=0)

@@ -9,7 +9,7 @@ from torch import nn
 from dpsweep.foundation.errors import ModelError
 from dpsweep.testing.conformance import tiny_data
 from dpsweep.trainables.data.dataset import DatasetInfo
-from dpsweep.trainables.embeddings import embed, last_linear, project
+from dpsweep.trainables.methods.active_learning.embeddings import embed, last_linear, project
 from dpsweep.trainables.networks.build import build_model
 
 

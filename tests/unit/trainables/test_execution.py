@@ -20,13 +20,13 @@ from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.spec.study import DataSpec
 from dpsweep.testing.conformance import tiny_data
 from dpsweep.trainables.data.loading import load_dataset
-from dpsweep.trainables.dp_sgd import DPSGD
 from dpsweep.trainables.execution import checkpoints, execution
 from dpsweep.trainables.execution.checkpoint_files import find, find_resumption
 from dpsweep.trainables.execution.checkpoints import CheckpointStore
 from dpsweep.trainables.execution.execution import TrialExecution
 from dpsweep.trainables.execution.finished import export_model
 from dpsweep.trainables.execution.pace import Pace
+from dpsweep.trainables.methods.dp_sgd import DPSGD
 
 DELTA = 1e-5
 COSINE = {"noise.shape": "cosine", "noise.end_ratio": 0.5}

@@ -8,7 +8,7 @@ from sklearn.metrics import roc_auc_score
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy.accountants import analytic_gaussian_epsilon
-from dpsweep.trainables import instance_privacy as ip
+from dpsweep.trainables.methods.adamix import instance_privacy as ip
 
 
 def test_a_record_that_is_always_clipped_spends_what_the_plan_spends() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.trainables.label_oracle import LabelOracle
+from dpsweep.trainables.methods.active_learning.label_oracle import LabelOracle
 
 LABELS = np.arange(20, dtype=np.int64) * 3 % 10
 

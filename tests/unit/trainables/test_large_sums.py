@@ -30,8 +30,8 @@ from dpsweep.trainables.gradients.per_example import GradientEngine, OpacusEngin
 from dpsweep.trainables.gradients.sparse_engine import SparseEngine
 from dpsweep.trainables.gradients.sums import chunk_size, filled
 from dpsweep.trainables.gradients.weight_products import LinearProduct
+from dpsweep.trainables.methods.adamix.noisy_gd import HeadRecords
 from dpsweep.trainables.networks.build import build_model
-from dpsweep.trainables.noisy_gd import HeadRecords
 
 FEATURES = 16
 #: A little over the norm of every gradient without bias, and with it.

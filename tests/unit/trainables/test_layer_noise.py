@@ -19,12 +19,8 @@ from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
-from dpsweep.trainables.gradients.layer_noise import (
-    LayerNoise,
-    has_noise_figures,
-    layer_noise,
-    trial_noise,
-)
+from dpsweep.trainables.execution.finished import has_noise_figures, trial_noise
+from dpsweep.trainables.gradients.layer_noise import LayerNoise, layer_noise
 from dpsweep.trainables.gradients.noise import SecretNoise
 from dpsweep.trainables.gradients.sparse_engine import SparseEngine
 from dpsweep.trainables.gradients.sparse_mask import magnitude_mask

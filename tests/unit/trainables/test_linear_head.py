@@ -13,9 +13,9 @@ from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.gradients.clipping import clip_factors
 from dpsweep.trainables.gradients.linear_head import CPU_BLOCK, LinearHeadEngine, ManyHeadsEngine
 from dpsweep.trainables.gradients.per_example import OpacusEngine, make_engine
+from dpsweep.trainables.methods.scatternet.normalize import build_front, set_statistic
 from dpsweep.trainables.networks.build import build_model
 from dpsweep.trainables.networks.heads import LinearHeads
-from dpsweep.trainables.normalize import build_front, set_statistic
 
 ROWS = np.arange(0, 300, 2)
 

@@ -223,7 +223,7 @@ def test_checkpoint_that_does_not_fit(tmp_path: Path) -> None:
 
 def test_plans_need_no_torch() -> None:
     code = (
-        "import sys, dpsweep.trainables, dpsweep.trainables.dp_sgd, dpsweep.trainables.non_private,"
+        "import sys, dpsweep.trainables, dpsweep.trainables.methods.dp_sgd, dpsweep.trainables.methods.non_private,"
         " dpsweep.trainables.data.dataset; sys.exit('torch' in sys.modules or 'ray' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

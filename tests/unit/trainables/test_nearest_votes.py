@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.trainables import nearest_votes
-from dpsweep.trainables.nearest_votes import (
+from dpsweep.trainables.methods.active_learning import nearest_votes
+from dpsweep.trainables.methods.active_learning.nearest_votes import (
     SENSITIVITY,
     counts,
     largest,

@@ -21,21 +21,21 @@ from torch import nn
 
 from dpsweep.privacy.events import EventRun, Gaussian, Laplace, Plan, PoissonGaussian
 from dpsweep.spec.space.hyperparameters import resolve
-from dpsweep.trainables import dp_pca, embeddings, nearest_votes
-from dpsweep.trainables.active_learning import ActiveLearning
-from dpsweep.trainables.adamix import AdaMix
-from dpsweep.trainables.bitfit import BiTFiT
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
-from dpsweep.trainables.dp_sgd import DPSGD
 from dpsweep.trainables.gradients.bias_engine import BiasEngine
 from dpsweep.trainables.gradients.linear_head import LinearHeadEngine, ManyHeadsEngine
 from dpsweep.trainables.gradients.noise import SecretNoise, noisy_accuracy
 from dpsweep.trainables.gradients.per_example import OpacusEngine
 from dpsweep.trainables.gradients.sparse_engine import SparseEngine
 from dpsweep.trainables.method import Method, RunContext
+from dpsweep.trainables.methods.active_learning import dp_pca, embeddings, nearest_votes
+from dpsweep.trainables.methods.active_learning.active_learning import ActiveLearning
+from dpsweep.trainables.methods.adamix.adamix import AdaMix
+from dpsweep.trainables.methods.bitfit import BiTFiT
+from dpsweep.trainables.methods.dp_sgd import DPSGD
+from dpsweep.trainables.methods.scatternet.scatternet import ScatterNet
+from dpsweep.trainables.methods.sparse import SparseFinetuning
 from dpsweep.trainables.networks import build as models
-from dpsweep.trainables.scatternet import ScatterNet
-from dpsweep.trainables.sparse import SparseFinetuning
 
 CONTEXT = RunContext(study_seed=0, trial=0)
 RECORDS, SIGMA, CLIP = 4, 0.8, 0.3
@@ -446,7 +446,7 @@ def test_adamix_rounds_its_sum_after_the_noise_is_in() -> None:
 def test_statistics_are_rounded_after_the_noise_is_in(
     monkeypatch: pytest.MonkeyPatch, position: int
 ) -> None:
-    from dpsweep.trainables import on_features
+    from dpsweep.trainables.methods.scatternet import on_features
 
     plan = Plan((EventRun(Gaussian(1.0), 2, "normalize"), *ONE_STEP.runs))
     given = {"features.name": "none", "normalize.kind": "private_data"}

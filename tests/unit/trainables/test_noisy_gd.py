@@ -7,9 +7,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpsweep.foundation.errors import DataError
-from dpsweep.trainables import noisy_gd
-from dpsweep.trainables.few_shot import draw_shots, fit_few_shot
-from dpsweep.trainables.noisy_gd import HeadRecords, PublicSubspace, percentile_clip
+from dpsweep.trainables.methods.adamix import noisy_gd
+from dpsweep.trainables.methods.adamix.few_shot import draw_shots, fit_few_shot
+from dpsweep.trainables.methods.adamix.noisy_gd import HeadRecords, PublicSubspace, percentile_clip
 
 CLASSES, FEATURES = 4, 30
 

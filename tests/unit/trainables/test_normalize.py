@@ -8,7 +8,7 @@ from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import epsilon_of, multiset, plan_curve
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.spec.space.hyperparameters import resolve
-from dpsweep.trainables.normalize import (
+from dpsweep.trainables.methods.scatternet.normalize import (
     NORMALIZE_HYPERPARAMETERS,
     build_front,
     clipped_channel_sum,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpsweep.trainables.optim import build_optimizer, learning_rates
+from dpsweep.trainables.methods.optim import build_optimizer, learning_rates
 
 
 def rates(steps: int, *, schedule: str = "constant", warmup: float = 0.0) -> np.ndarray:

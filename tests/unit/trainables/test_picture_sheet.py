@@ -12,8 +12,13 @@ from matplotlib.colors import to_rgb
 from PIL import Image
 
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.trainables import picture_sheet as module
-from dpsweep.trainables.picture_sheet import RIGHT, WRONG, picture_sheet, tile_boxes
+from dpsweep.trainables.methods.active_learning import picture_sheet as module
+from dpsweep.trainables.methods.active_learning.picture_sheet import (
+    RIGHT,
+    WRONG,
+    picture_sheet,
+    tile_boxes,
+)
 
 NAMES = ("cat", "dog", "$owl", "Trouser$x^^")
 

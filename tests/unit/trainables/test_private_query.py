@@ -11,7 +11,11 @@ from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import epsilon_of, shown_epsilon
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Gaussian, Laplace, Plan, PoissonGaussian
-from dpsweep.trainables.private_query import query_events, split_query, sum_rule_epsilon
+from dpsweep.trainables.methods.active_learning.private_query import (
+    query_events,
+    split_query,
+    sum_rule_epsilon,
+)
 
 DELTA = 1e-5
 START = Plan((EventRun(PoissonGaussian(1.1, 0.02), 400),))

@@ -12,8 +12,8 @@ from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError, Mode
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables.data.dataset import DatasetInfo
-from dpsweep.trainables.dp_sgd import DPSGD
 from dpsweep.trainables.method import PlanContext
+from dpsweep.trainables.methods.dp_sgd import DPSGD
 from dpsweep.trainables.networks.build import build_model
 from dpsweep.trainables.networks.layers import head_layers
 from dpsweep.trainables.networks.pretrained.backbones import backbone_settings, build_backbone

@@ -10,7 +10,7 @@ from torch import nn
 from dpsweep.trainables.gradients.clipping import TOLERANCE, clip_factors, row_norms
 from dpsweep.trainables.gradients.layer_gradients import add_clipped
 from dpsweep.trainables.gradients.weight_products import LinearProduct, WeightProduct
-from dpsweep.trainables.noisy_gd import HeadRecords
+from dpsweep.trainables.methods.adamix.noisy_gd import HeadRecords
 
 
 @pytest.mark.parametrize("size", [0, 1, 2047, 2048, 2049, 3 * 2048, 100_000, 5_000_000])

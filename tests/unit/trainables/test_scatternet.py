@@ -22,11 +22,11 @@ from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 from dpsweep.trainables.features.spec import FeatureSpec
 from dpsweep.trainables.gradients.linear_head import LinearHeadEngine
 from dpsweep.trainables.method import PlanContext, RunContext
+from dpsweep.trainables.methods.scatternet.non_private import ScatterNetNonPrivate
+from dpsweep.trainables.methods.scatternet.normalize import clipped_channel_sum
+from dpsweep.trainables.methods.scatternet.scatternet import ScatterNet
 from dpsweep.trainables.networks.build import build_model
 from dpsweep.trainables.networks.heads import LinearHeads
-from dpsweep.trainables.normalize import clipped_channel_sum
-from dpsweep.trainables.scatternet import ScatterNet
-from dpsweep.trainables.scatternet_non_private import ScatterNetNonPrivate
 
 MakePlan = Callable[..., tuple[dict[str, Any], Plan]]
 MakeBlobs = Callable[..., SweepData]

@@ -13,7 +13,7 @@ from scipy import stats
 from sklearn.cluster import KMeans
 
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.trainables.selectors import (
+from dpsweep.trainables.methods.active_learning.selectors import (
     Clusters,
     diverse_public,
     entropy,

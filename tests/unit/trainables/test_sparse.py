@@ -20,9 +20,9 @@ from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 from dpsweep.trainables.gradients.linear_head import LinearHeadEngine
 from dpsweep.trainables.gradients.per_example import OpacusEngine
 from dpsweep.trainables.method import PlanContext, RunContext
+from dpsweep.trainables.methods.sparse import SparseFinetuning, choose_parameters
 from dpsweep.trainables.networks.build import build_model
 from dpsweep.trainables.networks.layers import layer_kinds, set_training_mode
-from dpsweep.trainables.sparse import SparseFinetuning, choose_parameters
 
 TRAINS = ("cls", "cls+norm", "cls+conv", "all", "full", "scratch")
 LITE0 = {"model.name": "timm/tf_efficientnet_lite0", "model.norm": "frozen"}

@@ -12,9 +12,9 @@ import torch
 
 from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.trainables.data.dataset import DatasetInfo
+from dpsweep.trainables.methods.adamix.text_init import class_prompts, text_weights
 from dpsweep.trainables.networks.pretrained import image_text, weights
 from dpsweep.trainables.networks.pretrained.backbones import backbone_settings, build_backbone
-from dpsweep.trainables.text_init import class_prompts, text_weights
 
 transformers = pytest.importorskip("transformers")
 

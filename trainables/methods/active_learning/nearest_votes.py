@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.trainables.selectors import most_uncertain
+from dpsweep.trainables.methods.active_learning.selectors import most_uncertain
 
 #: L1 sensitivity of the counts under add-or-remove-one, by who votes; ``voters`` says why.
 SENSITIVITY: Mapping[str, int] = MappingProxyType({"all": 1, "threshold": 1, "top_k": 2})

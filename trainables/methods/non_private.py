@@ -10,9 +10,9 @@ import numpy as np
 from dpsweep.privacy.events import EventRun, Plan
 from dpsweep.privacy.events import NonPrivate as NonPrivateEvent
 from dpsweep.privacy.randomness import public_seed
-from dpsweep.trainables.batches import num_steps_of, sample_rate_of
-from dpsweep.trainables.classifier import ClassifierMethod
 from dpsweep.trainables.method import PlanContext
+from dpsweep.trainables.methods.batches import num_steps_of, sample_rate_of
+from dpsweep.trainables.methods.classifier import ClassifierMethod
 
 if TYPE_CHECKING:
     import torch

@@ -10,9 +10,13 @@ from dpsweep.privacy.events import NonPrivate as NonPrivateEvent
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.features.choice import FEATURE_HYPERPARAMETERS
 from dpsweep.trainables.method import PlanContext, RunContext
-from dpsweep.trainables.non_private import NonPrivate
-from dpsweep.trainables.normalize import NORMALIZE_HYPERPARAMETERS, PHASE, normalization_of
-from dpsweep.trainables.on_features import (
+from dpsweep.trainables.methods.non_private import NonPrivate
+from dpsweep.trainables.methods.scatternet.normalize import (
+    NORMALIZE_HYPERPARAMETERS,
+    PHASE,
+    normalization_of,
+)
+from dpsweep.trainables.methods.scatternet.on_features import (
     HEAD_HYPERPARAMETERS,
     TRAINING_HYPERPARAMETERS,
     OnFeatures,

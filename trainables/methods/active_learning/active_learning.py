@@ -16,18 +16,24 @@ from dpsweep.privacy.accountants import AccountantName
 from dpsweep.privacy.events import EventRun, Gaussian, Laplace, NonPrivate, Plan
 from dpsweep.privacy.randomness import public_seed, secret_numpy_generator
 from dpsweep.spec.space.hyperparameters import Hyperparameter
-from dpsweep.trainables.active_knobs import (
+from dpsweep.trainables.method import Method, PlanContext, ReleaseKey, RunContext
+from dpsweep.trainables.methods.active_learning.knobs import (
     FINETUNE_HYPERPARAMETERS,
     SELECT_HYPERPARAMETERS,
     START_HYPERPARAMETERS,
     possible,
     selection_notes,
     selection_problems,
+    starts_from_nothing,
 )
-from dpsweep.trainables.classifier import TRAIN_REPEAT
-from dpsweep.trainables.execution.starts import build_start
-from dpsweep.trainables.method import Method, PlanContext, ReleaseKey, RunContext
-from dpsweep.trainables.private_query import PCA, VOTES, split_query, sum_rule_epsilon
+from dpsweep.trainables.methods.active_learning.private_query import (
+    PCA,
+    VOTES,
+    split_query,
+    sum_rule_epsilon,
+)
+from dpsweep.trainables.methods.active_learning.start_network import build_start
+from dpsweep.trainables.methods.hyperparameters import TRAIN_REPEAT
 
 if TYPE_CHECKING:
     import torch
@@ -38,11 +44,6 @@ DISTILL, FINETUNE = "distill", "finetune"
 _BLOCK = 512  # records that are looked at at once
 _AMONG_CANDIDATES = {"diverse_public", "near_private"}
 _WITHOUT_COMPONENTS = {"random", "entropy", "margin"}
-
-
-def _starts_from_nothing(hparams: Mapping[str, Any]) -> bool:
-    """Say whether neither the records nor the network follow from the start."""
-    return hparams["finetune.recipe"] == "labels_only" and hparams["select.by"] == "random"
 
 
 class ActiveLearning(Method):
@@ -78,7 +79,7 @@ class ActiveLearning(Method):
     @classmethod
     def starts_from(cls, hparams: Mapping[str, Any]) -> ReleaseKey | None:
         """Return the release; None where neither records nor network are chosen by it."""
-        if _starts_from_nothing(hparams):
+        if starts_from_nothing(hparams):
             return None
         return int(hparams["start.run"]), float(hparams["start.epsilon"])
 
@@ -98,7 +99,7 @@ class ActiveLearning(Method):
             InfeasibleBudgetError: No release is small enough.
         """
         found = dict(hparams)
-        if found["start.epsilon"] is not None or _starts_from_nothing(found):
+        if found["start.epsilon"] is not None or starts_from_nothing(found):
             return found
         cap = context.budget.target_epsilon
         asks = found["select.by"] == "near_private"
@@ -179,7 +180,7 @@ class ActiveLearning(Method):
         start: Mapping[str, Any],
     ) -> list[tuple[str, str, str]]:
         """Return networks of the start without embeddings, or with smaller ones than compared."""
-        from dpsweep.trainables.embeddings import last_linear
+        from dpsweep.trainables.methods.active_learning.embeddings import last_linear
 
         try:
             size = last_linear(build_start(start, info, seed=0, is_initial=False)).in_features
@@ -203,9 +204,9 @@ class ActiveLearning(Method):
             ValueError: The plan holds an event that is not this method's.
         """
         from dpsweep.trainables.data.dataset import part_tensors
-        from dpsweep.trainables.distillation import SoftTrainer
-        from dpsweep.trainables.distilled import distilled_states
-        from dpsweep.trainables.label_oracle import LabelOracle
+        from dpsweep.trainables.methods.active_learning.distillation import SoftTrainer
+        from dpsweep.trainables.methods.active_learning.distilled import distilled_states
+        from dpsweep.trainables.methods.active_learning.label_oracle import LabelOracle
 
         for run in plan.runs:
             if run.phase not in (PCA, VOTES, DISTILL, FINETUNE):
@@ -307,8 +308,12 @@ class ActiveLearning(Method):
 
     def _release_directions(self, event: Gaussian) -> None:
         """DP-PCA of the private embeddings: the one place where their moment is looked at."""
-        from dpsweep.trainables.dp_pca import principal_components, second_moment, symmetric_noise
-        from dpsweep.trainables.embeddings import embed
+        from dpsweep.trainables.methods.active_learning.dp_pca import (
+            principal_components,
+            second_moment,
+            symmetric_noise,
+        )
+        from dpsweep.trainables.methods.active_learning.embeddings import embed
 
         rows, _ = embed(self._start, self._private, block=_BLOCK, device=self._context.device)
         moment = second_moment(rows)
@@ -319,9 +324,9 @@ class ActiveLearning(Method):
 
     def _release_votes(self, event: Laplace) -> None:
         """Let private records vote for candidates, and keep those with the most noisy votes."""
-        from dpsweep.trainables import nearest_votes as votes
-        from dpsweep.trainables.embeddings import embed, project
-        from dpsweep.trainables.selectors import most_uncertain, uncertainty
+        from dpsweep.trainables.methods.active_learning import nearest_votes as votes
+        from dpsweep.trainables.methods.active_learning.embeddings import embed, project
+        from dpsweep.trainables.methods.active_learning.selectors import most_uncertain, uncertainty
 
         assert self._directions is not None
         device, kind = self._context.device, self._hparams["select.voters"]
@@ -354,7 +359,7 @@ class ActiveLearning(Method):
     @property
     def _soft_labels(self) -> torch.Tensor:
         """What the start says of all public records, float32 (records, classes)."""
-        from dpsweep.trainables.distillation import soft_labels
+        from dpsweep.trainables.methods.active_learning.distillation import soft_labels
 
         if self._targets is None:
             self._targets = soft_labels(
@@ -378,8 +383,8 @@ class ActiveLearning(Method):
 
     def _select(self) -> None:
         """Choose by public records and the released model alone."""
-        from dpsweep.trainables.embeddings import embed
-        from dpsweep.trainables.selectors import (
+        from dpsweep.trainables.methods.active_learning.embeddings import embed
+        from dpsweep.trainables.methods.active_learning.selectors import (
             diverse_public,
             most_uncertain,
             random_rows,
@@ -439,7 +444,7 @@ class ActiveLearning(Method):
         """
         import torch
 
-        from dpsweep.trainables.picture_sheet import picture_sheet
+        from dpsweep.trainables.methods.active_learning.picture_sheet import picture_sheet
 
         if self._central is None or self.starts_from(self._hparams) is None:
             return []
@@ -462,7 +467,7 @@ class ActiveLearning(Method):
 
     def state_dict(self) -> dict[str, Any]:
         """Return networks, optimizer, position, directions and rows, all released or public."""
-        from dpsweep.trainables.classifier import copy_to_cpu
+        from dpsweep.trainables.methods.classifier import copy_to_cpu
 
         state = {
             "model": self._model.state_dict(),

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.spec.space.hyperparameters import Hyperparameter, Retired
-from dpsweep.trainables.linear_probe import SHOT_HYPERPARAMETERS
+from dpsweep.trainables.methods.adamix.linear_probe import SHOT_HYPERPARAMETERS
 
 
 class Parts(NamedTuple):

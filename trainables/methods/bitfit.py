@@ -18,8 +18,9 @@ from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.spec.space.hyperparameters import Hyperparameter
-from dpsweep.trainables.dp_sgd import CLIP_RULE, DPSGD, clip_rule_factors
 from dpsweep.trainables.method import RunContext
+from dpsweep.trainables.methods.dp_sgd import DPSGD, clip_rule_factors
+from dpsweep.trainables.methods.hyperparameters import CLIP_RULE
 from dpsweep.trainables.networks.own_models import HEAD_FIX, is_own
 from dpsweep.trainables.networks.pretrained.weights import PUBLISHED
 
@@ -196,7 +197,7 @@ class BiTFiT(DPSGD):
         Raises:
             ModelError: A parameter that is to train has no gradient per example.
         """
-        from dpsweep.trainables.optim import learning_rates
+        from dpsweep.trainables.methods.optim import learning_rates
 
         super().prepare(data, hparams, plan, context)
         if hparams["bitfit.variant"] == "two_phase":
@@ -233,7 +234,7 @@ class BiTFiT(DPSGD):
 
     def _enter(self, phase: str) -> None:
         """Train the parameters of a phase from here on, with a new optimizer."""
-        from dpsweep.trainables.optim import build_optimizer
+        from dpsweep.trainables.methods.optim import build_optimizer
 
         for parameter in self._parameters:
             parameter.grad = None
@@ -367,7 +368,7 @@ def _try(model: torch.nn.Module, variant: str, info: DatasetInfo, name: str) -> 
     """
     import torch
 
-    from dpsweep.trainables.own_model_checks import stand_in_loss, try_engine
+    from dpsweep.trainables.methods.own_model_checks import stand_in_loss, try_engine
 
     small = {"bitfit.variant": variant, "lora.rank": 1, "lora.alpha": 1.0, "adapter.width": 1}
     added = _extend(model, small, seed=0)

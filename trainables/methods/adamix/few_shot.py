@@ -13,7 +13,7 @@ from dpsweep.privacy.randomness import public_seed
 if TYPE_CHECKING:
     import torch
 
-    from dpsweep.trainables.noisy_gd import HeadRecords
+    from dpsweep.trainables.methods.adamix.noisy_gd import HeadRecords
 
 
 def draw_shots(

@@ -13,13 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dpsweep.foundation.errors import ModelError
 from dpsweep.privacy.events import Plan
 from dpsweep.spec.space.hyperparameters import Hyperparameter
-from dpsweep.trainables.batches import num_private_of, sample_rate_of
-from dpsweep.trainables.classifier import (
-    BATCH_HYPERPARAMETERS,
-    OPTIM_HYPERPARAMETERS,
-    TRAIN_HYPERPARAMETERS,
-    ClassifierMethod,
-)
 from dpsweep.trainables.features.choice import (
     FEATURE_HYPERPARAMETERS,
     feature_problems,
@@ -28,7 +21,14 @@ from dpsweep.trainables.features.choice import (
     with_defaults,
 )
 from dpsweep.trainables.method import RunContext
-from dpsweep.trainables.normalize import (
+from dpsweep.trainables.methods.batches import num_private_of, sample_rate_of
+from dpsweep.trainables.methods.classifier import ClassifierMethod
+from dpsweep.trainables.methods.hyperparameters import (
+    BATCH_HYPERPARAMETERS,
+    OPTIM_HYPERPARAMETERS,
+    TRAIN_HYPERPARAMETERS,
+)
+from dpsweep.trainables.methods.scatternet.normalize import (
     PHASE,
     build_front,
     clipped_channel_sum,

@@ -13,8 +13,6 @@ import numpy as np
 
 from dpsweep.privacy.events import Plan
 from dpsweep.spec.space.hyperparameters import Hyperparameter
-from dpsweep.trainables.batches import num_private_of
-from dpsweep.trainables.classifier import TRAIN_HYPERPARAMETERS
 from dpsweep.trainables.data.tasks import score
 from dpsweep.trainables.features.choice import (
     FEATURE_HYPERPARAMETERS,
@@ -24,13 +22,15 @@ from dpsweep.trainables.features.choice import (
     with_defaults,
 )
 from dpsweep.trainables.method import Method, RunContext
+from dpsweep.trainables.methods.batches import num_private_of
+from dpsweep.trainables.methods.hyperparameters import TRAIN_HYPERPARAMETERS
 
 if TYPE_CHECKING:
     import torch
 
     from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
     from dpsweep.trainables.features.spec import FeatureSpec
-    from dpsweep.trainables.noisy_gd import HeadRecords
+    from dpsweep.trainables.methods.adamix.noisy_gd import HeadRecords
 
 #: Every record's features are divided by their L2 norm (Golatkar et al. 2022, section 3).
 NORM = "l2"
@@ -93,7 +93,7 @@ class LinearProbe(Method):
         Raises:
             DataError: One has fewer.
         """
-        from dpsweep.trainables.few_shot import draw_shots
+        from dpsweep.trainables.methods.adamix.few_shot import draw_shots
 
         most = max(cls._possible(values, "public.shots"))
         names, labels = data.info.class_names, data.parts["public"][1]
@@ -119,8 +119,8 @@ class LinearProbe(Method):
 
         from dpsweep.trainables.data.dataset import first_rows, training_tensors
         from dpsweep.trainables.features.store import FeatureParts
-        from dpsweep.trainables.few_shot import draw_shots
-        from dpsweep.trainables.noisy_gd import HeadRecords
+        from dpsweep.trainables.methods.adamix.few_shot import draw_shots
+        from dpsweep.trainables.methods.adamix.noisy_gd import HeadRecords
 
         self._hparams = dict(hparams)
         self._context = context

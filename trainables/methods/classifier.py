@@ -18,10 +18,15 @@ from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.spec.space.hyperparameters import Hyperparameter
-from dpsweep.trainables.batches import fitted_batch, num_private_of, sample_rate_of
 from dpsweep.trainables.data.tasks import TASKS, score, task_of
 from dpsweep.trainables.method import Method, PlanContext, RunContext
-from dpsweep.trainables.model_knobs import (
+from dpsweep.trainables.methods.batches import fitted_batch, num_private_of, sample_rate_of
+from dpsweep.trainables.methods.hyperparameters import (
+    BATCH_HYPERPARAMETERS,
+    OPTIM_HYPERPARAMETERS,
+    TRAIN_HYPERPARAMETERS,
+)
+from dpsweep.trainables.methods.model_knobs import (
     MODEL_HYPERPARAMETERS,
     refuse_twice,
     scale_notes,
@@ -35,103 +40,6 @@ if TYPE_CHECKING:
 
     from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
     from dpsweep.trainables.data.losses import Loss
-
-OPTIM_HYPERPARAMETERS = (
-    Hyperparameter("optim.name", "str", "sgd", "Update rule.", choices=("sgd", "adam")),
-    Hyperparameter("optim.lr", "float", 0.1, "Peak learning rate.", low=0, high=1e6, open_low=True),
-    Hyperparameter("optim.momentum", "float", 0.9, "Momentum of sgd.", low=0, high=0.9999),
-    Hyperparameter("optim.beta1", "float", 0.9, "First moment decay of adam.", low=0, high=0.9999),
-    Hyperparameter(
-        "optim.beta2", "float", 0.999, "Second moment decay of adam.", low=0, high=0.999999
-    ),
-    Hyperparameter(
-        "optim.weight_decay", "float", 0.0, "L2 penalty on the weights.", low=0, high=1e6
-    ),
-    Hyperparameter(
-        "optim.schedule",
-        "str",
-        "constant",
-        "Learning rate after the warm-up: constant, or cosine down to zero.",
-        choices=("constant", "cosine"),
-    ),
-    Hyperparameter(
-        "optim.warmup_fraction",
-        "float",
-        0.0,
-        "Share of the steps over which the learning rate rises linearly to its peak.",
-        low=0,
-        high=1,
-    ),
-)
-BATCH_HYPERPARAMETERS = (
-    Hyperparameter(
-        "batch.expected",
-        "int",
-        256,
-        "Expected number of examples in a Poisson batch (logical size).",
-        low=1,
-        changes_privacy=True,
-    ),
-    Hyperparameter(
-        "batch.sample_rate",
-        "float",
-        None,
-        "Probability that one example enters a batch; wins over batch.expected.",
-        low=0,
-        high=1,
-        open_low=True,
-        optional=True,
-        changes_privacy=True,
-        wins_over="batch.expected",
-    ),
-    Hyperparameter(
-        "batch.physical",
-        "int",
-        64,
-        "Examples whose gradients are held in memory at once; no effect on plan or epsilon.",
-        low=1,
-    ),
-)
-TRAIN_REPEAT = Hyperparameter(
-    "train.repeat",
-    "int",
-    0,
-    "Number of a repetition: trials that differ in it alone are one configuration, run again.",
-    low=0,
-)
-TRAIN_HYPERPARAMETERS = (
-    Hyperparameter(
-        "train.epochs",
-        "float",
-        20.0,
-        "Expected passes over the private records.",
-        low=0,
-        high=1e6,
-        open_low=True,
-        changes_privacy=True,
-    ),
-    Hyperparameter(
-        "train.max_steps",
-        "int",
-        None,
-        "Number of optimizer steps; wins over train.epochs.",
-        low=1,
-        high=1e9,
-        optional=True,
-        changes_privacy=True,
-        wins_over="train.epochs",
-    ),
-    Hyperparameter(
-        "train.num_private",
-        "int",
-        None,
-        "Train on this many of the declared private records, chosen without looking at them.",
-        low=1,
-        optional=True,
-        changes_privacy=True,
-    ),
-    TRAIN_REPEAT,
-)
 
 
 class ClassifierMethod(Method):
@@ -254,8 +162,8 @@ class ClassifierMethod(Method):
         cls, name: str, values: Mapping[str, Sequence[Any]], info: DatasetInfo
     ) -> list[tuple[str, str, str]]:
         """Build the network for each norm, size and start: only that shows whether it can run."""
+        from dpsweep.trainables.methods.own_model_checks import check_own
         from dpsweep.trainables.networks.build import build_model
-        from dpsweep.trainables.own_model_checks import check_own
 
         starts = {c for c in cls._possible(values, "model.checkpoint") if c == PUBLISHED} or {None}
         problems = []
@@ -297,7 +205,7 @@ class ClassifierMethod(Method):
         The private records are only referenced here: nothing is computed from them.
         """
         from dpsweep.trainables.data.dataset import first_rows, training_tensors
-        from dpsweep.trainables.optim import build_optimizer, learning_rates
+        from dpsweep.trainables.methods.optim import build_optimizer, learning_rates
 
         self._hparams = dict(hparams)
         self._context = context

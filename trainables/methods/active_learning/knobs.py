@@ -201,3 +201,8 @@ def selection_notes(values: Mapping[str, Sequence[Any]]) -> list[str]:
         for key, (switch, readers) in _READ_BY.items()
         if len(set(values[key])) > 1 and not set(readers) & set(values[switch])
     ]
+
+
+def starts_from_nothing(hparams: Mapping[str, Any]) -> bool:
+    """Say whether neither the records nor the network follow from the start."""
+    return hparams["finetune.recipe"] == "labels_only" and hparams["select.by"] == "random"

@@ -16,11 +16,15 @@ from dpsweep.foundation.errors import InfeasibleBudgetError
 from dpsweep.privacy.events import Gaussian, Plan
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.spec.space.hyperparameters import Hyperparameter
-from dpsweep.trainables.dp_sgd import CLIP_HYPERPARAMETERS, DPSGD, NOISE_HYPERPARAMETERS
 from dpsweep.trainables.features.choice import FEATURE_HYPERPARAMETERS, with_defaults
 from dpsweep.trainables.method import PlanContext, RunContext
-from dpsweep.trainables.normalize import NORMALIZE_HYPERPARAMETERS, statistics_plan
-from dpsweep.trainables.on_features import (
+from dpsweep.trainables.methods.dp_sgd import DPSGD
+from dpsweep.trainables.methods.hyperparameters import CLIP_HYPERPARAMETERS, NOISE_HYPERPARAMETERS
+from dpsweep.trainables.methods.scatternet.normalize import (
+    NORMALIZE_HYPERPARAMETERS,
+    statistics_plan,
+)
+from dpsweep.trainables.methods.scatternet.on_features import (
     HEAD_HYPERPARAMETERS,
     TRAINING_HYPERPARAMETERS,
     OnFeatures,

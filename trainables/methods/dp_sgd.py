@@ -13,15 +13,17 @@ from dpsweep.privacy.events import Plan, PoissonGaussian
 from dpsweep.privacy.randomness import secret_numpy_generator
 from dpsweep.privacy.schedules import ClipSchedule, NoiseSchedule
 from dpsweep.spec.space.hyperparameters import Hyperparameter
-from dpsweep.trainables.batches import num_steps_of, sample_rate_of
-from dpsweep.trainables.classifier import (
+from dpsweep.trainables.method import PlanContext, RunContext, target_budget
+from dpsweep.trainables.methods.batches import num_steps_of, sample_rate_of
+from dpsweep.trainables.methods.classifier import ClassifierMethod
+from dpsweep.trainables.methods.hyperparameters import (
     BATCH_HYPERPARAMETERS,
+    CLIP_HYPERPARAMETERS,
+    NOISE_HYPERPARAMETERS,
     OPTIM_HYPERPARAMETERS,
     TRAIN_HYPERPARAMETERS,
-    ClassifierMethod,
 )
-from dpsweep.trainables.method import PlanContext, RunContext, target_budget
-from dpsweep.trainables.model_knobs import MODEL_HYPERPARAMETERS
+from dpsweep.trainables.methods.model_knobs import MODEL_HYPERPARAMETERS
 
 if TYPE_CHECKING:
     import torch
@@ -30,81 +32,6 @@ if TYPE_CHECKING:
     from dpsweep.trainables.gradients.clipping import Factors
     from dpsweep.trainables.gradients.layer_noise import NoiseFigures
     from dpsweep.trainables.gradients.per_example import GradientEngine
-
-SHAPES = ("constant", "linear", "cosine", "exponential", "step")
-
-#: Of a bound, and of the last one relative to the first: squares of entries below 1e-20 vanish.
-_LEAST_CLIP = 1e-6
-CLIP_HYPERPARAMETERS = (
-    Hyperparameter(
-        "clip.max_grad_norm",
-        "float",
-        1.0,
-        "L2 bound on one example's gradient at the first step.",
-        low=_LEAST_CLIP,
-        high=1e6,
-    ),
-    Hyperparameter(
-        "clip.shape", "str", "constant", "How the bound moves over the steps.", choices=SHAPES
-    ),
-    Hyperparameter(
-        "clip.end_ratio",
-        "float",
-        1.0,
-        "Last bound divided by the first; no meaning for a constant shape.",
-        low=_LEAST_CLIP,
-        high=1e6,
-    ),
-)
-#: Of the methods that offer both; its factors are ``clip_rule_factors``.
-CLIP_RULE = Hyperparameter(
-    "clip.rule",
-    "str",
-    "abadi",
-    "Scale of a gradient, given the bound C: abadi, min(1, C / norm); automatic, C / (norm + .01).",
-    choices=("abadi", "automatic"),
-)
-NOISE_HYPERPARAMETERS = (
-    Hyperparameter(
-        "noise.shape",
-        "str",
-        "constant",
-        "How the noise multiplier moves over the steps.",
-        choices=SHAPES,
-        changes_privacy=True,
-    ),
-    Hyperparameter(
-        "noise.end_ratio",
-        "float",
-        1.0,
-        "Last noise multiplier divided by the first; no meaning for a constant shape.",
-        low=0,
-        open_low=True,
-        changes_privacy=True,
-    ),
-    Hyperparameter(
-        "noise.noise_multiplier",
-        "float",
-        None,
-        "First noise multiplier; where absent it is calibrated to the budget.",
-        low=0,
-        open_low=True,
-        optional=True,
-        changes_privacy=True,
-        wins_over="noise.target_epsilon",
-    ),
-    Hyperparameter(
-        "noise.target_epsilon",
-        "float",
-        None,
-        "Epsilon that the noise is calibrated to; where absent, privacy.trial_epsilon. "
-        "noise.noise_multiplier wins over it.",
-        low=0,
-        open_low=True,
-        optional=True,
-        changes_privacy=True,
-    ),
-)
 
 
 _NOTHING = Plan(())
@@ -133,7 +60,7 @@ class DPSGD(ClassifierMethod):
         empty batch takes its step, and batches and noise come from secret seeds that are drawn anew
         in ``prepare`` and never stored. Not covered: the discreteness of floating point numbers,
         kernels that round an example otherwise at another place in its chunk
-        (``gradient_sums``), and the statistical quality of the generators (see
+        (``sums``), and the statistical quality of the generators (see
         ``dpsweep.privacy.randomness``).
     """
 
@@ -154,7 +81,7 @@ class DPSGD(ClassifierMethod):
     @classmethod
     def _check_gradients(cls, model: torch.nn.Module, info: DatasetInfo) -> None:
         """Check that each example has a gradient by all that trains (``ClassifierMethod``)."""
-        from dpsweep.trainables.own_model_checks import check_gradients
+        from dpsweep.trainables.methods.own_model_checks import check_gradients
 
         check_gradients(model, info)
 

@@ -15,20 +15,20 @@ from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.privacy.events import NonPrivate as NonPrivateEvent
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.spec.space.hyperparameters import Hyperparameter
-from dpsweep.trainables.adamix_parts import (
+from dpsweep.trainables.method import PlanContext, RunContext, target_budget
+from dpsweep.trainables.methods.adamix.linear_probe import (
+    PROBE_FEATURES,
+    PROBE_TRAIN,
+    SHOT_HYPERPARAMETERS,
+    LinearProbe,
+)
+from dpsweep.trainables.methods.adamix.parts import (
     ADAMIX_HYPERPARAMETERS,
     PUBLIC_HYPERPARAMETERS,
     STEP_HYPERPARAMETERS,
     Parts,
     parts_of,
 )
-from dpsweep.trainables.linear_probe import (
-    PROBE_FEATURES,
-    PROBE_TRAIN,
-    SHOT_HYPERPARAMETERS,
-    LinearProbe,
-)
-from dpsweep.trainables.method import PlanContext, RunContext, target_budget
 
 if TYPE_CHECKING:
     import torch
@@ -57,7 +57,7 @@ class AdaMix(LinearProbe):
         with ``only_public`` no private record enters the weights, and the plan is empty. The noise
         is larger by 1e-4, which covers the rounding of the sum (``layer_gradients.noise_margin``).
         Not covered: the privacy of the public records, kernels that round a record otherwise at
-        another place in its block (``gradient_sums``), and the discreteness of floating point
+        another place in its block (``sums``), and the discreteness of floating point
         numbers (see ``dpsweep.privacy.randomness``).
     """
 
@@ -172,7 +172,7 @@ class AdaMix(LinearProbe):
         import torch
 
         from dpsweep.trainables.gradients.noise import SecretNoise
-        from dpsweep.trainables.noisy_gd import PublicSubspace
+        from dpsweep.trainables.methods.adamix.noisy_gd import PublicSubspace
 
         for run in plan.runs:
             if not isinstance(run.event, Gaussian):
@@ -197,7 +197,7 @@ class AdaMix(LinearProbe):
 
     def _public_solution(self) -> torch.Tensor:
         """Return the weights that public records, or the names of the classes, give alone."""
-        from dpsweep.trainables.few_shot import fit_few_shot
+        from dpsweep.trainables.methods.adamix.few_shot import fit_few_shot
 
         if self._hparams["init.kind"] == "text":
             return self._text_weights()
@@ -209,7 +209,7 @@ class AdaMix(LinearProbe):
         )
 
     def _text_weights(self) -> torch.Tensor:
-        from dpsweep.trainables.text_init import text_weights
+        from dpsweep.trainables.methods.adamix.text_init import text_weights
 
         features = self._hparams["features.name"]
         if not features.startswith("clip/"):
@@ -233,7 +233,7 @@ class AdaMix(LinearProbe):
 
     def _step(self, position: int) -> None:
         from dpsweep.trainables.gradients.layer_gradients import noise_margin
-        from dpsweep.trainables.noisy_gd import percentile_clip
+        from dpsweep.trainables.methods.adamix.noisy_gd import percentile_clip
 
         event = self._plan.at(position)
         assert isinstance(event, Gaussian)
@@ -291,8 +291,8 @@ class AdaMix(LinearProbe):
         if self._spent is None:
             return None
         from dpsweep.trainables.data.dataset import part_tensors
-        from dpsweep.trainables.instance_privacy import per_instance_mu, report
-        from dpsweep.trainables.noisy_gd import HeadRecords
+        from dpsweep.trainables.methods.adamix.instance_privacy import per_instance_mu, report
+        from dpsweep.trainables.methods.adamix.noisy_gd import HeadRecords
 
         part = "test" if len(self._features.raw.parts["test"][1]) else "validation"
         inputs, labels = part_tensors(self._part(part), part)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.trainables.dp_pca import principal_components
+from dpsweep.trainables.methods.active_learning.dp_pca import principal_components
 from dpsweep.trainables.networks.threads import torch_threads
 
 UncertaintyName = Literal["entropy", "margin"]

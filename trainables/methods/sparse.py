@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dpsweep.foundation.errors import ModelError
 from dpsweep.foundation.words import counted
 from dpsweep.spec.space.hyperparameters import Hyperparameter
-from dpsweep.trainables.dp_sgd import CLIP_RULE, DPSGD, clip_rule_factors
+from dpsweep.trainables.methods.dp_sgd import DPSGD, clip_rule_factors
+from dpsweep.trainables.methods.hyperparameters import CLIP_RULE
 from dpsweep.trainables.networks.own_models import HEAD_FIX, is_own
 from dpsweep.trainables.networks.pretrained.weights import PUBLISHED
 
@@ -136,9 +137,13 @@ class SparseFinetuning(DPSGD):
     ) -> list[tuple[str, str, str]]:
         """Try what each ``sparse.train`` would do; weights do not matter, only their number."""
         from dpsweep.trainables.gradients.sparse_engine import SparseEngine
+        from dpsweep.trainables.methods.own_model_checks import (
+            check_gradients,
+            stand_in_loss,
+            try_engine,
+        )
         from dpsweep.trainables.networks.build import build_model
         from dpsweep.trainables.networks.layers import head_layers
-        from dpsweep.trainables.own_model_checks import check_gradients, stand_in_loss, try_engine
 
         norms, sizes, starts, normalizes = (
             cls._possible(values, f"model.{key}")
@@ -265,7 +270,7 @@ class SparseFinetuning(DPSGD):
         import torch
 
         from dpsweep.trainables.gradients.sparse_mask import MaskedWeight
-        from dpsweep.trainables.optim import build_optimizer
+        from dpsweep.trainables.methods.optim import build_optimizer
 
         own = {mask.name: mask.index for mask in self._masks}
         if own.keys() == chosen.keys() and all(torch.equal(own[k], chosen[k]) for k in own):

@@ -1,0 +1,1 @@
+"""One file or one folder a method, and what methods share."""

@@ -1,0 +1,1 @@
+"""Active learning on public records: which of them are worth a label."""

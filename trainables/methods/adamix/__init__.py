@@ -1,0 +1,1 @@
+"""AdaMix: a linear head from private and a few public records."""

@@ -1,0 +1,177 @@
+"""Hyperparameters that methods share."""
+
+from __future__ import annotations
+
+from dpsweep.spec.space.hyperparameters import Hyperparameter
+
+OPTIM_HYPERPARAMETERS = (
+    Hyperparameter("optim.name", "str", "sgd", "Update rule.", choices=("sgd", "adam")),
+    Hyperparameter("optim.lr", "float", 0.1, "Peak learning rate.", low=0, high=1e6, open_low=True),
+    Hyperparameter("optim.momentum", "float", 0.9, "Momentum of sgd.", low=0, high=0.9999),
+    Hyperparameter("optim.beta1", "float", 0.9, "First moment decay of adam.", low=0, high=0.9999),
+    Hyperparameter(
+        "optim.beta2", "float", 0.999, "Second moment decay of adam.", low=0, high=0.999999
+    ),
+    Hyperparameter(
+        "optim.weight_decay", "float", 0.0, "L2 penalty on the weights.", low=0, high=1e6
+    ),
+    Hyperparameter(
+        "optim.schedule",
+        "str",
+        "constant",
+        "Learning rate after the warm-up: constant, or cosine down to zero.",
+        choices=("constant", "cosine"),
+    ),
+    Hyperparameter(
+        "optim.warmup_fraction",
+        "float",
+        0.0,
+        "Share of the steps over which the learning rate rises linearly to its peak.",
+        low=0,
+        high=1,
+    ),
+)
+BATCH_HYPERPARAMETERS = (
+    Hyperparameter(
+        "batch.expected",
+        "int",
+        256,
+        "Expected number of examples in a Poisson batch (logical size).",
+        low=1,
+        changes_privacy=True,
+    ),
+    Hyperparameter(
+        "batch.sample_rate",
+        "float",
+        None,
+        "Probability that one example enters a batch; wins over batch.expected.",
+        low=0,
+        high=1,
+        open_low=True,
+        optional=True,
+        changes_privacy=True,
+        wins_over="batch.expected",
+    ),
+    Hyperparameter(
+        "batch.physical",
+        "int",
+        64,
+        "Examples whose gradients are held in memory at once; no effect on plan or epsilon.",
+        low=1,
+    ),
+)
+TRAIN_REPEAT = Hyperparameter(
+    "train.repeat",
+    "int",
+    0,
+    "Number of a repetition: trials that differ in it alone are one configuration, run again.",
+    low=0,
+)
+TRAIN_HYPERPARAMETERS = (
+    Hyperparameter(
+        "train.epochs",
+        "float",
+        20.0,
+        "Expected passes over the private records.",
+        low=0,
+        high=1e6,
+        open_low=True,
+        changes_privacy=True,
+    ),
+    Hyperparameter(
+        "train.max_steps",
+        "int",
+        None,
+        "Number of optimizer steps; wins over train.epochs.",
+        low=1,
+        high=1e9,
+        optional=True,
+        changes_privacy=True,
+        wins_over="train.epochs",
+    ),
+    Hyperparameter(
+        "train.num_private",
+        "int",
+        None,
+        "Train on this many of the declared private records, chosen without looking at them.",
+        low=1,
+        optional=True,
+        changes_privacy=True,
+    ),
+    TRAIN_REPEAT,
+)
+
+
+SHAPES = ("constant", "linear", "cosine", "exponential", "step")
+#: Of a bound, and of the last one relative to the first: squares of entries below 1e-20 vanish.
+_LEAST_CLIP = 1e-6
+CLIP_HYPERPARAMETERS = (
+    Hyperparameter(
+        "clip.max_grad_norm",
+        "float",
+        1.0,
+        "L2 bound on one example's gradient at the first step.",
+        low=_LEAST_CLIP,
+        high=1e6,
+    ),
+    Hyperparameter(
+        "clip.shape", "str", "constant", "How the bound moves over the steps.", choices=SHAPES
+    ),
+    Hyperparameter(
+        "clip.end_ratio",
+        "float",
+        1.0,
+        "Last bound divided by the first; no meaning for a constant shape.",
+        low=_LEAST_CLIP,
+        high=1e6,
+    ),
+)
+#: Of the methods that offer both; its factors are ``clip_rule_factors``.
+CLIP_RULE = Hyperparameter(
+    "clip.rule",
+    "str",
+    "abadi",
+    "Scale of a gradient, given the bound C: abadi, min(1, C / norm); automatic, C / (norm + .01).",
+    choices=("abadi", "automatic"),
+)
+NOISE_HYPERPARAMETERS = (
+    Hyperparameter(
+        "noise.shape",
+        "str",
+        "constant",
+        "How the noise multiplier moves over the steps.",
+        choices=SHAPES,
+        changes_privacy=True,
+    ),
+    Hyperparameter(
+        "noise.end_ratio",
+        "float",
+        1.0,
+        "Last noise multiplier divided by the first; no meaning for a constant shape.",
+        low=0,
+        open_low=True,
+        changes_privacy=True,
+    ),
+    Hyperparameter(
+        "noise.noise_multiplier",
+        "float",
+        None,
+        "First noise multiplier; where absent it is calibrated to the budget.",
+        low=0,
+        open_low=True,
+        optional=True,
+        changes_privacy=True,
+        wins_over="noise.target_epsilon",
+    ),
+    Hyperparameter(
+        "noise.target_epsilon",
+        "float",
+        None,
+        "Epsilon that the noise is calibrated to; where absent, privacy.trial_epsilon. "
+        "noise.noise_multiplier wins over it.",
+        low=0,
+        open_low=True,
+        optional=True,
+        changes_privacy=True,
+    ),
+)

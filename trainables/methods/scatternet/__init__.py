@@ -1,0 +1,1 @@
+"""DP-SGD on frozen features, and its counterpart without privacy."""
