@@ -19,11 +19,11 @@ from dpsweep.search_spaces.base import SearchSpace
 PAPERS = Registry(
     "paper",
     {
-        "bu2024": "dpsweep.search_spaces.bu2024:PRESETS",
-        "golatkar2022": "dpsweep.search_spaces.golatkar2022:PRESETS",
-        "luo2021": "dpsweep.search_spaces.luo2021:PRESETS",
-        "tramer2021": "dpsweep.search_spaces.tramer2021:PRESETS",
-        "zhao2020": "dpsweep.search_spaces.zhao2020:PRESETS",
+        "bu2024": "dpsweep.search_spaces.papers.bu2024:PRESETS",
+        "golatkar2022": "dpsweep.search_spaces.papers.golatkar2022:PRESETS",
+        "luo2021": "dpsweep.search_spaces.papers.luo2021:PRESETS",
+        "tramer2021": "dpsweep.search_spaces.papers.tramer2021:PRESETS",
+        "zhao2020": "dpsweep.search_spaces.papers.zhao2020:PRESETS",
     },
     group="dpsweep.presets",
 )

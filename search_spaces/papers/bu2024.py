@@ -13,7 +13,7 @@ from typing import Any
 
 from dpsweep.search_spaces.bitfit import WHY as WHY_BITFIT
 from dpsweep.search_spaces.changes import changed
-from dpsweep.search_spaces.luo2021 import FIVE_CLASSES, LITE0, REPEATS, Setting
+from dpsweep.search_spaces.papers.luo2021 import FIVE_CLASSES, LITE0, REPEATS, Setting
 from dpsweep.search_spaces.presets import Preset
 
 SOURCE = "Bu et al. 2024, https://arxiv.org/abs/2210.00036."

@@ -1,0 +1,1 @@
+"""Presets of published papers, one module for each."""
