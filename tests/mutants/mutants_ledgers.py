@@ -52,7 +52,7 @@ LEDGERS = (
         "platform/dpsweep/ledgers/trial.py",
         "if not epsilon <= self._budget.target_epsilon:",
         "if not epsilon <= 1.01 * self._budget.target_epsilon:",
-        ("tests/unit/privacy/test_ledger.py::test_the_hard_stop_is_at_the_last_allowed_step",),
+        ("tests/unit/ledgers/test_ledger.py::test_the_hard_stop_is_at_the_last_allowed_step",),
         "the hard stop of a trial",
     ),
     Mutant(
@@ -61,7 +61,7 @@ LEDGERS = (
         "excess = self._limit.excess(total) if self._limit is not None else None",
         "excess = None",
         (
-            "tests/unit/privacy/test_ledger.py::test_the_limit_holds_for_a_trial_without_a_cap_of_its_own",
+            "tests/unit/ledgers/test_ledger.py::test_the_limit_holds_for_a_trial_without_a_cap_of_its_own",
         ),
         "the hard stop of a composed study",
     ),
@@ -70,7 +70,7 @@ LEDGERS = (
         "platform/dpsweep/ledgers/trial.py",
         'self._log.append({"kind": "charge", **place, "events": events.merged().to_json()})',
         "pass",
-        ("tests/unit/privacy/test_ledger.py::test_length_counts_every_event_ever_charged",),
+        ("tests/unit/ledgers/test_ledger.py::test_length_counts_every_event_ever_charged",),
         "a charge is durable before it runs",
     ),
     Mutant(
@@ -79,7 +79,7 @@ LEDGERS = (
         ("            covered = self.inherited + total\n"),
         ("            covered = total\n"),
         (
-            "tests/unit/privacy/test_ledger.py::test_what_is_inherited_counts_against_the_cap_and_is_charged_to_nobody",
+            "tests/unit/ledgers/test_ledger.py::test_what_is_inherited_counts_against_the_cap_and_is_charged_to_nobody",
         ),
         "the start that a trial rests on",
     ),
@@ -88,7 +88,7 @@ LEDGERS = (
         "platform/dpsweep/ledgers/trial.py",
         "if charged < at_least:",
         "if False:",
-        ("tests/unit/privacy/test_ledger.py::test_a_lost_or_stray_ledger_is_refused",),
+        ("tests/unit/ledgers/test_ledger.py::test_a_lost_or_stray_ledger_is_refused",),
         "what it says would not be true",
     ),
     Mutant(
@@ -96,7 +96,7 @@ LEDGERS = (
         "platform/dpsweep/ledgers/trial.py",
         ('    if strays:\n        raise LedgerError(\n            f"{directory} holds'),
         ('    if False:\n        raise LedgerError(\n            f"{directory} holds'),
-        ("tests/unit/privacy/test_ledger.py::test_a_lost_or_stray_ledger_is_refused",),
+        ("tests/unit/ledgers/test_ledger.py::test_a_lost_or_stray_ledger_is_refused",),
         "a journal that was deleted",
     ),
     Mutant(
@@ -105,7 +105,7 @@ LEDGERS = (
         "actual[part] <= reserved[part] * (1 + RESERVATION_SLACK) for part",
         "True for part",
         (
-            "tests/unit/privacy/test_study_ledger.py::test_a_trial_over_its_reservation_downgrades_the_study_for_good",
+            "tests/unit/ledgers/test_study_ledger.py::test_a_trial_over_its_reservation_downgrades_the_study_for_good",
         ),
         "the claim is void",
     ),
@@ -115,7 +115,7 @@ LEDGERS = (
         "and known is not None and not is_same:",
         "and False:",
         (
-            "tests/unit/privacy/test_study_ledger.py::test_a_plan_cannot_be_exchanged_after_its_admission",
+            "tests/unit/ledgers/test_study_ledger.py::test_a_plan_cannot_be_exchanged_after_its_admission",
         ),
         "it would get more than it reserved",
     ),
@@ -124,7 +124,7 @@ LEDGERS = (
         "platform/dpsweep/ledgers/study.py",
         "if self._state.num_trials is None:",
         "if True:",
-        ("tests/unit/privacy/test_study_ledger.py::test_the_number_of_trials_is_drawn_once",),
+        ("tests/unit/ledgers/test_study_ledger.py::test_the_number_of_trials_is_drawn_once",),
         "select: drawn once, or the best draw is chosen",
     ),
     Mutant(
@@ -133,7 +133,7 @@ LEDGERS = (
         "and died and is_locked(path):",
         "and False:",
         (
-            "tests/unit/privacy/test_study_ledger.py::test_the_reservation_of_a_dead_trial_whose_process_lives_is_kept",
+            "tests/unit/ledgers/test_study_ledger.py::test_the_reservation_of_a_dead_trial_whose_process_lives_is_kept",
         ),
         "it may charge more",
     ),
@@ -143,7 +143,7 @@ LEDGERS = (
         'self.downgraded = self.downgraded or record["reason"]',
         "self.downgraded = None",
         (
-            "tests/unit/privacy/test_study_ledger.py::test_a_trial_over_its_reservation_downgrades_the_study_for_good",
+            "tests/unit/ledgers/test_study_ledger.py::test_a_trial_over_its_reservation_downgrades_the_study_for_good",
         ),
         "a claim is given up for good",
     ),
@@ -153,7 +153,7 @@ LEDGERS = (
         "fits = total_epsilon <=",
         "fits = True or total_epsilon <=",
         (
-            "tests/unit/privacy/test_dataset_ledger.py::test_studies_add_up_to_the_cap_and_not_beyond",
+            "tests/unit/ledgers/test_dataset_ledger.py::test_studies_add_up_to_the_cap_and_not_beyond",
         ),
         "the sum over all studies",
     ),
@@ -162,7 +162,7 @@ LEDGERS = (
         "platform/dpsweep/ledgers/dataset.py",
         "if known.directory != str(directory):",
         "if False:",
-        ("tests/unit/privacy/test_dataset_ledger.py::test_a_copy_of_a_study_elsewhere_is_refused",),
+        ("tests/unit/ledgers/test_dataset_ledger.py::test_a_copy_of_a_study_elsewhere_is_refused",),
         "it spends the budget a second time",
     ),
     Mutant(
@@ -170,7 +170,7 @@ LEDGERS = (
         "platform/dpsweep/ledgers/dataset.py",
         ("    if account.broken is not None:\n        raise"),
         ("    if False:\n        raise"),
-        ("tests/unit/privacy/test_dataset_ledger.py::test_a_broken_claim_ends_the_dataset",),
+        ("tests/unit/ledgers/test_dataset_ledger.py::test_a_broken_claim_ends_the_dataset",),
         "the sum is no bound any more",
     ),
     Mutant(
@@ -179,7 +179,7 @@ LEDGERS = (
         ("    if differ:\n"),
         ("    if False:\n"),
         (
-            "tests/unit/privacy/test_dataset_ledger.py::test_a_study_that_shows_other_records_for_free_is_refused",
+            "tests/unit/ledgers/test_dataset_ledger.py::test_a_study_that_shows_other_records_for_free_is_refused",
         ),
         "what one shows for free has no epsilon in another",
     ),
@@ -188,7 +188,7 @@ LEDGERS = (
         "platform/dpsweep/ledgers/study.py",
         "if self.has_ended(trial):",
         "if False:",
-        ("tests/unit/privacy/test_history.py::test_what_is_settled_is_not_reserved_again",),
+        ("tests/unit/ledgers/test_history.py::test_what_is_settled_is_not_reserved_again",),
         "it spends the study's budget a second time",
     ),
     Mutant(
@@ -196,7 +196,7 @@ LEDGERS = (
         "platform/dpsweep/ledgers/history.py",
         'if reserved.get("has_file") and trial not in files:',
         "if False:",
-        ("tests/unit/privacy/test_history.py::test_a_trial_that_was_admitted_has_a_ledger_file",),
+        ("tests/unit/ledgers/test_history.py::test_a_trial_that_was_admitted_has_a_ledger_file",),
         "what it has spent is not known",
     ),
     Mutant(
@@ -205,7 +205,7 @@ LEDGERS = (
         'if len(spent) < settled.get("charged", 0):',
         "if False:",
         (
-            "tests/unit/privacy/test_history.py::test_a_settled_trial_has_at_least_what_it_was_settled_with",
+            "tests/unit/ledgers/test_history.py::test_a_settled_trial_has_at_least_what_it_was_settled_with",
         ),
         "a ledger that was cut short",
     ),
@@ -215,7 +215,7 @@ LEDGERS = (
         "if actual[part] < then[part] * (1 - COST_TOLERANCE):",
         "if False:",
         (
-            "tests/unit/privacy/test_history.py::test_a_settled_trial_did_not_cost_less_than_it_was_settled_with",
+            "tests/unit/ledgers/test_history.py::test_a_settled_trial_did_not_cost_less_than_it_was_settled_with",
         ),
         "a ledger that was replaced",
     ),
@@ -225,7 +225,7 @@ LEDGERS = (
         "    if unknown:\n",
         "    if False:\n",
         (
-            "tests/unit/privacy/test_history.py::test_a_trial_that_the_journal_lacks_stops_the_study",
+            "tests/unit/ledgers/test_history.py::test_a_trial_that_the_journal_lacks_stops_the_study",
         ),
         "they would run again",
     ),
@@ -234,7 +234,7 @@ LEDGERS = (
         "platform/dpsweep/ledgers/history.py",
         "    if lost:\n",
         "    if False:\n",
-        ("tests/unit/privacy/test_history.py::test_a_trial_that_the_ledger_lacks_stops_the_study",),
+        ("tests/unit/ledgers/test_history.py::test_a_trial_that_the_ledger_lacks_stops_the_study",),
         "what they have spent is forgotten",
     ),
     Mutant(
@@ -243,7 +243,7 @@ LEDGERS = (
         "    if differ:\n",
         "    if False:\n",
         (
-            "tests/unit/privacy/test_history.py::test_a_study_is_opened_on_the_terms_of_its_first_launch_only",
+            "tests/unit/ledgers/test_history.py::test_a_study_is_opened_on_the_terms_of_its_first_launch_only",
         ),
         "what was not enforced would be claimed",
     ),

@@ -8,7 +8,7 @@ STUDIES = (
         "platform/dpsweep/foundation/durable.py",
         "os.fsync(self._file)",
         "pass",
-        ("tests/unit/core/test_durable.py::test_a_record_is_on_disk_before_append_returns",),
+        ("tests/unit/foundation/test_durable.py::test_a_record_is_on_disk_before_append_returns",),
         "a charge that a power cut takes back",
     ),
     Mutant(
@@ -17,7 +17,7 @@ STUDIES = (
         "os.fsync(file.fileno())",
         "pass",
         (
-            "tests/unit/core/test_durable.py::test_an_atomic_write_syncs_the_file_then_renames_it_then_syncs_its_directory",
+            "tests/unit/foundation/test_durable.py::test_an_atomic_write_syncs_the_file_then_renames_it_then_syncs_its_directory",
         ),
         "checkpoints and notes that a power cut empties",
     ),
@@ -27,7 +27,7 @@ STUDIES = (
         "        os.fsync(handle)",
         "        pass",
         (
-            "tests/unit/core/test_durable.py::test_a_new_log_and_its_directories_have_entries_on_disk",
+            "tests/unit/foundation/test_durable.py::test_a_new_log_and_its_directories_have_entries_on_disk",
         ),
         "a ledger whose name a power cut takes back",
     ),
@@ -36,7 +36,7 @@ STUDIES = (
         "platform/dpsweep/foundation/durable.py",
         ('if not found or tail != f\'{_checksum(body + "}")}"}}\':\n        return None'),
         ("if not found:\n        return None"),
-        ("tests/unit/core/test_durable.py::test_damaged_history_is_refused[flip]",),
+        ("tests/unit/foundation/test_durable.py::test_damaged_history_is_refused[flip]",),
         "a ledger edited by an accident",
     ),
     Mutant(
@@ -44,7 +44,7 @@ STUDIES = (
         "platform/dpsweep/foundation/durable.py",
         'if record is None or record.get("seq") != number - 1:',
         "if record is None:",
-        ("tests/unit/core/test_durable.py::test_damaged_history_is_refused[drop]",),
+        ("tests/unit/foundation/test_durable.py::test_damaged_history_is_refused[drop]",),
         "charges that were cut out",
     ),
     Mutant(
@@ -62,7 +62,7 @@ STUDIES = (
             "            os.close(self._file)\n"
             "            raise LockedError("
         ),
-        ("tests/unit/core/test_durable.py::test_one_writer_at_a_time",),
+        ("tests/unit/foundation/test_durable.py::test_one_writer_at_a_time",),
         "a trial that runs twice at once",
     ),
     Mutant(
@@ -70,7 +70,9 @@ STUDIES = (
         "platform/dpsweep/running/stage.py",
         ("        if hidden:\n"),
         ("        if False:\n"),
-        ("tests/unit/core/test_stage.py::test_a_private_metric_never_arrives_and_costs_the_claim",),
+        (
+            "tests/unit/running/test_stage.py::test_a_private_metric_never_arrives_and_costs_the_claim",
+        ),
         "the claim is void",
     ),
     Mutant(
@@ -79,7 +81,7 @@ STUDIES = (
         'validation.visibility == "exact" and spec.privacy.accounting == "unaccounted"',
         'validation.visibility == "exact"',
         (
-            "tests/unit/core/test_stage.py::test_exact_scores_of_private_records_do_not_leave_a_study_with_a_claim",
+            "tests/unit/running/test_stage.py::test_exact_scores_of_private_records_do_not_leave_a_study_with_a_claim",
         ),
         "no finite epsilon covers them",
     ),
@@ -88,7 +90,7 @@ STUDIES = (
         "platform/dpsweep/running/stage.py",
         'is_exact = validation.visibility == "public" or (',
         'is_exact = validation.visibility != "hidden" or (',
-        ("tests/unit/core/test_stage.py::test_scores_leave_the_actor_as_declared",),
+        ("tests/unit/running/test_stage.py::test_scores_leave_the_actor_as_declared",),
         "no finite epsilon covers them",
     ),
     Mutant(
@@ -96,7 +98,7 @@ STUDIES = (
         "platform/dpsweep/running/stage.py",
         "wall_s = report.wall_s if self._is_timed else 0.0",
         "wall_s = report.wall_s",
-        ("tests/unit/core/test_stage.py::test_a_run_time_never_arrives",),
+        ("tests/unit/running/test_stage.py::test_a_run_time_never_arrives",),
         "they tell of batch sizes",
     ),
     Mutant(
@@ -106,7 +108,7 @@ STUDIES = (
             'return self.spec.privacy.accounting == "unaccounted"\n\n    @_keeps_failure\n    def on_verdict'
         ),
         ("return True\n\n    @_keeps_failure\n    def on_verdict"),
-        ("tests/unit/core/test_stage.py::test_a_run_time_never_arrives",),
+        ("tests/unit/running/test_stage.py::test_a_run_time_never_arrives",),
         "they tell of batch sizes",
     ),
     Mutant(
@@ -114,7 +116,7 @@ STUDIES = (
         "platform/dpsweep/running/stage.py",
         'if report.failure.startswith("privacy violation"):',
         "if False:",
-        ("tests/unit/core/test_stage.py::test_a_violation_stops_the_study",),
+        ("tests/unit/running/test_stage.py::test_a_violation_stops_the_study",),
         "a study whose ledger is not kept goes on",
     ),
     Mutant(
@@ -122,7 +124,9 @@ STUDIES = (
         "platform/dpsweep/running/stage.py",
         ("        ledger.downgrade(reason)\n"),
         ("        pass\n"),
-        ("tests/unit/core/test_stage.py::test_a_private_metric_never_arrives_and_costs_the_claim",),
+        (
+            "tests/unit/running/test_stage.py::test_a_private_metric_never_arrives_and_costs_the_claim",
+        ),
         "who deletes the journal has it back",
     ),
     Mutant(
@@ -130,7 +134,7 @@ STUDIES = (
         "platform/dpsweep/running/stage.py",
         "DatasetLedger(dataset_ledger).break_claim(ledger.study_id, reason)",
         "pass",
-        ("tests/unit/core/test_give_up_claim.py::test_the_dataset_ledger_is_broken_first",),
+        ("tests/unit/running/test_give_up_claim.py::test_the_dataset_ledger_is_broken_first",),
         "its sum is no bound any more",
     ),
     Mutant(
@@ -138,7 +142,7 @@ STUDIES = (
         "platform/dpsweep/planning/preflight.py",
         'names = ("accuracy",) if is_noisy else every',
         "names = every",
-        ("tests/unit/core/test_stage.py::test_only_the_accuracy_of_noisy_scores_may_leave",),
+        ("tests/unit/running/test_stage.py::test_only_the_accuracy_of_noisy_scores_may_leave",),
         "only the accuracy has noise",
     ),
     Mutant(
@@ -146,7 +150,9 @@ STUDIES = (
         "platform/dpsweep/results/claims.py",
         "known = self.account.downgraded or self.view.downgraded",
         "known = self.view.downgraded",
-        ("tests/unit/core/test_stage.py::test_a_claim_given_up_on_the_ledger_alone_is_given_up",),
+        (
+            "tests/unit/running/test_stage.py::test_a_claim_given_up_on_the_ledger_alone_is_given_up",
+        ),
         "a journal without the record claims again",
     ),
     Mutant(
@@ -155,7 +161,7 @@ STUDIES = (
         "if launch.ledger.has_begun_selection and not ledger.has_num_trials:",
         "if False:",
         (
-            "tests/unit/core/test_sealed.py::test_a_selection_whose_sealed_study_was_removed_is_not_drawn_anew",
+            "tests/unit/running/test_sealed.py::test_a_selection_whose_sealed_study_was_removed_is_not_drawn_anew",
         ),
         "the best of several draws",
     ),
@@ -165,7 +171,7 @@ STUDIES = (
         "if sealed.view.downgraded and not launch.ledger.downgraded:",
         "if False:",
         (
-            "tests/unit/core/test_sealed.py::test_an_interrupted_selection_whose_trials_broke_its_claim_has_none",
+            "tests/unit/running/test_sealed.py::test_an_interrupted_selection_whose_trials_broke_its_claim_has_none",
         ),
         "the winner would be released under a claim",
     ),
@@ -179,7 +185,7 @@ STUDIES = (
             '                log.append({k: v for k, v in record.items() if k != "seq"})'
         ),
         (
-            "tests/unit/core/test_sealed.py::test_the_released_ledger_does_not_tell_where_charges_ended",
+            "tests/unit/running/test_sealed.py::test_the_released_ledger_does_not_tell_where_charges_ended",
         ),
         "they tell how long steps took",
     ),
@@ -189,7 +195,7 @@ STUDIES = (
         "return dataclasses.replace(task, seed=secret_seed())",
         "return task",
         (
-            "tests/unit/core/test_sealed.py::test_sealed_trials_have_secret_seeds_of_their_own_and_the_winner_shows_none",
+            "tests/unit/running/test_sealed.py::test_sealed_trials_have_secret_seeds_of_their_own_and_the_winner_shows_none",
         ),
         "initial weights tell which draw has won",
     ),
@@ -199,7 +205,7 @@ STUDIES = (
         "trial=0, seed=None)",
         "trial=0)",
         (
-            "tests/unit/core/test_sealed.py::test_sealed_trials_have_secret_seeds_of_their_own_and_the_winner_shows_none",
+            "tests/unit/running/test_sealed.py::test_sealed_trials_have_secret_seeds_of_their_own_and_the_winner_shows_none",
         ),
         "it tells the winner's randomness",
     ),
@@ -208,7 +214,9 @@ STUDIES = (
         "platform/dpsweep/running/sealed.py",
         "if is_under(task.full_plan, charge.curve):",
         "if True:",
-        ("tests/unit/core/test_sealed.py::test_a_plan_dearer_than_what_was_charged_is_never_run",),
+        (
+            "tests/unit/running/test_sealed.py::test_a_plan_dearer_than_what_was_charged_is_never_run",
+        ),
         "the theorem's precondition",
     ),
     Mutant(
@@ -216,7 +224,7 @@ STUDIES = (
         "platform/dpsweep/study/study.py",
         "now -= now % _DAY_MS",
         "pass",
-        ("tests/unit/core/test_study_times.py::test_events_have_the_day_or_the_time",),
+        ("tests/unit/study/test_study_times.py::test_events_have_the_day_or_the_time",),
         "the run time tells how many trials there were",
     ),
     Mutant(
@@ -272,7 +280,7 @@ STUDIES = (
         "platform/dpsweep/running/modes.py",
         "data = launch.data.for_public_search(with_test=with_test)",
         "data = launch.data",
-        ("tests/unit/core/test_public_mode.py::test_the_search_is_handed_public_records_alone",),
+        ("tests/unit/running/test_public_mode.py::test_the_search_is_handed_public_records_alone",),
         "it reads no private record",
     ),
     Mutant(
@@ -280,7 +288,7 @@ STUDIES = (
         "platform/dpsweep/results/claims.py",
         "check_terms(files.ledger, state, enforced_terms(spec))",
         "pass",
-        ("tests/unit/core/test_claims.py::test_an_edited_spec_claims_nothing",),
+        ("tests/unit/results/test_claims.py::test_an_edited_spec_claims_nothing",),
         "what was not enforced is claimed",
     ),
     Mutant(
@@ -288,7 +296,9 @@ STUDIES = (
         "platform/dpsweep/results/claims.py",
         'plan.part("private")) for plan in plans) > 1:',
         'plan.part("private")) for plan in plans) > 99:',
-        ("tests/unit/core/test_claims.py::test_two_private_runs_of_a_public_search_claim_nothing",),
+        (
+            "tests/unit/results/test_claims.py::test_two_private_runs_of_a_public_search_claim_nothing",
+        ),
         "one run was paid for",
     ),
 )

@@ -8,7 +8,7 @@ TRAINING = (
         "trainables/gradients/noise.py",
         ".mul_(scale)",
         ".mul_(0.9 * scale)",
-        ("tests/unit/trainables/test_noise_power.py::test_secret_noise[dtype1-cpu]",),
+        ("tests/unit/trainables/methods/test_noise_power.py::test_secret_noise[dtype1-cpu]",),
         "the noise of every step on the CPU",
     ),
     Mutant(
@@ -16,7 +16,7 @@ TRAINING = (
         "trainables/gradients/noise.py",
         "dtype).mul_(scale)",
         "dtype).mul_(0.99 * scale)",
-        ("tests/unit/trainables/test_noise_power.py::test_secret_noise[dtype1-cpu]",),
+        ("tests/unit/trainables/methods/test_noise_power.py::test_secret_noise[dtype1-cpu]",),
         "the same, by the least that a test must see",
     ),
     Mutant(
@@ -24,7 +24,7 @@ TRAINING = (
         "trainables/gradients/noise.py",
         "secret_numpy_generator() if device",
         "np.random.default_rng(0) if device",
-        ("tests/unit/trainables/test_noise.py::test_noise_ignores_every_known_seed",),
+        ("tests/unit/trainables/gradients/test_noise.py::test_noise_ignores_every_known_seed",),
         "whoever knows the seed subtracts the noise",
     ),
     Mutant(
@@ -35,7 +35,7 @@ TRAINING = (
             "half = self._numpy.standard_normal((tensor.numel() + 1) // 2, dtype=dtype)\n"
             "            values = np.tile(half, 2)[: tensor.numel()]"
         ),
-        ("tests/unit/trainables/test_noise_power.py::test_secret_noise[dtype1-cpu]",),
+        ("tests/unit/trainables/methods/test_noise_power.py::test_secret_noise[dtype1-cpu]",),
         "two values with the same noise: their difference is exact",
     ),
     Mutant(
@@ -44,7 +44,7 @@ TRAINING = (
         "noise_multiplier * float(",
         "0.99 * noise_multiplier * float(",
         (
-            "tests/unit/trainables/test_noise_power.py::test_the_score_that_leaves_a_trial_has_the_noise_that_it_is_charged",
+            "tests/unit/trainables/methods/test_noise_power.py::test_the_score_that_leaves_a_trial_has_the_noise_that_it_is_charged",
         ),
         "noisy validation scores",
     ),
@@ -53,7 +53,7 @@ TRAINING = (
         "trainables/methods/dp_sgd.py",
         "scale = event.noise_multiplier * most",
         "scale = 0.99 * event.noise_multiplier * most",
-        ("tests/unit/trainables/test_noise_power.py::test_a_step_of_dp_sgd[opacus]",),
+        ("tests/unit/trainables/methods/test_noise_power.py::test_a_step_of_dp_sgd[opacus]",),
         "every step but AdaMix's",
     ),
     Mutant(
@@ -62,7 +62,7 @@ TRAINING = (
         "total.add_(noise).float()",
         "total.float().add_(noise.float())",
         (
-            "tests/unit/trainables/test_noise_power.py::test_sums_are_rounded_after_the_noise_is_in[DPSGD]",
+            "tests/unit/trainables/methods/test_noise_power.py::test_sums_are_rounded_after_the_noise_is_in[DPSGD]",
         ),
         "the private sum rounds by itself (DECISIONS 39)",
     ),
@@ -72,7 +72,7 @@ TRAINING = (
         "self._noise.like(total, scale)",
         "self._noise.like(total.float(), scale)",
         (
-            "tests/unit/trainables/test_noise_power.py::test_sums_are_rounded_after_the_noise_is_in[DPSGD]",
+            "tests/unit/trainables/methods/test_noise_power.py::test_sums_are_rounded_after_the_noise_is_in[DPSGD]",
         ),
         "the low digits of the sum have no noise",
     ),
@@ -81,7 +81,7 @@ TRAINING = (
         "trainables/methods/dp_sgd.py",
         "* self._joint_sensitivity * max_grad_norm",
         "* max_grad_norm",
-        ("tests/unit/trainables/test_noise_power.py::test_a_step_of_many_heads",),
+        ("tests/unit/trainables/methods/test_noise_power.py::test_a_step_of_many_heads",),
         "M heads move sqrt(M) times as far",
     ),
     Mutant(
@@ -90,7 +90,7 @@ TRAINING = (
         "sums = self._engine.clipped_gradient_sum(self._inputs, self._labels, rows, max_grad_norm)",
         "sums = self._engine.clipped_gradient_sum(self._inputs, self._labels, rows, 1.1 * max_grad_norm)",
         (
-            "tests/unit/trainables/test_dp_sgd.py::test_one_step_is_the_clipped_sum_plus_noise_over_declared_numbers",
+            "tests/unit/trainables/methods/test_dp_sgd.py::test_one_step_is_the_clipped_sum_plus_noise_over_declared_numbers",
         ),
         "the sensitivity of a step",
     ),
@@ -100,7 +100,7 @@ TRAINING = (
         "/ self._expected_batch for total in sums",
         "/ max(1, len(rows)) for total in sums",
         (
-            "tests/unit/trainables/test_dp_sgd.py::test_one_step_is_the_clipped_sum_plus_noise_over_declared_numbers",
+            "tests/unit/trainables/methods/test_dp_sgd.py::test_one_step_is_the_clipped_sum_plus_noise_over_declared_numbers",
         ),
         "it is private",
     ),
@@ -109,7 +109,7 @@ TRAINING = (
         "trainables/methods/dp_sgd.py",
         "self._batches = secret_numpy_generator()",
         "self._batches = __import__('numpy').random.default_rng(0)",
-        ("tests/unit/trainables/test_dp_sgd.py::test_batches_ignore_every_known_seed",),
+        ("tests/unit/trainables/methods/test_dp_sgd.py::test_batches_ignore_every_known_seed",),
         "amplification needs batches that nobody knows",
     ),
     Mutant(
@@ -117,7 +117,7 @@ TRAINING = (
         "trainables/methods/dp_sgd.py",
         'if self._data.records != "public":',
         'if self._data.records == "nothing":',
-        ("tests/unit/trainables/test_layer_noise.py::test_private_records_are_refused",),
+        ("tests/unit/trainables/gradients/test_layer_noise.py::test_private_records_are_refused",),
         "exact norms of private gradients",
     ),
     Mutant(
@@ -125,7 +125,7 @@ TRAINING = (
         "trainables/methods/classifier.py",
         "generator.random(len(self._rows)) < sample_rate",
         "generator.random(len(self._rows)) < 2 * sample_rate",
-        ("tests/unit/trainables/test_dp_sgd.py::test_batches_are_poisson",),
+        ("tests/unit/trainables/methods/test_dp_sgd.py::test_batches_are_poisson",),
         "the sampling rate that is charged",
     ),
     Mutant(
@@ -133,7 +133,7 @@ TRAINING = (
         "trainables/methods/classifier.py",
         "return self._rows[generator.random(len(self._rows)) < sample_rate]",
         "return generator.permutation(self._rows)[: round(sample_rate * len(self._rows))]",
-        ("tests/unit/trainables/test_dp_sgd.py::test_batches_are_poisson",),
+        ("tests/unit/trainables/methods/test_dp_sgd.py::test_batches_are_poisson",),
         "Poisson sampling, which is what is accounted",
     ),
     Mutant(
@@ -142,7 +142,7 @@ TRAINING = (
         "self._expected_batch = self._sample_rate * num_private_of(hparams, data.info.num_private)",
         'self._expected_batch = self._sample_rate * len(data.parts["private"][1])',
         (
-            "tests/unit/trainables/test_dp_sgd.py::test_one_step_is_the_clipped_sum_plus_noise_over_declared_numbers",
+            "tests/unit/trainables/methods/test_dp_sgd.py::test_one_step_is_the_clipped_sum_plus_noise_over_declared_numbers",
         ),
         "it is private",
     ),
@@ -152,7 +152,7 @@ TRAINING = (
         "factors = max_grad_norm / norms.clamp(min=max_grad_norm)",
         "factors = 1.01 * max_grad_norm / norms.clamp(min=max_grad_norm)",
         (
-            "tests/unit/trainables/test_linear_head.py::test_front_and_half_precision[False-shape0-dtype1]",
+            "tests/unit/trainables/gradients/test_linear_head.py::test_front_and_half_precision[False-shape0-dtype1]",
         ),
         "the sensitivity of every engine",
     ),
@@ -162,7 +162,7 @@ TRAINING = (
         "norms.isfinite() & (factors >= torch.finfo(factors.dtype).tiny)",
         "norms.isfinite()",
         (
-            "tests/unit/trainables/test_linear_head.py::test_no_norm_however_large_passes_the_bound[0.001]",
+            "tests/unit/trainables/gradients/test_linear_head.py::test_no_norm_however_large_passes_the_bound[0.001]",
         ),
         "rounded up, they let an example add more than C",
     ),
@@ -172,7 +172,7 @@ TRAINING = (
         "if whole == 0 or size == _ADDED_AT_ONCE:",
         "if True:",
         (
-            "tests/unit/trainables/test_row_norms.py::test_row_norms_are_those_in_double_precision[constant-6144]",
+            "tests/unit/trainables/gradients/test_row_norms.py::test_row_norms_are_those_in_double_precision[constant-6144]",
         ),
         "a norm that is too small clips too little",
     ),
@@ -182,7 +182,7 @@ TRAINING = (
         ("            if bias is not None:\n                squares += 1.0"),
         ("            if bias is None:\n                squares += 1.0"),
         (
-            "tests/unit/trainables/test_linear_head.py::test_front_and_half_precision[False-shape0-dtype1]",
+            "tests/unit/trainables/gradients/test_linear_head.py::test_front_and_half_precision[False-shape0-dtype1]",
         ),
         "the gradient of the bias is clipped too",
     ),
@@ -192,7 +192,7 @@ TRAINING = (
         "row_norms(x).square_().add_(1.0)",
         "row_norms(x).square_().add_(0.0)",
         (
-            "tests/unit/trainables/test_linear_head.py::test_one_record_moves_the_sum_by_at_most_the_bound[dtype0]",
+            "tests/unit/trainables/gradients/test_linear_head.py::test_one_record_moves_the_sum_by_at_most_the_bound[dtype0]",
         ),
         "the gradient of the bias is clipped too",
     ),
@@ -201,7 +201,9 @@ TRAINING = (
         "trainables/gradients/linear_head.py",
         "residual[:, broken] = 0.0",
         "pass",
-        ("tests/unit/trainables/test_per_example.py::test_one_bad_example_adds_at_most_the_bound",),
+        (
+            "tests/unit/trainables/gradients/test_per_example.py::test_one_bad_example_adds_at_most_the_bound",
+        ),
         "one infinite value tells of its record",
     ),
     Mutant(
@@ -210,7 +212,7 @@ TRAINING = (
         "return exact_factors(max_grad_norm / (norms + gamma), norms)",
         "return exact_factors(max_grad_norm * 1.1 / (norms + gamma), norms)",
         (
-            "tests/unit/trainables/test_bias_engine.py::test_automatic_factors_of_broken_norms_are_zero",
+            "tests/unit/trainables/gradients/test_bias_engine.py::test_automatic_factors_of_broken_norms_are_zero",
         ),
         "the sensitivity under clip.rule: automatic",
     ),
@@ -220,7 +222,7 @@ TRAINING = (
         ".minimum(max_grad_norm / norms)",
         "",
         (
-            "tests/unit/trainables/test_bias_engine.py::test_no_example_adds_more_than_the_bound[<lambda>]",
+            "tests/unit/trainables/gradients/test_bias_engine.py::test_no_example_adds_more_than_the_bound[<lambda>]",
         ),
         "no rule may pass C / norm",
     ),
@@ -230,7 +232,7 @@ TRAINING = (
         "parts = [row_norms(self.biases)]",
         "parts = [0 * row_norms(self.biases)]",
         (
-            "tests/unit/trainables/test_bias_engine.py::test_engine_agrees_with_a_loop_over_examples[vit_tiny_patch16_224-options1-32-3]",
+            "tests/unit/trainables/gradients/test_bias_engine.py::test_engine_agrees_with_a_loop_over_examples[vit_tiny_patch16_224-options1-32-3]",
         ),
         "the norm is that of all that trains",
     ),
@@ -240,7 +242,7 @@ TRAINING = (
         "if has_broken and isinstance(sample, torch.Tensor):",
         "if False and isinstance(sample, torch.Tensor):",
         (
-            "tests/unit/trainables/test_per_example.py::test_one_bad_example_adds_at_most_the_bound[inf-tanh_cnn]",
+            "tests/unit/trainables/gradients/test_per_example.py::test_one_bad_example_adds_at_most_the_bound[inf-tanh_cnn]",
         ),
         "one infinite value tells of its record",
     ),
@@ -250,7 +252,7 @@ TRAINING = (
         "norm, size = sample.norms()",
         "norm, size = (0 * value for value in sample.norms())",
         (
-            "tests/unit/trainables/test_weight_products.py::test_an_example_that_is_not_finite_adds_zero_and_hurts_no_other[input-inf]",
+            "tests/unit/trainables/gradients/test_weight_products.py::test_an_example_that_is_not_finite_adds_zero_and_hurts_no_other[input-inf]",
         ),
         "the norm is that of all that trains",
     ),
@@ -260,7 +262,7 @@ TRAINING = (
         "event.noise_multiplier * most",
         "0.99 * event.noise_multiplier * most",
         (
-            "tests/unit/trainables/test_noise_power.py::test_a_step_of_adamix_in_the_public_subspace",
+            "tests/unit/trainables/methods/test_noise_power.py::test_a_step_of_adamix_in_the_public_subspace",
         ),
         "its steps and those of its baselines",
     ),
@@ -269,7 +271,9 @@ TRAINING = (
         "trainables/methods/adamix/adamix.py",
         ("* max_grad_norm\n        noise = self._noise.like("),
         ('* float(hparams["clip.max_grad_norm"])\n        noise = self._noise.like('),
-        ("tests/unit/trainables/test_noise_power.py::test_a_step_of_adamix_without_projection",),
+        (
+            "tests/unit/trainables/methods/test_noise_power.py::test_a_step_of_adamix_without_projection",
+        ),
         "the noise is relative to the norm that clips",
     ),
     Mutant(
@@ -278,7 +282,7 @@ TRAINING = (
         "total = (total + noise).to(self._weight)",
         "total = total.to(self._weight) + noise.to(self._weight)",
         (
-            "tests/unit/trainables/test_noise_power.py::test_adamix_rounds_its_sum_after_the_noise_is_in",
+            "tests/unit/trainables/methods/test_noise_power.py::test_adamix_rounds_its_sum_after_the_noise_is_in",
         ),
         "the private sum rounds by itself (DECISIONS 39)",
     ),
@@ -287,7 +291,9 @@ TRAINING = (
         "trainables/methods/adamix/noisy_gd.py",
         "if max_grad_norm is not None:",
         "if max_grad_norm is None:",
-        ("tests/unit/trainables/test_noisy_gd.py::test_sums_and_norms_equal_autograd[1-dtype1]",),
+        (
+            "tests/unit/trainables/methods/adamix/test_noisy_gd.py::test_sums_and_norms_equal_autograd[1-dtype1]",
+        ),
         "the sensitivity of a step",
     ),
     Mutant(
@@ -296,7 +302,7 @@ TRAINING = (
         "self._public.gradient_sum(self._weight, max_grad_norm)[0]",
         "self._public.gradient_sum(self._weight)[0]",
         (
-            "tests/unit/trainables/test_adamix.py::test_public_records_that_are_trained_on_as_private_are_clipped",
+            "tests/unit/trainables/methods/adamix/test_adamix.py::test_public_records_that_are_trained_on_as_private_are_clipped",
         ),
         "fully_private protects them too",
     ),
@@ -305,7 +311,7 @@ TRAINING = (
         "trainables/methods/scatternet/scatternet.py",
         "event.noise_multiplier * max_norm",
         "0.99 * event.noise_multiplier * max_norm",
-        ("tests/unit/trainables/test_noise_power.py::test_channel_means_and_mean_squares",),
+        ("tests/unit/trainables/methods/test_noise_power.py::test_channel_means_and_mean_squares",),
         "both statistics of normalize.private_data",
     ),
     Mutant(
@@ -313,7 +319,9 @@ TRAINING = (
         "trainables/methods/scatternet/normalize.py",
         "total += clip_factors(norms, max_norm) @ means",
         "total += means.sum(dim=0)",
-        ("tests/unit/trainables/test_normalize.py::test_sum_is_algorithm_2[1-shape0]",),
+        (
+            "tests/unit/trainables/methods/scatternet/test_normalize.py::test_sum_is_algorithm_2[1-shape0]",
+        ),
         "their sensitivity",
     ),
     Mutant(
@@ -322,7 +330,7 @@ TRAINING = (
         "means[~norms.isfinite()] = 0.0",
         "pass",
         (
-            "tests/unit/trainables/test_normalize.py::test_a_record_moves_the_sum_by_at_most_the_bound[dtype0-inf]",
+            "tests/unit/trainables/methods/scatternet/test_normalize.py::test_a_record_moves_the_sum_by_at_most_the_bound[dtype0-inf]",
         ),
         "one infinite value tells of its record",
     ),
@@ -332,7 +340,7 @@ TRAINING = (
         "total /= num_private_of(self._hparams, self._data.info.num_private)",
         "total /= len(self._rows)",
         (
-            "tests/unit/trainables/test_scatternet.py::test_statistics_are_the_noisy_ones_of_algorithm_2",
+            "tests/unit/trainables/methods/scatternet/test_scatternet.py::test_statistics_are_the_noisy_ones_of_algorithm_2",
         ),
         "it is private",
     ),
@@ -341,7 +349,9 @@ TRAINING = (
         "trainables/methods/scatternet/scatternet.py",
         'if context.validation == "noisy":',
         "if False:",
-        ("tests/unit/trainables/test_scatternet.py::test_heads_that_are_refused",),
+        (
+            "tests/unit/trainables/methods/scatternet/test_scatternet.py::test_heads_that_are_refused",
+        ),
         "a choice by exact scores that no noise covers",
     ),
     Mutant(
@@ -349,7 +359,7 @@ TRAINING = (
         "trainables/methods/active_learning/dp_pca.py",
         "noise[above] = noise_multiplier *",
         "noise[above] = 0.99 * noise_multiplier *",
-        ("tests/unit/trainables/test_noise_power.py::test_the_matrix_of_dp_pca",),
+        ("tests/unit/trainables/methods/test_noise_power.py::test_the_matrix_of_dp_pca",),
         "the matrix that near_private asks for",
     ),
     Mutant(
@@ -357,7 +367,7 @@ TRAINING = (
         "trainables/methods/active_learning/dp_pca.py",
         "return _mirrored(torch.from_numpy(noise))",
         "return torch.from_numpy(noise)",
-        ("tests/unit/trainables/test_noise_power.py::test_the_matrix_of_dp_pca",),
+        ("tests/unit/trainables/methods/test_noise_power.py::test_the_matrix_of_dp_pca",),
         "the other half is the exact matrix",
     ),
     Mutant(
@@ -366,7 +376,7 @@ TRAINING = (
         "torch.where(largest * size > 1,",
         "torch.where(largest * size > 1.5,",
         (
-            "tests/unit/trainables/test_dp_pca.py::test_the_moment_is_that_of_clipped_rows_in_blocks_of_any_size[dtype1]",
+            "tests/unit/trainables/methods/active_learning/test_dp_pca.py::test_the_moment_is_that_of_clipped_rows_in_blocks_of_any_size[dtype1]",
         ),
         "its sensitivity",
     ),
@@ -375,7 +385,9 @@ TRAINING = (
         "trainables/methods/active_learning/nearest_votes.py",
         "generator.laplace(0.0, scale,",
         "generator.laplace(0.0, 0.99 * scale,",
-        ("tests/unit/trainables/test_noise_power.py::test_the_votes_of_near_private[all-1]",),
+        (
+            "tests/unit/trainables/methods/test_noise_power.py::test_the_votes_of_near_private[all-1]",
+        ),
         "the counts of near_private",
     ),
     Mutant(
@@ -383,7 +395,9 @@ TRAINING = (
         "trainables/methods/active_learning/nearest_votes.py",
         '"top_k": 2}',
         '"top_k": 1}',
-        ("tests/unit/trainables/test_noise_power.py::test_the_votes_of_near_private[top_k-2]",),
+        (
+            "tests/unit/trainables/methods/test_noise_power.py::test_the_votes_of_near_private[top_k-2]",
+        ),
         "a record that enters drives another out",
     ),
     Mutant(
@@ -391,7 +405,9 @@ TRAINING = (
         "trainables/methods/active_learning/active_learning.py",
         "event.scale * votes.SENSITIVITY[kind]",
         "event.scale",
-        ("tests/unit/trainables/test_noise_power.py::test_the_votes_of_near_private[top_k-2]",),
+        (
+            "tests/unit/trainables/methods/test_noise_power.py::test_the_votes_of_near_private[top_k-2]",
+        ),
         "noise for one count where two move",
     ),
 )

@@ -9,7 +9,7 @@ TRIALS = (
         "if after.sum() > self._most:",
         "if after.sum() > self._most + 1:",
         (
-            "tests/unit/trainables/test_label_oracle.py::test_more_than_the_most_is_refused_and_nothing_is_bought",
+            "tests/unit/trainables/methods/active_learning/test_label_oracle.py::test_more_than_the_most_is_refused_and_nothing_is_bought",
         ),
         "labels.max is what is paid for",
     ),
@@ -29,7 +29,7 @@ TRIALS = (
             "                self.ledger.charge(self.position, until, self._charges.slice(self.position, until))\n"
         ),
         (
-            "tests/unit/trainables/test_execution.py::test_a_crash_costs_what_was_charged_and_the_cap_holds",
+            "tests/unit/trainables/execution/test_execution.py::test_a_crash_costs_what_was_charged_and_the_cap_holds",
         ),
         "a kill between the two is never charged",
     ),
@@ -39,7 +39,7 @@ TRIALS = (
         "self.ledger.charge(self.position, until, self._charges.slice(self.position, until))",
         "pass",
         (
-            "tests/unit/trainables/test_execution.py::test_calibrated_plan_spends_nearly_all_and_never_more",
+            "tests/unit/trainables/execution/test_execution.py::test_calibrated_plan_spends_nearly_all_and_never_more",
         ),
         "the law: charge, then run",
     ),
@@ -49,7 +49,7 @@ TRIALS = (
         ("        self.ledger.release(self._release())\n        num_records"),
         "        num_records",
         (
-            "tests/unit/trainables/test_scores.py::test_each_score_is_charged_to_the_validation_records",
+            "tests/unit/trainables/execution/test_scores.py::test_each_score_is_charged_to_the_validation_records",
         ),
         "a noisy score is a release",
     ),
@@ -59,7 +59,7 @@ TRIALS = (
         "is_planned = num_released < len(self.task.validation_plan)",
         "is_planned = True",
         (
-            "tests/unit/trainables/test_scores.py::test_a_kill_between_charge_and_evaluation_keeps_the_charge",
+            "tests/unit/trainables/execution/test_scores.py::test_a_kill_between_charge_and_evaluation_keeps_the_charge",
         ),
         "the study has reserved for those of the plan",
     ),
@@ -68,7 +68,7 @@ TRIALS = (
         "trainables/execution/execution.py",
         "num_declared=self._data.info.num_validation",
         "num_declared=num_records",
-        ("tests/unit/trainables/test_scores.py::test_the_denominator_is_declared",),
+        ("tests/unit/trainables/execution/test_scores.py::test_the_denominator_is_declared",),
         "it is private",
     ),
     Mutant(
@@ -77,7 +77,7 @@ TRIALS = (
         'if self.settings.validation == "exact":',
         'if self.settings.validation != "hidden":',
         (
-            "tests/unit/trainables/test_scores.py::test_the_reported_epsilon_is_the_larger_of_the_two_parts",
+            "tests/unit/trainables/execution/test_scores.py::test_the_reported_epsilon_is_the_larger_of_the_two_parts",
         ),
         "no finite epsilon covers them",
     ),
@@ -87,7 +87,7 @@ TRIALS = (
         'if (self.validation == "noisy") != (self.validation_noise is not None):',
         "if False:",
         (
-            "tests/unit/trainables/test_execution.py::test_settings_that_contradict_each_other_are_refused[given0-'exact' does not go with]",
+            "tests/unit/trainables/execution/test_execution.py::test_settings_that_contradict_each_other_are_refused[given0-'exact' does not go with]",
         ),
         "exact scores would leave for noisy ones",
     ),
@@ -96,7 +96,9 @@ TRIALS = (
         "trainables/execution/execution.py",
         "if data.records != task.records:",
         "if False:",
-        ("tests/unit/trainables/test_execution.py::test_the_other_records_are_refused[public]",),
+        (
+            "tests/unit/trainables/execution/test_execution.py::test_the_other_records_are_refused[public]",
+        ),
         "a search on public records reads private ones",
     ),
     Mutant(
@@ -104,7 +106,9 @@ TRIALS = (
         "trainables/execution/execution.py",
         "check_complete(self.ledger.path, len(self.ledger), saved.charged)",
         "pass",
-        ("tests/unit/trainables/test_execution.py::test_a_lost_ledger_is_refused[deleted]",),
+        (
+            "tests/unit/trainables/execution/test_execution.py::test_a_lost_ledger_is_refused[deleted]",
+        ),
         "a ledger that was cut short goes on as if nothing was spent",
     ),
     Mutant(
@@ -113,7 +117,7 @@ TRIALS = (
         ("            if settings.fresh_attempts:\n                self._store.discard()"),
         ("            if False:\n                self._store.discard()"),
         (
-            "tests/unit/trainables/test_execution.py::test_a_fresh_attempt_starts_anew_and_forgets_no_charge",
+            "tests/unit/trainables/execution/test_execution.py::test_a_fresh_attempt_starts_anew_and_forgets_no_charge",
         ),
         "a selected trial is one complete run",
     ),
@@ -122,7 +126,9 @@ TRIALS = (
         "trainables/execution/execution.py",
         "wall_s=time.monotonic() - self._started if self.settings.is_timed else 0.0",
         "wall_s=time.monotonic() - self._started",
-        ("tests/unit/trainables/test_execution.py::test_run_times_stay_inside_unless_asked_for",),
+        (
+            "tests/unit/trainables/execution/test_execution.py::test_run_times_stay_inside_unless_asked_for",
+        ),
         "they tell of batch sizes",
     ),
     Mutant(
@@ -131,7 +137,7 @@ TRIALS = (
         '"private": (inputs[:0], labels[:0])',
         '"private": (inputs, labels)',
         (
-            "tests/unit/trainables/test_active_learning.py::test_only_who_asks_private_records_is_handed_them",
+            "tests/unit/trainables/methods/active_learning/test_active_learning.py::test_only_who_asks_private_records_is_handed_them",
         ),
         "positions on public records are free",
     ),
@@ -140,7 +146,7 @@ TRIALS = (
         "platform/dpsweep/foundation/errors.py",
         "if isinstance(error, SweepError):",
         "if isinstance(error, Exception):",
-        ("tests/unit/trainables/test_base.py::test_a_failure_says_where_and_never_what",),
+        ("tests/unit/trainables/execution/test_base.py::test_a_failure_says_where_and_never_what",),
         "a message may quote a private value",
     ),
     Mutant(
@@ -149,7 +155,7 @@ TRIALS = (
         'if found != meta["sha256"]:',
         "if False:",
         (
-            "tests/unit/trainables/test_execution.py::test_a_trial_goes_on_from_its_latest_whole_checkpoint",
+            "tests/unit/trainables/execution/test_execution.py::test_a_trial_goes_on_from_its_latest_whole_checkpoint",
         ),
         "a model that is not what was released",
     ),
@@ -159,7 +165,7 @@ TRIALS = (
         "return f\"(records, {', '.join(map(str, shape[1:]))})\"",
         "return str(shape)",
         (
-            "tests/unit/trainables/test_data.py::test_errors_keep_the_number_of_records_to_themselves",
+            "tests/unit/trainables/data/test_data.py::test_errors_keep_the_number_of_records_to_themselves",
         ),
         "it is private",
     ),

@@ -25,7 +25,8 @@ Guarantees:
     every chunk has the same number of rows, the last one with rows of zeros after it, which add
     nothing. Not covered: kernels that round a row otherwise at another place among as many rows.
     On one x86 CPU none was found, to the last bit, for linear heads, tanh_cnn, small_resnet and
-    ResNet-18 (``tests/unit/trainables/test_large_sums.py``), nor for the biases of a vision
+    ResNet-18 (``tests/unit/trainables/gradients/test_large_sums.py``), nor for the biases of a
+    vision
     transformer. But where a network has parameters of its own outside of layers, as a vision
     transformer that trains whole, ``torch.func`` differentiates it as a whole, and an example's
     gradient moves by about 1e-6 C with its place. GPUs were not looked at.

@@ -11,7 +11,7 @@ import pytest
 from mutant import Mutant
 from mutants import MUTANTS
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @cache

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[1]
 PRICED = re.findall(
     r"^\$ (.*dpsweep account .*?)   # epsilon ([\d.]+)$", (ROOT / "README.md").read_text(), re.M
 )
