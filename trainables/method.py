@@ -15,6 +15,7 @@ from dpsweep.privacy.accountants import AccountantName
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Plan
 from dpsweep.spec.space.hyperparameters import Hyperparameter
+from dpsweep.trainables.data.releases import ReleaseKey
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
 
     from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
     from dpsweep.trainables.features.spec import FeatureSpec
-
-
-#: Number of a run, and the epsilon whose last model is meant.
-ReleaseKey = tuple[int, float]
 
 
 @dataclass(frozen=True)

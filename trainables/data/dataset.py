@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -22,9 +22,8 @@ from dpsweep.trainables.data.source import Arrays
 if TYPE_CHECKING:
     import torch
 
-    from dpsweep.trainables.data.episodes import Episodes
+    from dpsweep.trainables.data.releases import ReleasedModels
     from dpsweep.trainables.data.source import TextInfo
-    from dpsweep.trainables.execution.starts import Starts
 
 PartName = Literal["private", "public", "validation", "test"]
 Records = Literal["private", "public"]
@@ -74,6 +73,13 @@ class DatasetInfo:
     is_far_smaller: bool = False
 
 
+class Drawing(Protocol):
+    """A rule by which the records of a trial are drawn: ``trainables.data.episodes.Episodes``."""
+
+    def for_trial(self, pool: SweepData, hparams: Mapping[str, Any]) -> SweepData:
+        """Return the records of a trial with these hyperparameters, drawn from those of a pool."""
+
+
 @dataclass(frozen=True)
 class SweepData:
     """The records of a study.
@@ -111,8 +117,8 @@ class SweepData:
     feature_root: Path | None = None
     hashes: Mapping[str, str] = field(default_factory=dict)
     pretrained: Path | None = None
-    starts: Starts | None = None
-    episodes: Episodes | None = None
+    starts: ReleasedModels | None = None
+    episodes: Drawing | None = None
     pool: SweepData | None = None
     rows: Mapping[str, np.ndarray] = field(default_factory=dict)
     polluted: np.ndarray | None = None

@@ -1,10 +1,10 @@
-"""What is had of a finished trial: its model, and pictures."""
+"""A finished trial: its model, its pictures, and figures of its noise."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -65,14 +65,19 @@ def _best_of(
     return instance, data.info
 
 
-def has_noise_figures(method: type[Method]) -> bool:
-    """Say whether a method is DP-SGD on a network that takes the records as they are."""
-    from dpsweep.trainables.method import Method
-    from dpsweep.trainables.methods.dp_sgd import DPSGD
+@runtime_checkable
+class NoiseFigured(Protocol):
+    """A method that can set its noise against its gradients, layer by layer."""
 
+    def layer_noise(self, num_records: int) -> NoiseFigures:
+        """Return the figures, from that many of the records that were prepared, at most."""
+
+
+def has_noise_figures(method: type[Method]) -> bool:
+    """Say whether a method has figures of its noise, and takes the records as they are."""
     # A method with an extractor trains on features, of which there are no public ones here.
     own = method.extractor.__func__  # type: ignore[attr-defined]
-    return issubclass(method, DPSGD) and own is Method.extractor.__func__  # type: ignore[attr-defined]
+    return hasattr(method, "layer_noise") and own is Method.extractor.__func__  # type: ignore[attr-defined]
 
 
 def trial_noise(
@@ -103,18 +108,13 @@ def trial_noise(
         CheckpointError: The trial has no intact best checkpoint.
         ModelError: The gradients of its network cannot be computed.
     """
-    from dpsweep.trainables import TRAINABLES
-    from dpsweep.trainables.execution.checkpoints import CheckpointStore
-    from dpsweep.trainables.method import RunContext
-    from dpsweep.trainables.methods.dp_sgd import DPSGD
-
     data = data.for_trial(task.hparams)
     public = data.for_public_search(with_test=False)
     if task.records == "private":
         # Batches are those of the private training: declared numbers, no record.
         public = replace(public, info=data.info)
-    method = TRAINABLES[task.method]()
-    assert isinstance(method, DPSGD)
+    method: Method = TRAINABLES[task.method]()
+    assert isinstance(method, NoiseFigured)
     method.prepare(public, task.hparams, task.plan, RunContext(study_seed, task.trial, device))
     if checkpoints is not None:
         saved = CheckpointStore(checkpoints).load("best")

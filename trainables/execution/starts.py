@@ -4,31 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from dpsweep.foundation.errors import CheckpointError
-from dpsweep.trainables.method import ReleaseKey
+from dpsweep.trainables.data.releases import Release, ReleaseKey
 
 
 def release_name(index: int) -> str:
     """Return the name of the checkpoint of a run's release, numbered by its epsilon from 0."""
     return f"release-{index}"
-
-
-@dataclass(frozen=True)
-class Release:
-    """Where a released model lies.
-
-    Attributes:
-        directory: Of the trial that released it.
-        name: Of the checkpoint.
-        sha256: Of its tensors, as the ledger of the run has it.
-    """
-
-    directory: Path
-    name: str
-    sha256: str
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from dpsweep.foundation.errors import (
 )
 from dpsweep.foundation.words import counted
 from dpsweep.ledgers.dataset import check_dataset_budget
+from dpsweep.planning.admission import Admission
 from dpsweep.planning.deltas import delta_note, delta_problems, with_launched_delta
 from dpsweep.planning.networks import weights_problems
 from dpsweep.planning.places import place_problems
@@ -32,34 +33,31 @@ from dpsweep.planning.problems import (
     space_problems,
     task_problems,
 )
-from dpsweep.planning.reading import declared_hyperparameters, platform_hyperparameters
+from dpsweep.planning.reading import declared_hyperparameters
 from dpsweep.planning.start import (
     StartSummary,
     planned_starts,
-    release_of,
     release_problems,
     start_notes,
     start_problems,
     start_tasks,
     summarize_start,
 )
-from dpsweep.privacy.accountants import epsilon_of, shown_epsilon
+from dpsweep.privacy.accountants import shown_epsilon
 from dpsweep.privacy.budget import PrivacyBudget
-from dpsweep.privacy.events import EventRun, Gaussian, Plan
+from dpsweep.privacy.events import Plan
 from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.privacy.selection import Selection, envelope, selection_epsilon
-from dpsweep.privacy.signal_to_noise import refuse_drowned, signal_to_noise
 from dpsweep.search_spaces.base import MAX_INFEASIBLE_IN_A_ROW, SearchSpace
 from dpsweep.spec.facts import terms
-from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study.trial import TrialTask, report_interval
+from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.data.episodes import Episodes
 from dpsweep.trainables.data.loading import describe_dataset
-from dpsweep.trainables.data.tasks import task_of
-from dpsweep.trainables.method import Method, PlanContext, ReleaseKey
+from dpsweep.trainables.data.releases import ReleaseKey
+from dpsweep.trainables.method import Method
 
 #: Configurations that a study's filter or selection is chosen from.
 NUM_SAMPLED = 32
@@ -103,19 +101,30 @@ class Preflight:
     given_starts: Mapping[ReleaseKey, Plan] | None = None
 
     @cached_property
+    def admission(self) -> Admission:
+        """Whoever makes a configuration a task."""
+        return replace(self._without_starts, starts=self.starts)
+
+    @property
+    def _without_starts(self) -> Admission:
+        return Admission(self.spec, self.info, self.methods, self.budget, self.records)
+
+    @cached_property
     def starts(self) -> Mapping[ReleaseKey, Plan]:
         """The private events of every release that trials may start from."""
-        return planned_starts(self) if self.given_starts is None else self.given_starts
+        if self.given_starts is not None:
+            return self.given_starts
+        return planned_starts(self.start, self.start_tasks)
 
     @cached_property
     def start_tasks(self) -> list[TrialTask]:
         """The runs of the start, which come before the trials of the search."""
-        return start_tasks(self)
+        return start_tasks(self._without_starts)
 
     @cached_property
     def start(self) -> StartSummary | None:
         """What the start will do; None if nothing is trained before the search."""
-        return summarize_start(self)
+        return summarize_start(self.spec, self.start_tasks)
 
     @property
     def notes(self) -> list[str]:
@@ -140,98 +149,12 @@ class Preflight:
         return self.num_trials + self.spec.num_starts
 
     def admit(self, trial: int, values: Mapping[str, Any]) -> TrialTask:
-        """Return the task of one configuration: its hyperparameters, its plan and their cost.
+        """Return the task of one configuration (``Admission.admit``).
 
         Raises:
             InfeasibleBudgetError: The method has no plan within the budget for these values.
         """
-        name = values["method"]
-        method = self.methods[name]
-        given = {key: value for key, value in values.items() if key != "method"}
-        declared = method.hyperparameters + platform_hyperparameters(self.spec)
-        hparams = resolve(declared, given)
-        for parameter in declared:
-            problem = parameter.problem(hparams[parameter.name])
-            if problem:
-                raise InfeasibleBudgetError(f"{parameter.name} {problem}")
-        context = PlanContext(
-            self.budget,
-            self.spec.privacy.accountant,
-            self.info.num_private,
-            self.spec.data.validation.visibility,
-            self.starts,
-            frozenset(given),
-        )
-        hparams = method.complete(hparams, context)
-        inherited = release_of(method, hparams, self.starts)
-        plan = method.plan(hparams, context).merged()
-        task = TrialTask(
-            trial,
-            name,
-            hparams,
-            plan,
-            planned_epsilon=math.inf,
-            is_private=method.is_private,
-            validation_plan=self.releases(len(plan)),
-            inherited=inherited,
-        )
-        if not method.is_private:
-            return task
-        epsilon = self.epsilon(inherited + task.full_plan)
-        scores = self.epsilon(task.validation_plan)
-        if not scores <= self.budget.target_epsilon:
-            raise InfeasibleBudgetError(
-                f"{counted(len(task.validation_plan), 'noisy score')} alone cost epsilon="
-                f"{shown_epsilon(scores)} at delta={self.budget.delta:g}, over trial_epsilon="
-                f"{self.budget.target_epsilon:g}",
-                fix="a larger data.validation.noise_std, or fewer report.points",
-            )
-        if not epsilon <= self.budget.target_epsilon:
-            raise InfeasibleBudgetError(
-                f"the plan costs epsilon={shown_epsilon(epsilon)} at delta={self.budget.delta:g}, "
-                f"over trial_epsilon={self.budget.target_epsilon:g}"
-            )
-        refuse_drowned(self.signal(plan, hparams), plan, epsilon=epsilon, delta=self.budget.delta)
-        if self.records == "public":
-            epsilon = 0.0  # planned as if the records were private, and free
-        return replace(task, planned_epsilon=epsilon, records=self.records)
-
-    def signal(self, plan: Plan, hparams: Mapping[str, Any]) -> float | None:
-        """Return the signal over the noise of a plan, at best
-        (``dpsweep.privacy.signal_to_noise``)."""
-        wanted = hparams.get("train.num_private")
-        num_private = self.info.num_private
-        return signal_to_noise(plan, num_private if wanted is None else min(wanted, num_private))
-
-    def releases(self, num_steps: int, *, extra: int = 0) -> Plan:
-        """Return the noisy scores of one trial: one a report, rungs and extra ones included."""
-        if self.validation_noise is None:
-            return Plan(())
-        num_steps = max(num_steps, 1)  # an empty plan makes one report too
-        every = report_interval(num_steps, self.spec.report.every_steps, self.spec.report.points)
-        count = math.ceil(num_steps / every) + len(self.spec.rungs) + extra
-        event = Gaussian(self.validation_noise)
-        return Plan((EventRun(event, count, phase="validation", part="validation"),))
-
-    @property
-    def validation_noise(self) -> float | None:
-        """Noise multiplier of a released number of correct validation records, or None.
-
-        A released accuracy is that count, whose sensitivity is 1, over the declared number.
-        """
-        noise_std = self.spec.data.validation.noise_std
-        return None if noise_std is None else noise_std * self.info.num_validation
-
-    @property
-    def released_metrics(self) -> frozenset[str]:
-        """Names of the metrics that an actor may report."""
-        every = task_of(self.info.task).metric_names(self.info.class_names)
-        is_noisy = self.spec.data.validation.visibility == "noisy"
-        names = ("accuracy",) if is_noisy else every
-        tested = every if self.spec.data.test.visibility == "public" else ()
-        public = [name for method in self.methods.values() for name in method.public_metrics]
-        shown = {"validation": names, "test": tested, "public": public}
-        return frozenset(f"{part}/{name}" for part, names in shown.items() for name in names)
+        return self.admission.admit(trial, values)
 
     def for_public_search(self) -> Preflight:
         """Return the same spec for trials that train on the declared public records only."""
@@ -392,12 +315,6 @@ class Preflight:
                 cap_delta=privacy.dataset_delta,
             )
 
-    def epsilon(self, plan: Plan) -> float:
-        """Return a plan's epsilon at the study's delta, by the study's accountant."""
-        return epsilon_of(
-            plan, delta=self.spec.privacy.delta, accountant=self.spec.privacy.accountant
-        )
-
 
 def what_costs(plans: Sequence[Plan]) -> list[Plan]:
     """Return the plans that charge protected records; all of them if none does.
@@ -477,7 +394,7 @@ def preflight(spec: SweepSpec) -> Preflight:
     )
     checked = Preflight(spec, space, info, methods, budget)
     try:
-        problems = list(release_problems(checked))
+        problems = list(release_problems(checked.admission, checked.start, checked.start_tasks))
     except BadInputError as error:  # no plan at all
         problems = [("start", error.message, error.fix or "")]
     if problems:

@@ -126,7 +126,7 @@ def _figures(
 
 def signal_span(checked: Preflight, tasks: Sequence[TrialTask]) -> tuple[float, float] | None:
     """Return the smallest and largest ``signal_to_noise`` of some trials, or None."""
-    found = [checked.signal(task.plan, task.hparams) for task in tasks if task.is_private]
+    found = [checked.admission.signal(task.plan, task.hparams) for task in tasks if task.is_private]
     known = [signal for signal in found if signal is not None and math.isfinite(signal)]
     return (min(known), max(known)) if known else None
 

@@ -11,18 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import did_you_mean
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.accountants import shown_epsilon
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import Gaussian, Plan, PoissonGaussian
 from dpsweep.spec.space.hyperparameters import resolve
-from dpsweep.trainables.method import ReleaseKey
+from dpsweep.trainables.data.releases import ReleaseKey
 from dpsweep.trainables.methods.dp_sgd import DPSGD
 
 if TYPE_CHECKING:
-    from dpsweep.planning.preflight import Preflight
+    from dpsweep.planning.admission import Admission
     from dpsweep.spec.start import StartSpec
     from dpsweep.spec.study import SweepSpec
     from dpsweep.study.trial import TrialTask
@@ -119,17 +118,17 @@ def start_notes(
     return [f"start.runs is {spec.start.runs}, but no configuration {what}; it costs all the same"]
 
 
-def start_tasks(checked: Preflight) -> list[TrialTask]:
+def start_tasks(admission: Admission) -> list[TrialTask]:
     """Return the runs of a spec's start, the first trials of its study; none without a start.
 
     Raises:
         InfeasibleBudgetError: The hyperparameters have no plan within the largest epsilon.
     """
-    block = checked.spec.start
+    block = admission.spec.start
     if block is None or not block.runs:
         return []
-    target = replace(checked.budget, target_epsilon=block.epsilons[-1])
-    planner = replace(checked, methods={DPSGD.name: DPSGD}, budget=target, given_starts={})
+    target = replace(admission.budget, target_epsilon=block.epsilons[-1])
+    planner = replace(admission, methods={DPSGD.name: DPSGD}, budget=target, starts={})
     task = planner.admit(0, {"method": DPSGD.name, **block.hyperparameters})
     scores = planner.releases(len(task.plan), extra=len(block.epsilons))
     task = replace(task, releases=block.epsilons, validation_plan=scores)
@@ -180,7 +179,7 @@ class StartSummary:
         )
 
 
-def summarize_start(checked: Preflight) -> StartSummary | None:
+def summarize_start(spec: SweepSpec, tasks: Sequence[TrialTask]) -> StartSummary | None:
     """Return what the start of a spec will do, if nothing is lost to crashes; None without runs.
 
     A release that is over before the first step has position 0.
@@ -188,9 +187,9 @@ def summarize_start(checked: Preflight) -> StartSummary | None:
     Raises:
         InfeasibleBudgetError: The hyperparameters have no plan within the largest epsilon.
     """
-    if not checked.start_tasks:
+    if not tasks:
         return None
-    block, privacy, plan = checked.spec.start, checked.spec.privacy, checked.start_tasks[0].plan
+    block, privacy, plan = spec.start, spec.privacy, tasks[0].plan
     assert block is not None
     clock = EpsilonClock(plan, delta=privacy.delta, accountant=privacy.accountant)
     positions = {epsilon: clock.last_allowed(epsilon) for epsilon in block.epsilons}
@@ -211,16 +210,18 @@ def summarize_start(checked: Preflight) -> StartSummary | None:
     )
 
 
-def release_problems(checked: Preflight) -> Iterator[Problem]:
+def release_problems(
+    admission: Admission, summary: StartSummary | None, tasks: Sequence[TrialTask]
+) -> Iterator[Problem]:
     """Yield the releases that are over before the first step.
 
     Raises:
         InfeasibleBudgetError: The hyperparameters have no plan within the largest epsilon.
     """
-    summary, privacy = checked.start, checked.spec.privacy
+    privacy = admission.spec.privacy
     for index, (within, (position, _)) in enumerate(summary.releases.items() if summary else ()):
         if position == 0:
-            first = checked.epsilon(checked.start_tasks[0].plan.slice(0, 1))
+            first = admission.epsilon(tasks[0].plan.slice(0, 1))
             yield (
                 f"start.epsilons[{index}]",
                 f"{within:g} is over before the first step, which costs {shown_epsilon(first)} at "
@@ -230,30 +231,15 @@ def release_problems(checked: Preflight) -> Iterator[Problem]:
             )
 
 
-def planned_starts(checked: Preflight) -> dict[ReleaseKey, Plan]:
+def planned_starts(
+    summary: StartSummary | None, tasks: Sequence[TrialTask]
+) -> dict[ReleaseKey, Plan]:
     """Return the events of every release as they are planned, before anything has run."""
-    if checked.start is None:
+    if summary is None:
         return {}
-    plan = checked.start_tasks[0].plan
+    plan = tasks[0].plan
     return {
         (run, within): plan.slice(0, position)
-        for run in range(checked.start.runs)
-        for within, (position, _) in checked.start.releases.items()
+        for run in range(summary.runs)
+        for within, (position, _) in summary.releases.items()
     }
-
-
-def release_of(
-    method: type[Method], hparams: Mapping[str, Any], starts: Mapping[ReleaseKey, Plan]
-) -> Plan:
-    """Return the events that a configuration inherits; none if it starts from no release.
-
-    Raises:
-        BadInputError: There is no such release.
-    """
-    key = method.starts_from(hparams)
-    if key is None:
-        return Plan(())
-    if key not in starts:
-        run, epsilon = key
-        raise BadInputError(f"no release of run {run} at epsilon {epsilon:g}")
-    return starts[key]

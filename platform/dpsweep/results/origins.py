@@ -13,9 +13,9 @@ from dpsweep.privacy.events import Plan
 from dpsweep.spec.facts import file_of
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.study.trial import TrialState
+from dpsweep.trainables.data.releases import Release, ReleaseKey
 from dpsweep.trainables.execution.checkpoint_files import find
-from dpsweep.trainables.execution.starts import Release, Starts, release_name
-from dpsweep.trainables.method import ReleaseKey
+from dpsweep.trainables.execution.starts import Starts, release_name
 from dpsweep.trainables.methods.dp_sgd import DPSGD
 
 if TYPE_CHECKING:

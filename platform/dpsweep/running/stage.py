@@ -208,7 +208,7 @@ class Stage:
             report_every=spec.report.every_steps,
             report_points=spec.report.points,
             validation="exact" if is_exact else "noisy" if is_noisy else "hidden",
-            validation_noise=self.checked.validation_noise,
+            validation_noise=self.checked.admission.validation_noise,
             show_test=spec.data.test.visibility == "public",
             rungs=spec.rungs,
             rung_unit=spec.scheduler.rung_unit,
@@ -322,7 +322,7 @@ class Stage:
             {
                 name: value
                 for name, value in metrics.items()
-                if name in self.checked.released_metrics
+                if name in self.checked.admission.released_metrics
             }
             for metrics in (report.metrics, report.delivered)
         )

@@ -16,7 +16,8 @@ from dpsweep.privacy.accountants import AccountantName
 from dpsweep.privacy.events import EventRun, Gaussian, Laplace, NonPrivate, Plan
 from dpsweep.privacy.randomness import public_seed, secret_numpy_generator
 from dpsweep.spec.space.hyperparameters import Hyperparameter
-from dpsweep.trainables.method import Method, PlanContext, ReleaseKey, RunContext
+from dpsweep.trainables.data.releases import ReleaseKey
+from dpsweep.trainables.method import Method, PlanContext, RunContext
 from dpsweep.trainables.methods.active_learning.knobs import (
     FINETUNE_HYPERPARAMETERS,
     SELECT_HYPERPARAMETERS,

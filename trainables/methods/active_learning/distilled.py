@@ -25,7 +25,7 @@ from dpsweep.trainables.networks.own_models import fingerprint, is_own
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data.dataset import SweepData
-    from dpsweep.trainables.execution.starts import Release
+    from dpsweep.trainables.data.releases import Release
 
 #: Folder beside a release.
 FOLDER = "distilled"

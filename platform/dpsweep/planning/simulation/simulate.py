@@ -473,7 +473,7 @@ def _num_trials(checked: Preflight) -> int:
 
 def _releases(checked: Preflight, orders: Array) -> tuple[Array, Callable[[int], float]]:
     """Return the Renyi cost of a noisy score at each order, and the epsilon of so many of them."""
-    noise, delta = checked.validation_noise, checked.spec.privacy.delta
+    noise, delta = checked.admission.validation_noise, checked.spec.privacy.delta
     if noise is None:
         return np.zeros(len(orders)), lambda count: 0.0
     event = Gaussian(noise)

@@ -1,0 +1,161 @@
+"""Admission of a configuration: it becomes a task with its plan and its cost, or why it cannot."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
+from dpsweep.foundation.words import counted
+from dpsweep.planning.reading import platform_hyperparameters
+from dpsweep.privacy.accountants import epsilon_of, shown_epsilon
+from dpsweep.privacy.budget import PrivacyBudget
+from dpsweep.privacy.events import EventRun, Gaussian, Plan
+from dpsweep.privacy.signal_to_noise import refuse_drowned, signal_to_noise
+from dpsweep.spec.space.hyperparameters import resolve
+from dpsweep.spec.study import SweepSpec
+from dpsweep.study.trial import TrialTask, report_interval
+from dpsweep.trainables.data.dataset import DatasetInfo
+from dpsweep.trainables.data.releases import ReleaseKey
+from dpsweep.trainables.data.tasks import task_of
+from dpsweep.trainables.method import Method, PlanContext
+
+
+@dataclass(frozen=True)
+class Admission:
+    """What it takes to make one configuration a task: public facts, a budget, and methods.
+
+    Attributes:
+        spec: The spec.
+        info: Shapes and declared sizes of the data of a trial; no record was read.
+        methods: The methods that a configuration may name.
+        budget: Cap of one trial.
+        records: Which records its trials train on (``Preflight.for_public_search``).
+        starts: The private events of every release that trials may start from.
+    """
+
+    spec: SweepSpec
+    info: DatasetInfo
+    methods: Mapping[str, type[Method]]
+    budget: PrivacyBudget
+    records: Literal["private", "public"] = "private"
+    starts: Mapping[ReleaseKey, Plan] = field(default_factory=dict)
+
+    def admit(self, trial: int, values: Mapping[str, Any]) -> TrialTask:
+        """Return the task of one configuration: its hyperparameters, its plan and their cost.
+
+        Raises:
+            InfeasibleBudgetError: The method has no plan within the budget for these values.
+        """
+        name = values["method"]
+        method = self.methods[name]
+        given = {key: value for key, value in values.items() if key != "method"}
+        declared = method.hyperparameters + platform_hyperparameters(self.spec)
+        hparams = resolve(declared, given)
+        for parameter in declared:
+            problem = parameter.problem(hparams[parameter.name])
+            if problem:
+                raise InfeasibleBudgetError(f"{parameter.name} {problem}")
+        context = PlanContext(
+            self.budget,
+            self.spec.privacy.accountant,
+            self.info.num_private,
+            self.spec.data.validation.visibility,
+            self.starts,
+            frozenset(given),
+        )
+        hparams = method.complete(hparams, context)
+        inherited = release_of(method, hparams, self.starts)
+        plan = method.plan(hparams, context).merged()
+        task = TrialTask(
+            trial,
+            name,
+            hparams,
+            plan,
+            planned_epsilon=math.inf,
+            is_private=method.is_private,
+            validation_plan=self.releases(len(plan)),
+            inherited=inherited,
+        )
+        if not method.is_private:
+            return task
+        epsilon = self.epsilon(inherited + task.full_plan)
+        scores = self.epsilon(task.validation_plan)
+        if not scores <= self.budget.target_epsilon:
+            raise InfeasibleBudgetError(
+                f"{counted(len(task.validation_plan), 'noisy score')} alone cost epsilon="
+                f"{shown_epsilon(scores)} at delta={self.budget.delta:g}, over trial_epsilon="
+                f"{self.budget.target_epsilon:g}",
+                fix="a larger data.validation.noise_std, or fewer report.points",
+            )
+        if not epsilon <= self.budget.target_epsilon:
+            raise InfeasibleBudgetError(
+                f"the plan costs epsilon={shown_epsilon(epsilon)} at delta={self.budget.delta:g}, "
+                f"over trial_epsilon={self.budget.target_epsilon:g}"
+            )
+        refuse_drowned(self.signal(plan, hparams), plan, epsilon=epsilon, delta=self.budget.delta)
+        if self.records == "public":
+            epsilon = 0.0  # planned as if the records were private, and free
+        return replace(task, planned_epsilon=epsilon, records=self.records)
+
+    def signal(self, plan: Plan, hparams: Mapping[str, Any]) -> float | None:
+        """Return the signal over the noise of a plan, at best
+        (``dpsweep.privacy.signal_to_noise``)."""
+        wanted = hparams.get("train.num_private")
+        num_private = self.info.num_private
+        return signal_to_noise(plan, num_private if wanted is None else min(wanted, num_private))
+
+    def releases(self, num_steps: int, *, extra: int = 0) -> Plan:
+        """Return the noisy scores of one trial: one a report, rungs and extra ones included."""
+        if self.validation_noise is None:
+            return Plan(())
+        num_steps = max(num_steps, 1)  # an empty plan makes one report too
+        every = report_interval(num_steps, self.spec.report.every_steps, self.spec.report.points)
+        count = math.ceil(num_steps / every) + len(self.spec.rungs) + extra
+        event = Gaussian(self.validation_noise)
+        return Plan((EventRun(event, count, phase="validation", part="validation"),))
+
+    @property
+    def validation_noise(self) -> float | None:
+        """Noise multiplier of a released number of correct validation records, or None.
+
+        A released accuracy is that count, whose sensitivity is 1, over the declared number.
+        """
+        noise_std = self.spec.data.validation.noise_std
+        return None if noise_std is None else noise_std * self.info.num_validation
+
+    @property
+    def released_metrics(self) -> frozenset[str]:
+        """Names of the metrics that an actor may report."""
+        every = task_of(self.info.task).metric_names(self.info.class_names)
+        is_noisy = self.spec.data.validation.visibility == "noisy"
+        names = ("accuracy",) if is_noisy else every
+        tested = every if self.spec.data.test.visibility == "public" else ()
+        public = [name for method in self.methods.values() for name in method.public_metrics]
+        shown = {"validation": names, "test": tested, "public": public}
+        return frozenset(f"{part}/{name}" for part, names in shown.items() for name in names)
+
+    def epsilon(self, plan: Plan) -> float:
+        """Return a plan's epsilon at the study's delta, by the study's accountant."""
+        return epsilon_of(
+            plan, delta=self.spec.privacy.delta, accountant=self.spec.privacy.accountant
+        )
+
+
+def release_of(
+    method: type[Method], hparams: Mapping[str, Any], starts: Mapping[ReleaseKey, Plan]
+) -> Plan:
+    """Return the events that a configuration inherits; none if it starts from no release.
+
+    Raises:
+        BadInputError: There is no such release.
+    """
+    key = method.starts_from(hparams)
+    if key is None:
+        return Plan(())
+    if key not in starts:
+        run, epsilon = key
+        raise BadInputError(f"no release of run {run} at epsilon {epsilon:g}")
+    return starts[key]
