@@ -139,7 +139,7 @@ STUDIES = (
     ),
     Mutant(
         "loss beside a noisy accuracy",
-        "platform/dpsweep/planning/preflight.py",
+        "platform/dpsweep/planning/admission.py",
         'names = ("accuracy",) if is_noisy else every',
         "names = every",
         ("tests/unit/running/test_stage.py::test_only_the_accuracy_of_noisy_scores_may_leave",),

@@ -162,13 +162,13 @@ def spec_of(tmp_path: Path, method: str = "dp_sgd", **data: Any) -> SweepSpec:
 
 
 def test_accuracies_of_attributes_leave_the_actor_where_scores_are_public(tmp_path: Path) -> None:
-    names = preflight(spec_of(tmp_path)).released_metrics
+    names = preflight(spec_of(tmp_path)).admission.released_metrics
     each = {f"validation/accuracy/{label}" for label in "012"}
     assert names == {"validation/accuracy", "validation/loss"} | each
     for name in names:
         assert check_loggable(name).visibility == "public"
     shown = preflight(spec_of(tmp_path, test={"fraction": 0.2, "visibility": "public"}))
-    assert {f"test/accuracy/{label}" for label in "012"} < shown.released_metrics
+    assert {f"test/accuracy/{label}" for label in "012"} < shown.admission.released_metrics
 
 
 def test_the_noise_of_one_count_does_not_cover_several(tmp_path: Path) -> None:
