@@ -22,12 +22,17 @@ def place_problems(spec: SweepSpec) -> list[tuple[str, str, str]]:
     if not is_writable(Path(spec.storage.path)):
         what = f"{spec.storage.path!r} cannot be written to"
         problems.append(("storage.path", what, "name a directory of yours"))
-    database = _database(spec)
-    if database is not None and database.is_dir():
-        problems.append(("tracking.uri", f"{database} is a directory", "name a file in it"))
-    elif database is not None and not is_writable(database.parent):
-        what = f"{str(database)!r} cannot be written"
-        problems.append(("tracking.uri", what, "name a file in a directory of yours, or null"))
+    ledger = spec.privacy.dataset_ledger
+    files = {
+        "tracking.uri": _database(spec),
+        "privacy.dataset_ledger": None if ledger is None else Path(ledger).resolve(),
+    }
+    for key, file in files.items():
+        if file is not None and file.is_dir():
+            problems.append((key, f"{file} is a directory", "name a file in it"))
+        elif file is not None and not is_writable(file.parent):
+            what = f"{str(file)!r} cannot be written"
+            problems.append((key, what, "name a file in a directory of yours, or null"))
     if spec.data.path is None:
         return problems
     data = Path(spec.data.path).expanduser().resolve()

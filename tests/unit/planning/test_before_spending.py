@@ -452,6 +452,15 @@ class TestSlips:
         make_places(spec)
         assert (tmp_path / "new").is_dir()
 
+    def test_a_dataset_ledger_is_a_file(self, raw, tmp_path):
+        privacy = {
+            "delta": 1e-5, "trial_epsilon": 2.0, "accounting": "composed", "study_epsilon": 4.0,
+            "dataset_ledger": str(tmp_path), "dataset_epsilon": 9.0, "dataset_delta": 1e-4,
+        }  # fmt: skip
+        assert mistakes(preflight, SweepSpec(**changed(raw, {"privacy": privacy}))) == [
+            f"privacy.dataset_ledger: {tmp_path} is a directory (name a file in it)"
+        ]
+
     def test_the_place_of_a_database_is_made_before_anything_is_spent(self, raw):
         """For one who may write everywhere, only trying tells."""
         nowhere = SweepSpec(**changed(raw, {"tracking/uri": "sqlite:////proc/nowhere/m.db"}))
