@@ -69,6 +69,11 @@ def data_problems(spec: SweepSpec, info: DatasetInfo) -> list[tuple[str, str, st
     if spec.privacy.accounting == "public" and info.num_public == 0:
         what = "accounting public searches on public records, and none are declared"
         problems.append(("data.public", what, "set data.public.fraction"))
+    is_new = not Path(spec.storage.path, spec.name).exists()
+    most = spec.data.max_private
+    if is_new and most is not None and most > info.num_private:
+        what = f"{most} is more than the {info.num_private} declared private records"
+        problems.append(("data.max_private", what, "lower it, or leave it out for all"))
     if info.has_own_validation and spec.data.validation.visibility == "noisy":
         what = f"the size of {info.name}'s own validation part is counted, not declared"
         fix = "noisy scores need a declared one: leave the part out and use validation.fraction"
@@ -77,7 +82,6 @@ def data_problems(spec: SweepSpec, info: DatasetInfo) -> list[tuple[str, str, st
         what = f"public, but {info.name} has no test records to score"
         fix = "give data.test.fraction, or a dataset with a test part; or leave test out"
         problems.append(("data.test.visibility", what, fix))
-    is_new = not Path(spec.storage.path, spec.name).exists()
     if info.is_far_smaller and is_new:
         problems.append(("data.num_records", *too_few(spec)))
     return problems

@@ -92,6 +92,10 @@ Classes = Annotated[
 ]
 
 
+#: More noise on an accuracy leaves nothing of it.
+MAX_NOISE_STD = 0.5
+
+
 class ValidationSpec(Part):
     """Records that configurations are compared on, and who may see their exact scores.
 
@@ -133,6 +137,13 @@ class ValidationSpec(Part):
                 ("noise_std",),
                 f"has no meaning for visibility {visibility}: these scores are exact",
                 "remove it, or use visibility: noisy",
+            )
+        if (maybe_number(raw.get("noise_std")) or 0) > MAX_NOISE_STD:
+            yield Flaw(
+                ("noise_std",),
+                f"must be <= {MAX_NOISE_STD:g}, got {seen(raw['noise_std'])}: an accuracy lies "
+                "between 0 and 1",
+                "0.01 is one point of accuracy in a hundred",
             )
 
 

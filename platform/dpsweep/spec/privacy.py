@@ -49,7 +49,7 @@ class SelectionSpec(Part):
         Covers the release of the best trial alone. The number that is drawn stays secret.
     """
 
-    mean: Annotated[float, Field(ge=1), AS_NUMBER] = Field(
+    mean: Annotated[float, Field(ge=1, le=1e6), AS_NUMBER] = Field(
         default=10, description="Expected number of trials."
     )
     shape: Annotated[

@@ -86,7 +86,9 @@ class SearchSpec(Part):
         "it is random.",
     )
     num_trials: Count = Field(
-        default=24, description="How many configurations are trained at most; not for select."
+        default=24,
+        le=1_000_000,
+        description="How many configurations are trained at most; not for select.",
     )
     max_time: Seconds | None = Field(
         default=None,

@@ -452,6 +452,28 @@ class TestSlips:
         make_places(spec)
         assert (tmp_path / "new").is_dir()
 
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            (
+                {"data/validation": {"visibility": "noisy", "noise_std": 5}},
+                "data.validation.noise_std: must be <= 0.5, got 5: an accuracy lies between 0 and 1 "
+                "(0.01 is one point of accuracy in a hundred)",
+            ),
+            ({"search/num_trials": 10**9}, "search.num_trials: must be <= 1000000, got 1000000000"),
+        ],
+    )
+    def test_sizes_that_nobody_means_are_refused(self, raw, changes, said):
+        assert mistakes(lambda: SweepSpec(**changed(raw, changes))) == [said]
+
+    def test_no_more_private_records_than_there_are(self, raw):
+        spec = SweepSpec(**changed(raw, {"data/max_private": 2001}))
+        assert mistakes(preflight, spec) == [
+            "data.max_private: 2001 is more than the 2000 declared private records "
+            "(lower it, or leave it out for all)"
+        ]
+        assert preflight(SweepSpec(**changed(raw, {"data/max_private": 2000})))
+
     def test_a_dataset_ledger_is_a_file(self, raw, tmp_path):
         privacy = {
             "delta": 1e-5, "trial_epsilon": 2.0, "accounting": "composed", "study_epsilon": 4.0,
