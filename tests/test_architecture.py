@@ -1,19 +1,12 @@
 """The structure that the README promises: import direction, doors, packages, lazy imports."""
 
-import ast
 import subprocess
 import sys
-from pathlib import Path
 
+import import_graph
 import pytest
+from import_graph import ROOT, imports, modules
 
-ROOT = Path(__file__).parents[1]
-ROOMS = {
-    "dpsweep": ROOT / "platform" / "dpsweep",
-    "dpsweep.trainables": ROOT / "trainables",
-    "dpsweep.search_spaces": ROOT / "search_spaces",
-    "dpsweep.cluster": ROOT / "cluster",
-}
 DOORS = {
     "mlflow": {"dpsweep.tracking.mlflow", "dpsweep.tracking.mlflow_models"},
     "dp_accounting": {"dpsweep.privacy.*"},
@@ -30,22 +23,6 @@ DOORS = {
     },
 }
 PARALLEL = ("trainables", "search_spaces", "schedulers", "tracking", "cluster")
-
-
-def modules():
-    for package, folder in ROOMS.items():
-        for path in sorted(folder.rglob("*.py")):
-            parts = path.relative_to(folder).with_suffix("").parts
-            yield ".".join([package, *(p for p in parts if p != "__init__")]), path
-
-
-def imports(path):
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def allowed(module, doors):
@@ -93,6 +70,33 @@ def test_the_privacy_core_imports_nothing_above_it():
         if target.startswith("dpsweep.") and not target.startswith(lower)
     ]
     assert intruders == []
+
+
+def test_there_is_no_circle():
+    assert import_graph.circle(import_graph.graph()) == []
+
+
+def test_a_circle_would_be_seen(tmp_path):
+    """Also one of a lazy import and one for types."""
+    (tmp_path / "a.py").write_text("def f():\n    from dpsweep.b import g\n")
+    (tmp_path / "b.py").write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from dpsweep.a import f\n"
+    )
+    edges = import_graph.graph({f"dpsweep.{n}": tmp_path / f"{n}.py" for n in "ab"})
+    assert set(import_graph.circle(edges)) == {"dpsweep.a", "dpsweep.b"}
+
+
+def test_no_folder_is_too_full():
+    counts = import_graph.files_by_folder()
+    assert max(counts.values()) <= 16, counts.most_common(1)
+
+
+def test_cleaning_keeps_what_was_spent():
+    """A deleted ledger is forgotten privacy."""
+    command = ["make", "-n", "clean"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "rm -rf" in said
+    assert not any(word in said for word in ("studies", "mlflow", "mlartifacts", "ledger"))
 
 
 def test_bare_import_is_light():
