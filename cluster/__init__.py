@@ -1,4 +1,4 @@
-"""Where a sweep runs: cluster targets behind one interface."""
+"""Cluster targets: where a sweep runs, behind one interface."""
 
 from __future__ import annotations
 

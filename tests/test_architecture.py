@@ -1,5 +1,6 @@
 """The structure that the README promises: import direction, doors, packages, lazy imports."""
 
+import re
 import subprocess
 import sys
 
@@ -84,6 +85,16 @@ def test_a_circle_would_be_seen(tmp_path):
     )
     edges = import_graph.graph({f"dpsweep.{n}": tmp_path / f"{n}.py" for n in "ab"})
     assert set(import_graph.circle(edges)) == {"dpsweep.a", "dpsweep.b"}
+
+
+def test_the_page_about_the_structure_names_what_is_there():
+    page = (ROOT / "docs" / "structure.md").read_text()
+    named = {word for word in re.findall(r"`([a-z_/]+(?:/|\.py|\.md))`", page) if "/" in word}
+    assert len(named) > 15
+    for word in named:
+        assert any((base / word).exists() for base in (ROOT, ROOT / "platform" / "dpsweep")), word
+    for package in import_graph.rooms():
+        assert package in page, package
 
 
 def test_no_folder_is_too_full():

@@ -64,6 +64,13 @@ def circle(edges):
     return []
 
 
+def rooms():
+    """Return the name of every package directly below ``dpsweep``."""
+    return {
+        name.split(".")[1] for name, path in modules() if "." in name and path.name == "__init__.py"
+    }
+
+
 def files_by_folder():
     """Return folder -> number of modules in it, without the ``__init__``."""
     return Counter(path.parent for _, path in modules() if path.name != "__init__.py")

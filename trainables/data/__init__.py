@@ -1,1 +1,1 @@
-"""Which records there are."""
+"""Records of a study: which there are, and where they come from."""

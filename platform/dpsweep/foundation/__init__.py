@@ -1,1 +1,1 @@
-"""What anybody may use: errors, tables of names, files that survive a crash."""
+"""Foundation for everybody: errors, tables of names, files that survive a crash."""

@@ -1,1 +1,1 @@
-"""Privacy core: events, accountants, calibration, the epsilon clock and the ledger."""
+"""Mathematics of privacy, without a disk: events, accountants, calibration, selection, filters."""

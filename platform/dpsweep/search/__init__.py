@@ -1,1 +1,1 @@
-"""Where trials come from: suggested, admitted, handed to Ray Tune."""
+"""Sources of trials: suggested, admitted, handed to Ray Tune."""
