@@ -39,6 +39,7 @@ from dpsweep.spec.data import (
 from dpsweep.spec.deltas import derived_delta
 from dpsweep.spec.episodes import EPISODE, EpisodesSpec, episode_rules
 from dpsweep.spec.file import Document, apply_overrides, dump_yaml, override, read_document
+from dpsweep.spec.installed import AS_STORED
 from dpsweep.spec.modes import mode_rules
 from dpsweep.spec.pretrain import PretrainSpec, pretrain_rules
 from dpsweep.spec.privacy import PrivacySpec, SelectionSpec
@@ -360,6 +361,7 @@ class SweepSpec(Part):
         overrides: Sequence[str] = (),
         check_space: SpaceCheck | None = None,
         text_name: str = "<text>",
+        is_stored: bool = False,
     ) -> SweepSpec:
         """Read a spec from a file, or from a text with more than one line.
 
@@ -369,13 +371,15 @@ class SweepSpec(Part):
             check_space: Says what else is wrong about the parameters of the space (that the
                 methods know them, say), so that it is reported together with the rest.
             text_name: What mistakes in a text call it.
+            is_stored: Read the spec of a study on disk: names of packages that are no longer
+                installed are no mistake in it.
         Raises:
             SpecError: With every mistake, in the order of the lines.
         """
         document = override(read_document(source, text_name=text_name), overrides)
         spec, mistakes = None, list(document.mistakes)
         try:
-            spec = cls.model_validate(document.value)
+            spec = cls.model_validate(document.value, context=AS_STORED if is_stored else None)
         except ValidationError as error:
             # What could not be read is no second mistake: it is not missing, nor of another type.
             unread = {mistake.where for mistake in mistakes if "YAML" in mistake.what}
