@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr, ValidationError
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, WithJsonSchema
 
 from dpsweep.foundation.errors import Mistake, SpecError
 from dpsweep.spec.base import (
@@ -39,7 +39,7 @@ from dpsweep.spec.data import (
 from dpsweep.spec.deltas import derived_delta
 from dpsweep.spec.episodes import EPISODE, EpisodesSpec, episode_rules
 from dpsweep.spec.file import Document, apply_overrides, dump_yaml, override, read_document
-from dpsweep.spec.installed import AS_STORED
+from dpsweep.spec.installed import AS_STORED, known_name, name_schema
 from dpsweep.spec.modes import mode_rules
 from dpsweep.spec.pretrain import PretrainSpec, pretrain_rules
 from dpsweep.spec.privacy import PrivacySpec, SelectionSpec
@@ -108,21 +108,40 @@ class ResourcesSpec(Part):
             )
 
 
+#: The tracker that dpsweep has itself; an installed package may add others (``TRACKER_GROUP``).
+TRACKERS = ("mlflow",)
+TRACKER_GROUP = "dpsweep.trackers"
+TrackerName = Annotated[
+    str,
+    BeforeValidator(known_name(TRACKERS, TRACKER_GROUP)),
+    WithJsonSchema(name_schema(TRACKERS)),
+]
+
+
 class TrackingSpec(Part):
     """Where runs are recorded."""
 
+    kind: TrackerName = Field(
+        default="mlflow", description="mlflow, or the tracker of an installed package."
+    )
     uri: Text | None = Field(
         default="sqlite:///mlflow.db",
-        description="MLflow store: sqlite:///FILE, or the http(s) address of a server; null: none.",
+        description="MLflow store: sqlite:///FILE, or the http(s) address of a server; of another "
+        "kind, what that takes; null: none.",
     )
     experiment: Text | None = Field(
-        default=None, description="MLflow experiment; null: the study's name."
+        default=None, description="Experiment that runs belong to; null: the study's name."
     )
 
     @classmethod
     def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
         """Refuse directories: MLflow's file store loses what is written concurrently."""
-        uri = raw.get("uri")
+        uri, kind = raw.get("uri"), peek_word(raw, "kind", default="mlflow")
+        if kind != "mlflow":  # its own to check (``dpsweep.tracking.refuse_uri``)
+            if "uri" not in raw:
+                what = f"is missing: the default is for mlflow, and the kind is {kind}"
+                yield Flaw(("uri",), what, "say where its records go, or null")
+            return
         if not isinstance(uri, str) or not uri.strip() or uri == "databricks":
             return
         if "://" not in uri or uri.startswith("file:"):
