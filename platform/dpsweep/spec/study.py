@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, WithJsonSchema
 
 from dpsweep.foundation.errors import Mistake, SpecError
+from dpsweep.foundation.registry import installed
 from dpsweep.spec.base import (
     AS_TEXT,
     AS_WHOLE,
@@ -171,11 +172,23 @@ def _kind_of_uri(uri: str) -> str:
     return "a directory, and MLflow no longer keeps its records in one"
 
 
+#: Cluster targets that dpsweep has itself; a package may add others (``TARGET_GROUP``).
+TARGETS = ("local", "ray")
+TARGET_GROUP = "dpsweep.cluster"
+TargetName = Annotated[
+    str, BeforeValidator(known_name(TARGETS, TARGET_GROUP)), WithJsonSchema(name_schema(TARGETS))
+]
+#: Targets that people look for here; a package may have one of these names.
+_MISSED = ("kuberay", "slurm")
+
+
 class ClusterSpec(Part):
     """Where trials run."""
 
-    target: Literal["local", "ray", "kuberay", "slurm"] = Field(
-        default="local", description="local: this machine; ray: a running Ray cluster."
+    target: TargetName = Field(
+        default="local",
+        description="local: this machine; ray: a running Ray cluster; or the target of an "
+        "installed package.",
     )
     num_cpus: Count | None = Field(default=None, description="local: CPU cores to use; null: all.")
     num_gpus: Annotated[int, Field(ge=0), AS_WHOLE] | None = Field(
@@ -190,7 +203,7 @@ class ClusterSpec(Part):
     def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
         """Refuse what is not built yet, and keys that the target would ignore."""
         target = raw.get("target", "local")
-        if target in ("kuberay", "slurm"):
+        if target in _MISSED and target not in installed(TARGET_GROUP):
             yield Flaw(
                 ("target",),
                 f"{target!r} is not available yet",
