@@ -48,13 +48,13 @@ class Registry(Mapping[str, Any]):
     def __init__(self, kind: str, table: Mapping[str, str], *, group: str | None = None) -> None:
         self.kind = kind
         self._table = dict(sorted(table.items()))
-        self._group = group
+        self.group = group
         self._outside: dict[str, EntryPoint] | None = None
 
     def outside(self) -> dict[str, EntryPoint]:
         """Return what installed packages add, by name; imports nothing."""
         if self._outside is None:
-            found = {} if self._group is None else installed(self._group)
+            found = {} if self.group is None else installed(self.group)
             self._outside = {name: p for name, p in found.items() if name not in self._table}
         return self._outside
 
