@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dpsweep.foundation.registry import Registry
+from dpsweep.spec.study import TARGET_GROUP
 
 TARGETS = Registry(
     "cluster target",
@@ -10,7 +11,7 @@ TARGETS = Registry(
         "local": "dpsweep.cluster.local:LocalTarget",
         "ray": "dpsweep.cluster.existing:ExistingTarget",
     },
-    group="dpsweep.cluster",
+    group=TARGET_GROUP,
 )
 
 __all__ = ["TARGETS"]

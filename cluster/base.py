@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import ray
 from ray.exceptions import RayError, RayTaskError
@@ -48,7 +48,15 @@ class ClusterTarget(ABC):
         study_path: Directory of the study; every node must be able to write there.
         private_path: A directory that nobody else can open, for all that Ray writes, if nobody
             else may see that or talk to this Ray.
+
+    Attributes:
+        is_secret: Whether it keeps ``private_path`` to this user alone, and lets nobody else talk
+            to its Ray; accounting select runs on no other target.
+        starting: What is said when it is entered.
     """
+
+    is_secret: ClassVar[bool] = False
+    starting: ClassVar[str] = "joining the Ray cluster"
 
     def __init__(
         self,
@@ -69,11 +77,17 @@ class ClusterTarget(ABC):
     def refuse_early(spec: ClusterSpec, resources: ResourcesSpec) -> None:
         """Refuse what is known to be impossible before anything is connected or written.
 
-        By default nothing is known before connecting.
+        By default nothing is known before connecting. A target that ignores keys of the section
+        refuses them here.
 
         Raises:
             ResourceError: With what is there and what was asked for.
         """
+
+    @staticmethod
+    def slots_early(spec: ClusterSpec, resources: ResourcesSpec) -> int | None:
+        """Return how many trials run at once, or None where that is not known before connecting."""
+        return None
 
     @abstractmethod
     def connect(self) -> None:

@@ -19,20 +19,35 @@ _VITAL = {"raylet", "gcs_server"}
 _LOOK_S = 0.5
 
 
+def _node(spec: ClusterSpec) -> dict[str, float]:
+    """Return the CPUs and NVIDIA devices that the spec leaves to Ray."""
+    devices = len(list(Path("/dev").glob("nvidia[0-9]*")))
+    return {
+        "CPU": spec.num_cpus or len(os.sched_getaffinity(0)),
+        "GPU": devices if spec.num_gpus is None else spec.num_gpus,
+    }
+
+
 class LocalTarget(ClusterTarget):
     """Starts Ray on this machine and stops it again; never joins a cluster that runs already."""
 
+    is_secret = True
+    starting = "starting Ray on this machine"
     _closing = contextlib.ExitStack()  # until it has started one
 
     @staticmethod
     def refuse_early(spec: ClusterSpec, resources: ResourcesSpec) -> None:
         """Compare the request with this machine's CPUs and NVIDIA devices."""
-        devices = len(list(Path("/dev").glob("nvidia[0-9]*")))
-        node = {
-            "CPU": spec.num_cpus or len(os.sched_getaffinity(0)),
-            "GPU": devices if spec.num_gpus is None else spec.num_gpus,
-        }
-        refuse_impossible(resources, [node])
+        refuse_impossible(resources, [_node(spec)])
+
+    @staticmethod
+    def slots_early(spec: ClusterSpec, resources: ResourcesSpec) -> int:
+        """Return how many trials this machine has room for, at least 1."""
+        node = _node(spec)
+        fits = [node["CPU"] / resources.cpu]
+        if resources.gpu:
+            fits.append(node["GPU"] / resources.gpu)
+        return max(1, int(min(fits) + 1e-9))
 
     def connect(self) -> None:
         """Start Ray with the spec's number of CPUs and GPUs (default: all of them).

@@ -208,6 +208,7 @@ resources:
   gpu: 0                       # GPUs per trial; 0.5 puts two trials on one
   max_failures: 3              # a crashed trial continues this often; what it spent stays spent
 tracking:
+  kind: mlflow                 # or the tracker of an installed package
   uri: sqlite:///mlflow.db     # or the http address of an MLflow server; null: no tracking
   experiment: null             # null: the name of the study
 cluster:

@@ -145,8 +145,7 @@ def run_checked(
         target = TARGETS[spec.cluster.target](
             spec.cluster, spec.resources, study.files.path, private_path=private
         )
-        is_local = spec.cluster.target == "local"
-        observer.on_stage("starting Ray on this machine" if is_local else "joining the Ray cluster")
+        observer.on_stage(target.starting)
         cluster.enter_context(target)
         check_own_code(checked, target)
         study.write("study_started", **entries.study_started(spec, study.files))

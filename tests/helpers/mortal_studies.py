@@ -48,6 +48,8 @@ class Killed(BaseException):
 class NoCluster:
     """A target that runs nothing: trials run in this process."""
 
+    starting = "starting nothing"
+
     def __init__(self, *args, **more):
         pass
 

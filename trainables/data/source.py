@@ -53,6 +53,7 @@ class Source:
         text: What must be known of token ids; None for other records.
         num_found: Records of the training source by headers or names, an upper bound; None where
             only reading them tells. It is private: it is compared with ``num_records``, not shown.
+        tasks: What its labels are for, as ``data.task`` names it.
     """
 
     input_shape: tuple[int, ...]
@@ -65,6 +66,7 @@ class Source:
     read_labels: Callable[[str], np.ndarray] | None = None
     text: TextInfo | None = None
     num_found: int | None = None
+    tasks: frozenset[str] = frozenset({"classification"})
 
 
 def known_size(spec: DataSpec, num_records: int) -> int:

@@ -1,4 +1,4 @@
-"""Where records come from: digits, fashion_mnist, npz files, folders of images, and text.
+"""Where records come from: digits, fashion_mnist, npz files, folders of images, text, and packages.
 
 A source says its public facts (shape, classes, declared number of records) without opening a
 private record, and reads the arrays when asked. Loads no torch.
@@ -6,23 +6,36 @@ private record, and reads the arrays when asked. Loads no torch.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dpsweep.foundation.errors import DataError
-from dpsweep.foundation.registry import did_you_mean
+import numpy as np
+
+from dpsweep.foundation.errors import BadInputError, DataError
+from dpsweep.foundation.registry import Registry
 from dpsweep.foundation.words import counted
-from dpsweep.trainables.data.built_in import open_digits, open_fashion_mnist
-from dpsweep.trainables.data.images import open_image_folder
-from dpsweep.trainables.data.npz import (
-    open_npz,
-)
-from dpsweep.trainables.data.source import (
-    Source,
-)
+from dpsweep.spec.data import DATASET_GROUP
+from dpsweep.trainables.data.source import Arrays, Source
 
 if TYPE_CHECKING:
     from dpsweep.spec.study import DataSpec
+
+_DATA = "dpsweep.trainables.data"
+
+#: Dataset name -> ``open(spec.data) -> Source``. It reads no private record; of the section's keys
+#: it takes what it needs, and refuses what it cannot work with (``DataError``).
+DATASETS = Registry(
+    "dataset",
+    {
+        "digits": f"{_DATA}.built_in:open_digits",
+        "fashion_mnist": f"{_DATA}.built_in:open_fashion_mnist",
+        "image_folder": f"{_DATA}.images:open_image_folder",
+        "npz": f"{_DATA}.npz:open_npz",
+        "text": f"{_DATA}.text:open_text",
+    },
+    group=DATASET_GROUP,
+)
 
 
 def open_source(spec: DataSpec) -> Source:
@@ -31,20 +44,13 @@ def open_source(spec: DataSpec) -> Source:
     Raises:
         DataError: It is missing, incomplete or not as declared.
     """
-    openers = {
-        "digits": open_digits,
-        "fashion_mnist": open_fashion_mnist,
-        "npz": open_npz,
-        "image_folder": open_image_folder,
-        "text": _text,
-    }
-    if spec.dataset not in openers:
-        hint = did_you_mean(spec.dataset, list(openers))
-        raise DataError(
-            f"unknown dataset {spec.dataset!r}",
-            fix=(hint + " " if hint else "") + f"known: {', '.join(openers)}",
-        )
-    source = openers[spec.dataset](spec)
+    try:
+        opener = DATASETS[spec.dataset]
+    except BadInputError as error:
+        raise DataError(error.message, because=error.because, fix=error.fix) from error
+    source: Source = opener(spec)
+    if spec.dataset in DATASETS.outside():
+        source = _checked(source, spec)
     if spec.class_names is None:
         return source
     if len(spec.class_names) != source.num_classes:
@@ -56,7 +62,63 @@ def open_source(spec: DataSpec) -> Source:
     return replace(source, class_names=spec.class_names)
 
 
-def _text(spec: DataSpec) -> Source:
-    from dpsweep.trainables.data.text import open_text
+def _checked(source: Source, spec: DataSpec) -> Source:
+    """Return the source of another package, which keeps to what it says or raises a DataError."""
+    name = spec.dataset
+    if spec.task not in source.tasks:
+        raise DataError(
+            f"dataset {name} has no labels for data.task: {spec.task}",
+            fix=f"use task: {' or '.join(sorted(source.tasks))}",
+        )
+    if len(source.class_names) != source.num_classes and spec.task != "causal_lm":
+        raise DataError(
+            f"dataset {name} names {len(source.class_names)} of {source.num_classes} classes",
+            fix="its authors should give one name for each",
+        )
 
-    return open_text(spec)
+    def read() -> dict[str, Arrays]:
+        found = source.read()
+        _check_arrays(source, found, name, spec.task)
+        return found
+
+    return replace(source, read=read)
+
+
+def _check_arrays(source: Source, found: Mapping[str, Arrays], name: str, task: str) -> None:
+    """Refuse records that are not as the source says; which ones stays unsaid, as they are private.
+
+    Raises:
+        DataError: A part is missing or too many, or has other shapes, types or labels.
+    """
+    own = {"validation": source.own_validation, "test": source.own_test}
+    expected = {"train", *(part for part, size in own.items() if size is not None)}
+    if set(found) != expected:
+        raise DataError(
+            f"dataset {name} has the parts {', '.join(sorted(found))}, and said "
+            f"{', '.join(sorted(expected))}"
+        )
+    for part, (inputs, labels) in found.items():
+        types = (np.dtype(np.float32 if source.text is None else np.int64), _label_type(task))
+        if (inputs.dtype, labels.dtype) != types:
+            raise DataError(
+                f"dataset {name}: {part} has inputs of {inputs.dtype} and labels of "
+                f"{labels.dtype}, not {types[0]} and {types[1]}"
+            )
+        if inputs.shape[1:] != source.input_shape:
+            raise DataError(
+                f"dataset {name}: records of {part} have shape {inputs.shape[1:]}, and it said "
+                f"{source.input_shape}"
+            )
+        if len(inputs) != len(labels):
+            raise DataError(f"dataset {name}: inputs and labels of {part} differ in number")
+        if not np.isfinite(inputs).all():
+            raise DataError(f"dataset {name}: {part} has values that are no numbers")
+        if part in own and own[part] != len(labels):
+            raise DataError(f"dataset {name}: {part} has another size than it said")
+        high = 2 if task == "multi_label" else source.num_classes
+        if task != "causal_lm" and len(labels) and not (0 <= labels.min() <= labels.max() < high):
+            raise DataError(f"dataset {name}: {part} has labels outside 0..{high - 1}")
+
+
+def _label_type(task: str) -> np.dtype:
+    return np.dtype(np.float32 if task == "multi_label" else np.int64)

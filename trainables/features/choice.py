@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.metadata import EntryPoint
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from dpsweep.foundation.errors import SweepError
+from dpsweep.foundation.errors import ModelError, SweepError
+from dpsweep.foundation.registry import package_of
 from dpsweep.spec.space.hyperparameters import Hyperparameter
-from dpsweep.trainables.features.spec import FeatureSpec
+from dpsweep.trainables.features.spec import EXTRACTOR_GROUP, EXTRACTORS, FeatureSpec
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data.dataset import DatasetInfo
@@ -27,8 +29,9 @@ FEATURE_HYPERPARAMETERS = (
         "str",
         "scatternet",
         "Frozen features: scatternet, none (the raw records), efficientnet_lite0, timm/NAME or "
-        "clip/NAME.",
+        "clip/NAME, or the extractor of an installed package.",
         choices=("scatternet", "none", "efficientnet_lite0", "timm/", "clip/"),
+        group=EXTRACTOR_GROUP,
     ),
     Hyperparameter(
         "features.checkpoint",
@@ -96,6 +99,10 @@ def feature_spec(hparams: Mapping[str, Any], info: DatasetInfo, *, norm: str) ->
         return FeatureSpec.of("identity", dtype=dtype, norm=norm)
     if name == "scatternet":
         return FeatureSpec.of("scatternet", dtype=dtype, norm=norm, **SCATTERING)
+    point = EXTRACTORS.outside().get(name)
+    if point is not None:
+        settings = _outside_settings(point, hparams)
+        return FeatureSpec.of(name, dtype=dtype, norm=norm, **settings)
     from dpsweep.trainables.networks.pretrained.backbones import backbone_settings
 
     settings = backbone_settings(
@@ -104,6 +111,24 @@ def feature_spec(hparams: Mapping[str, Any], info: DatasetInfo, *, norm: str) ->
         image_size=hparams["features.image_size"],
     )
     return FeatureSpec.of("backbone", dtype=dtype, **{**settings, "norm": norm})
+
+
+def _outside_settings(point: EntryPoint, hparams: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of another package's extractor.
+
+    The version of the package is one: another one may compute other features.
+
+    Raises:
+        ModelError: A file of weights is given, which only networks of timm have.
+    """
+    if hparams["features.checkpoint"] is not None:
+        raise ModelError(
+            f"features.checkpoint is of no use with features.name {point.name}",
+            because=f"what it computes is up to {package_of(point)}",
+            fix="leave it out",
+        )
+    size = hparams["features.image_size"]
+    return {"package": package_of(point)} | ({} if size is None else {"image_size": size})
 
 
 def possible_choices(

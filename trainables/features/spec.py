@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from dpsweep.trainables.data.dataset import DatasetInfo
 
+EXTRACTOR_GROUP = "dpsweep.extractors"
 #: Extractor name -> ``build(settings, info) -> nn.Module``: (records, *input_shape) float32 ->
 #: (records, *feature_shape) float32, in eval mode on the CPU, nothing to train, made of classes
 #: that load without this package, and every record treated alone.
@@ -30,7 +31,7 @@ EXTRACTORS = Registry(
         "identity": "dpsweep.trainables.features.extractors:build_identity",
         "scatternet": "dpsweep.trainables.features.scattering:build_scattering",
     },
-    group="dpsweep.extractors",
+    group=EXTRACTOR_GROUP,
 )
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.cluster.private_directory import remove_left_behind
+from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.registry import Registry, installed, package_of
 from dpsweep.foundation.words import counted
 from dpsweep.spec.study import FEATURES
 
@@ -48,7 +50,7 @@ def diagnose(root: Path) -> list[dict[str, Any]]:
         _fashion_mnist,
     ]  # fmt: skip
     features = [_features(store, root) for store in feature_stores(root)]
-    return [*rows, *(check() for check in checks), *features]
+    return [*rows, *(check() for check in checks), *features, *_added()]
 
 
 def feature_stores(root: Path) -> list[FeatureStore]:
@@ -126,6 +128,39 @@ def _left_behind() -> dict[str, Any]:
         return _row("select", "ok", "no directory of a killed selection is left")
     remedy = "wait until Ray's processes have ended, and look again"
     return _row("select", "note", f"in use: {', '.join(map(str, left))}", remedy)
+
+
+def _added() -> list[dict[str, Any]]:
+    """Return what installed packages add to what a spec may name, each loaded once."""
+    from dpsweep.cluster import TARGETS
+    from dpsweep.schedulers import POLICIES
+    from dpsweep.search_spaces import SPACES
+    from dpsweep.search_spaces.presets import PAPERS
+    from dpsweep.tracking import TRACKERS
+    from dpsweep.trainables import TRAINABLES
+    from dpsweep.trainables.data.sources import DATASETS
+    from dpsweep.trainables.features.spec import EXTRACTORS
+
+    tables: list[Registry] = [
+        TRAINABLES, SPACES, PAPERS, DATASETS, EXTRACTORS, POLICIES, TRACKERS, TARGETS,
+    ]  # fmt: skip
+    return [
+        _added_row(table, name, package_of(point))
+        for table in tables
+        for name, point in installed(table.group or "").items()
+    ]
+
+
+def _added_row(table: Registry, name: str, package: str) -> dict[str, Any]:
+    check = f"{table.kind} {name}"
+    if name not in table.outside():
+        detail = f"{package} has this name too; dpsweep's own is used"
+        return _row(check, "note", detail, f"uninstall {package}, or tell its authors")
+    try:
+        table[name]
+    except BadInputError as error:
+        return _row(check, "broken", f"{package}: {error.because}", error.fix or "")
+    return _row(check, "ok", package)
 
 
 def _features(store: FeatureStore, root: Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from dpsweep.foundation.errors import BadInputError
@@ -21,10 +21,25 @@ def did_you_mean(word: str, known: Iterator[str] | list[str] | tuple[str, ...]) 
     return f"did you mean {close[0]!r}?" if close else ""
 
 
+def installed(group: str) -> dict[str, EntryPoint]:
+    """Return what installed packages add to an entry point group, by name; imports nothing.
+
+    >>> installed("dpsweep.no_such_group")
+    {}
+    """
+    return {point.name: point for point in sorted(entry_points(group=group))}
+
+
+def package_of(point: EntryPoint) -> str:
+    """Return the name and version of the package that an entry point belongs to."""
+    return "an unknown package" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+
+
 class Registry(Mapping[str, Any]):
     """A read-only mapping from names to objects that are imported when they are asked for.
 
-    Packages outside this one extend a table through the entry point group it names.
+    Packages outside this one extend a table through the entry point group it names; they cannot
+    replace a name of it.
 
     >>> Registry("things", {"join": "posixpath:join"})["join"]("a", "b")
     'a/b'
@@ -33,35 +48,42 @@ class Registry(Mapping[str, Any]):
     def __init__(self, kind: str, table: Mapping[str, str], *, group: str | None = None) -> None:
         self.kind = kind
         self._table = dict(sorted(table.items()))
-        self._group = group
-        self._extended = group is None
+        self.group = group
+        self._outside: dict[str, EntryPoint] | None = None
 
-    def _extend(self) -> None:
-        if not self._extended and self._group is not None:
-            for point in entry_points(group=self._group):
-                self._table.setdefault(point.name, point.value)
-            self._extended = True
+    def outside(self) -> dict[str, EntryPoint]:
+        """Return what installed packages add, by name; imports nothing."""
+        if self._outside is None:
+            found = {} if self.group is None else installed(self.group)
+            self._outside = {name: p for name, p in found.items() if name not in self._table}
+        return self._outside
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._table:
-            self._extend()
-        if name not in self._table:
-            hint = did_you_mean(name, list(self._table))
+        if name in self._table:
+            module, _, attribute = self._table[name].partition(":")
+            return getattr(import_module(module), attribute)
+        point = self.outside().get(name)
+        if point is None:
+            known = list(self)
+            hint = did_you_mean(name, known)
             raise BadInputError(
                 f"unknown {self.kind} {name!r}",
-                fix=(hint + " " if hint else "") + f"known: {', '.join(self._table)}",
+                fix=(hint + " " if hint else "") + f"known: {', '.join(known)}",
             )
-        module, _, attribute = self._table[name].partition(":")
-        return getattr(import_module(module), attribute)
+        try:
+            return point.load()
+        except (ImportError, AttributeError) as error:
+            raise BadInputError(
+                f"{self.kind} {name!r} of {package_of(point)} cannot be loaded",
+                because=f"{type(error).__name__}: {error}",
+                fix="install that package again, or ask its authors",
+            ) from error
 
     def __contains__(self, name: object) -> bool:
-        self._extend()
-        return name in self._table
+        return name in self._table or name in self.outside()
 
     def __iter__(self) -> Iterator[str]:
-        self._extend()
-        return iter(self._table)
+        return iter([*self._table, *self.outside()])
 
     def __len__(self) -> int:
-        self._extend()
-        return len(self._table)
+        return len(self._table) + len(self.outside())

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from dpsweep.cluster import TARGETS
 from dpsweep.planning.preflight import Preflight
 from dpsweep.privacy.events import PoissonGaussian
 from dpsweep.study.trial import TrialTask, report_interval
@@ -83,17 +82,11 @@ def expected_batch(task: TrialTask, num_private: int) -> float:
 
 
 def local_slots(checked: Preflight) -> int | None:
-    """Return how many trials run at once on this machine, None for another target."""
+    """Return how many trials run at once, None for a target that does not know; loads ray."""
     spec = checked.spec
-    if spec.cluster.target != "local":
+    slots: int | None = TARGETS[spec.cluster.target].slots_early(spec.cluster, spec.resources)
+    if slots is None:
         return None
-    cpus = spec.cluster.num_cpus or len(os.sched_getaffinity(0))
-    fits = [cpus / spec.resources.cpu]
-    if spec.resources.gpu:
-        devices = len(list(Path("/dev").glob("nvidia[0-9]*")))
-        gpus = devices if spec.cluster.num_gpus is None else spec.cluster.num_gpus
-        fits.append(gpus / spec.resources.gpu)
-    slots = max(1, int(min(fits) + 1e-9))
     return min(slots, spec.search.max_concurrent or slots)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from dpsweep.foundation.errors import Mistake, SpecError
+from dpsweep.foundation.errors import BadInputError, Mistake, SpecError
 from dpsweep.planning.problems import is_writable
 from dpsweep.spec.study import SweepSpec
+from dpsweep.tracking import refuse_uri
 
 _SQLITE = "sqlite:///"
 
@@ -33,6 +34,11 @@ def place_problems(spec: SweepSpec) -> list[tuple[str, str, str]]:
         elif file is not None and not is_writable(file.parent):
             what = f"{str(file)!r} cannot be written"
             problems.append((key, what, "name a file in a directory of yours, or null"))
+    try:
+        refuse_uri(spec.tracking)
+    except BadInputError as error:
+        because = f": {error.because}" if error.because else ""
+        problems.append(("tracking.uri", error.message + because, error.fix or ""))
     if spec.data.path is None:
         return problems
     data = Path(spec.data.path).expanduser().resolve()

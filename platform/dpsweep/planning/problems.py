@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpsweep.foundation.errors import DataError
+from dpsweep.cluster import TARGETS
+from dpsweep.foundation.errors import BadInputError, DataError
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.base import dotted
 from dpsweep.spec.space.hyperparameters import retired_words
@@ -53,6 +54,20 @@ def space_problems(
         found = _folder_problems(spec.storage.features_path)
         problems += [("storage.features", what, fix) for what, fix in found]
     return problems
+
+
+def target_problems(spec: SweepSpec) -> list[tuple[str, str, str]]:
+    """Return what is wrong about the cluster target of another package; ours the spec knows."""
+    if spec.cluster.target not in TARGETS.outside():
+        return []
+    try:
+        target = TARGETS[spec.cluster.target]
+    except BadInputError as error:
+        return [("cluster.target", f"{error.message}: {error.because}", error.fix or "")]
+    if spec.privacy.accounting == "select" and not target.is_secret:
+        what = "does not keep traces of trials from others, and select needs them secret"
+        return [("cluster.target", what, "use local; or accounting: composed")]
+    return []
 
 
 def data_problems(spec: SweepSpec, info: DatasetInfo) -> list[tuple[str, str, str]]:

@@ -104,7 +104,7 @@ class SweepResult:
     def __init__(self, files: StudyFiles) -> None:
         self.files = files
         self.name = files.name
-        self.spec = SweepSpec.from_yaml(files.spec)
+        self.spec = SweepSpec.from_yaml(files.spec, is_stored=True)
         self.view: StudyView = files.view()
         self.claims = Claims(files, self.spec, self.view)
         self._run_ids = read_run_ids(files.tracking)

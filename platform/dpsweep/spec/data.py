@@ -23,9 +23,17 @@ from dpsweep.spec.base import (
     seen,
     whole,
 )
+from dpsweep.spec.installed import known_name, name_schema
 from dpsweep.spec.names import ClassNames, name_rules
 
-Dataset = Literal["digits", "fashion_mnist", "npz", "image_folder", "text"]
+#: The datasets that dpsweep has itself; an installed package may add others (``DATASET_GROUP``).
+DATASETS = ("digits", "fashion_mnist", "npz", "image_folder", "text")
+DATASET_GROUP = "dpsweep.datasets"
+Dataset = Annotated[
+    str,
+    BeforeValidator(known_name(DATASETS, DATASET_GROUP)),
+    WithJsonSchema(name_schema(DATASETS)),
+]
 Task = Literal["classification", "multi_label", "causal_lm"]
 
 #: Published facts of the built-in datasets: (records of the training source, classes).
@@ -230,7 +238,8 @@ class DataSpec(Part):
     """
 
     dataset: Dataset = Field(
-        description="say which data to use: digits, fashion_mnist, npz, image_folder or text"
+        description="say which data to use: digits, fashion_mnist, npz, image_folder or text, "
+        "or a dataset of an installed package"
     )
     task: Task = Field(
         default="classification",
@@ -373,14 +382,15 @@ class DataSpec(Part):
         """Check that the dataset has such a task, and that its scores can have the noise."""
         task = raw.get("task", "classification")
         is_npz = dataset == "npz" or str(raw.get("path")).endswith(".npz")
-        if task == "multi_label" and not (is_npz and dataset in ("npz", "text")):
+        is_ours = dataset in DATASETS  # of others, their source says which tasks it has
+        if is_ours and task == "multi_label" and not (is_npz and dataset in ("npz", "text")):
             yield Flaw(
                 ("task",),
                 f"multi_label needs the attributes of every record, which {dataset} does not have",
                 "store them in an .npz file, y_train of shape (records, attributes)",
             )
         if task == "causal_lm":
-            if dataset != "text":
+            if is_ours and dataset != "text":
                 what = f"causal_lm needs texts, and {dataset} has none"
                 yield Flaw(("task",), what, "use dataset: text")
             for key in ("num_classes", "label_column"):

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import Field, PrivateAttr, ValidationError
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, WithJsonSchema
 
 from dpsweep.foundation.errors import Mistake, SpecError
+from dpsweep.foundation.registry import installed
 from dpsweep.spec.base import (
     AS_TEXT,
     AS_WHOLE,
@@ -39,6 +40,7 @@ from dpsweep.spec.data import (
 from dpsweep.spec.deltas import derived_delta
 from dpsweep.spec.episodes import EPISODE, EpisodesSpec, episode_rules
 from dpsweep.spec.file import Document, apply_overrides, dump_yaml, override, read_document
+from dpsweep.spec.installed import AS_STORED, known_name, name_schema
 from dpsweep.spec.modes import mode_rules
 from dpsweep.spec.pretrain import PretrainSpec, pretrain_rules
 from dpsweep.spec.privacy import PrivacySpec, SelectionSpec
@@ -107,21 +109,40 @@ class ResourcesSpec(Part):
             )
 
 
+#: The tracker that dpsweep has itself; an installed package may add others (``TRACKER_GROUP``).
+TRACKERS = ("mlflow",)
+TRACKER_GROUP = "dpsweep.trackers"
+TrackerName = Annotated[
+    str,
+    BeforeValidator(known_name(TRACKERS, TRACKER_GROUP)),
+    WithJsonSchema(name_schema(TRACKERS)),
+]
+
+
 class TrackingSpec(Part):
     """Where runs are recorded."""
 
+    kind: TrackerName = Field(
+        default="mlflow", description="mlflow, or the tracker of an installed package."
+    )
     uri: Text | None = Field(
         default="sqlite:///mlflow.db",
-        description="MLflow store: sqlite:///FILE, or the http(s) address of a server; null: none.",
+        description="MLflow store: sqlite:///FILE, or the http(s) address of a server; of another "
+        "kind, what that takes; null: none.",
     )
     experiment: Text | None = Field(
-        default=None, description="MLflow experiment; null: the study's name."
+        default=None, description="Experiment that runs belong to; null: the study's name."
     )
 
     @classmethod
     def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
         """Refuse directories: MLflow's file store loses what is written concurrently."""
-        uri = raw.get("uri")
+        uri, kind = raw.get("uri"), peek_word(raw, "kind", default="mlflow")
+        if kind != "mlflow":  # its own to check (``dpsweep.tracking.refuse_uri``)
+            if "uri" not in raw:
+                what = f"is missing: the default is for mlflow, and the kind is {kind}"
+                yield Flaw(("uri",), what, "say where its records go, or null")
+            return
         if not isinstance(uri, str) or not uri.strip() or uri == "databricks":
             return
         if "://" not in uri or uri.startswith("file:"):
@@ -151,11 +172,23 @@ def _kind_of_uri(uri: str) -> str:
     return "a directory, and MLflow no longer keeps its records in one"
 
 
+#: Cluster targets that dpsweep has itself; a package may add others (``TARGET_GROUP``).
+TARGETS = ("local", "ray")
+TARGET_GROUP = "dpsweep.cluster"
+TargetName = Annotated[
+    str, BeforeValidator(known_name(TARGETS, TARGET_GROUP)), WithJsonSchema(name_schema(TARGETS))
+]
+#: Targets that people look for here; a package may have one of these names.
+_MISSED = ("kuberay", "slurm")
+
+
 class ClusterSpec(Part):
     """Where trials run."""
 
-    target: Literal["local", "ray", "kuberay", "slurm"] = Field(
-        default="local", description="local: this machine; ray: a running Ray cluster."
+    target: TargetName = Field(
+        default="local",
+        description="local: this machine; ray: a running Ray cluster; or the target of an "
+        "installed package.",
     )
     num_cpus: Count | None = Field(default=None, description="local: CPU cores to use; null: all.")
     num_gpus: Annotated[int, Field(ge=0), AS_WHOLE] | None = Field(
@@ -170,7 +203,7 @@ class ClusterSpec(Part):
     def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
         """Refuse what is not built yet, and keys that the target would ignore."""
         target = raw.get("target", "local")
-        if target in ("kuberay", "slurm"):
+        if target in _MISSED and target not in installed(TARGET_GROUP):
             yield Flaw(
                 ("target",),
                 f"{target!r} is not available yet",
@@ -360,6 +393,7 @@ class SweepSpec(Part):
         overrides: Sequence[str] = (),
         check_space: SpaceCheck | None = None,
         text_name: str = "<text>",
+        is_stored: bool = False,
     ) -> SweepSpec:
         """Read a spec from a file, or from a text with more than one line.
 
@@ -369,13 +403,15 @@ class SweepSpec(Part):
             check_space: Says what else is wrong about the parameters of the space (that the
                 methods know them, say), so that it is reported together with the rest.
             text_name: What mistakes in a text call it.
+            is_stored: Read the spec of a study on disk: names of packages that are no longer
+                installed are no mistake in it.
         Raises:
             SpecError: With every mistake, in the order of the lines.
         """
         document = override(read_document(source, text_name=text_name), overrides)
         spec, mistakes = None, list(document.mistakes)
         try:
-            spec = cls.model_validate(document.value)
+            spec = cls.model_validate(document.value, context=AS_STORED if is_stored else None)
         except ValidationError as error:
             # What could not be read is no second mistake: it is not missing, nor of another type.
             unread = {mistake.where for mistake in mistakes if "YAML" in mistake.what}

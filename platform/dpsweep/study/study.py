@@ -241,7 +241,7 @@ class Study:
             write_atomically(self.files.spec, anchored(self.spec).to_yaml().encode())
             return
         self.files.frozen()
-        old = SweepSpec.from_yaml(self.files.spec)
+        old = SweepSpec.from_yaml(self.files.spec, is_stored=True)
         changed = _differences(anchored(old), anchored(self.spec))
         if changed:
             raise StudyError(

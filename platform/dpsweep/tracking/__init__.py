@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dpsweep.foundation.registry import Registry
+from dpsweep.spec.study import TRACKER_GROUP
 from dpsweep.tracking.base import Tracker, TrackingRefusedError
 from dpsweep.tracking.schema import UnloggableError, check_loggable
 from dpsweep.tracking.spool import Spool
@@ -21,15 +22,19 @@ __all__ = [
     "check_loggable",
     "open_spool",
     "read_run_ids",
+    "refuse_uri",
 ]
 
+#: Kind of tracker -> its class, made as ``Kind(uri, experiment, state_path)`` in the spool's thread
+#: (memory, for tests, takes nothing). ``state_path`` is a file of its own to remember in, if it
+#: must. The class may have ``refuse_uri(uri)``: it raises a BadInputError before anything starts.
 TRACKERS = Registry(
     "tracker",
     {
         "memory": "dpsweep.tracking.memory:MemoryTracker",
         "mlflow": "dpsweep.tracking.mlflow:MLflowTracker",
     },
-    group="dpsweep.trackers",
+    group=TRACKER_GROUP,
 )
 
 
@@ -45,6 +50,10 @@ class TrackingChoice(Protocol):
     """The ``tracking`` part of a spec."""
 
     @property
+    def kind(self) -> str:
+        """Name in ``TRACKERS``."""
+
+    @property
     def uri(self) -> str | None:
         """Tracking URI, or None for no tracking."""
 
@@ -53,19 +62,38 @@ class TrackingChoice(Protocol):
         """Name of the experiment, or None for the study's name."""
 
 
+def refuse_uri(choice: TrackingChoice) -> None:
+    """Let the tracker of another package check its address, before anything starts.
+
+    The address of ``mlflow`` is checked with the spec.
+
+    Raises:
+        BadInputError: It cannot work, or the package cannot be loaded.
+    """
+    if choice.uri is None or choice.kind not in TRACKERS.outside():
+        return
+    check: Callable[[str], None] | None = getattr(TRACKERS[choice.kind], "refuse_uri", None)
+    if check is not None:
+        check(choice.uri)
+
+
 def open_spool(
     files: StudyPaths, choice: TrackingChoice, on_message: Callable[[str], None] | None = None
 ) -> Spool:
     """Start carrying a study's journal to its tracking store.
 
-    Returns at once: MLflow is imported in the spool's thread. Use it as a context manager.
+    Returns at once: the tracker is imported in the spool's thread. Use it as a context manager.
     """
     uri = choice.uri
     if uri is None:
         return Spool(files.journal, None)
 
+    kind, state_path = choice.kind, files.tracking
+    if kind != "mlflow":  # what another kind remembers is not for this one
+        state_path = state_path.with_stem(f"{state_path.stem}-{kind}")
+
     def factory() -> Tracker:
-        tracker: Tracker = TRACKERS["mlflow"](uri, choice.experiment or files.name, files.tracking)
+        tracker: Tracker = TRACKERS[kind](uri, choice.experiment or files.name, state_path)
         return tracker
 
-    return Spool(files.journal, factory, files.tracking, on_message=on_message)
+    return Spool(files.journal, factory, state_path, on_message=on_message)

@@ -358,6 +358,7 @@ def test_a_study_of_twelve_trials_is_delivered_in_seconds(
     Files.journal = journal
 
     class Choice:
+        kind = "mlflow"
         uri = store_uri
         experiment = None
 

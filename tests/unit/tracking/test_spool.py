@@ -227,6 +227,7 @@ def test_the_lag_is_known_before_the_tracker_exists(story, journal: Path, tmp_pa
 
 def test_a_study_without_tracking_has_nothing_to_wait_for(story, journal: Path, label) -> None:
     class Choice:
+        kind = "mlflow"
         uri = None
         experiment = None
 

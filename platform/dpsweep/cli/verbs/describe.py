@@ -59,7 +59,7 @@ def describe(
             "name": p.name,
             "type": p.kind,
             "default": p.default,
-            "allowed": ", ".join(p.choices) if p.choices else _bounds(p),
+            "allowed": ", ".join(p.words) if p.choices else _bounds(p),
             "changes_privacy": p.changes_privacy,
             "about": p.doc,
         }

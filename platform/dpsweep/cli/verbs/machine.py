@@ -28,7 +28,13 @@ def ui(
     from dpsweep.results.study import load_sweep
     from dpsweep.spec.study import TrackingSpec
 
-    uri = load_sweep(name, root=root).spec.tracking.uri if name else TrackingSpec().uri
+    tracking = load_sweep(name, root=root).spec.tracking if name else TrackingSpec()
+    if tracking.kind != "mlflow":
+        raise BadInputError(
+            f"study {name!r} is tracked by {tracking.kind}, which MLflow's UI does not show",
+            fix=f"look at {tracking.uri}",
+        )
+    uri = tracking.uri
     if uri is None:
         raise BadInputError(f"study {name!r} has no tracking store", fix="set tracking.uri")
     if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():

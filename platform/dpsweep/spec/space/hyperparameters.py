@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from dpsweep.foundation.registry import did_you_mean
+from dpsweep.foundation.registry import did_you_mean, installed
 
 Kind = Literal["float", "int", "str", "bool"]
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
@@ -46,6 +46,7 @@ class Hyperparameter:
         changes_privacy: True when the value enters the privacy plan.
         retired: Words that only studies that have them already may have (``retired_words``).
         wins_over: The hyperparameter that has no effect where this one has a value.
+        group: Entry point group whose names are words besides ``choices``.
     """
 
     name: str
@@ -60,6 +61,13 @@ class Hyperparameter:
     changes_privacy: bool = False
     retired: tuple[Retired, ...] = ()
     wins_over: str | None = None
+    group: str | None = None
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The allowed words, with those that installed packages add."""
+        outside = () if self.group is None else tuple(installed(self.group))
+        return tuple(dict.fromkeys((self.choices or ()) + outside))
 
     def problem(self, value: Any) -> str | None:
         """Say what is wrong with ``value``, or return None.
@@ -100,8 +108,11 @@ class Hyperparameter:
         for prefix in self.choices:
             if prefix.endswith("/") and value.startswith(prefix) and len(value) > len(prefix):
                 return None
-        hint = did_you_mean(value, list(self.choices))
-        known = ", ".join(c + "NAME" if c.endswith("/") else c for c in self.choices)
+        words = self.words
+        if value in words:
+            return None
+        hint = did_you_mean(value, list(words))
+        known = ", ".join(c + "NAME" if c.endswith("/") else c for c in words)
         return f"unknown value {value!r}{', ' + hint if hint else ''}; allowed: {known}"
 
     def coerce(self, value: Any) -> Any:

@@ -1,0 +1,158 @@
+"""Datasets of other packages: named in a spec, opened by their own code, held to what they say."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from outside import install
+
+from dpsweep.foundation.errors import DataError, SpecError
+from dpsweep.planning.preflight import preflight
+from dpsweep.planning.reading import read_spec
+from dpsweep.spec.data import DATASETS as BUILT_IN_NAMES
+from dpsweep.spec.study import DataSpec, SweepSpec
+from dpsweep.trainables.data.loading import describe_dataset, load_dataset
+from dpsweep.trainables.data.source import Source, declared_size
+from dpsweep.trainables.data.sources import DATASETS
+
+TEXT = """
+name: spots
+data: {dataset: spots, num_records: 100, validation: {fraction: 0.2, visibility: public}}
+privacy: {trial_epsilon: 2.0, accounting: unaccounted}
+search:
+  num_trials: 1
+  space: {method: dp_sgd, optim.lr: 0.1}
+"""
+
+
+def records() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 100)
+    return {"train": (rng.normal(size=(100, 3)).astype(np.float32), labels)}
+
+
+SOURCE = Source((3,), 2, ("no", "yes"), 100, None, None, records)
+
+
+def open_spots(spec: DataSpec) -> Source:
+    """Open the dataset of these tests; it has no use for a path."""
+    if spec.path is not None:
+        raise DataError("spots has no path", fix="remove data.path")
+    return dataclasses.replace(SOURCE, num_records=declared_size(spec))
+
+
+def open_changed(spec: DataSpec) -> Source:
+    """Open what a test has put into ``CHANGES``."""
+    return dataclasses.replace(SOURCE, **CHANGES)
+
+
+CHANGES: dict[str, Any] = {}
+
+
+@pytest.fixture(autouse=True)
+def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    CHANGES.clear()
+    install(
+        monkeypatch,
+        "dpsweep.datasets",
+        DATASETS,
+        spots=f"{__name__}:open_spots",
+        changed=f"{__name__}:open_changed",
+        broken="no_such_module:open",
+        digits="no_such_module:open",  # cannot take the place of what is built in
+    )
+
+
+def spec_of(**data: Any) -> DataSpec:
+    return DataSpec(**{"dataset": "changed", "validation": {"visibility": "public"}, **data})
+
+
+def test_a_spec_names_it_and_its_records_are_dealt_out() -> None:
+    spec = read_spec(TEXT)
+    checked = preflight(spec)
+    assert (checked.info.name, checked.info.num_private) == ("spots", 80)
+    data = load_dataset(spec.data)
+    assert {part: len(labels) for part, (_, labels) in data.parts.items()} == {
+        "private": 80,
+        "validation": 20,
+        "test": 0,
+        "public": 0,
+    }
+
+
+def test_its_own_complaint_stands_among_the_mistakes_of_the_spec() -> None:
+    with pytest.raises(SpecError, match=r"data.path: spots has no path \(remove data.path\)"):
+        preflight(read_spec(TEXT, overrides=["data.path=here"]))
+    with pytest.raises(SpecError, match=r"data\.num_records is missing for spots"):
+        preflight(read_spec(TEXT, overrides=["data.num_records=null"]))
+
+
+def test_a_word_near_it_is_told() -> None:
+    with pytest.raises(SpecError) as refused:
+        read_spec(TEXT, overrides=["data.dataset=spot"])
+    assert "unknown value 'spot' (did you mean 'spots'? known: digits, " in str(refused.value)
+
+
+def test_a_name_of_our_own_stays_ours() -> None:
+    assert describe_dataset(spec_of(dataset="digits")).input_shape == (1, 8, 8)
+    assert set(BUILT_IN_NAMES) == set(DATASETS) - set(DATASETS.outside())
+
+
+def test_a_package_that_does_not_load_is_told() -> None:
+    with pytest.raises(DataError) as refused:
+        describe_dataset(spec_of(dataset="broken"))
+    assert refused.value.message == "dataset 'broken' of an unknown package cannot be loaded"
+    assert "no_such_module" in str(refused.value.because)
+
+
+def test_a_study_can_be_read_when_its_package_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = read_spec(TEXT).to_yaml()
+    install(monkeypatch, "dpsweep.datasets", DATASETS)
+    with pytest.raises(SpecError, match="unknown value 'spots'"):
+        SweepSpec.from_yaml(stored)
+    assert SweepSpec.from_yaml(stored, is_stored=True).data.dataset == "spots"
+
+
+@pytest.mark.parametrize("task", ["multi_label", "causal_lm"])
+def test_a_task_that_it_does_not_have_is_refused(task: str) -> None:
+    with pytest.raises(DataError, match=f"has no labels for data.task: {task}"):
+        describe_dataset(spec_of(task=task))
+    CHANGES["tasks"] = frozenset({task})
+    assert describe_dataset(spec_of(task=task)).task == task
+
+
+def changed_records(**of_train: Any) -> dict[str, Any]:
+    inputs, labels = records()["train"]
+    return {"train": (of_train.get("inputs", inputs), of_train.get("labels", labels))}
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({**changed_records(), "test": changed_records()["train"]}, "has the parts test, train"),
+        (changed_records(inputs=np.zeros((100, 3))), "inputs of float64"),
+        (changed_records(inputs=np.zeros((100, 4), np.float32)), r"shape \(4,\)"),
+        (changed_records(inputs=np.zeros((99, 3), np.float32)), "differ in number"),
+        (changed_records(inputs=np.full((100, 3), np.nan, np.float32)), "no numbers"),
+        (changed_records(labels=np.full(100, 2)), r"labels outside 0..1"),
+    ],
+)
+def test_records_that_are_not_as_it_said_are_refused(found: dict[str, Any], said: str) -> None:
+    CHANGES["read"] = lambda: found
+    with pytest.raises(DataError, match=said):
+        load_dataset(spec_of())
+
+
+def test_a_part_of_another_size_and_names_that_lack_a_class_are_refused() -> None:
+    part = {"validation": changed_records()["train"]}
+    CHANGES.update(own_validation=99, read=lambda: records() | part)
+    with pytest.raises(DataError, match="another size"):
+        load_dataset(spec_of())
+    CHANGES.update(own_validation=100)
+    assert len(load_dataset(spec_of()).parts["validation"][1]) == 100
+    CHANGES.update(class_names=("no",))
+    with pytest.raises(DataError, match="names 1 of 2 classes"):
+        describe_dataset(spec_of())
