@@ -43,7 +43,8 @@ def _scan(path: Path) -> tuple[list[dict[str, Any]], int]:
     """Return the good records of a log and the byte length they occupy.
 
     A tail without a newline is an append that never finished, so nothing that waits for an append
-    has happened; it is dropped. Damage anywhere else means that history was lost: refused.
+    has happened; it is dropped. Damage anywhere else means that history was lost: refused. So is a
+    tail that does not begin as a record does: the file is somebody else's.
     """
     try:
         raw = path.read_bytes()
@@ -65,6 +66,14 @@ def _scan(path: Path) -> tuple[list[dict[str, Any]], int]:
                 fix="restore the file from a backup, or start a new study",
             )
         records.append(record)
+    begin = f'{{"seq":{len(records)},'.encode()
+    tail = raw[end:].rstrip(b"\0")  # a file may have grown before what stands there was written
+    if not (tail.startswith(begin) or begin.startswith(tail)):
+        raise LedgerError(
+            f"{path}: its last line is no record; the log cannot be trusted",
+            because="it does not begin as one",
+            fix="name another file, restore this one from a backup, or start a new study",
+        )
     return records, end
 
 

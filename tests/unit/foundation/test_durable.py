@@ -33,6 +33,32 @@ def test_a_torn_tail_is_an_append_that_never_happened(tmp_path, cut):
     assert [list(r)[1] for r in read_log(path)] == ["kept", "after"]
 
 
+@pytest.mark.parametrize("content", [b"not weights", b"x", b'{"seq": 0, "a": 1}', b"PK\x03\x04"])
+@pytest.mark.parametrize("records", [0, 2])
+def test_a_file_of_somebody_else_is_refused_and_kept(tmp_path, content, records):
+    """A line without an end is an unfinished record only where it begins as one."""
+    path = tmp_path / "notes.txt"
+    with DurableLog(path) as log:
+        for number in range(records):
+            log.append({"a": number})
+    whole = path.read_bytes() + content
+    path.write_bytes(whole)
+    with pytest.raises(LedgerError, match=r"notes.txt: its last line is no record"):
+        read_log(path)
+    with pytest.raises(LedgerError, match=r"notes.txt: its last line is no record"):
+        DurableLog(path)
+    assert path.read_bytes() == whole
+
+
+def test_zeros_of_an_append_that_was_never_written_are_dropped(tmp_path):
+    path = tmp_path / "log.jsonl"
+    with DurableLog(path) as log:
+        log.append({"a": 1})
+    path.write_bytes(path.read_bytes() + b'{"se\0\0\0')
+    with DurableLog(path) as log:
+        assert [record["a"] for record in log.records] == [1]
+
+
 def test_a_full_disk_is_no_damage(tmp_path, monkeypatch):
     """A line that is cut off is taken back; as damage it would cost the study its claim."""
     path = tmp_path / "log.jsonl"
