@@ -1,0 +1,1 @@
+"""What a package outside dpsweep can add to it."""
