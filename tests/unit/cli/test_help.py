@@ -1,0 +1,37 @@
+"""The help of every verb, word for word: what a verb takes changes on purpose only."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from whole_studies import cli_here
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "help"
+VERBS = [
+    "", "init", "methods", "describe", "account epsilon", "account steps", "account noise",
+    "validate", "plan", "simulate", "run", "status", "logs", "best", "pareto", "decisions",
+    "report", "layers", "ui", "doctor",
+]  # fmt: skip
+
+
+def shown(verb, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("TERMINAL_WIDTH", "100")
+    monkeypatch.setattr(sys.modules["__main__"], "__package__", None)  # else "python -m pytest"
+    done = cli_here(*verb.split(), "--help")
+    assert done.returncode == 0
+    return "\n".join(line.rstrip() for line in done.stdout.splitlines()) + "\n"
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb or "dpsweep")
+def test_help_is_as_it_was(verb, monkeypatch):
+    path = GOLDEN / f"{verb.replace(' ', '_') or 'dpsweep'}.txt"
+    assert shown(verb, monkeypatch) == path.read_text()
+
+
+def test_every_verb_has_its_help_kept(monkeypatch):
+    listed = shown("", monkeypatch).partition("Commands:")[2]
+    verbs = {
+        line.split()[0] for line in listed.splitlines() if line.startswith("  ") and line[2] != " "
+    }
+    assert verbs == {verb.split()[0] for verb in VERBS if verb}
