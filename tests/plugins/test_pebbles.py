@@ -13,11 +13,13 @@ import subprocess
 import sys
 import venv
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from dpsweep.testing.conformance import MethodConformance
+from dpsweep.testing.datasets import DatasetConformance
+from dpsweep.testing.trackers import TrackerConformance
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(__file__).parent / "pebbles"
@@ -52,6 +54,23 @@ def method() -> Any:
 class TestPebbleMeans(MethodConformance):
     method = method()
     given = {"release.count": 20}  # noqa: RUF012
+
+
+class TestPebbles(DatasetConformance):
+    @staticmethod
+    def opener(spec: Any) -> Any:
+        from dpsweep_pebbles.records import open_pebbles
+
+        return open_pebbles(spec)
+
+    data: ClassVar[dict[str, Any]] = {"num_records": 300}
+
+
+class TestCsvTracker(TrackerConformance):
+    def make(self, folder: Path) -> Any:
+        from dpsweep_pebbles.rows import CsvTracker
+
+        return CsvTracker(str(folder / "runs.csv"), "heaps", folder / "state.json")
 
 
 def test_no_file_of_ours_names_the_package() -> None:

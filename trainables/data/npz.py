@@ -148,6 +148,7 @@ def open_npz(spec: DataSpec) -> Source:
         read,
         read_labels,
         num_found=sizes["train"],
+        tasks=frozenset({spec.task}),  # the spec has checked that they can be
     )
 
 

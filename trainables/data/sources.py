@@ -78,13 +78,13 @@ def _checked(source: Source, spec: DataSpec) -> Source:
 
     def read() -> dict[str, Arrays]:
         found = source.read()
-        _check_arrays(source, found, name, spec.task)
+        check_arrays(source, found, name, spec.task)
         return found
 
     return replace(source, read=read)
 
 
-def _check_arrays(source: Source, found: Mapping[str, Arrays], name: str, task: str) -> None:
+def check_arrays(source: Source, found: Mapping[str, Arrays], name: str, task: str) -> None:
     """Refuse records that are not as the source says; which ones stays unsaid, as they are private.
 
     Raises:

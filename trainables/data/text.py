@@ -98,6 +98,7 @@ def open_text(spec: DataSpec) -> Source:
         read,
         text=info,
         num_found=sizes.get("train"),
+        tasks=frozenset({spec.task}),  # the spec has checked that they can be
     )
 
 
