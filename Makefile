@@ -27,7 +27,7 @@ test: setup
 test-slow: setup
 	$(PYTEST) -m slow --timeout=3600
 
-# Lint, types on the installed wheel, doctests, and an import of the bare package.
+# Lint, types and imports (floors, doors) on the installed wheel, doctests, an import of the bare package.
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -35,6 +35,7 @@ check: setup
 	$(BIN)/python -m build --wheel --outdir build/check . > build/check/build.log 2>&1 || (cat build/check/build.log; exit 1)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/check/site build/check/*.whl
 	cd build/check/site && ../../../$(BIN)/mypy --config-file ../../../pyproject.toml -p dpsweep
+	cd build/check/site && ../../../$(BIN)/lint-imports --config ../../../pyproject.toml --no-cache
 	$(PYTEST) --doctest-modules --import-mode=importlib platform trainables search_spaces cluster
 	cd build/check/site && ../../../$(BIN)/python -I -c "import sys; sys.path.insert(0, '.'); import dpsweep; dpsweep.__version__; assert not {'torch', 'ray', 'mlflow'} & set(sys.modules)"
 
