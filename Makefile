@@ -53,6 +53,7 @@ bench-gpu: setup
 ui: setup
 	$(BIN)/dpsweep ui
 
+# Studies, ledgers and tracking stores are kept: what was spent is on record there alone.
 clean:
-	rm -rf build dist studies mlflow.db mlartifacts .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . \( -path './$(VENV)' -o -path ./studies -o -path ./mlartifacts -o -path ./mlruns \) -prune -o -name __pycache__ -prune -exec rm -rf {} +
