@@ -27,15 +27,15 @@ test: setup
 test-slow: setup
 	$(PYTEST) -m slow --timeout=3600
 
-# Lint, types on the installed wheel, doctests, and an import of the bare package.
+# Lint, types and imports (floors, doors) on the installed wheel, doctests, an import of the bare package.
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	rm -rf build rm -rf build/check && mkdirrm -rf build/check && mkdir mkdir -p build/check
+	rm -rf build/check && mkdir -p build/check
 	$(BIN)/python -m build --wheel --outdir build/check . > build/check/build.log 2>&1 || (cat build/check/build.log; exit 1)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/check/site build/check/*.whl
 	cd build/check/site && ../../../$(BIN)/mypy --config-file ../../../pyproject.toml -p dpsweep
-	cd build/check/site && ../../../$(BIN)/lint-imports --config ../../../pyproject.toml
+	cd build/check/site && ../../../$(BIN)/lint-imports --config ../../../pyproject.toml --no-cache
 	$(PYTEST) --doctest-modules --import-mode=importlib platform trainables search_spaces cluster
 	cd build/check/site && ../../../$(BIN)/python -I -c "import sys; sys.path.insert(0, '.'); import dpsweep; dpsweep.__version__; assert not {'torch', 'ray', 'mlflow'} & set(sys.modules)"
 
@@ -53,7 +53,7 @@ bench-gpu: setup
 ui: setup
 	$(BIN)/dpsweep ui
 
-# Studies, ledgers and tracking stores stay: a deleted ledger is forgotten privacy.
+# Studies, ledgers and tracking stores are kept: what was spent is on record there alone.
 clean:
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	find . \( -path './$(VENV)' -o -path ./studies -o -path ./mlartifacts -o -path ./mlruns \) -prune -o -name __pycache__ -prune -exec rm -rf {} +

@@ -1,8 +1,7 @@
-"""The graph of imports in the source tree, lazy and type-only ones counted."""
+"""The import graph of the source tree; imports inside functions and for types alone count."""
 
 import ast
-import graphlib
-from collections import Counter
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -14,63 +13,84 @@ ROOMS = {
 }
 
 
+def floors_in_pyproject():
+    """Return each contract's floors from above to below; a floor's rooms do not know each other."""
+    text = (ROOT / "pyproject.toml").read_text()
+    return [
+        [floor.split(" | ") for floor in ast.literal_eval(found)]
+        for found in re.findall(r"^layers = (\[.*?\])$", text, re.DOTALL | re.MULTILINE)
+    ]
+
+
+FLOORS, FLOORS_OF_TRAINABLES = floors_in_pyproject()
+
+
 def modules():
-    """Yield the name of every module, and its path."""
+    """Return the path of every module by its name."""
+    found = {}
     for package, folder in ROOMS.items():
         for path in sorted(folder.rglob("*.py")):
             parts = path.relative_to(folder).with_suffix("").parts
-            yield ".".join([package, *(p for p in parts if p != "__init__")]), path
-
-
-def imports(path):
-    """Yield the name of everything that a file imports, anywhere in it."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def graph(named=None):
-    """Return module -> modules of ours that it imports; of a name, the longest that is a module."""
-    named = dict(modules()) if named is None else named
-    found = {}
-    for name, path in named.items():
-        targets = {t for t in imports(path) if t in named and t != "dpsweep"}
-        # `from a.b import c` names a.b too; where a.b.c is a module, that one is meant.
-        inner = {t.rpartition(".")[0] for t in targets}
-        used = {t for t in targets if t not in inner or t in _read_from(path, named)}
-        found[name] = used - {name}
+            found[".".join([package, *(p for p in parts if p != "__init__")])] = path
     return found
 
 
-def _read_from(path, named):
-    """Return the modules of which a file imports something that is no module itself."""
-    return {
-        node.module
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom) and node.module in named
-        and any(f"{node.module}.{alias.name}" not in named for alias in node.names)
-    }  # fmt: skip
+def imports(source):
+    """Yield what a source imports: (module, names taken from it, or nothing)."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, ()) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            yield node.module, tuple(alias.name for alias in node.names)
 
 
-def circle(edges):
-    """Return the modules of a circle, or nothing."""
-    try:
-        list(graphlib.TopologicalSorter(edges).static_order())
-    except graphlib.CycleError as error:
-        return error.args[1]
+def import_graph(sources):
+    """Return the modules that each module imports, from a mapping of names to sources."""
+    graph = {name: set() for name in sources}
+    for name, source in sources.items():
+        for module, taken in imports(source):
+            children = {f"{module}.{child}" for child in taken}
+            targets = children & graph.keys()
+            if not taken or children - targets:
+                targets |= {module} & graph.keys()
+            graph[name] |= targets - {name}
+    return graph
+
+
+def circle(graph):
+    """Return modules of which each imports the next and the last the first; [] without any."""
+    state = dict.fromkeys(graph, "new")
+
+    def visit(name, path):
+        state[name] = "open"
+        for target in sorted(graph[name]):
+            if state[target] == "open":
+                return path[path.index(target) :]
+            if state[target] == "new" and (around := visit(target, [*path, target])):
+                return around
+        state[name] = "done"
+        return []
+
+    for name in sorted(graph):
+        if state[name] == "new" and (around := visit(name, [name])):
+            return around
     return []
 
 
-def rooms():
-    """Return the name of every package directly below ``dpsweep``."""
-    return {
-        name.split(".")[1] for name, path in modules() if "." in name and path.name == "__init__.py"
-    }
+def arrows_up(graph, floors, package="dpsweep"):
+    """Return the imports inside ``package`` that do not go down its floors, and homeless modules."""
+    level = {room: i for i, floor in enumerate(floors) for room in floor}
 
+    def room_of(name):
+        return name.removeprefix(package + ".").split(".")[0]
 
-def files_by_folder():
-    """Return folder -> number of modules in it, without the ``__init__``."""
-    return Counter(path.parent for _, path in modules() if path.name != "__init__.py")
+    inside = {n: targets for n, targets in graph.items() if n.startswith(package + ".")}
+    homeless = [(name, "stands on no floor") for name in inside if room_of(name) not in level]
+    if homeless:
+        return homeless
+    return [
+        (name, target)
+        for name, targets in inside.items()
+        for target in sorted(targets & inside.keys())
+        if room_of(name) != room_of(target) and level[room_of(target)] <= level[room_of(name)]
+    ]
