@@ -1,1 +1,1 @@
-"""Which records there are."""
+"""Data: which records there are, from which source, in which part."""

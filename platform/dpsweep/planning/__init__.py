@@ -1,1 +1,1 @@
-"""What can be known before a record is opened."""
+"""Planning: all that can be known before a record is opened."""

@@ -1,1 +1,1 @@
-"""Privacy core: events, accountants, calibration, the epsilon clock and the ledger."""
+"""The mathematics of privacy: events, accountants, calibration, filters; nothing on disk."""

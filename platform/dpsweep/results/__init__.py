@@ -1,1 +1,1 @@
-"""What may be said afterwards, and of what."""
+"""Results: all that may be said of a study afterwards, and of which epsilon it covers."""

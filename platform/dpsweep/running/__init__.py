@@ -1,1 +1,1 @@
-"""What happens between a launch and its end."""
+"""Running: all that happens between a launch and its end."""
