@@ -1,9 +1,8 @@
-"""Cluster targets: where a sweep runs, behind one interface."""
+"""Where a sweep runs: cluster targets behind one interface."""
 
 from __future__ import annotations
 
 from dpsweep.foundation.registry import Registry
-from dpsweep.spec.study import TARGET_GROUP
 
 TARGETS = Registry(
     "cluster target",
@@ -11,7 +10,7 @@ TARGETS = Registry(
         "local": "dpsweep.cluster.local:LocalTarget",
         "ray": "dpsweep.cluster.existing:ExistingTarget",
     },
-    group=TARGET_GROUP,
+    group="dpsweep.cluster",
 )
 
 __all__ = ["TARGETS"]

@@ -1,1 +1,1 @@
-"""Records of a study: which there are, and where they come from."""
+"""Data: which records there are, from which source, in which part."""

@@ -1,1 +1,1 @@
-"""One trial: charge, run, save, report."""
+"""Execution of one trial: charge, run, save, report."""

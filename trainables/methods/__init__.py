@@ -1,1 +1,1 @@
-"""One file or one folder a method, and what methods share."""
+"""Methods: one file or one folder for each, and what they share."""

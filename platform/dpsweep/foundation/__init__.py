@@ -1,1 +1,1 @@
-"""Foundation for everybody: errors, tables of names, files that survive a crash."""
+"""What anybody may use: errors, tables of names, files that survive a crash."""

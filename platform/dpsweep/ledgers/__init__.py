@@ -1,1 +1,1 @@
-"""Durable spending: charged before it runs, never uncharged."""
+"""Ledgers: durable spending, charged before it runs and never uncharged."""

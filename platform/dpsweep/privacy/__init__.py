@@ -1,1 +1,1 @@
-"""Mathematics of privacy, without a disk: events, accountants, calibration, selection, filters."""
+"""The mathematics of privacy: events, accountants, calibration, filters; nothing on disk."""

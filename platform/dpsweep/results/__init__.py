@@ -1,1 +1,1 @@
-"""Results: all that may be said afterwards, and of which study."""
+"""Results: all that may be said of a study afterwards, and of which epsilon it covers."""

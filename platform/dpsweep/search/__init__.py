@@ -1,1 +1,1 @@
-"""Sources of trials: suggested, admitted, handed to Ray Tune."""
+"""Search: where trials come from, suggested, admitted and handed to Ray Tune."""

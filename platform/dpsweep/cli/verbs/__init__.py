@@ -1,1 +1,1 @@
-"""One file for each verb that needs one."""
+"""Verbs of the command line, one file for each that needs one."""

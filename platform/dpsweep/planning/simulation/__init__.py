@@ -1,1 +1,1 @@
-"""A sweep under a simulated clock."""
+"""Simulation: a sweep under a simulated clock, on made-up or tabulated curves."""

@@ -1,1 +1,1 @@
-"""The parameters of a search space, and the hyperparameters that methods have."""
+"""The parameters of a search space, and the hyperparameters that methods declare."""
