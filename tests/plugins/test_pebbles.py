@@ -19,6 +19,7 @@ import pytest
 
 from dpsweep.testing.conformance import MethodConformance
 from dpsweep.testing.datasets import DatasetConformance
+from dpsweep.testing.trackers import TrackerConformance
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(__file__).parent / "pebbles"
@@ -63,6 +64,13 @@ class TestPebbles(DatasetConformance):
         return open_pebbles(spec)
 
     data: ClassVar[dict[str, Any]] = {"num_records": 300}
+
+
+class TestCsvTracker(TrackerConformance):
+    def make(self, folder: Path) -> Any:
+        from dpsweep_pebbles.rows import CsvTracker
+
+        return CsvTracker(str(folder / "runs.csv"), "heaps", folder / "state.json")
 
 
 def test_no_file_of_ours_names_the_package() -> None:
