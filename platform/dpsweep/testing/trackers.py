@@ -112,11 +112,12 @@ class TrackerConformance:
     def test_a_model_is_kept_once_and_can_be_labelled_anew(self, tmp_path: Path) -> None:
         """``log_model`` says where it is; of a trial without one, a label is no error."""
         import numpy as np
-        import torch
+
+        from dpsweep.trainables.features.extractors import norm_layers
 
         tracker = self._told(tmp_path, study_events())
         assert not tracker.has_model(0)
-        model = torch.nn.Linear(3, 2)
+        (model,) = norm_layers("l2", (3,))  # any network does
         place = tracker.log_model(0, model, np.zeros((1, 3), np.float32), _LABEL)
         assert place
         assert tracker.has_model(0)
