@@ -14,7 +14,8 @@ from dpsweep.cli.tables import TALK, width, wrapped
 from dpsweep.foundation.words import counted
 
 if TYPE_CHECKING:
-    from dpsweep.planning.summary import PlanSummary, Sample
+    from dpsweep.planning.sample import Sample
+    from dpsweep.planning.summary import PlanSummary
 
 _EPSILONS = ("epsilon", "composed_epsilon", "study_epsilon", "sum_rule_epsilon")
 
@@ -36,7 +37,8 @@ def plan(
     from dpsweep.cli.plan_words import dataset_left, plan_words
     from dpsweep.planning.forecast import estimate
     from dpsweep.planning.pretrain import plan_pretraining
-    from dpsweep.planning.summary import draw_sample, expected_trials, summarize_plan
+    from dpsweep.planning.sample import draw_sample
+    from dpsweep.planning.summary import expected_trials, summarize_plan
 
     checked = load_checked(spec, sets)
     say(stage("planning configurations of the space"))
