@@ -106,7 +106,7 @@ def _curves(source: str | None, checked: Preflight) -> Any:
 
 
 def _simulated_row(outcome: PolicyRun, checked: Preflight, output: Format) -> dict[str, Any]:
-    from dpsweep.privacy.accountants import shown_epsilon
+    from dpsweep.privacy.statement import shown_epsilon
 
     spec, epsilon = checked.spec, outcome.composed_epsilon
     counts = {
