@@ -18,7 +18,7 @@ from dpsweep.foundation.words import counted
 
 if TYPE_CHECKING:
     from dpsweep.planning.preflight import Preflight
-    from dpsweep.planning.simulation.simulate import PolicyRun
+    from dpsweep.planning.simulation.policy_run import PolicyRun
 
 DEFAULT_POLICIES = "fifo,median,epsilon_halving"
 LINE_EVERY_S = 5.0  # of progress, where stderr is no terminal
