@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.errors import BadInputError, Mistake, SpecError
 from dpsweep.foundation.registry import did_you_mean
+from dpsweep.search_spaces.draws import grid_values, sample_value, suggest_value
 from dpsweep.spec.base import dotted, seen
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.spec.space.parameters import Parameter, parse_space, reachable, same_among
@@ -87,11 +86,11 @@ class SearchSpace:
 
     def suggest(self, trial: optuna.trial.BaseTrial) -> dict[str, Any]:
         """Return a configuration of Optuna's choice; fixed values are not asked for."""
-        return self._build(lambda parameter: _suggest(parameter, trial))
+        return self._build(lambda parameter: suggest_value(parameter, trial))
 
     def sample(self, rng: np.random.Generator) -> dict[str, Any]:
         """Return a configuration at random, every range by its own distribution."""
-        return self._build(lambda parameter: _sample(parameter, rng))
+        return self._build(lambda parameter: sample_value(parameter, rng))
 
     def _build(self, pick: Callable[[Parameter], Any]) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -166,7 +165,7 @@ class SearchSpace:
                 raise BadInputError(
                     f"the grid has more than {MAX_GRID} configurations",
                     because=", ".join(
-                        f"{p.key}: {len(_grid_values(p))}"
+                        f"{p.key}: {len(grid_values(p))}"
                         for p in self._reachable
                         if p.kind != "fixed"
                     ),
@@ -183,7 +182,7 @@ class SearchSpace:
         if not parameter.is_active(values):
             yield from self._points(values, index + 1)
             return
-        for value in _grid_values(parameter):
+        for value in grid_values(parameter):
             yield from self._points({**values, parameter.name: value}, index + 1)
 
     def check(self, hyperparameters_by_method: Declared) -> list[Mistake]:
@@ -369,54 +368,3 @@ def _problems(parameter: Parameter, declared: Hyperparameter) -> Iterator[tuple[
         problem = declared.problem(bound)
         if problem:
             yield f"its {side} bound {problem}", declared.doc
-
-
-def _suggest(parameter: Parameter, trial: optuna.trial.BaseTrial) -> Any:
-    if parameter.kind == "choice":
-        return trial.suggest_categorical(parameter.key, parameter.choices)
-    if parameter.is_whole:
-        low, high = int(parameter.low), int(parameter.high)
-        return trial.suggest_int(parameter.key, low, high, log=parameter.kind == "logint")
-    is_log = parameter.kind == "loguniform"
-    return trial.suggest_float(parameter.key, parameter.low, parameter.high, log=is_log)
-
-
-def _sample(parameter: Parameter, rng: np.random.Generator) -> Any:
-    low, high = parameter.low, parameter.high
-    if parameter.kind == "choice":
-        return parameter.choices[int(rng.integers(len(parameter.choices)))]
-    if parameter.kind == "int":
-        return int(rng.integers(int(low), int(high), endpoint=True))
-    if parameter.kind == "logint":
-        # Half a unit on both sides, so that the two bounds get their full share.
-        draw = math.exp(rng.uniform(math.log(low - 0.5), math.log(high + 0.5)))
-        return int(min(max(round(draw), low), high))
-    if parameter.kind == "loguniform":
-        draw = math.exp(rng.uniform(math.log(low), math.log(high)))
-        return float(min(max(draw, low), high))
-    return float(rng.uniform(low, high))
-
-
-def _grid_values(parameter: Parameter) -> list[Any]:
-    """Return the points a grid takes, ends included, without duplicates."""
-    if not parameter.is_range:
-        return list(parameter.choices)
-    low, high, num = parameter.low, parameter.high, parameter.num or 1
-    is_log = parameter.kind in ("loguniform", "logint")
-    points = []
-    for index in range(num):
-        share = 0.5 if num == 1 else index / (num - 1)
-        if share in (0, 1):
-            points.append(high if share else low)
-        else:
-            points.append(low * (high / low) ** share if is_log else low + (high - low) * share)
-    return list(dict.fromkeys(round(p) if parameter.is_whole else float(p) for p in points))
-
-
-def bounds_of(parameter: Parameter) -> Parameter:
-    """Return a range as the choice of its bounds."""
-    if not parameter.is_range:
-        return parameter
-    kind = int if parameter.is_whole else float
-    bounds = (kind(parameter.low), kind(parameter.high))
-    return dataclasses.replace(parameter, kind="choice", choices=bounds, num=None)

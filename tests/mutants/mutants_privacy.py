@@ -51,7 +51,7 @@ PRIVACY = (
     ),
     Mutant(
         "epsilon rounded down",
-        "platform/dpsweep/privacy/accountants.py",
+        "platform/dpsweep/privacy/statement.py",
         "exact.quantize(Decimal('1e-4'), ROUND_CEILING)",
         "exact.quantize(Decimal('1e-4'), 'ROUND_FLOOR')",
         (

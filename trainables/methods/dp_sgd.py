@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
-from dpsweep.privacy.accountants import shown_epsilon
 from dpsweep.privacy.calibration import calibrate_noise_schedule
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import Plan, PoissonGaussian
 from dpsweep.privacy.randomness import secret_numpy_generator
 from dpsweep.privacy.schedules import ClipSchedule, NoiseSchedule
+from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.method import PlanContext, RunContext, target_budget
 from dpsweep.trainables.methods.batches import num_steps_of, sample_rate_of

@@ -184,7 +184,7 @@ def run(
 
 def _in_short(trial: TrialResult) -> str:
     """Return a trial's epsilon with its terms and the first words of what it covers."""
-    from dpsweep.privacy.accountants import shown_epsilon
+    from dpsweep.privacy.statement import shown_epsilon
 
     statement = trial.statement
     covers = statement.released.partition(":")[0].partition(";")[0].partition(",")[0]
@@ -258,7 +258,7 @@ def _epsilon_cells(
     result: SweepResult, epsilon: float, sampling: str, released: str, output: Format
 ) -> dict[str, Any]:
     """Return an epsilon for one row: a table has a caption, a record carries its terms itself."""
-    from dpsweep.privacy.accountants import shown_epsilon
+    from dpsweep.privacy.statement import shown_epsilon
 
     if output is Format.TABLE:
         return {"epsilon": shown_epsilon(epsilon)}

@@ -8,9 +8,10 @@ from typing import Any
 
 from dpsweep.cli.tables import wrapped
 from dpsweep.planning.preflight import NUM_SAMPLED, what_costs
-from dpsweep.privacy.accountants import epsilon_of, shown_epsilon
+from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.filter import RenyiFilter
+from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.results.claims import with_caveats
 from dpsweep.results.study import SweepResult, TrialResult
 from dpsweep.spec.episodes import EPISODE

@@ -83,7 +83,7 @@ def _cell(value: Any, key: str = "") -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float) and "epsilon" in key:
-        from dpsweep.privacy.accountants import shown_epsilon
+        from dpsweep.privacy.statement import shown_epsilon
 
         return shown_epsilon(value)
     if isinstance(value, float):

@@ -12,7 +12,7 @@ from dpsweep.foundation.words import counted
 from dpsweep.ledgers.dataset import read_dataset_ledger
 from dpsweep.planning.preflight import Preflight
 from dpsweep.planning.summary import PlanSummary
-from dpsweep.privacy.accountants import shown_epsilon
+from dpsweep.privacy.statement import shown_epsilon
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from rich.text import Text
 from dpsweep.cli.base import stage
 from dpsweep.cli.tables import TALK, talk, width
 from dpsweep.foundation.words import counted
-from dpsweep.privacy.accountants import shown_epsilon
+from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.journal import StudyView
 from dpsweep.study.study import Observer

@@ -10,10 +10,11 @@ from typing import Any, Literal
 from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
 from dpsweep.foundation.words import counted
 from dpsweep.planning.reading import platform_hyperparameters
-from dpsweep.privacy.accountants import epsilon_of, shown_epsilon
+from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.privacy.signal_to_noise import refuse_drowned, signal_to_noise
+from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.trial import TrialTask, report_interval

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.search_spaces.base import SearchSpace, bounds_of
+from dpsweep.search_spaces.base import SearchSpace
+from dpsweep.search_spaces.draws import bounds_of
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.networks.pretrained.weights import PRETRAIN, WORDS

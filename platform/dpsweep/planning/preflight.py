@@ -44,11 +44,11 @@ from dpsweep.planning.start import (
     start_tasks,
     summarize_start,
 )
-from dpsweep.privacy.accountants import shown_epsilon
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.privacy.selection import Selection, envelope, selection_epsilon
+from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.search_spaces.base import MAX_INFEASIBLE_IN_A_ROW, SearchSpace
 from dpsweep.spec.facts import terms
 from dpsweep.spec.study import SweepSpec

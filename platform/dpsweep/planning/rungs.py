@@ -13,7 +13,8 @@ from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.rungs import num_skipped, rung_epsilons, rung_positions
 from dpsweep.privacy.signal_to_noise import FAINT
-from dpsweep.search_spaces.base import SearchSpace, bounds_of
+from dpsweep.search_spaces.base import SearchSpace
+from dpsweep.search_spaces.draws import bounds_of
 from dpsweep.study.trial import TrialTask
 
 if TYPE_CHECKING:

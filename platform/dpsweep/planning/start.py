@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.registry import did_you_mean
 from dpsweep.foundation.words import counted
-from dpsweep.privacy.accountants import shown_epsilon
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import Gaussian, Plan, PoissonGaussian
+from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables.data.releases import ReleaseKey
 from dpsweep.trainables.methods.dp_sgd import DPSGD

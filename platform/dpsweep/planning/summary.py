@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.words import counted
-from dpsweep.planning.preflight import NUM_SAMPLED, Preflight, what_costs
+from dpsweep.planning.preflight import Preflight, what_costs
 from dpsweep.planning.rungs import (
     RungFigures,
     planned_notes,
@@ -26,6 +23,7 @@ from dpsweep.planning.rungs import (
     signal_span,
     with_extremes,
 )
+from dpsweep.planning.sample import Sample, draw_sample
 from dpsweep.planning.selection import SelectionFigures, selection_figures
 from dpsweep.planning.start import StartSummary
 from dpsweep.privacy.accountants import epsilon_of
@@ -33,8 +31,6 @@ from dpsweep.privacy.events import Plan
 from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
-
-MAX_GRID_PLANNED = 1000
 
 
 @dataclass(frozen=True)
@@ -211,39 +207,6 @@ class PlanSummary:
             "accountant": "rdp",
             "accounting": "select",
         }
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Planned configurations of a space.
-
-    Attributes:
-        tasks: Those that have a plan.
-        num_drawn: All of them.
-        reasons: Message of each refusal, with its count.
-        is_exact: True for a whole grid.
-    """
-
-    tasks: list[TrialTask]
-    num_drawn: int
-    reasons: Mapping[str, int]
-    is_exact: bool
-
-
-def draw_sample(checked: Preflight, num_samples: int = 2 * NUM_SAMPLED) -> Sample:
-    """Plan configurations drawn from the space at random; of a grid all of them, up to a limit."""
-    is_exact = False
-    points: Iterable[Mapping[str, Any]] = checked.draw(num_samples)
-    if checked.spec.search.sampler == "grid":
-        grid = checked.space.grid()
-        is_exact = len(grid) <= MAX_GRID_PLANNED
-        rng = np.random.default_rng(checked.spec.seed)
-        order = np.sort(rng.permutation(len(grid))[:MAX_GRID_PLANNED])
-        points = (grid[index] for index in order)
-    tried = list(checked.try_points(points))
-    tasks = [task for task in tried if isinstance(task, TrialTask)]
-    reasons = Counter(error.message for error in tried if isinstance(error, BadInputError))
-    return Sample(tasks, len(tried), reasons, is_exact)
 
 
 def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSummary:

@@ -21,11 +21,11 @@ from dpsweep.privacy.accountants import (
     multiset,
     orders_at,
     plan_curve,
-    shown_epsilon,
 )
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian
 from dpsweep.privacy.schedules import NoiseSchedule
+from dpsweep.privacy.statement import shown_epsilon
 
 # The search for a start value never leaves this range: a plan that needs more noise than this
 # trains nothing, one that needs less protects nothing.

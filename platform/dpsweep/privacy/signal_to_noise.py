@@ -6,8 +6,8 @@ import math
 
 from dpsweep.foundation.errors import InfeasibleBudgetError
 from dpsweep.foundation.words import counted
-from dpsweep.privacy.accountants import shown_epsilon
 from dpsweep.privacy.events import Gaussian, Plan, PoissonGaussian
+from dpsweep.privacy.statement import shown_epsilon
 
 #: Below it a configuration is refused: its releases tell the data set hardly from an empty one.
 HOPELESS = 1.0

@@ -7,8 +7,8 @@ from typing import Any
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.words import counted
-from dpsweep.privacy.accountants import shown_epsilon
 from dpsweep.privacy.modes import CLAIMS
+from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.tracking.schema import finite
 
 REQUIRED = (

@@ -18,9 +18,10 @@ from dpsweep.ledgers.trial import (
     trial_spent,
     trials_on_disk,
 )
-from dpsweep.privacy.accountants import AccountantName, PrivacyStatement, epsilon_of, shown_epsilon
+from dpsweep.privacy.accountants import AccountantName, epsilon_of
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.filter import RESERVATION_SLACK
+from dpsweep.privacy.statement import PrivacyStatement, shown_epsilon
 from dpsweep.spec.episodes import EPISODE
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.journal import StudyView, TrialView

@@ -18,7 +18,7 @@ from scipy import special
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import did_you_mean
-from dpsweep.privacy.accountants import PrivacyStatement
+from dpsweep.privacy.statement import PrivacyStatement
 from dpsweep.results.study import SweepResult, TrialResult
 from dpsweep.spec.episodes import EPISODE
 from dpsweep.study.trial import TrialState

@@ -14,7 +14,7 @@ from typing import Any
 from dpsweep.foundation.durable import is_locked, read_log
 from dpsweep.foundation.errors import BadInputError, CheckpointError, NothingWithinBudgetError
 from dpsweep.foundation.words import counted
-from dpsweep.privacy.accountants import PrivacyStatement, shown_epsilon
+from dpsweep.privacy.statement import PrivacyStatement, shown_epsilon
 from dpsweep.results.claims import Claims
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.episodes import EPISODE

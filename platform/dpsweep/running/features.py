@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.search_spaces.base import SearchSpace, bounds_of
+from dpsweep.search_spaces.base import SearchSpace
+from dpsweep.search_spaces.draws import bounds_of
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.study.study import Observer
 from dpsweep.study.trial import TrialTask

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dpsweep.foundation.registry import Registry
-from dpsweep.spec.study import TRACKER_GROUP
+from dpsweep.spec.tracking import TRACKER_GROUP
 from dpsweep.tracking.base import Tracker, TrackingRefusedError
 from dpsweep.tracking.schema import UnloggableError, check_loggable
 from dpsweep.tracking.spool import Spool

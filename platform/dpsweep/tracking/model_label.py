@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dpsweep.privacy.accountants import PrivacyStatement
 from dpsweep.privacy.modes import CLAIMS
+from dpsweep.privacy.statement import PrivacyStatement
 from dpsweep.tracking.labels import UNACCOUNTED, downgraded_tags
 
 #: Key of MLflow's model metadata that holds the label; it is in the file ``MLmodel``.

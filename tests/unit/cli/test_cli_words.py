@@ -430,7 +430,7 @@ def test_modes_stand_in_one_table_with_the_same_columns(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("epsilon", [1e-9, 1.2345e-7, 0.00012341, 0.5, 2.00000000001])
 def test_no_epsilon_is_shown_smaller_than_it_is(epsilon):
-    from dpsweep.privacy.accountants import shown_epsilon
+    from dpsweep.privacy.statement import shown_epsilon
 
     shown = float(shown_epsilon(epsilon))
     assert epsilon <= shown <= max(epsilon * 1.01, epsilon + 1e-4 * (epsilon >= 1e-3))

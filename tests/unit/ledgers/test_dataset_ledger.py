@@ -14,12 +14,12 @@ from dpsweep.foundation.durable import DurableLog
 from dpsweep.foundation.errors import BadInputError, LedgerError, LockedError
 from dpsweep.ledgers import dataset as dataset_ledger
 from dpsweep.ledgers.dataset import (
-    DatasetAccount,
     DatasetBudgetError,
     DatasetLedger,
     check_dataset_budget,
     read_dataset_ledger,
 )
+from dpsweep.ledgers.dataset_account import DatasetAccount
 
 CAPS = {"cap_epsilon": 8.0, "cap_delta": 1e-4}
 PARTS = {"data.classes": None, "data.public.fraction": 0.2}

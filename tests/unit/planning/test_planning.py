@@ -15,7 +15,8 @@ from dpsweep.planning import forecast as forecasting
 from dpsweep.planning.forecast import estimate, expected_batch, local_slots
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.reading import read_spec
-from dpsweep.planning.summary import draw_sample, summarize_plan
+from dpsweep.planning.sample import draw_sample
+from dpsweep.planning.summary import summarize_plan
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.selection import Selection, envelope, selection_epsilon
@@ -136,7 +137,7 @@ def test_a_public_search_needs_a_plan_on_fewer_records():
 
 
 def test_a_large_grid_is_sampled_evenly(monkeypatch):
-    monkeypatch.setattr("dpsweep.planning.summary.MAX_GRID_PLANNED", 5)
+    monkeypatch.setattr("dpsweep.planning.sample.MAX_GRID_PLANNED", 5)
     sample = draw_sample(checked(sampler="grid"))
     assert (sample.num_drawn, sample.is_exact) == (5, False)
     assert len({task.hparams["optim.lr"] for task in sample.tasks}) > 1

@@ -8,9 +8,10 @@ from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.simulation.simulate import simulate
 from dpsweep.planning.summary import summarize_plan
-from dpsweep.privacy.accountants import epsilon_of, shown_epsilon
+from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.filter import RenyiFilter
+from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.spec.study import SweepSpec
 
 SPEC = {

@@ -12,12 +12,7 @@ from scipy import stats
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy import accountants
-from dpsweep.privacy.accountants import (
-    PrivacyStatement,
-    analytic_gaussian_epsilon,
-    epsilon_of,
-    make_accountant,
-)
+from dpsweep.privacy.accountants import analytic_gaussian_epsilon, epsilon_of, make_accountant
 from dpsweep.privacy.events import (
     EventRun,
     Gaussian,
@@ -28,6 +23,7 @@ from dpsweep.privacy.events import (
     RepeatAndSelect,
 )
 from dpsweep.privacy.schedules import NoiseSchedule
+from dpsweep.privacy.statement import PrivacyStatement
 
 DELTA = 1e-5
 BOTH = ["rdp", "pld"]

@@ -15,7 +15,7 @@ from dpsweep.foundation.errors import BadInputError, NothingWithinBudgetError
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
 from dpsweep.planning.preflight import preflight
-from dpsweep.privacy.accountants import PrivacyStatement
+from dpsweep.privacy.statement import PrivacyStatement
 from dpsweep.results.report import ReportedStudy, build_report
 from dpsweep.results.study import TrialResult, load_sweep
 from dpsweep.running import entries

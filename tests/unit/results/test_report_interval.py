@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from dpsweep.cli.verbs.report import caption, legend, table
-from dpsweep.privacy.accountants import PrivacyStatement
+from dpsweep.privacy.statement import PrivacyStatement
 from dpsweep.results.report import ReportedStudy, build_report, half_width
 from dpsweep.results.study import TrialResult, _by_configuration
 from dpsweep.spec.episodes import EPISODE

@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from dpsweep.privacy.accountants import PrivacyStatement
+from dpsweep.privacy.statement import PrivacyStatement
 from dpsweep.tracking.memory import MemoryTracker
 from dpsweep.tracking.mlflow import MLflowTracker
 from dpsweep.tracking.model_label import CARD_FILE, METADATA, label_model

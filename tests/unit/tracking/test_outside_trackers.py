@@ -13,7 +13,7 @@ from dpsweep.cli import app as cli
 from dpsweep.foundation.errors import BadInputError, SpecError
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.reading import read_spec
-from dpsweep.spec.study import TrackingSpec
+from dpsweep.spec.tracking import TrackingSpec
 from dpsweep.tracking import TRACKERS, open_spool
 from dpsweep.tracking.memory import MemoryTracker
 

@@ -26,7 +26,7 @@ def ui(
     import subprocess
 
     from dpsweep.results.study import load_sweep
-    from dpsweep.spec.study import TrackingSpec
+    from dpsweep.spec.tracking import TrackingSpec
 
     tracking = load_sweep(name, root=root).spec.tracking if name else TrackingSpec()
     if tracking.kind != "mlflow":

@@ -14,7 +14,8 @@ from dpsweep.cli.tables import TALK, width, wrapped
 from dpsweep.foundation.words import counted
 
 if TYPE_CHECKING:
-    from dpsweep.planning.summary import PlanSummary, Sample
+    from dpsweep.planning.sample import Sample
+    from dpsweep.planning.summary import PlanSummary
 
 _EPSILONS = ("epsilon", "composed_epsilon", "study_epsilon", "sum_rule_epsilon")
 
@@ -36,7 +37,8 @@ def plan(
     from dpsweep.cli.plan_words import dataset_left, plan_words
     from dpsweep.planning.forecast import estimate
     from dpsweep.planning.pretrain import plan_pretraining
-    from dpsweep.planning.summary import draw_sample, expected_trials, summarize_plan
+    from dpsweep.planning.sample import draw_sample
+    from dpsweep.planning.summary import expected_trials, summarize_plan
 
     checked = load_checked(spec, sets)
     say(stage("planning configurations of the space"))
@@ -94,7 +96,7 @@ def method_row(sample: Sample, name: str) -> dict[str, Any]:
 
 
 def _shown_row(sample: Sample, name: str) -> dict[str, Any]:
-    from dpsweep.privacy.accountants import shown_epsilon
+    from dpsweep.privacy.statement import shown_epsilon
 
     row = method_row(sample, name)
 
@@ -115,7 +117,7 @@ def _shown_row(sample: Sample, name: str) -> dict[str, Any]:
 
 def _plan_cells(summary: PlanSummary, forecast: Mapping[str, Any]) -> dict[str, Any]:
     """Return the first table: nested records become one line each, epsilons are rounded up."""
-    from dpsweep.privacy.accountants import shown_epsilon
+    from dpsweep.privacy.statement import shown_epsilon
 
     record = summary.to_dict()
     modes = record.pop("study_epsilon_by_mode")
@@ -157,7 +159,7 @@ def _filter_text(summary: PlanSummary) -> str:
 
 
 def _selection_text(summary: PlanSummary) -> str:
-    from dpsweep.privacy.accountants import shown_epsilon
+    from dpsweep.privacy.statement import shown_epsilon
 
     figures = summary.selection
     if figures is None:
@@ -211,7 +213,7 @@ def _disk_text(forecast: Mapping[str, Any]) -> str:
 
 
 def _mode_rows(summary: PlanSummary) -> list[dict[str, Any]]:
-    from dpsweep.privacy.accountants import shown_epsilon
+    from dpsweep.privacy.statement import shown_epsilon
 
     rows = []
     for mode, cost in summary.modes.items():
@@ -235,7 +237,7 @@ def _mode_rows(summary: PlanSummary) -> list[dict[str, Any]]:
 
 def _caption(summary: PlanSummary) -> str:
     """Return what stands below the table of modes: terms, and what each figure holds for."""
-    from dpsweep.privacy.accountants import shown_epsilon
+    from dpsweep.privacy.statement import shown_epsilon
 
     lines = [
         f"Study epsilon by accounting mode (* the spec's). Every epsilon: delta={summary.delta:g}, "

@@ -18,7 +18,7 @@ from dpsweep.foundation.words import counted
 
 if TYPE_CHECKING:
     from dpsweep.planning.preflight import Preflight
-    from dpsweep.planning.simulation.simulate import PolicyRun
+    from dpsweep.planning.simulation.policy_run import PolicyRun
 
 DEFAULT_POLICIES = "fifo,median,epsilon_halving"
 LINE_EVERY_S = 5.0  # of progress, where stderr is no terminal
@@ -106,7 +106,7 @@ def _curves(source: str | None, checked: Preflight) -> Any:
 
 
 def _simulated_row(outcome: PolicyRun, checked: Preflight, output: Format) -> dict[str, Any]:
-    from dpsweep.privacy.accountants import shown_epsilon
+    from dpsweep.privacy.statement import shown_epsilon
 
     spec, epsilon = checked.spec, outcome.composed_epsilon
     counts = {

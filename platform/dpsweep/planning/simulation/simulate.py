@@ -21,12 +21,13 @@ from numpy.typing import NDArray
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.planning.preflight import Preflight
+from dpsweep.planning.simulation.account import Account
 from dpsweep.planning.simulation.curves import Curves
+from dpsweep.planning.simulation.policy_run import PolicyRun
 from dpsweep.planning.simulation.trials import Array, Planned, Planner, event_costs
 from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
-from dpsweep.privacy.filter import FilterAccount, RenyiFilter
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.privacy.selection import Selection
 from dpsweep.schedulers import POLICIES
@@ -41,120 +42,6 @@ Progress = Callable[[str, int, float], None]
 
 _PROGRESS_EVERY_S = 1.0
 _INDICATIVE_ORDERS = rdp.ORDERS[::6]  # fewer orders only raise the epsilon
-
-
-@dataclass(frozen=True)
-class PolicyRun:
-    """How a sweep went under one policy.
-
-    Attributes:
-        policy: Its name.
-        started: Trials that were admitted.
-        finished: Those that ran to their end.
-        stopped: Those that the policy ended, or paused for good.
-        infeasible: Configurations without a plan within the budget.
-        steps: Sum of the steps that all trials ran, stopped ones included.
-        composed_epsilon: Epsilon of everything that was run, composed: the Renyi cost that the
-            study's filter has committed, converted at its order; without a filter an indication, at
-            the best of a few orders. Infinite if something that ran has no finite epsilon.
-        hours: Simulated time.
-        best: Best score that a finished trial reported, or None.
-        full_score: Its score at full length without observation noise.
-        best_full: The largest such score of any configuration that this policy drew.
-        regret: How far ``full_score`` is from the best configuration that any of the compared
-            policies drew, at full length and without noise; 0 is perfect.
-        end_reason: Why no further trial was started.
-        sampling: How records enter the trials' steps.
-        seconds: Real seconds of the simulation, planning included where it was the first.
-    """
-
-    policy: str
-    started: int
-    finished: int
-    stopped: int
-    infeasible: int
-    steps: int
-    composed_epsilon: float
-    hours: float
-    best: float | None
-    full_score: float | None
-    best_full: float | None
-    regret: float | None
-    end_reason: str
-    sampling: str
-    seconds: float
-
-
-class _Account:
-    """The study ledger of a simulation: reservations if there is a filter, and what was charged.
-
-    Args:
-        filter: Of a composed study, or None.
-        planned: The configurations that were planned and may be admitted.
-        num_rungs: Reports of a whole trial besides those of its grid.
-        release: Renyi cost of one noisy score at each order; zeros where scores cost nothing.
-    """
-
-    def __init__(
-        self,
-        filter: RenyiFilter | None,
-        planned: Mapping[int, Planned],
-        *,
-        num_rungs: int,
-        release: Array,
-    ) -> None:
-        self._account = None if filter is None else FilterAccount(filter)
-        self._planned, self._num_rungs, self._release = planned, num_rungs, release
-        self.totals = {part: np.zeros(len(release)) for part in ("private", "validation")}
-
-    def reserve(self, trial: int, plan: Plan, *, epsilon: float) -> bool:
-        """Reserve the whole cost of a planned trial, if it fits."""
-        if self._account is None:
-            return True
-        planned = self._planned[trial]
-        num_releases = int(planned.on_grid.sum()) + self._num_rungs
-        cost = {
-            "private": float(planned.costs[-1, 0]),
-            "validation": num_releases * float(self._release[0]),
-        }
-        return self._account.reserve(trial, cost)
-
-    def charge(self, planned: Planned, index: int, before: int | None) -> None:
-        """Charge what ran since the report ``before`` (None: since the start), and a score."""
-        self.totals["private"] += planned.costs[index]
-        if before is not None and planned.task.is_private:  # else infinite from the first on
-            self.totals["private"] -= planned.costs[before]
-        self.totals["validation"] += self._release
-
-    def settle(self, trial: int, planned: Planned, index: int, num_releases: int) -> None:
-        """Give back what a trial has reserved and not charged."""
-        if self._account is not None:
-            self._account.settle(
-                trial,
-                {
-                    "private": float(planned.costs[index, 0]),
-                    "validation": num_releases * float(self._release[0]),
-                },
-            )
-
-    @property
-    def has_filter(self) -> bool:
-        """True if the study has a budget of its own."""
-        return self._account is not None
-
-    @property
-    def share(self) -> float:
-        """Committed share of the budget, 0 without a filter."""
-        if self._account is None:
-            return 0.0
-        return max(self._account.committed.values()) / self._account.filter.budget
-
-    def epsilon(self, orders: Array, delta: float) -> float:
-        """Return the epsilon of everything that was charged (see ``PolicyRun``)."""
-        if self._account is not None:
-            return self._account.filter.epsilon(max(self._account.committed.values()))
-        curves = np.stack(list(self.totals.values()))
-        return float(rdp.epsilons(curves, orders, delta)[0].max())
 
 
 @dataclass
@@ -196,7 +83,7 @@ class _Simulation:
         checked: Preflight,
         planner: Planner,
         policy: TrialPolicy,
-        account: _Account,
+        account: Account,
         planned: dict[int, Planned],
         *,
         num_trials: int,
@@ -437,7 +324,7 @@ def simulate(
     for policy, spec in specs.items():
         started = time.perf_counter()
         planned: dict[int, Planned] = {}
-        account = _Account(filter, planned, num_rungs=len(spec.rungs), release=release)
+        account = Account(filter, planned, num_rungs=len(spec.rungs), release=release)
         scorer: TrialPolicy = POLICIES[policy].from_spec(
             spec.scheduler, metric=spec.search.metric, maximize=spec.search.mode == "max"
         )

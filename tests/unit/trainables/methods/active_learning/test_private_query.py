@@ -8,9 +8,10 @@ from dp_accounting import rdp as rdp_accounting
 
 from dpsweep.foundation.errors import InfeasibleBudgetError
 from dpsweep.privacy import rdp
-from dpsweep.privacy.accountants import epsilon_of, shown_epsilon
+from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Gaussian, Laplace, Plan, PoissonGaussian
+from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.trainables.methods.active_learning.private_query import (
     query_events,
     split_query,

@@ -1,0 +1,74 @@
+"""The tracking section of a spec: where runs are recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib.metadata import entry_points
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from dpsweep.spec.base import Flaw, Part, Text, peek_word
+from dpsweep.spec.installed import known_name, name_schema
+
+#: The tracker that dpsweep has itself; an installed package may add others (``TRACKER_GROUP``).
+TRACKERS = ("mlflow",)
+TRACKER_GROUP = "dpsweep.trackers"
+TrackerName = Annotated[
+    str,
+    BeforeValidator(known_name(TRACKERS, TRACKER_GROUP)),
+    WithJsonSchema(name_schema(TRACKERS)),
+]
+
+
+class TrackingSpec(Part):
+    """Where runs are recorded."""
+
+    kind: TrackerName = Field(
+        default="mlflow", description="mlflow, or the tracker of an installed package."
+    )
+    uri: Text | None = Field(
+        default="sqlite:///mlflow.db",
+        description="MLflow store: sqlite:///FILE, or the http(s) address of a server; of another "
+        "kind, what that takes; null: none.",
+    )
+    experiment: Text | None = Field(
+        default=None, description="Experiment that runs belong to; null: the study's name."
+    )
+
+    @classmethod
+    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
+        """Refuse directories: MLflow's file store loses what is written concurrently."""
+        uri, kind = raw.get("uri"), peek_word(raw, "kind", default="mlflow")
+        if kind != "mlflow":  # its own to check (``dpsweep.tracking.refuse_uri``)
+            if "uri" not in raw:
+                what = f"is missing: the default is for mlflow, and the kind is {kind}"
+                yield Flaw(("uri",), what, "say where its records go, or null")
+            return
+        if not isinstance(uri, str) or not uri.strip() or uri == "databricks":
+            return
+        if "://" not in uri or uri.startswith("file:"):
+            yield Flaw(
+                ("uri",),
+                f"{uri!r} is {_kind_of_uri(uri)}",
+                _STORES,
+            )
+            return
+        scheme = uri.partition("://")[0].partition("+")[0]
+        plugins = {entry.name for entry in entry_points(group="mlflow.tracking_store")}
+        if scheme not in {*_SCHEMES, *plugins}:
+            yield Flaw(("uri",), f"{uri!r}: MLflow knows no store {scheme}://", _STORES)
+        if uri.partition("?")[0] in ("sqlite://", "sqlite:///", "sqlite:///:memory:"):
+            yield Flaw(("uri",), f"{uri!r} names no file", _STORES)
+
+
+_SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks", "uc")
+_STORES = "use sqlite:///mlflow.db, the http address of a server, or null"
+
+
+def _kind_of_uri(uri: str) -> str:
+    """Say what is wrong about a tracking store's address that MLflow would take for a path."""
+    scheme, colon, _ = uri.partition(":")
+    if colon and scheme != "file" and "/" not in scheme and len(scheme) > 1:
+        return f"no address of a store: it begins with {scheme}:"
+    return "a directory, and MLflow no longer keeps its records in one"
