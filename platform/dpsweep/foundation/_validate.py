@@ -91,10 +91,9 @@ def whole(name: str, value: Any, *, low: int = 0) -> int:
 def one_of(name: str, value: Any, allowed: Sequence[str]) -> str:
     """Return ``value`` if it is one of the allowed words.
 
-    >>> one_of("mode", "mix", ("min", "max"))
+    >>> one_of("mode", "mix", ("min", "max"))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    dpsweep.foundation.errors.BadInputError: mode must be one of min, max; got 'mix' (did you mean
-    'min'?)
+    dpsweep.foundation.errors.BadInputError: mode must be one of min, max; got 'mix' (did you ...?)
     """
     if not isinstance(value, str) or value not in allowed:
         hint = did_you_mean(value, list(allowed)) if isinstance(value, str) else ""

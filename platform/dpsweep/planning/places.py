@@ -60,17 +60,26 @@ def make_places(spec: SweepSpec) -> None:
     Of a study that was launched the store may be gone: it goes on, and events wait.
 
     Raises:
-        SpecError: The folder cannot be made.
+        SpecError: The folder cannot be made, or the file is something else.
     """
     database = _database(spec)
     if database is None or Path(spec.storage.path, spec.name).exists():
         return
+    if database.is_file() and not _is_sqlite(database):
+        what, fix = f"{database} is a file, and no SQLite database", "name another file, or null"
+        raise SpecError([Mistake(spec.where("tracking.uri"), what, fix)])
     try:
         database.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         what = f"{database.parent} cannot be made: {error.strerror}"
         fix = "name a file in a directory of yours, or null"
         raise SpecError([Mistake(spec.where("tracking.uri"), what, fix)]) from error
+
+
+def _is_sqlite(path: Path) -> bool:
+    """Say whether a file is empty or begins as SQLite databases do."""
+    with path.open("rb") as file:
+        return file.read(16) in (b"", b"SQLite format 3\0")
 
 
 def _database(spec: SweepSpec) -> Path | None:

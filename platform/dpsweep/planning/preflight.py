@@ -33,6 +33,7 @@ from dpsweep.planning.problems import (
     space_problems,
     target_problems,
     task_problems,
+    validation_note,
 )
 from dpsweep.planning.reading import declared_hyperparameters
 from dpsweep.planning.start import (
@@ -132,7 +133,7 @@ class Preflight:
         """What is valid, but hardly meant so."""
         found = space_notes(self.space, self.methods, self.info)
         found += start_notes(self.spec, self.methods, self.space.values())
-        found += [delta_note(self.spec), budget_note(self.spec)]
+        found += [delta_note(self.spec), budget_note(self.spec), validation_note(self.info)]
         return [note for note in dict.fromkeys(found) if note]
 
     @property

@@ -9,6 +9,7 @@ from typing import Any
 
 from dpsweep.cluster import TARGETS
 from dpsweep.foundation.errors import BadInputError, DataError
+from dpsweep.foundation.words import counted
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.base import dotted
 from dpsweep.spec.space.hyperparameters import retired_words
@@ -20,6 +21,8 @@ from dpsweep.trainables.method import Method
 
 #: Above it, the bound admits a test for one record that hardly ever errs.
 LOOSE_EPSILON = 20.0
+#: On fewer validation records a note says what one of them is worth.
+FEW_TO_COMPARE = 50
 #: So many public validation records tell that a declared number of classes is a slip.
 ENOUGH_TO_TELL = 50
 #: What a space can give each hyperparameter.
@@ -50,6 +53,13 @@ def space_problems(
             place = dotted(("search", "space", *parameter.path))
             what = f"has no effect: {winner}, which is given too, wins over it"
             problems.append((place, what, f"leave one of the two out; --set {place}=null does"))
+        for shape in ("noise.shape", "clip.shape"):
+            ratio = shape.replace("shape", "end_ratio")
+            is_constant = set(values.get(shape, ["constant"])) == {"constant"}
+            if is_constant and len(values.get(ratio, ())) > 1:
+                what = f"is searched in vain: {shape} is constant"
+                fix = f"leave it out, or let {shape} have other values"
+                problems.append((f"search.space.{ratio}", what, fix))
     if any(method.extractor.__func__ is not Method.extractor.__func__ for method in methods):  # type: ignore[attr-defined]
         found = _folder_problems(spec.storage.features_path)
         problems += [("storage.features", what, fix) for what, fix in found]
@@ -190,6 +200,15 @@ def space_notes(
         for key, value in method.fitted_defaults(values, info).items():
             found.append(f"{key} of {name} is {value}: its default is too large for these data")
     return found
+
+
+def validation_note(info: DatasetInfo) -> str:
+    """Return a line on a validation part in which one record decides, or nothing."""
+    if not 0 < info.num_validation < FEW_TO_COMPARE:
+        return ""
+    points = 100 / info.num_validation
+    few = counted(info.num_validation, "validation record")
+    return f"{few}: one of them is {points:.3g} points of accuracy, which hardly tells trials apart"
 
 
 def budget_note(spec: SweepSpec) -> str:

@@ -35,7 +35,9 @@ class EpisodesSpec(Part):
         default=5, description="Classes of an episode, drawn by a public seed."
     )
     shots: Count = Field(default=5, description="Private records of each class of an episode.")
-    number: Count = Field(default=60, description="Episodes that each configuration runs on.")
+    number: Count = Field(
+        default=60, le=10_000, description="Episodes that each configuration runs on."
+    )
     queries: Count = Field(
         default=15, description="Validation and test records of each class of an episode."
     )

@@ -141,6 +141,9 @@ def parse_yaml(text: str, name: str) -> Document:
         )
     reader = _Reader(name)
     value = reader.mapping(node, "")
+    if {"config", "metric", "epsilon"} <= value.keys():
+        what = "is what `dpsweep best` prints of a configuration, and no spec"
+        raise SpecError([Mistake(name, what, "`dpsweep best NAME --as-spec` prints one")])
     return Document(name, value, reader.lines, (), tuple(reader.mistakes))
 
 

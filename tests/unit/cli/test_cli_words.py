@@ -444,3 +444,19 @@ def test_an_alias_is_one_mistake(tmp_path):
     done = cli_here("validate", tmp_path / "spec.yaml")
     assert done.stderr.count("error: ") == 1
     assert "a YAML alias" in done.stderr
+
+
+def test_a_file_that_cannot_be_written_is_one_line(tmp_path):
+    done = cli_here("init", tmp_path / "nowhere" / "x.yaml")
+    assert done.returncode == 2
+    assert "x.yaml cannot be written: No such file or directory" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_best_prints_is_no_spec(tmp_path):
+    path = tmp_path / "best.yaml"
+    path.write_text("config: {optim.lr: 1.0}\nmetric: validation/accuracy\nepsilon: 1.0\n")
+    done = cli_here("validate", path)
+    assert done.returncode == 2
+    assert "is what `dpsweep best` prints of a configuration, and no spec" in done.stderr
+    assert done.stderr.count("error: ") == 1

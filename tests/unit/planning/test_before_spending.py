@@ -474,6 +474,36 @@ class TestSlips:
         ]
         assert preflight(SweepSpec(**changed(raw, {"data/max_private": 2000})))
 
+    def test_a_shape_that_is_constant_has_no_end(self, raw):
+        """Searched, it would be a dimension without effect; fixed, it is what `best` writes."""
+        ratio = {"uniform": [0.5, 1.5]}
+        spec = changed(raw, {"search/space/noise.end_ratio": ratio})
+        assert mistakes(preflight, SweepSpec(**spec)) == [
+            "search.space.noise.end_ratio: is searched in vain: noise.shape is constant "
+            "(leave it out, or let noise.shape have other values)"
+        ]
+        shape = {"choice": ["constant", "cosine"]}
+        assert preflight(SweepSpec(**changed(spec, {"search/space/noise.shape": shape})))
+        assert preflight(SweepSpec(**changed(raw, {"search/space/noise.end_ratio": 1.0})))
+
+    def test_few_validation_records_are_said(self, raw, tmp_path):
+        store(tmp_path / "records.npz", train=2000, val=20)
+        notes = preflight(SweepSpec(**raw)).notes
+        said = "20 validation records: one of them is 5 points of accuracy, which hardly tells"
+        assert any(note.startswith(said) for note in notes)
+        store(tmp_path / "records.npz", train=2000, val=50)
+        assert not any("points of accuracy" in note for note in preflight(SweepSpec(**raw)).notes)
+
+    def test_a_file_that_is_no_database_is_kept(self, raw, tmp_path):
+        notes = tmp_path / "notes.txt"
+        notes.write_text("buy milk, and more than sixteen bytes of it")
+        spec = SweepSpec(**changed(raw, {"tracking/uri": f"sqlite:///{notes}"}))
+        assert mistakes(make_places, spec) == [
+            f"tracking.uri: {notes} is a file, and no SQLite database (name another file, or null)"
+        ]
+        notes.write_bytes(b"")
+        make_places(spec)
+
     def test_a_dataset_ledger_is_a_file(self, raw, tmp_path):
         privacy = {
             "delta": 1e-5, "trial_epsilon": 2.0, "accounting": "composed", "study_epsilon": 4.0,

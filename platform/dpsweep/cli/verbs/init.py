@@ -76,5 +76,9 @@ def init(
         return
     if path.exists() and not force:
         raise BadInputError(f"{path} exists already", fix="choose another name, or add --force")
-    path.write_text(text)
+    try:
+        path.write_text(text)
+    except OSError as error:
+        what = f"{path} cannot be written: {error.strerror}"
+        raise BadInputError(what, fix="name a file in a directory that is there") from error
     say(f"wrote {path}; next: dpsweep plan {path}")
