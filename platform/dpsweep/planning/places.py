@@ -8,9 +8,8 @@ from pathlib import Path
 from dpsweep.foundation.errors import BadInputError, Mistake, SpecError
 from dpsweep.planning.problems import is_writable
 from dpsweep.spec.study import SweepSpec
+from dpsweep.spec.tracking import database_of
 from dpsweep.tracking import refuse_uri
-
-_SQLITE = "sqlite:///"
 
 
 def place_problems(spec: SweepSpec) -> list[tuple[str, str, str]]:
@@ -23,15 +22,12 @@ def place_problems(spec: SweepSpec) -> list[tuple[str, str, str]]:
     if not is_writable(Path(spec.storage.path)):
         what = f"{spec.storage.path!r} cannot be written to"
         problems.append(("storage.path", what, "name a directory of yours"))
-    ledger = spec.privacy.dataset_ledger
-    files = {
-        "tracking.uri": _database(spec),
-        "privacy.dataset_ledger": None if ledger is None else Path(ledger).resolve(),
-    }
-    for key, file in files.items():
-        if file is not None and file.is_dir():
+    for key, file in _written(spec):
+        if key not in ("tracking.uri", "privacy.dataset_ledger"):
+            continue  # a folder
+        if file.is_dir():
             problems.append((key, f"{file} is a directory", "name a file in it"))
-        elif file is not None and not is_writable(file.parent):
+        elif not is_writable(file.parent):
             what = f"{str(file)!r} cannot be written"
             problems.append((key, what, "name a file in a directory of yours, or null"))
     try:
@@ -62,7 +58,7 @@ def make_places(spec: SweepSpec) -> None:
     Raises:
         SpecError: The folder cannot be made, or the file is something else.
     """
-    database = _database(spec)
+    database = database_of(spec.tracking.uri)
     if database is None or Path(spec.storage.path, spec.name).exists():
         return
     if database.is_file() and not _is_sqlite(database):
@@ -82,20 +78,12 @@ def _is_sqlite(path: Path) -> bool:
         return file.read(16) in (b"", b"SQLite format 3\0")
 
 
-def _database(spec: SweepSpec) -> Path | None:
-    """Return the file of a SQLite tracking store, or None for another store or none."""
-    uri = spec.tracking.uri
-    if uri is None or not uri.startswith(_SQLITE):
-        return None
-    return Path(uri.removeprefix(_SQLITE).partition("?")[0]).resolve()
-
-
 def _written(spec: SweepSpec) -> Iterator[tuple[str, Path]]:
     """Yield every place that a study writes to, with the key that names it."""
     yield "storage.path", Path(spec.storage.path, spec.name).resolve()
     if spec.storage.features is not None:
         yield "storage.features", spec.storage.features_path
-    database = _database(spec)
+    database = database_of(spec.tracking.uri)
     if database is not None:
         yield "tracking.uri", database
     if spec.privacy.dataset_ledger is not None:

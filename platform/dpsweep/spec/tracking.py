@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
@@ -62,6 +63,14 @@ class TrackingSpec(Part):
             yield Flaw(("uri",), f"{uri!r} names no file", _STORES)
 
 
+def database_of(uri: str | None) -> Path | None:
+    """Return the file of a SQLite store, or None for another store or none."""
+    if uri is None or not uri.startswith(_SQLITE):
+        return None
+    return Path(uri.removeprefix(_SQLITE).partition("?")[0]).resolve()
+
+
+_SQLITE = "sqlite:///"
 _SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks", "uc")
 _STORES = "use sqlite:///mlflow.db, the http address of a server, or null"
 

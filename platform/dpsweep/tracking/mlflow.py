@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from dpsweep.foundation.durable import damage_of_sqlite, set_aside
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.version import __version__
+from dpsweep.spec.tracking import database_of
 from dpsweep.tracking.base import StoreDamagedError, TrackingRefusedError
 from dpsweep.tracking.labels import downgraded_card
 from dpsweep.tracking.mlflow_models import rewrite_label, store_model
@@ -54,7 +55,6 @@ _ENVIRONMENT = {
 }
 # Opens the views for training runs; without it MLflow may take a sweep for a chat application.
 _EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
-_SQLITE = "sqlite:///"
 _MODELS = "models:/"
 _SEQ = "dpsweep.seq"  # tells an older copy of a store from the store
 _DESCRIPTION = "mlflow.note.content"
@@ -140,7 +140,7 @@ class MLflowTracker:
         try:
             yield
         except Exception as error:  # whatever MLflow and SQLAlchemy raise
-            path, damage = _database_of(self._uri), ""
+            path, damage = database_of(self._uri), ""
             if path is not None and path.is_file():
                 with suppress(sqlite3.OperationalError):  # busy, and not damaged
                     damage = damage_of_sqlite(path)
@@ -199,7 +199,7 @@ class MLflowTracker:
         found = self._client.get_experiment_by_name(name)
         if found is None:
             location = None
-            database = _database_of(uri)
+            database = database_of(uri)
             if database is not None:  # beside the database, not in the current directory
                 location = (database.parent / "mlartifacts" / name).as_uri()
             try:
@@ -462,13 +462,6 @@ class MLflowTracker:
             if model_id not in [output.model_id for output in linked.outputs.model_outputs]:
                 output = LoggedModelOutput(model_id, step=step or 0)
                 self._client.log_outputs(linked.info.run_id, [output])
-
-
-def _database_of(uri: str) -> Path | None:
-    """Return the file of a SQLite store, or None for another one."""
-    if not uri.startswith(_SQLITE):
-        return None
-    return Path(uri[len(_SQLITE) :].partition("?")[0]).resolve()
 
 
 def _user() -> str:
