@@ -72,6 +72,11 @@ class LocalTarget(ClusterTarget):
 
     def disconnect(self) -> None:
         """Stop Ray."""
+        if self._connected_here:
+            # Ray waits a second for each of its processes, which do not hear SIGTERM.
+            for kind, process in ray._private.worker._global_node.live_processes():
+                if kind not in _VITAL:
+                    process.kill()
         super().disconnect()
         self._closing.close()
 
