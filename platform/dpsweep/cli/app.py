@@ -125,7 +125,7 @@ def validate(spec: Spec, sets: Sets = None) -> None:
 
 def _num_trials(checked: Preflight) -> str:
     """Say how many trials a spec may run."""
-    if checked.spec.privacy.accounting == "select":
+    if checked.spec.privacy.mode.is_sealed:
         return "a random number of trials"
     return f"at most {counted(checked.num_trials, 'trial')}"
 
@@ -188,7 +188,7 @@ def _in_short(trial: TrialResult) -> str:
 
     statement = trial.statement
     covers = statement.released.partition(":")[0].partition(";")[0].partition(",")[0]
-    return f"epsilon={shown_epsilon(statement.epsilon)} ({covers}; {statement.terms()})"
+    return f"epsilon={shown_epsilon(statement.epsilon)} ({covers}; {statement.line()})"
 
 
 def _print_trials(
@@ -199,7 +199,7 @@ def _print_trials(
     explain: bool = False,
 ) -> None:
     rows = []
-    is_public = result.spec.privacy.accounting == "public"
+    is_public = result.spec.privacy.mode.is_public_search
     best = _best_id(result) if output is Format.TABLE else None
     test = on_test_records(result.spec.search.metric)
     is_tested = result.spec.data.test.visibility == "public"

@@ -40,7 +40,7 @@ def space_problems(
         key = "search.space.train.num_private"
         problems.append((key, what, f"at most {info.num_private}, or leave it out for all"))
     reports = [n for n, given in values.items() if n.endswith(".private_report") and True in given]
-    if spec.privacy.accounting == "select":
+    if spec.privacy.mode.is_sealed:
         what = "accounting select keeps no figure of a trial, and so no private report"
         problems += [(f"search.space.{name}", what, "leave it out") for name in reports]
     named = [name for name in values["method"] if name in TRAINABLES]
@@ -74,7 +74,7 @@ def target_problems(spec: SweepSpec) -> list[tuple[str, str, str]]:
         target = TARGETS[spec.cluster.target]
     except BadInputError as error:
         return [("cluster.target", f"{error.message}: {error.because}", error.fix or "")]
-    if spec.privacy.accounting == "select" and not target.is_secret:
+    if spec.privacy.mode.is_sealed and not target.is_secret:
         what = "does not keep traces of trials from others, and select needs them secret"
         return [("cluster.target", what, "use local; or accounting: composed")]
     return []
@@ -91,7 +91,7 @@ def data_problems(spec: SweepSpec, info: DatasetInfo) -> list[tuple[str, str, st
         problems.append(
             ("search.metric", what, f"{'raise' if fraction else 'set'} data.validation.fraction")
         )
-    if spec.privacy.accounting == "public" and info.num_public == 0:
+    if spec.privacy.mode.is_public_search and info.num_public == 0:
         what = "accounting public searches on public records, and none are declared"
         problems.append(("data.public", what, "set data.public.fraction"))
     is_new = not Path(spec.storage.path, spec.name).exists()

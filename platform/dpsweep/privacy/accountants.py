@@ -28,7 +28,6 @@ from dpsweep.privacy.events import (
 
 AccountantName = Literal["rdp", "pld"]
 ACCOUNTANTS: tuple[AccountantName, ...] = ("rdp", "pld")
-ACCOUNTING_MODES = ("single_run", "unaccounted", "composed", "select", "public")
 
 Array = NDArray[np.float64]
 #: A plan as a multiset: (event, count), sorted. The order of a fixed plan has no cost.

@@ -124,7 +124,7 @@ def check_layers(spec: SweepSpec, info: DatasetInfo) -> None:
     Raises:
         BadInputError: The study has no declared public records, or its accounting is ``select``.
     """
-    if spec.privacy.accounting == "select":
+    if spec.privacy.mode.is_sealed:
         raise BadInputError(
             f"study {spec.name!r} has accounting select, which keeps no figure of a trial",
             because="its epsilon covers the winner's configuration, score and model alone",

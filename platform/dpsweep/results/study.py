@@ -164,14 +164,14 @@ class SweepResult:
         if self.state != "running":
             counts["interrupted"] = counts.pop("running")
         told = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
-        if self.spec.privacy.accounting == "select":
+        if self.spec.privacy.mode.is_sealed:
             told = "the winner is released" if self.view.trials else "nothing is released yet"
-        elif self.spec.privacy.accounting != "public":
+        elif not self.spec.privacy.mode.is_public_search:
             most = max(self._most_trials, len(self.view.trials))
             told = f"{told or 'no trials yet'} of at most {most}"
         seconds = self.view.worked_ms / 1000
         why = f" ({self.view.end_reason})" if self.view.end_reason else ""
-        took = "" if self.spec.privacy.accounting == "select" else f"; {seconds:.0f} s"
+        took = "" if self.spec.privacy.mode.is_sealed else f"; {seconds:.0f} s"
         if self.state == "running" and self.spec.pretrain and self.view.pretrained is None:
             took += f"; public weights first: {describe_pretraining(self.spec)}"
         return f"study {self.name!r}: {self.state}{why}; {told}{took}"
@@ -223,7 +223,7 @@ class SweepResult:
         if view.value is not None:
             metrics[metric] = view.value
         # The claim of a public search is its final run's own, not that of its other trials.
-        is_shared = claims.accounting != "public" or claims.is_final(view)
+        is_shared = not claims.mode.is_public_search or claims.is_final(view)
         return TrialResult(
             trial_id=view.trial,
             state=view.state,
@@ -252,7 +252,7 @@ class SweepResult:
         Raises:
             NothingWithinBudgetError: There is none.
         """
-        is_public = self.spec.privacy.accounting == "public"
+        is_public = self.spec.privacy.mode.is_public_search
         results = [
             self._result(view)
             for view in self.view.finished()
@@ -267,7 +267,7 @@ class SweepResult:
                 cheapest = min(results, key=lambda result: result.epsilon)
                 because += (
                     f"; the cheapest is trial {cheapest.trial_id}: "
-                    f"epsilon={shown_epsilon(cheapest.epsilon)} ({cheapest.statement.terms()})"
+                    f"epsilon={shown_epsilon(cheapest.epsilon)} ({cheapest.statement.line()})"
                 )
             unscored = [t.trial for t in self.view.trials.values() if t.is_unscored]
             if unscored:

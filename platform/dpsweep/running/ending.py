@@ -72,7 +72,7 @@ class Conclusion:
         study = self._study
         entry = entries.study_ended(study.files, ending.state, ending.reason)
         study.write("study_ended", **entry)
-        if study.spec.privacy.accounting != "select":
+        if not study.spec.privacy.mode.is_sealed:
             say_failures(study, self._observer)
 
 
@@ -97,7 +97,7 @@ def write_charges(study: Study) -> None:
         LedgerError: A ledger is damaged, or was lost.
     """
     privacy, ledger = study.spec.privacy, study.files.ledger
-    if privacy.accounting == "select":
+    if privacy.mode.is_sealed:
         return  # its winner has the epsilon of the selection
     for number, trial in sorted(study.view.trials.items()):
         is_private = TRAINABLES[trial.hparams["method"]].is_private

@@ -15,7 +15,9 @@ from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import LedgerError, NothingWithinBudgetError
 from dpsweep.foundation.version import __version__
 from dpsweep.ledgers.trial import STUDY_FILE, trial_file
-from dpsweep.results.claims import FINAL_RUN, PUBLIC_MODEL, SO_FAR, WINNER, with_caveats
+from dpsweep.privacy.modes import UNACCOUNTED
+from dpsweep.privacy.terms import OF_ITS_PLAN
+from dpsweep.results.claims import PUBLIC_MODEL, SO_FAR, with_caveats
 from dpsweep.results.study import SweepResult
 from dpsweep.results.study_card import card
 from dpsweep.spec.facts import without_password
@@ -57,6 +59,9 @@ def study_started(spec: SweepSpec, files: StudyFiles) -> dict[str, Any]:
     }
 
 
+_NO_CLAIM = {"dp.accounting": UNACCOUNTED.name}
+
+
 def _short(choice: Any) -> Any:
     """Write one parameter of a space in a line: ``loguniform [0.01, 8]``."""
     if not isinstance(choice, Mapping):
@@ -67,12 +72,9 @@ def _short(choice: Any) -> Any:
 def privacy_tags(spec: SweepSpec) -> dict[str, Any]:
     """Return the tags without which no epsilon is shown."""
     privacy = spec.privacy
+    terms = spec.privacy_terms(OF_ITS_PLAN).tags()
     return {
-        "dp.unit": spec.privacy_unit,
-        "dp.adjacency": privacy.neighboring_relation,
-        "dp.accountant": privacy.accountant,
-        "dp.accounting": privacy.accounting,
-        "dp.delta": privacy.delta,
+        **{tag: value for tag, value in terms.items() if value != OF_ITS_PLAN},
         "dp.trial_epsilon": privacy.trial_epsilon,
         "dp.validation": spec.data.validation.visibility,
         "dp.test": spec.data.test.visibility,
@@ -93,7 +95,7 @@ def claim_tags(files: StudyFiles) -> dict[str, Any]:
         tags |= {"dp.sampling": statement.sampling, "dp.released": statement.released}
     if study is not None:
         tags["dp.study_epsilon"] = study.epsilon
-    if composed is not None and claims.accounting == "unaccounted":
+    if composed is not None and not claims.mode.is_accounted:
         tags["dp.composed_accountant"] = composed.accountant
     return tags
 
@@ -179,12 +181,11 @@ def released(spec: SweepSpec, records: str, state: TrialState | None = None) -> 
         records: Whose records the trial trains on (``TrialTask.records``).
         state: How it ended; None: it has not.
     """
-    mode = spec.privacy.accounting
-    alone = "this trial alone; for the study see its own run"
-    what = {"select": WINNER, "public": FINAL_RUN}.get(mode, alone)
+    mode = spec.privacy.mode
+    what = mode.run
     if records == "public":
         what = PUBLIC_MODEL
-    elif mode != "select" and state is not TrialState.FINISHED:
+    elif not mode.is_sealed and state is not TrialState.FINISHED:
         what = SO_FAR
     return with_caveats(spec, what)
 
@@ -225,11 +226,11 @@ def study_ended(files: StudyFiles, state: str, reason: str) -> dict[str, Any]:
         result = SweepResult(files)
     except LedgerError as error:  # why the study had to stop; that comes from elsewhere
         entry = {"state": state, "end_reason": reason, "card": _lost_card(error)}
-        return {**entry, "metrics": {}, "tags": {"dp.accounting": "unaccounted"}, "artifacts": []}
+        return {**entry, "metrics": {}, "tags": _NO_CLAIM, "artifacts": []}
     artifacts = [str(files.ledger / STUDY_FILE)]
     metrics = {}
     composed = result.claims.composed()
-    is_indication = composed is not None and result.claims.accounting == "unaccounted"
+    is_indication = composed is not None and not result.claims.mode.is_accounted
     if composed is not None and is_indication and math.isfinite(composed.epsilon):
         metrics["dp/composed_epsilon"] = composed.epsilon
     with contextlib.suppress(NothingWithinBudgetError):
@@ -254,7 +255,7 @@ def _of_best(result: SweepResult) -> dict[str, float]:
     best = result.best()
     scores = {f"{BEST}{name}": score for name, score in best.metrics.items()}
     # Under select it is always trial 0, which would look like a count of one.
-    is_sealed = result.spec.privacy.accounting == "select"
+    is_sealed = result.spec.privacy.mode.is_sealed
     number = {} if is_sealed else {"best/trial": float(best.trial_id)}
     value = {} if best.value is None else {BEST_OBJECTIVE: best.value}
     return {**scores, **number, **value}

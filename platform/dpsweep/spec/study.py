@@ -6,6 +6,7 @@ raises SpecError with every mistake of the spec, one line each, with file and li
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +15,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, WithJ
 
 from dpsweep.foundation.errors import Mistake, SpecError
 from dpsweep.foundation.registry import installed
+from dpsweep.privacy.terms import PrivacyTerms
 from dpsweep.spec.base import (
     AS_TEXT,
     AS_WHOLE,
@@ -308,6 +310,24 @@ class SweepSpec(Part):
         """Whose data one private record is, as it must stand beside every epsilon."""
         unit = self.data.privacy_unit
         return unit if self.episodes is None else f"{unit} of one episode"
+
+    def privacy_terms(self, sampling: str, **changed: str) -> PrivacyTerms:
+        """Return what must stand beside an epsilon of this study.
+
+        Args:
+            sampling: How records enter the events that it bounds.
+            changed: Terms that differ from the spec's: another accountant or accounting.
+        """
+        privacy = self.privacy
+        terms = PrivacyTerms(
+            delta=privacy.delta,
+            accountant=privacy.accountant,
+            neighboring_relation=privacy.neighboring_relation,
+            sampling=sampling,
+            privacy_unit=self.privacy_unit,
+            accounting=privacy.accounting,
+        )
+        return dataclasses.replace(terms, **changed)
 
     @property
     def num_starts(self) -> int:
