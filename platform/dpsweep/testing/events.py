@@ -46,12 +46,10 @@ class EventConformance:
         event: An event of usual noise, of an epsilon between 0.01 and 100 for 10 of it, or one
             that is never private.
         quiet: The same with so much noise that it costs next to nothing; None if there is none.
-        words: Words that ``sampling`` may be besides those of ``SAMPLINGS``.
     """
 
     event: ClassVar[PrivacyEvent]
     quiet: ClassVar[PrivacyEvent | None] = None
-    words: ClassVar[tuple[str, ...]] = ()
 
     def test_it_is_in_the_table_by_its_name(self) -> None:
         """A ledger that holds it can be read; its package is installed."""
@@ -89,7 +87,7 @@ class EventConformance:
 
     def test_sampling_is_named(self) -> None:
         """And is what a plan of it says."""
-        assert self.event.sampling in {*SAMPLINGS, *self.words}
+        assert self.event.sampling in SAMPLINGS
         assert Plan((EventRun(self.event, 2),)).sampling == self.event.sampling
 
     def test_its_curve_is_one(self) -> None:

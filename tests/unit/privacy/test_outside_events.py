@@ -31,7 +31,7 @@ class Doubled(PrivacyEvent):
 
     name = "doubled"
     checks = {"sigma": positive}  # noqa: RUF012
-    sampling = "one_pass"
+    sampling = "full_batch"
 
     def renyi(self, orders: Any) -> Any:
         return orders / self.sigma**2
@@ -82,6 +82,14 @@ class Understated(Doubled):
 
 
 @dataclass(frozen=True)
+class Shuffled(Doubled):
+    """One that no statement can name the sampling of."""
+
+    name = "shuffled"
+    sampling = "shuffled"
+
+
+@dataclass(frozen=True)
 class Stranger(Doubled):
     """One that is in no table."""
 
@@ -93,7 +101,7 @@ class Impostor(Gaussian):
     """One that would be read back as another."""
 
 
-KINDS = (Doubled, Formless, Odd, Unsound, Understated)
+KINDS = (Doubled, Formless, Odd, Unsound, Understated, Shuffled)
 
 
 @pytest.fixture(autouse=True)
@@ -106,12 +114,10 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
 class TestDoubled(EventConformance):
     event = Doubled(6.0)
     quiet = Doubled(1e9)
-    words = ("one_pass",)
 
 
 class TestFormless(EventConformance):
     event = Formless(6.0)
-    words = ("one_pass",)
 
 
 def plan_of(*runs: tuple) -> Plan:
@@ -134,12 +140,19 @@ def test_it_costs_what_its_curve_says() -> None:
     chosen = RenyiFilter.choose([both], target_epsilon=8.0, delta=DELTA)
     assert chosen.cost(ours)["private"] == pytest.approx(10 * chosen.order / 36)
     assert to_dp_event(ours).events[0].count == 10
-    assert (both.sampling, ours.sampling) == ("mixed", "one_pass")
+    assert (both.sampling, ours.sampling) == ("full_batch", "full_batch")
 
 
 def test_a_cost_between_two_orders_is_the_higher_ones() -> None:
     chosen = RenyiFilter.at(70.0, target_epsilon=8.0, delta=DELTA)
     assert chosen.cost(plan_of((Doubled(6.0), 1)))["private"] == pytest.approx(128 / 36)
+
+
+def test_a_sampling_that_no_statement_can_have_is_refused() -> None:
+    plan = plan_of((Gaussian(6.0), 1), (Shuffled(6.0), 1))
+    with pytest.raises(BadInputError, match=r"sampling of an event must be one of .*'shuffled'"):
+        _ = plan.sampling
+    assert plan.labelled("public").sampling == "none"
 
 
 def test_an_event_that_is_in_no_table_is_refused() -> None:

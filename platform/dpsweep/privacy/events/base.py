@@ -22,8 +22,8 @@ from dpsweep.foundation.registry import did_you_mean
 from dpsweep.privacy import rdp
 
 Array = NDArray[np.float64]
-#: How records enter events, as a statement names it -> as a page says it. An event may have a word
-#: of its own, which is shown as it is.
+#: How records enter events, as a statement names it -> as a page says it. What is not a Poisson
+#: sample is ``full_batch``: all records may enter, and no sampling lowers the cost.
 SAMPLINGS: Mapping[str, str] = {
     "poisson": "Poisson",
     "full_batch": "full batch",
@@ -116,7 +116,7 @@ class PrivacyEvent(ABC):
     @property
     @abstractmethod
     def sampling(self) -> str:
-        """How records enter it: a key of ``SAMPLINGS``, or a word of its own."""
+        """How records enter it: a key of ``SAMPLINGS``."""
 
     @abstractmethod
     def renyi(self, orders: Array) -> Array:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from dpsweep.foundation import _validate
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import did_you_mean
-from dpsweep.privacy.events.base import PrivacyEvent
+from dpsweep.privacy.events.base import SAMPLINGS, PrivacyEvent
 from dpsweep.privacy.events.table import EVENTS
 
 #: Whose records an event reads. A split that does not depend on the data makes the parts disjoint.
@@ -149,8 +149,13 @@ class Plan:
         """How records enter the events: as all of them say, ``mixed``, or ``none``.
 
         Events on public records do not count.
+
+        Raises:
+            BadInputError: An event has a word that no statement can have.
         """
         kinds = {run.event.sampling for run in self.runs if run.part != "public"} - {"none"}
+        for word in sorted(kinds - SAMPLINGS.keys()):
+            _validate.one_of("sampling of an event", word, tuple(SAMPLINGS))
         if not kinds:
             return "none"
         return kinds.pop() if len(kinds) == 1 else "mixed"
