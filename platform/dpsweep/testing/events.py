@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -82,7 +83,7 @@ class EventConformance:
             wrong.append((key, {name: value for name, value in right.items() if name != key}))
             wrong.append((key, {**right, key: "\0"}))
         for key, segment in wrong:
-            said = _refusal(lambda segment=segment: kind.from_json(segment))
+            said = _refusal(partial(kind.from_json, segment))
             assert key in said, (key, said)
 
     def test_sampling_is_named(self) -> None:

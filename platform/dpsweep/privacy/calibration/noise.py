@@ -181,7 +181,9 @@ def _calibrate_rdp(
     spent = plan_curve(multiset(before), grid)
     scale, weight = np.array(factors), np.array(counts, dtype=np.float64)
 
-    def restricted(chosen: slice, scale: NDArray, weight: NDArray) -> Callable[[float], float]:
+    def restricted(
+        chosen: slice, scale: NDArray[np.float64], weight: NDArray[np.float64]
+    ) -> Callable[[float], float]:
         def epsilon_at(start: float) -> float:
             curves = rdp.poisson_gaussian_rdp(start * scale, sample_rate, grid[chosen])
             curve = spent[chosen] + weight @ curves

@@ -34,7 +34,7 @@ class Gaussian(PrivacyEvent):
 
     def renyi(self, orders: Array) -> Array:
         """Return order / (2 noise_multiplier^2), rounded up."""
-        return self.curves([self], orders)[0]
+        return np.asarray(self.curves([self], orders)[0])
 
     @classmethod
     def curves(cls, events: Sequence[Self], orders: Array) -> Array:

@@ -51,7 +51,7 @@ class PoissonGaussian(PrivacyEvent):
 
     def renyi(self, orders: Array) -> Array:
         """Return the curve of Mironov, Talwar and Zhang 2019, rounded up."""
-        return self.curves([self], orders)[0]
+        return np.asarray(self.curves([self], orders)[0])
 
     @classmethod
     def curves(cls, events: Sequence[Self], orders: Array) -> Array:
