@@ -187,13 +187,16 @@ def test_a_sweep_with_parts_of_another_package(program: Path, tmp_path: Path) ->
     assert max(scores) > 0.9
     assert min(scores) > 0.5
     assert list(tmp_path.glob("heaps.*.pt"))
-    tree = json.loads(
-        run(program, tmp_path, "account", "epsilon", "--delta", "1e-5", "-f", "json", "--events",
-            '[{"event": "juniper_tree", "noise_multiplier": 10, "leaves": 8}]').stdout
-    )  # fmt: skip
+    segment = {"event": "juniper_tree", "noise_multiplier": 10, "leaves": 8}
+    (tmp_path / "tree.json").write_text(json.dumps([segment]))
+    asked = ("account", "epsilon", "--delta", "1e-5", "-f", "json", "--events", "tree.json")
+    tree = json.loads(run(program, tmp_path, *asked).stdout)
     gaussian = epsilon_of(Plan((EventRun(Gaussian(5.0)),)), delta=1e-5)
     assert tree["epsilon"] == pytest.approx(gaussian, rel=1e-6)
     assert tree["sampling"] == "full_batch"
+    # Where the event's package is gone, its cost is not guessed.
+    gone = run(Path(sys.executable).with_name("dpsweep"), tmp_path, "best", "heaps")
+    assert (gone.returncode, "juniper_tree" in gone.stderr) == (2, True), gone.stdout
 
 
 @pytest.mark.ray

@@ -50,7 +50,7 @@ def level_of(order: float) -> int:
     >>> level_of(1024), level_of(1024.5), level_of(32768)
     (0, 1, 5)
     """
-    return sum(order > last for last in (ORDERS[-1], *HIGH_ORDERS[:-1]))
+    return sum(bool(order > last) for last in (ORDERS[-1], *HIGH_ORDERS[:-1]))
 
 
 # Curves are rounded up by more than the error of the sums below, far below any digit printed.

@@ -67,6 +67,7 @@ class EventRun:
 class Plan:
     """A finite sequence of privacy events; position t is the t-th of them.
 
+    >>> from dpsweep.privacy.events import Gaussian, PoissonGaussian
     >>> plan = Plan((EventRun(PoissonGaussian(1.0, 0.01), 500), EventRun(Gaussian(20.0))))
     >>> len(plan), len(plan.slice(499, 501)), plan.at(500)
     (501, 2, Gaussian(noise_multiplier=20.0))
