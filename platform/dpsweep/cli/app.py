@@ -93,11 +93,11 @@ def methods(output: Output = Format.TABLE) -> None:
     rows = [
         {
             "method": name,
-            "private": TRAINABLES[name].is_private,
-            "hyperparameters": len(TRAINABLES[name].hyperparameters),
-            "about": (TRAINABLES[name].__doc__ or "").strip().splitlines()[0],
+            "private": method.is_private,
+            "hyperparameters": len(method.hyperparameters),
+            "about": (method.__doc__ or "no description").strip().splitlines()[0],
         }
-        for name in TRAINABLES
+        for name, method in TRAINABLES.loadable().items()
     ]
     print_records(rows, output)
 

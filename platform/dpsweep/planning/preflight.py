@@ -340,7 +340,8 @@ def preflight(spec: SweepSpec) -> Preflight:
     where = spec.where
     space = SearchSpace.from_spec(spec.space)
     mistakes = [
-        Mistake(where(m.where), m.what, m.fix) for m in space.check(declared_hyperparameters(spec))
+        Mistake(where(m.where), m.what, m.fix)
+        for m in space.check(declared_hyperparameters(spec), TRAINABLES.broken())
     ]
     info = None
     try:
@@ -360,7 +361,8 @@ def preflight(spec: SweepSpec) -> Preflight:
     problems = space_problems(spec, space.values(), info) + pretrain_problems(spec, space)
     problems += place_problems(spec) + target_problems(spec)
     if info is not None:
-        named = [TRAINABLES[name] for name in space.values()["method"] if name in TRAINABLES]
+        loadable = TRAINABLES.loadable()
+        named = [loadable[name] for name in space.values()["method"] if name in loadable]
         is_private = any(method.is_private for method in named)
         problems += weights_problems(spec, space, info)
         problems += delta_problems(spec, info, has_private_method=is_private)

@@ -43,12 +43,13 @@ def space_problems(
     if spec.privacy.mode.is_sealed:
         what = "accounting select keeps no figure of a trial, and so no private report"
         problems += [(f"search.space.{name}", what, "leave it out") for name in reports]
-    named = [name for name in values["method"] if name in TRAINABLES]
-    methods = [TRAINABLES[name] for name in named]
+    loadable = TRAINABLES.loadable()
+    named = [name for name in values["method"] if name in loadable]
+    methods = [loadable[name] for name in named]
     if not (Path(spec.storage.path) / spec.name / "spec.yaml").exists():  # else it goes on
         old = [said for method in methods for said in retired_words(method.hyperparameters, values)]
         problems += [(f"search.space.{n}", what, fix) for n, what, fix in dict.fromkeys(old)]
-        declared = {name: TRAINABLES[name].hyperparameters for name in named}
+        declared = {name: loadable[name].hyperparameters for name in named}
         for parameter, winner in SearchSpace.from_spec(spec.space).overruled(declared):
             place = dotted(("search", "space", *parameter.path))
             what = f"has no effect: {winner}, which is given too, wins over it"
@@ -226,10 +227,10 @@ def task_problems(name: str, method: type[Method], info: DatasetInfo) -> list[tu
     """Return why a method cannot learn the task of the data, as ``Method.preflight`` does."""
     if info.task not in method.tasks:
         what = f"{name} cannot learn {info.task}"
-        able = [other for other in TRAINABLES if info.task in TRAINABLES[other].tasks]
+        able = [n for n, other in TRAINABLES.loadable().items() if info.task in other.tasks]
     elif info.text is not None and not method.reads_text:
         what = f"{name} cannot learn from text"
-        able = [other for other in TRAINABLES if TRAINABLES[other].reads_text]
+        able = [n for n, other in TRAINABLES.loadable().items() if other.reads_text]
     else:
         return []
     return [("method", what, f"use one of {', '.join(able)}")]

@@ -7,6 +7,7 @@ from typing import Any
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.words import counted
+from dpsweep.privacy.events import SAMPLINGS
 from dpsweep.privacy.modes import CLAIMS
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.tracking.schema import finite
@@ -34,12 +35,6 @@ _REQUIRED_OF_CLAIM = (
 )
 
 _RELATIONS = {"add_or_remove_one": "add or remove one record"}
-_SAMPLING = {
-    "poisson": "Poisson",
-    "full_batch": "full batch",
-    "mixed": "Poisson and full-batch releases",
-    "none": "none (no private step was run)",
-}
 _VALIDATION = {
     "public": "on records declared public",
     "noisy": "on private records, released with accounted noise",
@@ -170,7 +165,7 @@ def _epsilon(
         f"epsilon {relation} {_up(value)} at delta = {_number(terms['delta'])} "
         f"(unit: one {terms['privacy_unit']}; neighboring data sets: "
         f"{_RELATIONS.get(neighbors, neighbors)}; batch sampling: "
-        f"{_SAMPLING.get(sampling, sampling)}; accountant: {terms['accountant']}; "
+        f"{SAMPLINGS.get(sampling, sampling)}; accountant: {terms['accountant']}; "
         f"accounting mode: {mode or '`' + facts['accounting'] + '`'})"
     )
 
