@@ -33,7 +33,8 @@ from dpsweep.trainables.gradients.layer_gradients import (
     refuse_overwritten,
 )
 from dpsweep.trainables.gradients.linear_head import LinearHeadEngine, ManyHeadsEngine
-from dpsweep.trainables.gradients.sparse_mask import MaskedConv, MaskedWeight, is_plain
+from dpsweep.trainables.gradients.masked_conv import MaskedConv, is_plain
+from dpsweep.trainables.gradients.sparse_mask import MaskedWeight
 from dpsweep.trainables.gradients.sums import chunk_size, zero_sums
 from dpsweep.trainables.gradients.weight_products import (
     ConvProduct,

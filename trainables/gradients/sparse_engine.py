@@ -35,7 +35,8 @@ from dpsweep.trainables.gradients.layer_gradients import (
     random_records,
     refuse_overwritten,
 )
-from dpsweep.trainables.gradients.sparse_mask import MaskedConv, MaskedWeight
+from dpsweep.trainables.gradients.masked_conv import MaskedConv
+from dpsweep.trainables.gradients.sparse_mask import MaskedWeight
 from dpsweep.trainables.gradients.sums import zero_sums
 from dpsweep.trainables.networks.layers import set_training_mode
 from dpsweep.trainables.networks.no_dropout import refuse_random
