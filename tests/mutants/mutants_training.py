@@ -402,7 +402,7 @@ TRAINING = (
     ),
     Mutant(
         "votes without their sensitivity",
-        "trainables/methods/active_learning/active_learning.py",
+        "trainables/methods/active_learning/label_choice.py",
         "event.scale * votes.SENSITIVITY[kind]",
         "event.scale",
         (
