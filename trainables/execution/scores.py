@@ -14,6 +14,7 @@ from dpsweep.trainables.execution.checkpoints import CheckpointStore
 from dpsweep.trainables.execution.delivered import named_scores, scores_on_test
 from dpsweep.trainables.execution.settings import ExecutionSettings
 from dpsweep.trainables.gradients.noise import noisy_accuracy
+from dpsweep.trainables.hooks import PublicScores
 from dpsweep.trainables.method import Method
 
 if TYPE_CHECKING:
@@ -54,7 +55,10 @@ class TrialScores:
 
     def now(self) -> dict[str, float]:
         """Return the validation scores that may leave the actor, and the public ones."""
-        return self._on_validation() | named_scores("public", self._method.public_scores())
+        scores = self._on_validation()
+        if isinstance(self._method, PublicScores):
+            scores |= named_scores("public", self._method.public_scores())
+        return scores
 
     def _on_validation(self) -> dict[str, float]:
         if self._settings.validation == "exact":

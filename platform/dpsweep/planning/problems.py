@@ -17,6 +17,7 @@ from dpsweep.spec.study import SweepSpec
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData, is_far_above, is_far_below
 from dpsweep.trainables.features.files import is_open_to_others
+from dpsweep.trainables.hooks import ChecksRecords, FittedDefaults, OnFrozenFeatures
 from dpsweep.trainables.method import Method
 
 #: Above it, the bound admits a test for one record that hardly ever errs.
@@ -60,7 +61,7 @@ def space_problems(
                 what = f"is searched in vain: {shape} is constant"
                 fix = f"leave it out, or let {shape} have other values"
                 problems.append((f"search.space.{ratio}", what, fix))
-    if any(method.extractor.__func__ is not Method.extractor.__func__ for method in methods):  # type: ignore[attr-defined]
+    if any(issubclass(method, OnFrozenFeatures) for method in methods):
         found = _folder_problems(spec.storage.features_path)
         problems += [("storage.features", what, fix) for what, fix in found]
     return problems
@@ -173,7 +174,8 @@ def check_records(
         what, fix = too_many(spec)
         raise DataError(what, fix=fix)
     for method in methods.values():
-        method.check_records(values, data)
+        if issubclass(method, ChecksRecords):
+            method.check_records(values, data)
     _check_classes(info, parts["validation"][1], shown["validation"], is_new=is_new)
 
 
@@ -197,7 +199,8 @@ def space_notes(
     for name, method in methods.items():
         values = space.values(name)
         found += method.notes(values)
-        for key, value in method.fitted_defaults(values, info).items():
+        fitted = method.fitted_defaults(values, info) if issubclass(method, FittedDefaults) else {}
+        for key, value in fitted.items():
             found.append(f"{key} of {name} is {value}: its default is too large for these data")
     return found
 

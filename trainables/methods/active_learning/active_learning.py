@@ -68,8 +68,6 @@ class ActiveLearning(Method):
     """
 
     name: ClassVar[str] = "active_learning"
-    uses_start: ClassVar[bool] = True
-    public_metrics: ClassVar[tuple[str, ...]] = ("labels", "polluted_share")
     hyperparameters: ClassVar[tuple[Hyperparameter, ...]] = (
         *START_HYPERPARAMETERS,
         *SELECT_HYPERPARAMETERS,
@@ -86,7 +84,7 @@ class ActiveLearning(Method):
 
     @classmethod
     def may_start(cls, values: Mapping[str, Sequence[Any]]) -> bool:
-        """Say whether the space has more than random labels alone; see ``Method.may_start``."""
+        """Say whether the space has more than random labels alone; see ``ChecksStart``."""
         found = possible(cls.hyperparameters, values)
         return set(found["finetune.recipe"]) != {"labels_only"} or set(found["select.by"]) != {
             "random"
@@ -259,30 +257,18 @@ class ActiveLearning(Method):
         purpose = f"{purpose}/start {run}/repetition {repetition}"
         return public_seed(self._context.seed, 0, purpose)
 
-    def run(self, start: int, stop: int) -> None:
-        """Execute positions ``start`` to ``stop - 1``.
-
-        Raises:
-            ValueError: The positions are not the next ones of this method's plan.
-        """
-        if start != self._position or not start <= stop <= len(self._phases):
-            raise ValueError(
-                f"cannot run positions {start} to {stop}: at {self._position} of "
-                f"{len(self._phases)}"
-            )
-        for position in range(start, stop):
-            run, index = self._phases[position]
-            if run.phase == PCA:
-                assert isinstance(run.event, Gaussian)
-                self._choice.release_directions(run.event)
-            elif run.phase == VOTES:
-                assert isinstance(run.event, Laplace)
-                self._choice.release_votes(run.event)
-            elif run.phase == DISTILL:
-                self._distill(index)
-            else:
-                self._learn_labels(index)
-            self._position = position + 1
+    def _execute(self, position: int) -> None:
+        run, index = self._phases[position]
+        if run.phase == PCA:
+            assert isinstance(run.event, Gaussian)
+            self._choice.release_directions(run.event)
+        elif run.phase == VOTES:
+            assert isinstance(run.event, Laplace)
+            self._choice.release_votes(run.event)
+        elif run.phase == DISTILL:
+            self._distill(index)
+        else:
+            self._learn_labels(index)
 
     def _distill(self, epoch: int) -> None:
         """Learn what the start says of all public records, or load what that has given before."""
@@ -327,6 +313,14 @@ class ActiveLearning(Method):
         from dpsweep.trainables.data.tasks import score
 
         return score(self._model, self._data, part, block=_BLOCK, device=self._context.device)
+
+    @classmethod
+    def public_metrics(cls) -> dict[str, str]:
+        """Return the names of ``public_scores``, with a sentence on each."""
+        return {
+            "labels": "Labels of public records that the trial has bought.",
+            "polluted_share": "Share of them that are pollution.",
+        }
 
     def public_scores(self) -> dict[str, float]:
         """Return how many labels were bought, and how many of them for pollution."""

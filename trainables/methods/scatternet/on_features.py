@@ -83,7 +83,7 @@ class OnFeatures(ClassifierMethod):
 
     @classmethod
     def extractor(cls, hparams: Mapping[str, Any], info: DatasetInfo) -> FeatureSpec:
-        """See ``Method.extractor``."""
+        """See ``OnFrozenFeatures``."""
         is_group = normalization_of(hparams) == "group"
         norm = f"group:{hparams['normalize.groups']}" if is_group else "none"
         return feature_spec(hparams, info, norm=norm)
