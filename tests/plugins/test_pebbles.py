@@ -1,4 +1,4 @@
-"""A package that dpsweep has never heard of brings a method, a dataset, a tracker and a target.
+"""A package that dpsweep has never heard of brings a method, its space, a dataset, a sampler, ...
 
 Wheels of both are installed into a fresh environment; a sweep is run there by the command line.
 """
@@ -19,6 +19,8 @@ import pytest
 
 from dpsweep.testing.conformance import MethodConformance
 from dpsweep.testing.datasets import DatasetConformance
+from dpsweep.testing.samplers import SamplerConformance
+from dpsweep.testing.spaces import RecommendedConformance
 from dpsweep.testing.trackers import TrackerConformance
 
 ROOT = Path(__file__).parents[2]
@@ -64,6 +66,24 @@ class TestPebbles(DatasetConformance):
         return open_pebbles(spec)
 
     data: ClassVar[dict[str, Any]] = {"num_records": 300}
+
+
+class TestPebbleSpaces(RecommendedConformance):
+    method = method()
+
+    @property
+    def recommended(self) -> Any:
+        from dpsweep_pebbles.spaces import RECOMMENDED
+
+        return RECOMMENDED
+
+
+class TestPebbleDraws(SamplerConformance):
+    @staticmethod
+    def build(seed: int) -> Any:
+        from dpsweep_pebbles.draws import build_draws
+
+        return build_draws(seed)
 
 
 class TestCsvTracker(TrackerConformance):
@@ -165,6 +185,31 @@ def test_a_sweep_with_parts_of_another_package(program: Path, tmp_path: Path) ->
     doctor = json.loads(run(program, tmp_path, "doctor", "-f", "json").stdout)
     added = {row["check"]: row["detail"] for row in doctor if "pebbles" in row["detail"]}
     assert added == dict.fromkeys(
-        ("method pebble_means", "dataset pebbles", "tracker pebble_csv", "cluster target doorstep"),
+        (
+            "method pebble_means", "recommended space pebble_means", "dataset pebbles",
+            "sampler pebble_draws", "tracker pebble_csv", "cluster target doorstep",
+        ),
         "dpsweep-pebbles 0.3",
+    )  # fmt: skip
+
+
+def test_a_starter_and_a_sampler_of_another_package(program: Path, tmp_path: Path) -> None:
+    written = run(
+        program, tmp_path, "init", "new.yaml", "--dataset", "pebbles", "--method", "pebble_means"
     )
+    assert written.returncode == 0, written.stderr
+    text = (tmp_path / "new.yaml").read_text()
+    assert "    # below the usual norm of a record\n    clip.max_norm: {" in text
+    own = ("--set", "search.sampler=pebble_draws", "--set", "scheduler={type: fifo}")
+    fine = run(program, tmp_path, "validate", "new.yaml", *own)
+    assert fine.returncode == 0, fine.stderr
+    sealed = ("--set", "privacy.accounting=select", "--set", "privacy.study_epsilon=null")
+    refused = run(program, tmp_path, "validate", "new.yaml", *own, *sealed)
+    assert refused.returncode == 2
+    assert (
+        "'pebble_draws' learns from other trials, and select needs them independent"
+        in refused.stderr
+    )
+    network = ("--set", "pretrain={dataset: pebbles, model: tanh_cnn}")
+    refused = run(program, tmp_path, "validate", "new.yaml", *network)
+    assert (refused.returncode, "unknown value 'pebbles'" in refused.stderr) == (2, False)

@@ -134,6 +134,7 @@ def _added() -> list[dict[str, Any]]:
     """Return what installed packages add to what a spec may name, each loaded once."""
     from dpsweep.cluster import TARGETS
     from dpsweep.schedulers import POLICIES
+    from dpsweep.search.samplers import SAMPLERS
     from dpsweep.search_spaces import SPACES
     from dpsweep.search_spaces.presets import PAPERS
     from dpsweep.tracking import TRACKERS
@@ -142,7 +143,7 @@ def _added() -> list[dict[str, Any]]:
     from dpsweep.trainables.features.spec import EXTRACTORS
 
     tables: list[Registry] = [
-        TRAINABLES, SPACES, PAPERS, DATASETS, EXTRACTORS, POLICIES, TRACKERS, TARGETS,
+        TRAINABLES, SPACES, PAPERS, DATASETS, EXTRACTORS, POLICIES, SAMPLERS, TRACKERS, TARGETS,
     ]  # fmt: skip
     return [
         _added_row(table, name, package_of(point))

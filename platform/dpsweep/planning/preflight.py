@@ -29,6 +29,7 @@ from dpsweep.planning.pretrain import pretrain_problems
 from dpsweep.planning.problems import (
     budget_note,
     data_problems,
+    sampler_problems,
     space_notes,
     space_problems,
     target_problems,
@@ -358,7 +359,7 @@ def preflight(spec: SweepSpec) -> Preflight:
         found = data_problems(spec, info)
         mistakes += [Mistake(where(key), what, fix) for key, what, fix in found]
     problems = space_problems(spec, space.values(), info) + pretrain_problems(spec, space)
-    problems += place_problems(spec) + target_problems(spec)
+    problems += place_problems(spec) + target_problems(spec) + sampler_problems(spec)
     if info is not None:
         named = [TRAINABLES[name] for name in space.values()["method"] if name in TRAINABLES]
         is_private = any(method.is_private for method in named)

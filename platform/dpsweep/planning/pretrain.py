@@ -179,7 +179,8 @@ def source_of(spec: SweepSpec, block: PretrainSpec) -> dict[str, Any]:
         return {**{key: own[key] for key in _OF_DATA}, "classes": list(block.classes)}
     if block.dataset is not None:
         other = block.model_dump(mode="json")
-        return {key: other[key] for key in _OF_DATA}
+        counted = {} if block.num_records is None else {"num_records": block.num_records}
+        return {key: other[key] for key in _OF_DATA} | counted
     return {"part": "public", "of": own}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from dpsweep.cluster import TARGETS
 from dpsweep.foundation.errors import BadInputError, DataError
 from dpsweep.foundation.words import counted
+from dpsweep.search.samplers import SAMPLERS
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.base import dotted
 from dpsweep.spec.space.hyperparameters import retired_words
@@ -78,6 +79,20 @@ def target_problems(spec: SweepSpec) -> list[tuple[str, str, str]]:
     if spec.privacy.accounting == "select" and not target.is_secret:
         what = "does not keep traces of trials from others, and select needs them secret"
         return [("cluster.target", what, "use local; or accounting: composed")]
+    return []
+
+
+def sampler_problems(spec: SweepSpec) -> list[tuple[str, str, str]]:
+    """Return what is wrong about the sampler of another package; ours the spec knows."""
+    if spec.search.sampler not in SAMPLERS.outside():
+        return []
+    from dpsweep.search.suggestions import make_sampler
+
+    try:
+        make_sampler(spec.search.sampler, seed=0)
+    except BadInputError as error:
+        because = f": {error.because}" if error.because else ""
+        return [("search.sampler", f"{error.message}{because}", error.fix or "")]
     return []
 
 

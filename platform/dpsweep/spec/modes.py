@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dpsweep.spec.base import Flaw, given, maybe_number, peek, peek_word
-from dpsweep.spec.search import FOREIGN_SCHEDULERS
+from dpsweep.spec.search import FOREIGN_SCHEDULERS, INDEPENDENT_SAMPLERS
 
 
 def mode_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
@@ -59,7 +59,7 @@ def _no_unbounded_method(raw: Mapping[str, Any], mode: str) -> Iterator[Flaw]:
 def _select_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
     """Trials are independent draws from one prior, their number is blind to everything."""
     sampler = peek_word(raw, "search", "sampler")
-    if sampler in ("tpe", "gp", "cmaes", "nsga2"):
+    if sampler and sampler not in INDEPENDENT_SAMPLERS:
         yield Flaw(
             ("search", "sampler"),
             f"{sampler!r} learns from other trials, and select needs them independent",
