@@ -369,11 +369,6 @@ def preflight(spec: SweepSpec) -> Preflight:
     if is_unreadable or info is None:
         raise SpecError(mistakes)
     methods: dict[str, type[Method]] = {name: TRAINABLES[name] for name in space.values()["method"]}
-    for name, method in methods.items():
-        if not method.is_private and spec.privacy.accounting != "unaccounted":
-            what = f"{name} has no finite epsilon, which accounting {spec.privacy.accounting} needs"
-            fix = "remove it, or use accounting unaccounted"
-            mistakes.append(Mistake(where("search.space.method"), what, fix))
     infos = [info]
     if spec.privacy.accounting == "public" and info.num_public:
         infos.append(replace(info, num_private=info.num_public))  # what the search trains on

@@ -47,6 +47,11 @@ def space_problems(
         problems += [(f"search.space.{name}", what, "leave it out") for name in reports]
     named = [name for name in values["method"] if name in TRAINABLES]
     methods = [TRAINABLES[name] for name in named]
+    if spec.privacy.accounting != "unaccounted":
+        fix = "leave it out, or run it in a study of its own with accounting: unaccounted"
+        for name in (name for name in named if not TRAINABLES[name].is_private):
+            what = f"{name} has no finite epsilon, so {spec.privacy.accounting} cannot cover it"
+            problems.append(("search.space.method", what, fix))
     if not (Path(spec.storage.path) / spec.name / "spec.yaml").exists():  # else it goes on
         old = [said for method in methods for said in retired_words(method.hyperparameters, values)]
         problems += [(f"search.space.{n}", what, fix) for n, what, fix in dict.fromkeys(old)]

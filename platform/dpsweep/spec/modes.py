@@ -29,8 +29,6 @@ def mode_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
         yield from _select_rules(raw)
     if mode == "public":
         yield from _public_rules(raw)
-    if mode in ("composed", "select", "public"):
-        yield from _no_unbounded_method(raw, mode)
     yield from _accountant_rules(raw, mode)
     yield from _noisy_rules(raw)
     yield from _rung_rules(raw)
@@ -42,17 +40,6 @@ def _no_exact_scores(raw: Mapping[str, Any], mode: str) -> Iterator[Flaw]:
             ("data", "validation", "visibility"),
             f"exact scores of private records have no finite epsilon, so {mode} cannot cover them",
             "use noisy or public; or accounting: unaccounted",
-        )
-
-
-def _no_unbounded_method(raw: Mapping[str, Any], mode: str) -> Iterator[Flaw]:
-    method = peek(raw, "search", "space", "method")
-    choices = peek(method, "choice") if isinstance(method, Mapping) else [method]
-    if isinstance(choices, (list, tuple)) and "non_private" in choices:
-        yield Flaw(
-            ("search", "space", "method"),
-            f"non_private has no finite epsilon, so {mode} cannot cover it",
-            "leave it out, or run it in a study of its own with accounting: unaccounted",
         )
 
 
