@@ -29,7 +29,7 @@ _REPEATS = 3
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one configuration took here.
+    """Times and memory that one configuration took here.
 
     Attributes:
         step_s: Seconds of one step at the expected batch size.

@@ -1,4 +1,4 @@
-"""What trials may start from: models that one private run has released along its way."""
+"""Starts of trials: models that one private run has released along its way."""
 
 from __future__ import annotations
 

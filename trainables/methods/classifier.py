@@ -1,4 +1,4 @@
-"""What every method that trains one classifier step by step has in common.
+"""A classifier that is trained step by step: the base of the methods that train one.
 
 Knobs of model, optimizer, batch and length; batches by Poisson sampling; evaluation, state and
 export. Loads no torch until ``prepare``, so that plans can be made and checked without it.

@@ -1,4 +1,4 @@
-"""What a network consists of: parameters per layer, and the share that are biases.
+"""Parameters of a network: how many per layer, and the share that are biases.
 
 Networks are built on torch's meta device, where a tensor has a shape and no data, so that the
 largest of timm is looked at within seconds and without its memory.
@@ -102,7 +102,7 @@ class ParameterTable:
 
     @property
     def note(self) -> str | None:
-        """What stands in the way of training the network as it is, or None."""
+        """A line on what stands in the way of training the network as it is, or None."""
         if not self.batch_norms:
             return None
         return (

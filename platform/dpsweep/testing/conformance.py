@@ -60,7 +60,7 @@ def tiny_data(
 
 
 class MethodConformance:
-    """What every training method must do.
+    """The suite of training methods.
 
     Attributes:
         method: The class under test.
@@ -213,7 +213,7 @@ class MethodConformance:
 
 
 class PolicyConformance:
-    """What every trial policy must do, whatever it compares trials by.
+    """The suite of trial policies, whatever they compare trials by.
 
     Attributes:
         metric: Score that the policy of ``make`` compares trials by; high is good.
@@ -296,7 +296,7 @@ class PolicyConformance:
                     assert verdict.decision is not Decision.STOP, (report, verdict)
 
     def test_some_trial_runs_to_its_end(self) -> None:
-        """Whatever is stopped or paused, a study ends with a result."""
+        """A study ends with a result, whatever is stopped or paused."""
         for seed in range(5):
             assert any(report.done for report, _ in self._play(self.make(), seed))
 

@@ -25,7 +25,7 @@ _OUTCOMES: tuple[suggestions.Outcome, ...] = ("finished", "failed", "finished", 
 
 
 class SamplerConformance:
-    """What every sampler must do; it is built anew, with a seed of its own, for every trial."""
+    """The suite of samplers; one is built anew, with a seed of its own, for every trial."""
 
     @staticmethod
     def build(seed: int) -> Any:
@@ -61,7 +61,7 @@ class SamplerConformance:
         return configs
 
     def test_it_is_a_sampler_of_optuna(self) -> None:
-        """Whatever the entry point builds is what Optuna can ask."""
+        """Optuna can ask what the entry point builds."""
         with patch.object(suggestions, "SAMPLERS", {"mine": self.build}):
             suggestions.make_sampler("mine", seed=0)
 

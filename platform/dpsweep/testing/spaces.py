@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class RecommendedConformance:
-    """What the spaces that are recommended for a method must be.
+    """The suite of recommended spaces.
 
     Attributes:
         method: The method.

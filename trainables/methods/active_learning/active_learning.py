@@ -283,7 +283,7 @@ class ActiveLearning(Method):
 
     @property
     def _soft_labels(self) -> torch.Tensor:
-        """What the start says of all public records, float32 (records, classes)."""
+        """Soft labels by the start of all public records, float32 (records, classes)."""
         from dpsweep.trainables.methods.active_learning.distillation import soft_labels
 
         if self._targets is None:

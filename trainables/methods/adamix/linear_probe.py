@@ -54,7 +54,7 @@ SHOT_HYPERPARAMETERS = (
 
 
 class LinearProbe(Method):
-    """What AdaMix and its non-private counterpart share: features, a head, one update a position.
+    """A linear head on features, with one update a position: of AdaMix, private or not.
 
     The head has no bias: features have norm 1 and, being averages of activations, a large common
     part that does the same.
