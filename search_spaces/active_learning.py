@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpsweep.search_spaces.changes import changed
+from dpsweep.search_spaces.recommended import Recommended
 
 _CLUSTERED = {"select.by": "diverse_public"}
 _ASKING = {"select.by": "near_private"}
@@ -33,7 +34,7 @@ def _space(**changes: Any) -> dict[str, Any]:
 
 
 #: Dataset name -> ``search.space`` of a spec.
-RECOMMENDED: Mapping[str, Mapping[str, Any]] = {
+SPACES: Mapping[str, Mapping[str, Any]] = {
     "digits": _space(
         labels__max={"choice": [50, 100]},
         select__candidates=300,
@@ -101,3 +102,15 @@ WHY: Mapping[str, str] = {
     "finetune.replay": "weight of the start's opinion of other records; 0 in the paper",
     "train.repeat": "numbers the repetitions: another selection seed, other initial weights",
 }
+
+RECOMMENDED = Recommended(
+    SPACES,
+    WHY,
+    PUBLIC,
+    START,
+    BUDGET,
+    scheduler="""\
+scheduler:                     # no rungs: trials begin with most of their epsilon spent
+  type: fifo                   # every trial to its end
+""",
+)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpsweep.search_spaces.changes import changed
+from dpsweep.search_spaces.recommended import Recommended
 
 
 def _space(**changes: Any) -> dict[str, Any]:
@@ -30,7 +31,7 @@ def _space(**changes: Any) -> dict[str, Any]:
 
 
 #: Dataset name -> ``search.space`` of a spec; all need ``data.public.fraction`` above 0.
-RECOMMENDED: Mapping[str, Mapping[str, Any]] = {
+SPACES: Mapping[str, Mapping[str, Any]] = {
     "digits": _space(),
     "fashion_mnist": _space(features__name="efficientnet_lite0", features__image_size=96),
     "npz": _space(),
@@ -70,3 +71,5 @@ WHY: Mapping[str, str] = {
     "clip.percentile": "the clipping norm is this percentile of the public gradient norms",
     "projection.fraction": "share of directions that is kept",
 }
+
+RECOMMENDED = Recommended(SPACES, WHY, PUBLIC)

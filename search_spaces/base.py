@@ -242,14 +242,19 @@ class SearchSpace:
         Args:
             hyperparameters_by_method: Declared hyperparameters of the space's methods.
         """
-        pairs = []
+        losing: dict[tuple[str | int, ...], tuple[Parameter, str]] = {}
+        has_effect = set()
         for method, declared in hyperparameters_by_method.items():
             own = [p for p in self._reachable if self._reaches(p, method)]
             always = {p.name for p in own if p.when.keys() <= {"method"} and None not in p.choices}
-            for winner in declared:
-                if winner.wins_over is not None and winner.name in always:
-                    pairs += [(p, winner.name) for p in own if p.name == winner.wins_over]
-        return list({parameter.path: (parameter, name) for parameter, name in pairs}.values())
+            winners = {w.wins_over: w.name for w in declared if w.wins_over and w.name in always}
+            names = {hyperparameter.name for hyperparameter in declared}
+            for parameter in own:
+                if parameter.name in winners:
+                    losing[parameter.path] = (parameter, winners[parameter.name])
+                elif parameter.name in names:
+                    has_effect.add(parameter.path)
+        return [pair for path, pair in losing.items() if path not in has_effect]
 
     def _check(
         self,

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpsweep.search_spaces.changes import changed
+from dpsweep.search_spaces.recommended import Recommended
 
 _TWO_PHASE = {"bitfit.variant": "two_phase"}
 
@@ -35,7 +36,7 @@ def _space(**changes: Any) -> dict[str, Any]:
 
 
 #: Dataset name -> ``search.space`` of a spec; records must be grey or colour images.
-RECOMMENDED: Mapping[str, Mapping[str, Any]] = {
+SPACES: Mapping[str, Mapping[str, Any]] = {
     "digits": _space(),
     "fashion_mnist": _space(
         batch__expected={"choice": [512, 1024]}, train__epochs={"uniform": [1, 3]}
@@ -71,3 +72,5 @@ WHY: Mapping[str, str] = {
     "batch.expected": "expected batch size; large ones drown less in noise",
     "train.epochs": "expected passes over the private records",
 }
+
+RECOMMENDED = Recommended(SPACES, WHY)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpsweep.search_spaces.changes import changed
+from dpsweep.search_spaces.recommended import Recommended
 
 _COSINE = {"noise.shape": "cosine"}
 
@@ -31,7 +32,7 @@ def _space(**changes: Any) -> dict[str, Any]:
 
 
 #: Dataset name -> ``search.space`` of a spec.
-RECOMMENDED: Mapping[str, Mapping[str, Any]] = {
+SPACES: Mapping[str, Mapping[str, Any]] = {
     "digits": _space(),
     "fashion_mnist": _space(
         optim__lr={"loguniform": [0.1, 8]}, batch__expected={"choice": [1024, 2048, 4096]}
@@ -52,3 +53,5 @@ WHY: Mapping[str, str] = {
     "noise.shape": "how the noise moves over the steps; its start is calibrated to the budget",
     "noise.end_ratio": "last noise over first; searched only where `when` holds",
 }
+
+RECOMMENDED = Recommended(SPACES, WHY)

@@ -219,7 +219,8 @@ def space_text(space: Mapping[str, Any], why: Mapping[str, str]) -> str:
     """Return ``search.space`` as YAML lines, each below the comment that explains it."""
     lines = []
     for name, domain in space.items():
-        lines.append(f"    # {why[name]}")
+        if name in why:
+            lines.append(f"    # {why[name]}")
         lines.append(f"    {name}: {_flow(domain)}")
     return "\n".join(lines) + "\n"
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpsweep.search_spaces.changes import changed
+from dpsweep.search_spaces.recommended import Recommended
 
 _GROUP = {"normalize.kind": "group"}
 _DATA = {"normalize.kind": "private_data"}
@@ -34,7 +35,7 @@ def _space(**changes: Any) -> dict[str, Any]:
 
 
 #: Dataset name -> ``search.space`` of a spec.
-RECOMMENDED: Mapping[str, Mapping[str, Any]] = {
+SPACES: Mapping[str, Mapping[str, Any]] = {
     "digits": _space(),
     "fashion_mnist": _space(batch__expected={"choice": [2048, 4096, 8192, 16384]}),
     "npz": _space(),
@@ -65,3 +66,5 @@ WHY: Mapping[str, str] = {
     "train.num_private": "N: private records that are used, chosen without looking at them",
     "train.repeat": "repetitions of each configuration, with their own noise and batches",
 }
+
+RECOMMENDED = Recommended(SPACES, WHY)

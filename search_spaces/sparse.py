@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpsweep.search_spaces.changes import changed
+from dpsweep.search_spaces.recommended import Recommended
 
 _BODY = {"sparse.train": ["cls+norm", "all"]}
 _MASKED = {"sparse.train": "all"}
@@ -40,7 +41,7 @@ def _space(**changes: Any) -> dict[str, Any]:
 
 
 #: Dataset name -> ``search.space`` of a spec.
-RECOMMENDED: Mapping[str, Mapping[str, Any]] = {
+SPACES: Mapping[str, Mapping[str, Any]] = {
     "digits": _space(),
     "fashion_mnist": _space(
         batch__expected={"choice": [2048, 4096]}, train__epochs={"uniform": [2, 6]}
@@ -67,3 +68,5 @@ WHY: Mapping[str, str] = {
     "batch.expected": "expected batch size; large ones drown less in noise",
     "train.epochs": "expected passes over the private records",
 }
+
+RECOMMENDED = Recommended(SPACES, WHY)

@@ -3,68 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
 
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.foundation.registry import did_you_mean
-from dpsweep.search_spaces import (
-    active_learning,
-    adamix,
-    bitfit,
-    dp_sgd,
-    scatternet,
-    sparse,
-)
+from dpsweep.foundation.registry import did_you_mean, installed
 from dpsweep.search_spaces.presets import space_text
-
-
-@dataclass(frozen=True)
-class _Starter:
-    """What a method's starters have in their own way.
-
-    Attributes:
-        spaces: Dataset name -> ``search.space``.
-        why: Why each parameter is there.
-        public: Dataset name -> share of all records that is declared public; 0 where absent.
-        start: Dataset name -> section ``start``.
-        budget: ``trial_epsilon`` and ``study_epsilon``; None: the dataset's.
-        scheduler: Section ``scheduler``; ``{rungs}`` stands for the dataset's.
-    """
-
-    spaces: Mapping[str, Mapping[str, Any]]
-    why: Mapping[str, str]
-    public: Mapping[str, float] = field(default_factory=dict)
-    start: Mapping[str, str] = field(default_factory=dict)
-    budget: tuple[str, str] | None = None
-    scheduler: str = """\
-scheduler:                     # every trial to its end: {{type: fifo}}
-  type: epsilon_halving        # compares trials at equal epsilon; or median (with min_trials: 5)
-  rungs: {rungs}            # at these epsilons; []: .4 and .65 of trial_epsilon
-  rung_unit: epsilon           # share: rungs are shares of what each trial's own plan costs
-  reduction_factor: 3          # one in so many goes on from a rung
-  variant: stop                # stop ends the others; promote pauses them, and may continue them
-"""
-
-
-_METHODS: Mapping[str, _Starter] = {
-    "dp_sgd": _Starter(dp_sgd.RECOMMENDED, dp_sgd.WHY),
-    "scatternet": _Starter(scatternet.RECOMMENDED, scatternet.WHY),
-    "adamix": _Starter(adamix.RECOMMENDED, adamix.WHY, adamix.PUBLIC),
-    "bitfit": _Starter(bitfit.RECOMMENDED, bitfit.WHY),
-    "sparse": _Starter(sparse.RECOMMENDED, sparse.WHY),
-    "active_learning": _Starter(
-        active_learning.RECOMMENDED,
-        active_learning.WHY,
-        active_learning.PUBLIC,
-        active_learning.START,
-        active_learning.BUDGET,
-        scheduler="""\
-scheduler:                     # no rungs: trials begin with most of their epsilon spent
-  type: fifo                   # every trial to its end
-""",
-    ),
-}
+from dpsweep.search_spaces.recommended import SPACES, recommended
+from dpsweep.spec.data import DATASET_GROUP
 
 _DATA: Mapping[str, str] = {
     "digits": """\
@@ -143,6 +87,23 @@ _DATA: Mapping[str, str] = {
     visibility: private        # public: scored at the end of a trial; private: never
 """,
 }
+
+_NAME = "DATASET"
+#: Section ``data`` of a dataset of an installed package.
+_OF_A_PACKAGE = f"""\
+  dataset: {_NAME}
+  path: null                   # EDIT: where it is, if it lies in files
+  num_records: 10000           # EDIT: training records; becomes public, may be rounded
+  task: classification
+  validation:                  # what configurations are compared on
+    fraction: 0.2              # share of the records; without effect on data with their own part
+    visibility: public         # public: needs no protection; noisy: private, scores get noise and
+                               # are charged; exact: private, no guarantee (only unaccounted)
+    noise_std: null            # noisy: standard deviation of that noise on an accuracy, say 0.01
+  test:                        # what the result is scored on
+    fraction: 0.0              # keep 0 if there is a test part
+    visibility: private        # public: scored at the end of a trial; private: never
+"""
 
 # trial_epsilon, study_epsilon and rungs where they differ: room for about seven whole trials, and
 # rungs at about a tenth and two fifths of the steps.
@@ -237,21 +198,23 @@ def starter_spec(dataset: str = "digits", method: str | None = None) -> str:
         BadInputError: There is no such dataset, or no recommended space for the method.
     """
     method = method or ("bitfit" if dataset == "text" else "dp_sgd")
-    for what, word, known in (
-        ("dataset", dataset, list(_DATA)),
-        ("method", method, list(_METHODS)),
-    ):
+    datasets = [*_DATA, *(name for name in installed(DATASET_GROUP) if name not in _DATA)]
+    for what, word, known in (("dataset", dataset, datasets), ("method", method, list(SPACES))):
         if word not in known:
             hint = did_you_mean(word, known)
             raise BadInputError(
                 f"no starter spec for {what} {word!r}",
                 fix=(hint + " " if hint else "") + f"known: {', '.join(known)}",
             )
-    own = _METHODS[method]
-    if dataset not in own.spaces:
-        able = [name for name, starter in _METHODS.items() if dataset in starter.spaces]
+    own = recommended(method)
+    space = own.space(dataset)
+    if space is None:
+        able = [name for name in SPACES if recommended(name).space(dataset) is not None]
         raise BadInputError(
-            f"no starter spec for {method} on {dataset}", fix=f"use --method {' or '.join(able)}"
+            f"no starter spec for {method} on {dataset}",
+            fix=f"use --method {' or '.join(able)}"
+            if able
+            else "write search.space yourself: `dpsweep describe METHOD` lists what it may vary",
         )
     epsilon, study, rungs = _BUDGETS.get(dataset, ("2.0", "6.0", "[0.8, 1.3]"))
     if own.budget is not None:
@@ -261,15 +224,15 @@ def starter_spec(dataset: str = "digits", method: str | None = None) -> str:
     kind = "" if method == "dp_sgd" else f"-{method.replace('_', '-')}"
     return _SPEC.format(
         name=f"{dataset.replace('_', '-')}{kind}-eps{epsilon[0]}",
-        data=_DATA[dataset],
+        data=_DATA.get(dataset, _OF_A_PACKAGE).replace(_NAME, dataset),
         public=public,
         pad=" " * (7 - len(public)),
         epsilon=epsilon,
         study=study,
-        start="\n" + own.start[dataset] if own.start else "",
+        start="\n" + own.start.get(dataset, "") if own.start else "",
         modes="two with a start" if own.start else "four",
         secret="" if own.start else _SECRET_MODES,
         scheduler=own.scheduler.format(rungs=rungs),
         method=method,
-        space=space_text(own.spaces[dataset], own.why),
+        space=space_text(space, own.why),
     )

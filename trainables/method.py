@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
 
 from dpsweep.foundation.errors import InfeasibleBudgetError
 from dpsweep.privacy.accountants import AccountantName
@@ -18,12 +18,9 @@ from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.data.releases import ReleaseKey
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import torch
 
     from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
-    from dpsweep.trainables.features.spec import FeatureSpec
 
 
 @dataclass(frozen=True)
@@ -101,6 +98,9 @@ class Method(ABC):
     A plan position is one privacy event. The platform charges positions ``[start, stop)`` to the
     ledger durably and only then calls ``run(start, stop)``; a method must cause exactly the events
     of its plan at those positions, in that order, and no other access to private records.
+
+    More that a method may have is in ``dpsweep.trainables.hooks``, a Protocol each: a method has it
+    by having its functions.
     """
 
     name: ClassVar[str]
@@ -110,10 +110,10 @@ class Method(ABC):
     tasks: ClassVar[frozenset[str]] = frozenset({"classification"})
     #: Whether it can learn from token ids.
     reads_text: ClassVar[bool] = False
-    #: Scores that ``public_scores`` may report; nothing private enters them without a charge.
-    public_metrics: ClassVar[tuple[str, ...]] = ()
-    #: Whether its trials start from what the section start of a spec releases.
-    uses_start: ClassVar[bool] = False
+    #: Set by ``prepare``.
+    _plan: Plan
+    #: The next position of the plan; set by ``prepare`` and ``load_state_dict``, moved by ``run``.
+    _position: int
 
     @classmethod
     def complete(cls, hparams: Mapping[str, Any], context: PlanContext) -> dict[str, Any]:
@@ -165,117 +165,36 @@ class Method(ABC):
         """
         return []
 
-    @classmethod
-    def fitted_defaults(
-        cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo
-    ) -> dict[str, Any]:
-        """Return defaults that are others for these data than declared; none, for most methods.
-
-        Args:
-            values: As for ``preflight``.
-            info: Shapes and declared sizes of the data.
-        """
-        return {}
-
-    @classmethod
-    def check_records(cls, values: Mapping[str, Sequence[Any]], data: SweepData) -> None:
-        """Look at public records, once they are read and before anything is spent or computed.
-
-        Args:
-            values: As for ``preflight``.
-            data: The records of the study; private ones are left alone.
-        Raises:
-            DataError: Some configuration cannot work with them.
-        """
-        return
-
-    @classmethod
-    def may_start(cls, values: Mapping[str, Sequence[Any]]) -> bool:
-        """Say whether some configuration of a space starts from a run of the section start.
-
-        Args:
-            values: As for ``preflight``.
-        """
-        return cls.uses_start
-
-    @classmethod
-    def start_problems(
-        cls,
-        values: Mapping[str, Sequence[Any]],
-        info: DatasetInfo,
-        start: Mapping[str, Any],
-    ) -> list[tuple[str, str, str]]:
-        """Return what is wrong about the start for this method; nothing, if it uses none.
-
-        Args:
-            values: As for ``preflight``.
-            info: Shapes and declared sizes of the data.
-            start: Every hyperparameter of dp_sgd with the value that the start has.
-        Returns:
-            (key of the spec, what is wrong, how to fix it) for each problem.
-        """
-        return []
-
-    @classmethod
-    def extractor(cls, hparams: Mapping[str, Any], info: DatasetInfo) -> FeatureSpec | None:
-        """Return the frozen features that a configuration trains on; None for raw records.
-
-        The platform computes them once for all trials, before the first one starts.
-
-        Args:
-            hparams: Every declared hyperparameter with its value.
-            info: Shapes and declared sizes of the raw data.
-        Raises:
-            BadInputError: The features cannot be had here; says how to get them.
-        """
-        return None
-
-    @classmethod
-    def plan_facts(
-        cls, plan: Plan, inherited: Plan, *, delta: float, accountant: AccountantName
-    ) -> dict[str, float]:
-        """Return what else is worth knowing of a plan; nothing, for most methods.
-
-        Args:
-            plan: Of a trial.
-            inherited: Events of the release that it starts from.
-            delta: Of the study.
-            accountant: Of the study.
-        """
-        return {}
-
-    @classmethod
-    def starts_from(cls, hparams: Mapping[str, Any]) -> ReleaseKey | None:
-        """Return the release that a configuration starts from, or None (most methods).
-
-        Guarantees:
-            A method that uses the model of a release, in any way, names it here: its events are
-            then part of every epsilon of the trial.
-        """
-        return None
-
-    @classmethod
-    def trains(cls, name: str, parameter: torch.nn.Parameter, *, in_head: bool) -> bool:
-        """Say whether the method trains a parameter of its network; most train all of them.
-
-        A parameter that its network freezes (``requires_grad`` is False) is not asked about.
-
-        Args:
-            name: Dotted name of the parameter in the network, as in ``blocks.0.attn.qkv.bias``.
-            parameter: The parameter; it may have no data (``dpsweep describe`` looks at shapes).
-            in_head: Whether it belongs to the classifier.
-        """
-        return True
-
     @abstractmethod
     def prepare(
         self, data: SweepData, hparams: Mapping[str, Any], plan: Plan, context: RunContext
     ) -> None:
         """Build model and optimizer; read no private record in a way the plan does not charge."""
 
-    @abstractmethod
+    @final
     def run(self, start: int, stop: int) -> None:
-        """Execute the plan's positions ``start`` to ``stop - 1``."""
+        """Execute the plan's positions ``start`` to ``stop - 1``, which are charged by now.
+
+        Raises:
+            ValueError: The positions are not the next ones of this method's plan.
+        """
+        length = len(self._plan)
+        if start != self._position or not start <= stop <= length:
+            raise ValueError(
+                f"cannot run positions {start} to {stop}: at {self._position} of {length}"
+            )
+        self._begin()
+        for position in range(start, stop):
+            self._execute(position)
+            self._position = position + 1
+
+    def _begin(self) -> None:
+        """Get ready to execute positions, once for all of a run; nothing, for most methods."""
+        return
+
+    @abstractmethod
+    def _execute(self, position: int) -> None:
+        """Cause the plan's event at one position, and learn from what it releases."""
 
     @abstractmethod
     def evaluate(self, part: str) -> dict[str, float]:
@@ -286,15 +205,6 @@ class Method(ABC):
         The values are exact; whether they may leave the actor is decided by the caller.
         """
 
-    def public_scores(self) -> dict[str, float]:
-        """Return ``public_metrics`` as they are now; none, for most methods.
-
-        Guarantees:
-            They are functions of public records and of what has been released: they leave the
-            actor under every accounting mode, as ``public/NAME``.
-        """
-        return {}
-
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Return model, optimizer and public RNG state; never the state of secret randomness."""
@@ -302,23 +212,6 @@ class Method(ABC):
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what ``state_dict`` returned; secret randomness is drawn anew."""
-
-    def private_report(self) -> dict[str, Any] | None:
-        """Return figures about single private records, or None (most methods).
-
-        They are private themselves: the platform writes them, at the end of a trial, to a local
-        file that says so, never under accounting ``select``; they never leave the actor otherwise.
-        """
-        return None
-
-    def pictures(self, directory: Path) -> list[Path]:
-        """Draw what is worth seeing into a directory and return the files; none, for most methods.
-
-        Guarantees:
-            Only public records, and what has been released, are in them: they go to the tracking
-            store with the model.
-        """
-        return []
 
     @abstractmethod
     def export(self) -> torch.nn.Module:

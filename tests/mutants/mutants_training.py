@@ -51,16 +51,16 @@ TRAINING = (
     Mutant(
         "less noise in a step of DP-SGD",
         "trainables/methods/dp_sgd.py",
-        "scale = event.noise_multiplier * most",
-        "scale = 0.99 * event.noise_multiplier * most",
+        "release(t, event.noise_multiplier, bound",
+        "release(t, 0.99 * event.noise_multiplier, bound",
         ("tests/unit/trainables/methods/test_noise_power.py::test_a_step_of_dp_sgd[opacus]",),
         "every step but AdaMix's",
     ),
     Mutant(
         "rounding before the noise",
-        "trainables/methods/dp_sgd.py",
-        "total.add_(noise).float()",
-        "total.float().add_(noise.float())",
+        "trainables/gradients/noise.py",
+        "return total.add_(noise)",
+        "return total.float().add_(noise.float())",
         (
             "tests/unit/trainables/methods/test_noise_power.py::test_sums_are_rounded_after_the_noise_is_in[DPSGD]",
         ),
@@ -68,9 +68,9 @@ TRAINING = (
     ),
     Mutant(
         "noise of too few digits",
-        "trainables/methods/dp_sgd.py",
-        "self._noise.like(total, scale)",
-        "self._noise.like(total.float(), scale)",
+        "trainables/gradients/noise.py",
+        "self.like(total, noise_multiplier * bound)",
+        "self.like(total.float(), noise_multiplier * bound)",
         (
             "tests/unit/trainables/methods/test_noise_power.py::test_sums_are_rounded_after_the_noise_is_in[DPSGD]",
         ),
@@ -79,8 +79,8 @@ TRAINING = (
     Mutant(
         "noise of one head for many",
         "trainables/methods/dp_sgd.py",
-        "* self._joint_sensitivity * max_grad_norm",
-        "* max_grad_norm",
+        "noise_bound(max_grad_norm, num_private, joint=joint)",
+        "noise_bound(max_grad_norm, num_private)",
         ("tests/unit/trainables/methods/test_noise_power.py::test_a_step_of_many_heads",),
         "M heads move sqrt(M) times as far",
     ),
@@ -97,8 +97,8 @@ TRAINING = (
     Mutant(
         "the true size of a batch as divisor",
         "trainables/methods/dp_sgd.py",
-        "/ self._expected_batch for total in sums",
-        "/ max(1, len(rows)) for total in sums",
+        "/ self._expected_batch for total in released",
+        "/ max(1, len(rows)) for total in released",
         (
             "tests/unit/trainables/methods/test_dp_sgd.py::test_one_step_is_the_clipped_sum_plus_noise_over_declared_numbers",
         ),
@@ -259,8 +259,8 @@ TRAINING = (
     Mutant(
         "less noise in AdaMix",
         "trainables/methods/adamix/adamix.py",
-        "event.noise_multiplier * most",
-        "0.99 * event.noise_multiplier * most",
+        "total, event.noise_multiplier, bound",
+        "total, 0.99 * event.noise_multiplier, bound",
         (
             "tests/unit/trainables/methods/test_noise_power.py::test_a_step_of_adamix_in_the_public_subspace",
         ),
@@ -269,8 +269,8 @@ TRAINING = (
     Mutant(
         "AdaMix's noise for another clipping norm",
         "trainables/methods/adamix/adamix.py",
-        ("* max_grad_norm\n        noise = self._noise.like("),
-        ('* float(hparams["clip.max_grad_norm"])\n        noise = self._noise.like('),
+        "noise_bound(max_grad_norm, self._num_private)",
+        'noise_bound(float(hparams["clip.max_grad_norm"]), self._num_private)',
         (
             "tests/unit/trainables/methods/test_noise_power.py::test_a_step_of_adamix_without_projection",
         ),
@@ -279,8 +279,8 @@ TRAINING = (
     Mutant(
         "AdaMix rounds before the noise",
         "trainables/methods/adamix/adamix.py",
-        "total = (total + noise).to(self._weight)",
-        "total = total.to(self._weight) + noise.to(self._weight)",
+        "            total, event.noise_multiplier",
+        "            total.to(self._weight), event.noise_multiplier",
         (
             "tests/unit/trainables/methods/test_noise_power.py::test_adamix_rounds_its_sum_after_the_noise_is_in",
         ),
@@ -309,8 +309,8 @@ TRAINING = (
     Mutant(
         "less noise in the normalisation",
         "trainables/methods/scatternet/scatternet.py",
-        "event.noise_multiplier * max_norm",
-        "0.99 * event.noise_multiplier * max_norm",
+        "release(total, event.noise_multiplier, max_norm",
+        "release(total, 0.99 * event.noise_multiplier, max_norm",
         ("tests/unit/trainables/methods/test_noise_power.py::test_channel_means_and_mean_squares",),
         "both statistics of normalize.private_data",
     ),
@@ -402,7 +402,7 @@ TRAINING = (
     ),
     Mutant(
         "votes without their sensitivity",
-        "trainables/methods/active_learning/active_learning.py",
+        "trainables/methods/active_learning/label_choice.py",
         "event.scale * votes.SENSITIVITY[kind]",
         "event.scale",
         (

@@ -45,8 +45,8 @@ TRIALS = (
     ),
     Mutant(
         "scores that are not charged",
-        "trainables/execution/execution.py",
-        ("        self.ledger.release(self._release())\n        num_records"),
+        "trainables/execution/scores.py",
+        ("        self._ledger.release(self.release())\n        num_records"),
         "        num_records",
         (
             "tests/unit/trainables/execution/test_scores.py::test_each_score_is_charged_to_the_validation_records",
@@ -55,8 +55,8 @@ TRIALS = (
     ),
     Mutant(
         "more scores than are planned",
-        "trainables/execution/execution.py",
-        "is_planned = num_released < len(self.task.validation_plan)",
+        "trainables/execution/scores.py",
+        "is_planned = num_released < len(self._task.validation_plan)",
         "is_planned = True",
         (
             "tests/unit/trainables/execution/test_scores.py::test_a_kill_between_charge_and_evaluation_keeps_the_charge",
@@ -65,7 +65,7 @@ TRIALS = (
     ),
     Mutant(
         "the true number of validation records in a score",
-        "trainables/execution/execution.py",
+        "trainables/execution/scores.py",
         "num_declared=self._data.info.num_validation",
         "num_declared=num_records",
         ("tests/unit/trainables/execution/test_scores.py::test_the_denominator_is_declared",),
@@ -73,9 +73,9 @@ TRIALS = (
     ),
     Mutant(
         "exact scores for noisy ones",
-        "trainables/execution/execution.py",
-        'if self.settings.validation == "exact":',
-        'if self.settings.validation != "hidden":',
+        "trainables/execution/scores.py",
+        'if self._settings.validation == "exact":',
+        'if self._settings.validation != "hidden":',
         (
             "tests/unit/trainables/execution/test_scores.py::test_the_reported_epsilon_is_the_larger_of_the_two_parts",
         ),

@@ -1,4 +1,4 @@
-"""Packages that dpsweep has never heard of bring methods, an event, a dataset, a tracker, a target.
+"""Packages that dpsweep has never heard of bring methods, an event, a dataset, a sampler, a target.
 
 Wheels of all are installed into a fresh environment, with one of a package that does not load; a
 sweep is run there by the command line.
@@ -23,6 +23,8 @@ from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.testing.conformance import MethodConformance
 from dpsweep.testing.datasets import DatasetConformance
+from dpsweep.testing.samplers import SamplerConformance
+from dpsweep.testing.spaces import RecommendedConformance
 from dpsweep.testing.trackers import TrackerConformance
 
 ROOT = Path(__file__).parents[2]
@@ -72,6 +74,24 @@ class TestPebbles(DatasetConformance):
         return open_pebbles(spec)
 
     data: ClassVar[dict[str, Any]] = {"num_records": 300}
+
+
+class TestPebbleSpaces(RecommendedConformance):
+    method = method()
+
+    @property
+    def recommended(self) -> Any:
+        from dpsweep_pebbles.spaces import RECOMMENDED
+
+        return RECOMMENDED
+
+
+class TestPebbleDraws(SamplerConformance):
+    @staticmethod
+    def build(seed: int) -> Any:
+        from dpsweep_pebbles.draws import build_draws
+
+        return build_draws(seed)
 
 
 class TestCsvTracker(TrackerConformance):
@@ -219,7 +239,8 @@ def test_doctor_lists_what_packages_add(program: Path, tmp_path: Path) -> None:
     rows = {row["check"]: row for row in json.loads(doctor.stdout)}
     added = {check: row["detail"] for check, row in rows.items() if row["status"] == "ok"}
     for names, package in (
-        (("method pebble_means", "dataset pebbles", "tracker pebble_csv", "cluster target doorstep"),
+        (("method pebble_means", "recommended space pebble_means", "dataset pebbles",
+          "sampler pebble_draws", "tracker pebble_csv", "cluster target doorstep"),
          "dpsweep-pebbles 0.3"),
         (("method juniper_votes", "method juniper_sums", "event juniper_tree"),
          "dpsweep-junipers 0.1"),
@@ -245,3 +266,25 @@ def test_what_does_not_load_breaks_what_uses_it_alone(program: Path, tmp_path: P
     names = {row["method"] for row in listed}
     assert {"dp_sgd", "pebble_means", "juniper_sums"} <= names
     assert "thistle" not in names
+
+
+def test_a_starter_and_a_sampler_of_another_package(program: Path, tmp_path: Path) -> None:
+    written = run(
+        program, tmp_path, "init", "new.yaml", "--dataset", "pebbles", "--method", "pebble_means"
+    )
+    assert written.returncode == 0, written.stderr
+    text = (tmp_path / "new.yaml").read_text()
+    assert "    # below the usual norm of a record\n    clip.max_norm: {" in text
+    own = ("--set", "search.sampler=pebble_draws", "--set", "scheduler={type: fifo}")
+    fine = run(program, tmp_path, "validate", "new.yaml", *own)
+    assert fine.returncode == 0, fine.stderr
+    sealed = ("--set", "privacy.accounting=select", "--set", "privacy.study_epsilon=null")
+    refused = run(program, tmp_path, "validate", "new.yaml", *own, *sealed)
+    assert refused.returncode == 2
+    assert (
+        "'pebble_draws' learns from other trials, and select needs them independent"
+        in refused.stderr
+    )
+    network = ("--set", "pretrain={dataset: pebbles, model: tanh_cnn}")
+    refused = run(program, tmp_path, "validate", "new.yaml", *network)
+    assert (refused.returncode, "unknown value 'pebbles'" in refused.stderr) == (2, False)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TextInfo:
-    """What a network must know of records that are token ids.
+    """Facts about records that are token ids, which a network must know.
 
     Attributes:
         vocabulary_size: Every id is below it.

@@ -22,7 +22,7 @@ IGNORED = -100
 
 
 class Tally(NamedTuple):
-    """What a block of records adds to the scores.
+    """A block of records' part of the scores.
 
     Attributes:
         correct: Correct answers, int64: a single number, or one per attribute.

@@ -82,7 +82,7 @@ class Resumption:
 
     @property
     def note(self) -> str:
-        """What was damaged, and what is used instead; empty if nothing was."""
+        """A line on what was damaged, and what is used instead; empty if nothing was."""
         if not self.damages:
             return ""
         where = "it starts anew, with what is left of its budget"

@@ -7,29 +7,25 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsweep.foundation.errors import LedgerError, described
+from dpsweep.foundation.errors import LedgerError
 from dpsweep.foundation.words import counted, were
 from dpsweep.ledgers.trial import TrialLedger, TrialLimit, check_complete, trial_file
 from dpsweep.privacy.accountants import epsilon_of
-from dpsweep.privacy.clock import EpsilonClock
-from dpsweep.privacy.events import EventRun, Gaussian, Plan
-from dpsweep.privacy.randomness import secret_numpy_generator
-from dpsweep.privacy.rungs import first_step, num_skipped, rung_epsilons, rung_positions
 from dpsweep.study.trial import TrialReport, TrialTask, report_interval
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.execution.checkpoints import Checkpoint, CheckpointStore, is_finite
-from dpsweep.trainables.execution.delivered import delivered_scores, named_scores, scores_on_test
+from dpsweep.trainables.execution.delivered import delivered_scores
 from dpsweep.trainables.execution.pace import Pace
 from dpsweep.trainables.execution.private_report import write_private_report
+from dpsweep.trainables.execution.scores import TrialScores
 from dpsweep.trainables.execution.settings import ExecutionSettings
 from dpsweep.trainables.execution.starts import release_name
+from dpsweep.trainables.execution.trial_clock import TrialClock
 from dpsweep.trainables.execution.trial_data import records_for
-from dpsweep.trainables.gradients.noise import noisy_accuracy
 from dpsweep.trainables.method import Method, RunContext
 
 if TYPE_CHECKING:
@@ -83,7 +79,6 @@ class TrialExecution:
         self.task, self.plan, self.settings = task, task.plan, settings
         method_class: type[Method] = TRAINABLES[task.method]
         self.is_private = method_class.is_private
-        self._data = data
         self._charges = task.charges
         limit = None
         if settings.filter is not None:
@@ -100,24 +95,31 @@ class TrialExecution:
         try:
             self._started = time.monotonic()
             self.is_leaving = False  # True: leave the process, once the segment under way is kept
-            self._missing: dict[str, str] = {}
             self._pace = pace or Pace()
             self._store = CheckpointStore(directory)
             if settings.fresh_attempts:
                 self._store.discard()
-            self._noise = secret_numpy_generator()
             self.method = method_class()
             context = RunContext(settings.study_seed, task.trial, settings.device, task.seed)
             self.method.prepare(data, task.hparams, self.plan, context)
-            self._restore()
+            self._scores = TrialScores(self.method, data, task, settings, self.ledger)
+            rungs_before = self._restore()
             self._set_end()
-            self._set_clock()
+            self._clock = TrialClock(
+                task,
+                settings,
+                is_private=self.is_private,
+                position=self.position,
+                spent=self.ledger.spent.part("private"),
+                rungs_before=rungs_before,
+            )
             self._set_releases()
         except BaseException:
             self.ledger.close()
             raise
 
-    def _restore(self) -> None:
+    def _restore(self) -> int:
+        """Go on from the checkpoints; return the number of rungs that were reached before."""
         last, self._resumption = self._store.resume()
         best = self._store.load_best(last, self.settings.metric)
         for saved in (last, best):
@@ -133,7 +135,6 @@ class TrialExecution:
             and not last.paused
             and last.charged == len(self.ledger)
         )
-        self._rungs_before = last.rung if last else 0
         # The best checkpoint is written before the last one, so it is the newer of the two.
         self.value = best.value if best else None
         self.best_step = best.step if best else 0
@@ -141,6 +142,7 @@ class TrialExecution:
         self.delivered = delivered_scores(last, best)
         if last:
             self.method.load_state_dict(last.state)
+        return last.rung if last else 0
 
     def _set_end(self) -> None:
         """Find the last position this trial may reach, given all that was ever charged to it."""
@@ -156,61 +158,21 @@ class TrialExecution:
             low, high = (middle, high) if fits(middle) else (low, middle)
         self.end = low
 
-    def _set_clock(self) -> None:
-        """Set the clock of training, and find where the next rungs are reached.
-
-        A trial on public records has the clock it would have on private ones, so that a rung
-        means the same length of training in the search and in the final run.
-        """
-        self._clock: EpsilonClock | None = None
-        self._origin = self.position
-        self._rung_positions: list[int] = []
-        self._num_skipped = 0
-        if not self.is_private:
-            return
-        spent = self.task.inherited + self.ledger.spent.part("private")
-        if self.task.records == "public":
-            spent = self.plan.slice(0, self.position)
-        self._clock = self._clock_from(self.position, spent)
-        if not self.settings.rungs:
-            return
-        is_whole = self.position == 0 and spent == self.task.inherited
-        whole = self._clock if is_whole else self._clock_from(0, self.task.inherited)
-        rungs = rung_epsilons(self.settings.rungs, self.settings.rung_unit, whole)
-        self._num_skipped = num_skipped(self.plan, rung_positions(whole, rungs))
-        positions = rung_positions(self._clock, rungs[self._rungs_before :])
-        self._rung_positions = [self._origin + position for position in positions]
-
-    def _clock_from(self, position: int, spent: Plan) -> EpsilonClock:
-        return EpsilonClock(
-            self.plan.slice(position, len(self.plan)),
-            delta=self.settings.budget.delta,
-            accountant=self.settings.accountant,
-            spent=spent,
-        )
-
     @property
     def rung(self) -> int:
         """Number of rungs that the trial has reached."""
-        reached = sum(position <= self.position for position in self._rung_positions)
-        return self._rungs_before + reached
-
-    @property
-    def _skipped(self) -> int:
-        """Number of rungs that the first training step has passed, by plan or after a crash."""
-        is_first = self.position <= first_step(self.plan)
-        return max(self._num_skipped, self.rung if is_first else 0)
+        return self._clock.rung(self.position)
 
     def _epsilon_at(self, position: int, *, releases: int = 0) -> float:
         """Return the epsilon once ``position`` is reached and ``releases`` more scores are out."""
-        if self._clock is None:
+        if not self.is_private:
             return math.inf
         training = 0.0
         if self.task.records == "private":
-            training = self._clock.epsilon_after(position - self._origin)
+            training = self._clock.epsilon_at(position)
         scores = self.ledger.spent.part("validation")
         if releases:
-            scores = scores + self._release(releases)
+            scores = scores + self._scores.release(releases)
         if not scores:
             return training
         # The parts are disjoint: a record pays for training or for scores, never for both.
@@ -225,7 +187,7 @@ class TrialExecution:
         """
         points = (self.settings.report_every, self.settings.report_points)
         every = report_interval(len(self.plan), *points)
-        stops = (*self._rung_positions, *self._release_positions.values())
+        stops = (*self._clock.rung_positions, *self._release_positions.values())
         return min(
             (self.position // every + 1) * every,
             self.end,
@@ -248,7 +210,7 @@ class TrialExecution:
             return self._report()
         self._run_to(self.next_report())
         if not self._is_evaluated:
-            self.metrics = self._scores() | named_scores("public", self.method.public_scores())
+            self.metrics = self._scores.now()
             self._is_evaluated = True
         self._keep()
         return self._report()
@@ -290,62 +252,6 @@ class TrialExecution:
         """Say whether what is left of the budget pays for no step, or not for all questions."""
         return self.end < min(len(self.plan), max(1, self._num_questions))
 
-    def _scores(self) -> dict[str, float]:
-        """Return the validation scores that may leave the actor; a noisy one is charged first."""
-        if self.settings.validation == "exact":
-            return self._evaluate("validation")
-        if self.settings.validation == "hidden" or not self._affords_a_score():
-            return {}
-        self.ledger.release(self._release())
-        num_records = len(self._data.parts["validation"][1])
-        num_correct = 0
-        if num_records:
-            exact = self._evaluate("validation")
-            if "validation/accuracy" not in exact:
-                return {}
-            num_correct = round(num_records * exact["validation/accuracy"])
-        score = noisy_accuracy(
-            num_correct,
-            num_declared=self._data.info.num_validation,
-            noise_multiplier=self._validation_noise,
-            generator=self._noise,
-        )
-        return {"validation/accuracy": score}
-
-    def _evaluate(self, part: str) -> dict[str, float]:
-        """Return the exact scores of the model that is here; none where they fail."""
-        return self._computed(part, lambda: named_scores(part, self.method.evaluate(part)))
-
-    def _computed(self, part: str, scores: Callable[[], dict[str, float]]) -> dict[str, float]:
-        """Return the scores on a part; none where they cannot be computed.
-
-        What has been trained is paid for: a score that fails is missing, and does not fail the
-        trial. The report says why, by the kind of error and its place alone.
-        """
-        self._missing.pop(part, None)
-        try:
-            return scores()
-        except Exception as error:
-            self._missing[part] = described(error)
-            return {}
-
-    @property
-    def _validation_noise(self) -> float:
-        assert self.settings.validation_noise is not None
-        return self.settings.validation_noise
-
-    def _release(self, count: int = 1) -> Plan:
-        event = Gaussian(self._validation_noise)
-        return Plan((EventRun(event, count=count, phase="score", part="validation"),))
-
-    def _affords_a_score(self) -> bool:
-        """Say whether one more noisy score may be released; after retries it may not."""
-        if self.settings.validation != "noisy":
-            return False
-        num_released = len(self.ledger.spent.part("validation"))
-        is_planned = num_released < len(self.task.validation_plan)
-        return is_planned and self.ledger.affords(self._release())
-
     def _keep(self) -> None:
         """Save the model as the last one, and as the best one where its score says so."""
         score = self.metrics.get(self.settings.metric)
@@ -360,8 +266,7 @@ class TrialExecution:
         is_delivered = is_better or self.value is None
         self.delivered = dict(self.metrics if is_delivered else self.delivered)
         if self.position == self.end and self.settings.show_test:
-            store = None if is_delivered else self._store
-            self.delivered |= self._computed("test", lambda: scores_on_test(self.method, store))
+            self.delivered |= self._scores.on_test(None if is_delivered else self._store)
         self.metrics = self.delivered if is_delivered else self.metrics
         snapshot = self._snapshot(state)
         if is_better:
@@ -399,8 +304,7 @@ class TrialExecution:
         for index, epsilon in enumerate(self.task.releases):
             if index in made:
                 continue
-            assert self._clock is not None
-            position = self._origin + self._clock.last_allowed(epsilon)
+            position = self._clock.last_allowed(epsilon)
             if position == 0:
                 raise LedgerError(
                     f"no model can be released at epsilon={epsilon:g} any more "
@@ -426,14 +330,16 @@ class TrialExecution:
         done = self.position >= self.end
         next_epsilon = None
         if not done:
-            releases = 1 if self._affords_a_score() else 0
+            releases = 1 if self._scores.affords_a_noisy_one() else 0
             next_epsilon = self._epsilon_at(self.next_report(), releases=releases)
         reason = self._why_done() if done else ""
         has_failed = self._has_lost_all
         if done and not self._is_finite and not has_failed:
             # A function of what training released, so it costs nothing to say it.
             has_failed, reason = self.value is None, self._how_diverged()
-        unscored = "; ".join(f"no {part} scores: {why}" for part, why in self._missing.items())
+        unscored = "; ".join(
+            f"no {part} scores: {why}" for part, why in self._scores.missing.items()
+        )
         return TrialReport(
             trial=self.task.trial,
             step=self.position,
@@ -441,7 +347,7 @@ class TrialExecution:
             epsilon=self._epsilon_at(self.position),
             next_epsilon=next_epsilon,
             rung=self.rung,
-            skipped=self._skipped,
+            skipped=self._clock.skipped(self.position),
             done=done,
             reason=f"{reason}; {unscored}" if done and unscored else reason,
             unscored=unscored,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.execution.checkpoints import CheckpointStore
 from dpsweep.trainables.execution.trial_data import records_for
 from dpsweep.trainables.gradients.layer_noise import NoiseFigures
+from dpsweep.trainables.hooks import NoiseFigured, OnFrozenFeatures, Pictures
 from dpsweep.trainables.method import Method, RunContext
 
 if TYPE_CHECKING:
@@ -46,9 +47,11 @@ def draw_pictures(
     Raises:
         CheckpointError: The trial has no intact best checkpoint.
     """
-    if TRAINABLES[task.method].pictures is Method.pictures:
+    if not issubclass(TRAINABLES[task.method], Pictures):
         return []
-    return _best_of(directory, task, study_seed, data)[0].pictures(directory)
+    method = _best_of(directory, task, study_seed, data)[0]
+    assert isinstance(method, Pictures)
+    return method.pictures(directory)
 
 
 def _best_of(
@@ -65,19 +68,10 @@ def _best_of(
     return instance, data.info
 
 
-@runtime_checkable
-class NoiseFigured(Protocol):
-    """A method that can set its noise against its gradients, layer by layer."""
-
-    def layer_noise(self, num_records: int) -> NoiseFigures:
-        """Return the figures, from that many of the records that were prepared, at most."""
-
-
 def has_noise_figures(method: type[Method]) -> bool:
     """Say whether a method has figures of its noise, and takes the records as they are."""
-    # A method with an extractor trains on features, of which there are no public ones here.
-    own = method.extractor.__func__  # type: ignore[attr-defined]
-    return hasattr(method, "layer_noise") and own is Method.extractor.__func__  # type: ignore[attr-defined]
+    # Of features there are no public ones here.
+    return issubclass(method, NoiseFigured) and not issubclass(method, OnFrozenFeatures)
 
 
 def trial_noise(

@@ -16,6 +16,7 @@ from dpsweep.foundation.errors import ResourceError
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 from dpsweep.trainables.execution.checkpoints import Checkpoint, CheckpointStore
+from dpsweep.trainables.hooks import features_of
 from dpsweep.trainables.method import Method, RunContext, first_training_run
 from dpsweep.trainables.networks.pretrained.weights import PRETRAIN
 from dpsweep.trainables.networks.threads import torch_threads
@@ -28,7 +29,7 @@ _REPEATS = 3
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one configuration took here.
+    """Times and memory that one configuration took here.
 
     Attributes:
         step_s: Seconds of one step at the expected batch size.
@@ -74,7 +75,7 @@ def measure(
 
     if device == "cuda" and not torch.cuda.is_available():
         raise ResourceError("this machine has no GPU that torch can use")
-    extractor = method.extractor(hparams, info)
+    extractor = features_of(method, hparams, info)
     if extractor is not None:
         info = extractor.describe(info)
     first = first_training_run(plan)

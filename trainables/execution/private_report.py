@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from dpsweep.foundation.durable import write_atomically
+from dpsweep.trainables.hooks import PrivateReport
 from dpsweep.trainables.method import Method
 
 #: Folder of a trial's directory for what must not be shown to anybody.
@@ -20,7 +21,7 @@ def write_private_report(directory: Path, method: Method) -> None:
         are sent to the tracking store. It is not covered by any epsilon: whoever shows it gives
         up the guarantee.
     """
-    figures = method.private_report()
+    figures = method.private_report() if isinstance(method, PrivateReport) else None
     if figures is None:
         return
     folder = directory / PRIVATE_FOLDER

@@ -14,7 +14,7 @@ from dpsweep.privacy.rungs import RungUnit
 
 @dataclass(frozen=True)
 class ExecutionSettings:
-    """What every trial of a study shares.
+    """Settings that every trial of a study shares.
 
     Attributes:
         ledger: Directory of the study's ledger files.

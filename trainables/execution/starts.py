@@ -1,4 +1,4 @@
-"""What trials may start from: models that one private run has released along its way."""
+"""Starts of trials: models that one private run has released along its way."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Starts:
         that run's events up to the release, which their tasks name as ``inherited``.
 
     Attributes:
-        hparams: Hyperparameters of dp_sgd that all runs were trained with.
+        hparams: Hyperparameters of the start's method that all runs were trained with.
         releases: Where each is; empty where only shapes matter, and every state is then None.
     """
 

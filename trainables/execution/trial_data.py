@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
+from dpsweep.trainables.hooks import FromRelease
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data.dataset import SweepData
@@ -19,7 +20,7 @@ def records_for(data: SweepData, task: TrialTask) -> SweepData:
     cannot read others.
     """
     data = data.for_trial(task.hparams)
-    if TRAINABLES[task.method].uses_start and not task.plan.part("private"):
+    if issubclass(TRAINABLES[task.method], FromRelease) and not task.plan.part("private"):
         inputs, labels = data.parts["private"]
         data = replace(data, parts={**data.parts, "private": (inputs[:0], labels[:0])})
     return data

@@ -37,7 +37,7 @@ EXTRACTORS = Registry(
 
 @dataclass(frozen=True)
 class FeatureSpec:
-    """What turns raw records into features.
+    """The way from raw records to features.
 
     >>> spec = FeatureSpec.of("scatternet", depth=2, groups=27)
     >>> spec == FeatureSpec.of("scatternet", groups=27, depth=2), len(spec.key)
@@ -71,12 +71,12 @@ class FeatureSpec:
 
     @property
     def norm(self) -> str:
-        """What normalises the features of a record: ``none``, ``l2`` or ``group:G``."""
+        """Norm of the features of a record: ``none``, ``l2`` or ``group:G``."""
         return str(dict(self.settings).get("norm", "none"))
 
     @property
     def label(self) -> str:
-        """What people call it, say ``scatternet (group:27)``: extractor or model, norm, dtype."""
+        """Name for people, say ``scatternet (group:27)``: extractor or model, norm, dtype."""
         name = dict(self.settings).get("model", self.extractor)
         notes = [note for note in (self.norm, self.dtype) if note not in ("none", "float32")]
         return name + (f" ({', '.join(notes)})" if notes else "")

@@ -22,8 +22,6 @@ Guarantees:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -35,6 +33,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables.data.losses import Loss, cross_entropy_sum
+from dpsweep.trainables.gradients.check import check_gradients, summed_by_autograd
 from dpsweep.trainables.gradients.clipping import (
     Factors,
     clip_factors,
@@ -44,8 +43,11 @@ from dpsweep.trainables.gradients.clipping import (
 )
 from dpsweep.trainables.gradients.layer_gradients import full_chunks
 from dpsweep.trainables.gradients.sums import add_product, add_rows, zero_sums
-from dpsweep.trainables.networks.layers import set_training_mode
-from dpsweep.trainables.networks.no_dropout import refuse_random
+from dpsweep.trainables.networks.layers import (
+    dropout_within,
+    is_channels_first_norm,
+    set_training_mode,
+)
 
 #: Layers that add their bias per channel, in dimension 1 of the output.
 _CHANNELS_FIRST = (_ConvNd, nn.GroupNorm, _BatchNorm)
@@ -224,7 +226,7 @@ class BiasEngine:
         self._check(x_source, y_source)
         sums = zero_sums(self._parameters)
         for x, y, count in full_chunks(x_source, y_source, rows, self._physical, self._device):
-            gradients, _ = self._per_example_gradients(x, y)
+            gradients = self._per_example_gradients(x, y)
             norms = gradients.norms()
             broken = ~norms.isfinite()
             if bool(broken.any()):
@@ -239,10 +241,10 @@ class BiasEngine:
     def _watch(self, name: str, layer: nn.Module) -> None:
         order = {parameter: index for index, parameter in enumerate(self._parameters)}
         own = {e: order.get(p) for e, p in layer.named_parameters(recurse=False)}
-        first = isinstance(layer, _CHANNELS_FIRST) or _is_channels_first_norm(layer)
+        first = isinstance(layer, _CHANNELS_FIRST) or is_channels_first_norm(layer)
         place = _Place(
             name,
-            inner=_inner(layer),
+            inner=dropout_within(layer),
             bias=own.get("bias"),
             trailing=0 if first or "bias" not in own else layer.bias.dim(),
             weight=own.get("weight"),
@@ -291,10 +293,8 @@ class BiasEngine:
         output.register_hook(partial(gradients.take, place, held))
         gradients.latest = torch.autograd.graph.get_gradient_edge(output)
 
-    def _per_example_gradients(
-        self, x: torch.Tensor, y: torch.Tensor
-    ) -> tuple[_Gradients, torch.Tensor]:
-        """Return the gradients of a chunk, and the sum of its losses."""
+    def _per_example_gradients(self, x: torch.Tensor, y: torch.Tensor) -> _Gradients:
+        """Return the gradients of a chunk."""
         gradients = _Gradients(len(x), self._bias_sizes)
         self._gradients = gradients
         try:
@@ -308,77 +308,28 @@ class BiasEngine:
             gradients.starts.clear()  # their hooks hold ``gradients``: a ring that may stay
         # Only now, when the activations are gone, so that the peak of memory stays where it was.
         gradients.join(loss.detach())
-        return gradients, loss.detach()
+        return gradients
 
     def _check(self, x_source: torch.Tensor, y_source: torch.Tensor) -> None:
-        """Compare with autograd on random examples, once for every kind of input."""
+        """Compare with autograd on random examples, once for every kind of input (``check``)."""
         kind = (x_source.shape[1:], x_source.is_floating_point(), y_source.shape[1:])
         if kind in self._checked:
             return
-        count, shape = 3, x_source.shape[1:]
-        generator = torch.Generator().manual_seed(0)
-        if x_source.is_floating_point():
-            x = torch.randn(count, *shape, generator=generator)
-        else:
-            limit = _smallest_vocabulary(self._model)
-            x = torch.randint(0, limit, (count, *shape), generator=generator).to(x_source.dtype)
-        x = x.to(self._device)
-        y = torch.zeros(count, *y_source.shape[1:], dtype=y_source.dtype, device=self._device)
-        try:
-            with _zeros_filled(self._model, generator):
-                refuse_random(self._model, x)
-                self._check_alone(x, y)
-        except (RuntimeError, IndexError, ValueError) as error:
-            raise ModelError(
-                f"the gradients of this model's biases cannot be computed: {error}",
-                fix="use another model or another choice of trainable parameters",
-            ) from error
+        check_gradients(
+            self._model,
+            self._loss,
+            x_source,
+            y_source,
+            trained=dict(zip(self._names, self._parameters)),
+            per_example=self._per_example_gradients,
+            by_autograd=lambda x, y: summed_by_autograd(
+                self._loss(self._model(x), y), self._parameters
+            ),
+            failure="the gradients of this model's biases cannot be computed",
+            fix="use another model or another choice of trainable parameters",
+            may_vanish=False,
+        )
         self._checked.add(kind)
-
-    def _check_alone(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        """Compare each example of a batch with the example alone.
-
-        Alone is a batch of its copies: another batch size rounds otherwise, and rounding at the
-        kinks of a deep ReLU network can change its gradients by per cents.
-        """
-        gradients, loss = self._per_example_gradients(x, y)
-        norms, sizes, losses = gradients.norms().tolist(), [], 0.0
-        for row, factors in enumerate(torch.eye(len(x), device=self._device)):
-            sums = zero_sums(self._parameters)
-            gradients.add_to(sums, factors)
-            copies = x[row].expand_as(x).contiguous(), y[row].expand_as(y).contiguous()
-            sizes.append(self._compare(sums, *copies, count=len(x)))
-            with torch.no_grad():
-                losses += float(self._loss(self._model(x[row : row + 1]), y[row : row + 1]))
-        if not all(abs(norm - size) <= 1e-2 * size for norm, size in zip(norms, sizes)):
-            raise ModelError("norms of the gradients per example disagree with autograd")
-        if not abs(float(loss) - losses) <= 1e-2 * abs(losses):
-            raise ModelError("the loss is not the sum of the losses of the examples alone")
-        if not all(sizes):
-            raise ModelError(
-                "this model's gradients vanish on random inputs, so that they cannot be checked",
-                fix="use other initial weights",
-            )
-
-    def _compare(
-        self, actual: list[torch.Tensor], x: torch.Tensor, y: torch.Tensor, *, count: int = 1
-    ) -> float:
-        """Compare with autograd's gradients divided by ``count``; return the norm of these."""
-        loss = self._loss(self._model(x), y) / count
-        found = torch.autograd.grad(loss, self._parameters, allow_unused=True)
-        expected = [a.new_zeros(()) if e is None else e for a, e in zip(actual, found)]
-        size = float(torch.cat([e.flatten() for e in expected]).norm())
-        for name, a, e in zip(self._names, actual, expected):
-            distance = float((a - e).norm())
-            # Biases before a softmax may have a gradient of zero and rounding; hence the size.
-            if not distance <= 1e-2 * float(e.norm()) + 1e-3 * size:
-                raise ModelError(
-                    f"the gradients per example of parameter {name} disagree with autograd",
-                    because=f"they are off by {distance:.2g} of {float(e.norm()):.2g} on random"
-                    " inputs; a layer may use it in a way of its own, or mix examples",
-                    fix=f"use another model, or freeze it: {name}.requires_grad_(False)",
-                )
-        return size
 
 
 def _outer(gradient: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
@@ -412,51 +363,3 @@ def _problem(model: nn.Module) -> ModelError | None:
                     fix=f"freeze it ({name}.requires_grad_(False)), or train this model in full",
                 )
     return None
-
-
-def _inner(layer: nn.Module) -> nn.Module | None:
-    """Return what follows the bias within timm's norms with activation, or None."""
-    if not isinstance(layer, (nn.GroupNorm, nn.LayerNorm, _BatchNorm)):
-        return None
-    drop, act = getattr(layer, "drop", None), getattr(layer, "act", None)
-    return drop if isinstance(drop, nn.Module) and isinstance(act, nn.Module) else None
-
-
-def _is_channels_first_norm(layer: nn.Module) -> bool:
-    """Say whether a subclass of LayerNorm normalises dimension 1, as timm's LayerNorm2d does."""
-    if not isinstance(layer, nn.LayerNorm) or type(layer) is nn.LayerNorm:
-        return False
-    channels = layer.normalized_shape[0]
-    probe = layer.weight.new_zeros(1, channels, 1, 2 if channels == 1 else 1)
-    try:
-        with torch.no_grad():
-            return bool(layer.forward(probe).shape == probe.shape)
-    except (RuntimeError, ValueError):
-        return False
-
-
-def _smallest_vocabulary(model: nn.Module) -> int:
-    """Return a number of ids that every embedding knows, tables of up to two kinds aside."""
-    sizes = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)]
-    return min((size for size in sizes if size > 2), default=2)
-
-
-@contextmanager
-def _zeros_filled(model: nn.Module, generator: torch.Generator) -> Iterator[None]:
-    """Fill parameters of nothing but zeros at random for a while.
-
-    Behind a new head of zeros, or a residual branch that starts at zero, every gradient is zero,
-    and a wrong one would look right.
-    """
-    empty = [p for p in model.parameters() if p.numel() and not bool(p.any())]
-    try:
-        with torch.no_grad():
-            for parameter in empty:
-                values = torch.randn(parameter.shape, generator=generator)
-                fan_in = parameter[0].numel() if parameter.dim() else 1
-                parameter.copy_(0.5 * values / fan_in**0.5)
-        yield
-    finally:
-        with torch.no_grad():
-            for parameter in empty:
-                parameter.zero_()

@@ -1,4 +1,8 @@
-"""Norms of gradients and factors that bound them: all that limits what one example adds."""
+"""Clipping: norms of gradients, factors that bound them, and what noise allows for beyond C.
+
+All that limits what one example adds to a sum is here: factors, the rules that a method may offer,
+and the rounding that is allowed on top (``noise_margin``).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,14 @@ from dpsweep.foundation.errors import BadInputError
 
 #: Least that noise allows for beyond C, in parts of C; see ``noise_margin``.
 TOLERANCE = 1e-4
-
+#: Most that rounding lets one example add beyond C: of its norm, of its factor, of products.
+EXAMPLE_TOLERANCE = 5e-5
+#: The part of it that the rounding of products may take up.
+PRODUCT_TOLERANCE = 1.5e-5
+#: Most terms, of examples and positions, that are added up in one product of weights.
+MOST_TERMS = 256
+#: Most that the terms of such a gradient may add up to, in parts of C.
+MOST_CANCELLED = 512
 
 #: From norms (examples,) and C to the factor of each example, at most C / norm.
 Factors = Callable[[torch.Tensor, float], torch.Tensor]
@@ -99,3 +110,41 @@ def automatic_factors(
     if not gamma > 0:
         raise BadInputError(f"gamma of automatic clipping is {gamma}", fix="use gamma > 0")
     return exact_factors(max_grad_norm / (norms + gamma), norms)
+
+
+def clip_rule_factors(rule: str) -> Factors:
+    """Return the factors of a clipping rule, as ``CLIP_RULE`` names it.
+
+    >>> clip_rule_factors("abadi")(torch.tensor([4.0]), 2.0).tolist()
+    [0.5]
+    """
+    return {"abadi": clip_factors, "automatic": automatic_factors}[rule]
+
+
+def noise_margin(num_examples: int) -> float:
+    """Return the most that an example moves a sum beyond C by rounding, in parts of C.
+
+    That of the example itself, and that of the sums of two batches of at most ``num_examples`` each
+    (``sums``, ``weight_products``). Nothing of it depends on ``batch.physical``.
+
+    >>> noise_margin(400_000), round(noise_margin(1_000_000), 6)
+    (0.0001, 0.000301)
+    """
+    roundings = num_examples + MOST_TERMS * MOST_CANCELLED
+    return max(TOLERANCE, EXAMPLE_TOLERANCE + 2.0**-52 * num_examples * roundings)
+
+
+def noise_bound(max_grad_norm: float, num_examples: int, *, joint: float = 1.0) -> float:
+    """Return the most that one example moves a sum of clipped gradients, in L2 norm.
+
+    Noise is relative to this: C, or ``joint`` times C, and what rounding adds (``noise_margin``).
+
+    >>> noise_bound(0.5, 1000) / 0.5 == 1 + TOLERANCE
+    True
+
+    Args:
+        max_grad_norm: Bound C > 0 on one example's gradient.
+        num_examples: Declared number of examples.
+        joint: Sensitivity of all sums together in parts of C, where several are clipped apart.
+    """
+    return (1 + noise_margin(num_examples)) * joint * max_grad_norm

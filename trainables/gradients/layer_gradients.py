@@ -1,4 +1,4 @@
-"""What the engines that compute gradients layer by layer have in common."""
+"""Gradients layer by layer: the uses of layers, chunks of records, clipped sums of samples."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from torch import nn
 
 from dpsweep.foundation.errors import ModelError
-from dpsweep.trainables.gradients.clipping import TOLERANCE, Factors, exact_factors, row_norms
+from dpsweep.trainables.gradients.clipping import (
+    PRODUCT_TOLERANCE,
+    Factors,
+    exact_factors,
+    row_norms,
+)
 from dpsweep.trainables.gradients.sums import add_rows, filled
-from dpsweep.trainables.gradients.weight_products import MOST_CANCELLED, MOST_TERMS, WeightProduct
-
-#: Most that rounding lets one example add beyond C: of its norm, of its factor, of products.
-EXAMPLE_TOLERANCE = 5e-5
-#: What of it the rounding of products may take up.
-_PRODUCT_TOLERANCE = 1.5e-5
+from dpsweep.trainables.gradients.weight_products import WeightProduct
 
 
 class LayerUse(NamedTuple):
@@ -46,22 +46,6 @@ def chunks(
         x = x_source.index_select(0, chosen).to(device)
         y = y_source.index_select(0, chosen.to(y_source.device)).to(device)
         yield (x.to(torch.float32) if x.is_floating_point() else x), y
-
-
-def random_records(
-    x_source: torch.Tensor, y_source: torch.Tensor, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return three random records and labels to check an engine on; always the same ones.
-
-    Nothing is read from the sources but shapes and types.
-    """
-    generator = torch.Generator().manual_seed(0)
-    shape = (3, *x_source.shape[1:])
-    if x_source.is_floating_point():
-        x = torch.randn(shape, generator=generator).to(device)
-    else:
-        x = torch.randint(0, 2, shape, generator=generator).to(device, x_source.dtype)
-    return x, torch.zeros((3, *y_source.shape[1:]), dtype=y_source.dtype, device=device)
 
 
 def refuse_overwritten(uses: Sequence[LayerUse]) -> None:
@@ -94,17 +78,43 @@ def full_chunks(
         yield filled(x, size), filled(y, size), len(x)
 
 
-def noise_margin(num_examples: int) -> float:
-    """Return the most that an example moves a sum beyond C by rounding, in parts of C.
+def joint_norms(
+    samples: Sequence[torch.Tensor | WeightProduct],
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the norm of each example's gradient, and how far off its sum may be, if by products.
 
-    That of the example itself, and that of the sums of two batches of at most ``num_examples`` each
-    (``sums``, ``weight_products``). Nothing of it depends on ``batch.physical``.
-
-    >>> noise_margin(400_000), round(noise_margin(1_000_000), 6)
-    (0.0001, 0.000301)
+    Args:
+        samples: Gradients per example, (examples, entries) each or as products; the norm is that
+            of all together.
+    Returns:
+        Both float32 (examples,).
     """
-    roundings = num_examples + MOST_TERMS * MOST_CANCELLED
-    return max(TOLERANCE, EXAMPLE_TOLERANCE + 2.0**-52 * num_examples * roundings)
+    parts, rounding = [], []
+    for sample in samples:
+        if isinstance(sample, WeightProduct):
+            norm, size = sample.norms()
+            rounding.append(size)
+        else:
+            norm = row_norms(sample)
+        parts.append(norm)
+    together = torch.linalg.vector_norm(torch.stack(parts, dim=1), dim=1, dtype=torch.float64)
+    norms = together.to(parts[0].dtype)
+    return norms, torch.stack(rounding, dim=1).sum(dim=1) if rounding else None
+
+
+class ExampleSamples(NamedTuple):
+    """The gradients of a few examples by all that trains, for ``check_gradients``."""
+
+    samples: Sequence[torch.Tensor | WeightProduct]
+
+    def norms(self) -> torch.Tensor:
+        """Return the norm of each example's gradient, float32 (examples,)."""
+        return joint_norms(self.samples)[0]
+
+    def add_to(self, sums: list[torch.Tensor], factors: torch.Tensor) -> None:
+        """Add the examples times their factors to the sums, float64."""
+        for total, sample in zip(sums, self.samples):
+            add_weighted(total, sample, factors)
 
 
 def add_weighted(
@@ -135,23 +145,14 @@ def add_clipped(
         factors: From norms and C to the factors.
         count: How many of the rows are examples, the first ones; None: all.
     """
-    parts, rounding = [], []
-    for sample in samples:
-        if isinstance(sample, WeightProduct):
-            norm, size = sample.norms()
-            rounding.append(size)
-        else:
-            norm = row_norms(sample)
-        parts.append(norm)
-    together = torch.linalg.vector_norm(torch.stack(parts, dim=1), dim=1, dtype=torch.float64)
-    norms = together.to(parts[0].dtype)
+    norms, rounding = joint_norms(samples)
     broken = ~norms.isfinite()
     has_broken = bool(broken.any())
     scales = factors(norms, max_grad_norm)
-    if rounding:
-        most = norms + torch.stack(rounding, dim=1).sum(dim=1)
+    if rounding is not None:
+        most = norms + rounding
         scales = exact_factors(
-            scales.minimum((1 + _PRODUCT_TOLERANCE) * max_grad_norm / most), norms
+            scales.minimum((1 + PRODUCT_TOLERANCE) * max_grad_norm / most), norms
         )
     # A factor of zero does not clear a gradient that is not finite: both are set to zero.
     scales = scales.masked_fill(broken, 0.0)

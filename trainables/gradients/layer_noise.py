@@ -71,7 +71,7 @@ class LayerNoise:
 
 @dataclass(frozen=True)
 class NoiseFigures:
-    """What one step of a trial does to each layer.
+    """Figures of one step of a trial, by layer.
 
     Attributes:
         step: The step, counted from 0.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,32 @@ class SecretNoise:
             values = self._numpy.standard_normal(tensor.numel(), dtype=dtype)
             return torch.from_numpy(values).view_as(tensor).to(tensor.dtype).mul_(scale)
         return torch.empty_like(tensor).normal_(0.0, scale, generator=self._torch)
+
+    def release(
+        self,
+        total: torch.Tensor,
+        noise_multiplier: float,
+        bound: float,
+        *,
+        observer: Callable[[torch.Tensor], None] | None = None,
+    ) -> torch.Tensor:
+        """Add noise to a private sum, in place, and return it: the one way out of a sum.
+
+        Guarantees:
+            One release of the Gaussian mechanism with this noise multiplier, if one example moves
+            ``total`` by at most ``bound`` in L2 norm. Noise and sum are added in the precision of
+            ``total``; whoever rounds, rounds what is returned.
+
+        Args:
+            total: The private sum, float64.
+            noise_multiplier: Standard deviation of the noise / ``bound``.
+            bound: Sensitivity of the sum; of clipped gradients ``clipping.noise_bound``.
+            observer: Sees the noise; for tests.
+        """
+        noise = self.like(total, noise_multiplier * bound)
+        if observer is not None:
+            observer(noise)
+        return total.add_(noise)
 
 
 def noisy_accuracy(

@@ -7,7 +7,7 @@ Guarantees:
     Each example adds a vector of norm at most C (1 + 5e-5), whatever its values: an example whose
     gradient is not finite adds zero, as an infinite term would reveal its presence. Sums are
     float64 and chunks have one size, so that one example more or less changes a sum by no more than
-    ``layer_gradients.noise_margin`` allows (``dpsweep.trainables.gradients.sums``).
+    ``clipping.noise_margin`` allows (``dpsweep.trainables.gradients.sums``).
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables.data.losses import Loss, cross_entropy_sum
+from dpsweep.trainables.gradients.check import check_gradients, summed_by_autograd
 from dpsweep.trainables.gradients.clipping import Factors, clip_factors
 from dpsweep.trainables.gradients.layer_gradients import (
+    ExampleSamples,
     LayerUse,
     add_clipped,
-    add_weighted,
     full_chunks,
-    random_records,
     refuse_overwritten,
 )
 from dpsweep.trainables.gradients.linear_head import LinearHeadEngine, ManyHeadsEngine
-from dpsweep.trainables.gradients.sparse_mask import MaskedConv, MaskedWeight, is_plain
+from dpsweep.trainables.gradients.masked_conv import MaskedConv, is_plain
+from dpsweep.trainables.gradients.sparse_mask import MaskedWeight
 from dpsweep.trainables.gradients.sums import chunk_size, zero_sums
 from dpsweep.trainables.gradients.weight_products import (
     ConvProduct,
@@ -42,8 +43,7 @@ from dpsweep.trainables.gradients.weight_products import (
     has_product,
 )
 from dpsweep.trainables.networks.heads import LinearHeads
-from dpsweep.trainables.networks.layers import set_training_mode
-from dpsweep.trainables.networks.no_dropout import refuse_random
+from dpsweep.trainables.networks.layers import activation_within, set_training_mode
 
 
 class GradientEngine(Protocol):
@@ -206,31 +206,20 @@ class OpacusEngine:
         self._uses.append(LayerUse(layer, [t.detach() for t in tensors], versions, edge))
 
     def _check(self, x_source: torch.Tensor, y_source: torch.Tensor) -> None:
-        """Compare with autograd on three random examples, all together and the first alone."""
-        x, y = random_records(x_source, y_source, self._device)
-        refuse_random(self._model, x)
-        try:
-            samples = self._per_example_gradients(x, y)
-        except RuntimeError as error:
-            raise ModelError(
-                f"Opacus cannot compute per-example gradients of this model: {error}",
-                fix="use another model",
-            ) from error
-        for rows, chosen in ((1, [1.0, 0.0, 0.0]), (3, [1.0, 1.0, 1.0])):
-            factors = torch.tensor(chosen, device=self._device)
-            actual = zero_sums(self._parameters)
-            for total, sample in zip(actual, samples):
-                add_weighted(total, sample, factors)
-            loss = self._loss(self._model(x[:rows]), y[:rows])
-            expected = torch.autograd.grad(loss, self._parameters)
-            size = torch.cat([g.flatten() for g in expected]).norm()
-            distance = torch.cat([(a - e).flatten() for a, e in zip(actual, expected)]).norm()
-            if not bool(distance <= 1e-2 * size + 1e-6):
-                raise ModelError(
-                    "the gradients per example of this model disagree with autograd",
-                    because=f"relative error {float(distance / size):.2g} on random inputs",
-                    fix="use another model",
-                )
+        """Compare with autograd on random examples (``check``)."""
+        named = self._model.named_parameters()
+        check_gradients(
+            self._model,
+            self._loss,
+            x_source,
+            y_source,
+            trained={name: p for name, p in named if p.requires_grad},
+            per_example=lambda x, y: ExampleSamples(self._per_example_gradients(x, y)),
+            by_autograd=lambda x, y: summed_by_autograd(
+                self._loss(self._model(x), y), self._parameters
+            ),
+            failure="Opacus cannot compute per-example gradients of this model",
+        )
 
 
 Sample: TypeAlias = torch.Tensor | WeightProduct
@@ -331,8 +320,8 @@ def _batch_norm_rule(
     """
     assert isinstance(layer, _BatchNorm)
     x, statistics = inputs[0], (layer.running_mean, layer.running_var)
-    act = getattr(layer, "act", None)
-    if isinstance(act, nn.Module):
+    act = activation_within(layer)
+    if act is not None:
         # The same operation again, so that it rounds to the same side of a kink.
         given = (layer.weight.detach(), layer.bias.detach())
         with torch.enable_grad():

@@ -27,18 +27,23 @@ from torch.nn.modules.dropout import _DropoutNd
 from dpsweep.foundation._validate import whole
 from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables.data.losses import Loss, cross_entropy_sum
+from dpsweep.trainables.gradients.check import check_gradients
 from dpsweep.trainables.gradients.clipping import Factors, clip_factors
 from dpsweep.trainables.gradients.layer_gradients import (
+    ExampleSamples,
     LayerUse,
     add_clipped,
     full_chunks,
-    random_records,
     refuse_overwritten,
 )
-from dpsweep.trainables.gradients.sparse_mask import MaskedConv, MaskedWeight
+from dpsweep.trainables.gradients.masked_conv import MaskedConv
+from dpsweep.trainables.gradients.sparse_mask import MaskedWeight
 from dpsweep.trainables.gradients.sums import zero_sums
-from dpsweep.trainables.networks.layers import set_training_mode
-from dpsweep.trainables.networks.no_dropout import refuse_random
+from dpsweep.trainables.networks.layers import (
+    dropout_within,
+    is_channels_first_norm,
+    set_training_mode,
+)
 
 #: From a layer's inputs and the gradient by its output to gradients per example, by what trains.
 Rule = Callable[[list[torch.Tensor], torch.Tensor], Mapping[object, torch.Tensor]]
@@ -91,7 +96,7 @@ class SparseEngine:
         self._rules = _rules(model, self._masks)
         for layer in self._rules:
             layer.register_forward_pre_hook(self._before_forward, with_kwargs=True)
-            drop = _inner_drop(layer)
+            drop = dropout_within(layer)
             if drop is None:
                 layer.register_forward_hook(self._after_forward)
             else:
@@ -185,35 +190,19 @@ class SparseEngine:
         return lambda drop, args: self._after_forward(layer, (), args[0])
 
     def _check(self, x_source: torch.Tensor, y_source: torch.Tensor) -> None:
-        """Compare with autograd on three random examples, all together and the first alone.
-
-        Nothing is read from the records but shapes and types.
-        """
-        x, y = random_records(x_source, y_source, self._device)
-        refuse_random(self._model, x)
-        try:
-            samples = self._per_example_gradients(x, y)
-        except RuntimeError as error:
-            raise ModelError(
-                f"per-example gradients of this model cannot be computed: {error}",
-                fix="use another model",
-            ) from error
-        alone, together = [s[0] for s in samples], [s.sum(dim=0) for s in samples]
-        # Alone, the forward pass rounds differently, which networks of random weights can amplify.
-        for rows, actual, tolerance in ((1, alone, 1e-1), (3, together, 1e-2)):
-            expected = self._summed_by_autograd(x[:rows], y[:rows])
-            whole_size = torch.cat(expected).norm()
-            for one, other in zip(actual, expected):
-                distance = (one - other).norm()
-                # Each alone, so that no large layer hides a small one.
-                allowed = tolerance * (other.norm() + 0.1 * whole_size) + 1e-6
-                if not bool(distance <= allowed):
-                    raise ModelError(
-                        "the gradients per example of this model disagree with autograd",
-                        because=f"error {float(distance):.2g} of {float(other.norm()):.2g} "
-                        "in one layer, on random inputs",
-                        fix="use another model",
-                    )
+        """Compare with autograd on random examples (``check``)."""
+        named = self._model.named_parameters()
+        entries = {f"{m.name}.weight": torch.empty(m.nnz, device=self._device) for m in self._masks}
+        check_gradients(
+            self._model,
+            self._loss,
+            x_source,
+            y_source,
+            trained={**entries, **{name: p for name, p in named if p.requires_grad}},
+            per_example=lambda x, y: ExampleSamples(self._per_example_gradients(x, y)),
+            by_autograd=self._summed_by_autograd,
+            failure="per-example gradients of this model cannot be computed",
+        )
 
     def _summed_by_autograd(self, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
         """Return the sums over all examples, flat, as torch differentiates the whole weights."""
@@ -272,6 +261,7 @@ def _rules(model: nn.Module, masks: Sequence[MaskedWeight]) -> dict[nn.Module, R
 
 def _rule(name: str, module: nn.Module, own: dict[str, nn.Parameter]) -> Rule:
     weight, bias = own.get("weight"), own.get("bias")
+    is_first = is_channels_first_norm(module)
 
     def conv_bias(inputs: list[torch.Tensor], gradient: torch.Tensor) -> dict[object, torch.Tensor]:
         return {bias: gradient.flatten(2).sum(dim=2)}
@@ -285,11 +275,11 @@ def _rule(name: str, module: nn.Module, own: dict[str, nn.Parameter]) -> Rule:
         return found
 
     def norm(inputs: list[torch.Tensor], gradient: torch.Tensor) -> dict[object, torch.Tensor]:
-        x, dims = inputs[0], _affine_dims(module, gradient)
+        x, dims = inputs[0], _affine_dims(module, gradient, is_first)
         others = [d for d in range(1, gradient.ndim) if d not in dims]
         found: dict[object, torch.Tensor] = {}
         if weight is not None:
-            found[weight] = gradient * _normalized(module, x)
+            found[weight] = gradient * _normalized(module, x, is_first)
         if bias is not None:
             found[bias] = gradient
         return {key: value.sum(others) if others else value for key, value in found.items()}
@@ -308,32 +298,19 @@ def _rule(name: str, module: nn.Module, own: dict[str, nn.Parameter]) -> Rule:
     return _by_functorch(name, module, own)
 
 
-def _inner_drop(layer: nn.Module) -> nn.Module | None:
-    """Return what follows the normalisation within those timm layers that also activate."""
-    drop, act = getattr(layer, "drop", None), getattr(layer, "act", None)
-    is_norm = isinstance(layer, (_BatchNorm, nn.GroupNorm, nn.LayerNorm))
-    both = isinstance(drop, nn.Module) and isinstance(act, nn.Module)
-    return drop if is_norm and both else None
-
-
-def _channels_first(module: nn.LayerNorm) -> bool:
-    """Say whether this is one of timm's layer norms over the channels of images."""
-    return "2d" in type(module).__name__
-
-
-def _affine_dims(module: nn.Module, output: torch.Tensor) -> tuple[int, ...]:
+def _affine_dims(module: nn.Module, output: torch.Tensor, is_first: bool) -> tuple[int, ...]:
     """Return the dimensions of an output along which a norm layer's weight lies."""
-    if isinstance(module, nn.LayerNorm) and not _channels_first(module):
+    if isinstance(module, nn.LayerNorm) and not is_first:
         return tuple(range(output.ndim - len(module.normalized_shape), output.ndim))
     return (1,)
 
 
-def _normalized(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+def _normalized(module: nn.Module, x: torch.Tensor, is_first: bool) -> torch.Tensor:
     """Return what a norm layer multiplies by its weight."""
     if isinstance(module, nn.GroupNorm):
         return F.group_norm(x, module.num_groups, eps=module.eps)
     if isinstance(module, nn.LayerNorm):
-        if _channels_first(module):
+        if is_first:
             swapped = F.layer_norm(x.movedim(1, -1), module.normalized_shape, eps=module.eps)
             return swapped.movedim(-1, 1)
         return F.layer_norm(x, module.normalized_shape, eps=module.eps)

@@ -18,7 +18,7 @@ Guarantees:
 
         (1 + 2 m^2 u) C' = (1 + 3.6e-5) C' for m = 400,000,
 
-    whatever the records and however many share a chunk. ``layer_gradients.noise_margin`` is this
+    whatever the records and however many share a chunk. ``clipping.noise_margin`` is this
     bound for any m, with what ``weight_products`` adds to it.
 
     v_i must be a function of example i alone. Kernels round otherwise for other numbers of rows, so

@@ -33,7 +33,12 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from dpsweep.trainables.gradients.clipping import product_of_norms, row_norms
+from dpsweep.trainables.gradients.clipping import (
+    MOST_CANCELLED,
+    MOST_TERMS,
+    product_of_norms,
+    row_norms,
+)
 from dpsweep.trainables.gradients.sums import add_rows
 
 #: Bytes of the products in one block of examples on the CPU: they stay in the cache.
@@ -44,10 +49,6 @@ CUDA_BLOCK_BYTES = 2**26
 GRAM_COST = 3
 #: Most positions of which the sum is one product; with more, products in float32 are cheaper.
 MOST_AT_ONCE = 16
-#: Most terms, of examples and positions, that are added up in one product.
-MOST_TERMS = 256
-#: Most that the terms of such a gradient may add up to, in parts of C.
-MOST_CANCELLED = 512
 #: Largest relative error of one operation in float32.
 EPSILON = 2.0**-24
 #: Smaller weights are cheaper as gradients per example.

@@ -19,7 +19,7 @@ from dpsweep.privacy.events import Plan
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.method import RunContext
-from dpsweep.trainables.methods.dp_sgd import DPSGD, clip_rule_factors
+from dpsweep.trainables.methods.dp_sgd import DPSGD
 from dpsweep.trainables.methods.hyperparameters import CLIP_RULE
 from dpsweep.trainables.networks.own_models import HEAD_FIX, is_own
 from dpsweep.trainables.networks.pretrained.weights import PUBLISHED
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
     from dpsweep.trainables.data.losses import Loss
-    from dpsweep.trainables.gradients.clipping import Factors
     from dpsweep.trainables.gradients.per_example import GradientEngine
 
 _NO_HEAD = "this network does not say which layers are its classifier"
@@ -255,7 +254,7 @@ class BiTFiT(DPSGD):
                 int(self._hparams["batch.physical"]),
                 self._expected_batch,
                 loss=self._loss,
-                factors=clip_rule_factors(self._hparams["clip.rule"]),
+                rule=self._hparams["clip.rule"],
             )
             if phase != first:  # checks itself, on shapes alone: no row is read
                 none = np.arange(0)
@@ -342,13 +341,15 @@ def _engine(
     expected_batch: float,
     *,
     loss: Loss,
-    factors: Factors,
+    rule: str,
 ) -> GradientEngine:
     """Return what computes the clipped sums of the parameters that require a gradient."""
     from dpsweep.trainables.gradients.bias_engine import BiasEngine
+    from dpsweep.trainables.gradients.clipping import clip_rule_factors
     from dpsweep.trainables.gradients.per_example import make_engine
     from dpsweep.trainables.gradients.sums import chunk_size
 
+    factors = clip_rule_factors(rule)
     if phase != _FULL:
         device = next(model.parameters()).device
         chunk = chunk_size(expected_batch, physical_batch, device)
@@ -376,8 +377,7 @@ def _try(model: torch.nn.Module, variant: str, info: DatasetInfo, name: str) -> 
     chosen = {phase: _chosen(model, phase, added) for phase in phases}
     for phase in phases:
         _free(model, chosen[phase])
-        factors = clip_rule_factors("abadi")
-        engine = _engine(model, phase, 1, 1, loss=stand_in_loss, factors=factors)
+        engine = _engine(model, phase, 1, 1, loss=stand_in_loss, rule="abadi")
         if phase == _FULL and is_own(name):
             try_engine(engine, info)
     if phase == _FULL:

@@ -1,4 +1,4 @@
-"""What every method that trains one classifier step by step has in common.
+"""A classifier that is trained step by step: the base of the methods that train one.
 
 Knobs of model, optimizer, batch and length; batches by Poisson sampling; evaluation, state and
 export. Loads no torch until ``prepare``, so that plans can be made and checked without it.
@@ -211,7 +211,7 @@ class ClassifierMethod(Method):
         self._context = context
         self._data = data
         self._num_steps = len(plan)
-        self._position = 0
+        self._plan, self._position = plan, 0
         self._sample_rate = sample_rate_of(hparams, data.info.num_private)
         # The normaliser comes from declared numbers: the true batch size is private.
         self._expected_batch = self._sample_rate * num_private_of(hparams, data.info.num_private)
@@ -259,25 +259,17 @@ class ClassifierMethod(Method):
     def _initial_seed(self) -> int:
         return public_seed(self._context.seed, self._context.trial, "initial weights")
 
-    def run(self, start: int, stop: int) -> None:
-        """Execute positions ``start`` to ``stop - 1``; past ``_num_before``, one step each.
-
-        Raises:
-            ValueError: The positions are not the next ones of this method's plan.
-        """
+    def _begin(self) -> None:
         from dpsweep.trainables.networks.layers import set_training_mode
 
-        if start != self._position or not start <= stop <= self._num_steps:
-            raise ValueError(
-                f"cannot run positions {start} to {stop}: at {self._position} of {self._num_steps}"
-            )
         set_training_mode(self._model)
-        for position in range(start, stop):
-            if position < self._num_before:
-                self._before_training(position)
-            else:
-                self._take_step(position - self._num_before)
-            self._position = position + 1
+
+    def _execute(self, position: int) -> None:
+        """Execute a position; past ``_num_before``, one step each."""
+        if position < self._num_before:
+            self._before_training(position)
+        else:
+            self._take_step(position - self._num_before)
 
     def _before_training(self, position: int) -> None:
         """Execute a position before the first step."""

@@ -29,23 +29,11 @@ if TYPE_CHECKING:
     import torch
 
     from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
-    from dpsweep.trainables.gradients.clipping import Factors
     from dpsweep.trainables.gradients.layer_noise import NoiseFigures
     from dpsweep.trainables.gradients.per_example import GradientEngine
 
 
 _NOTHING = Plan(())
-
-
-def clip_rule_factors(rule: str) -> Factors:
-    """Return what scales gradients under a ``clip.rule``; both keep every norm at most C.
-
-    abadi: Abadi et al. 2016, algorithm 1. automatic: Bu et al. 2023
-    (https://arxiv.org/abs/2206.07136), AUTO-S.
-    """
-    from dpsweep.trainables.gradients.clipping import automatic_factors, clip_factors
-
-    return {"abadi": clip_factors, "automatic": automatic_factors}[rule]
 
 
 class DPSGD(ClassifierMethod):
@@ -56,7 +44,7 @@ class DPSGD(ClassifierMethod):
         of the private records, and nothing else: the plan's event at t under add-or-remove-one.
         The noise is larger by 1e-4 (more, beyond 400,000 records), as rounding may let one example
         more or less move the sum by C_t (1 + 1e-4), and by no more, whatever the records
-        (``layer_gradients.noise_margin``). The divisor is the declared expected batch size, an
+        (``clipping.noise_margin``). The divisor is the declared expected batch size, an
         empty batch takes its step, and batches and noise come from secret seeds that are drawn anew
         in ``prepare`` and never stored. Not covered: the discreteness of floating point numbers,
         kernels that round an example otherwise at another place in its chunk
@@ -191,23 +179,19 @@ class DPSGD(ClassifierMethod):
         )
 
     def _gradient(self, step: int) -> list[torch.Tensor]:
-        from dpsweep.trainables.gradients.layer_gradients import noise_margin
+        from dpsweep.trainables.gradients.clipping import noise_bound
 
         event = self._events[step]
         max_grad_norm = float(self._max_grad_norms[step])
         rows = self._draw_batch(self._batches, event.sample_rate)
         sums = self._engine.clipped_gradient_sum(self._inputs, self._labels, rows, max_grad_norm)
-        margin = noise_margin(self._data.info.num_private)
-        most = (1 + margin) * self._joint_sensitivity * max_grad_norm
-        scale = event.noise_multiplier * most
-        return [self._noisy(total, scale) / self._expected_batch for total in sums]
-
-    def _noisy(self, total: torch.Tensor, scale: float) -> torch.Tensor:
-        """Return a sum, float64, with noise of that standard deviation, as float32."""
-        noise = self._noise.like(total, scale)
-        if self.noise_observer is not None:
-            self.noise_observer(noise)
-        return total.add_(noise).float()
+        num_private, joint = self._data.info.num_private, self._joint_sensitivity
+        bound = noise_bound(max_grad_norm, num_private, joint=joint)
+        released = (
+            self._noise.release(t, event.noise_multiplier, bound, observer=self.noise_observer)
+            for t in sums
+        )
+        return [total.float() / self._expected_batch for total in released]
 
     def gradient_layers(self) -> list[str]:
         """Return the name of the layer that each tensor of a step's gradient belongs to."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dpsweep.foundation.errors import ModelError
 from dpsweep.foundation.words import counted
 from dpsweep.spec.space.hyperparameters import Hyperparameter
-from dpsweep.trainables.methods.dp_sgd import DPSGD, clip_rule_factors
+from dpsweep.trainables.methods.dp_sgd import DPSGD
 from dpsweep.trainables.methods.hyperparameters import CLIP_RULE
 from dpsweep.trainables.networks.own_models import HEAD_FIX, is_own
 from dpsweep.trainables.networks.pretrained.weights import PUBLISHED
@@ -230,6 +230,7 @@ class SparseFinetuning(DPSGD):
 
     def _make_engine(self) -> GradientEngine:
         """Return the engine of masked weights; that of whole networks where all of one trains."""
+        from dpsweep.trainables.gradients.clipping import clip_rule_factors
         from dpsweep.trainables.gradients.per_example import make_engine
         from dpsweep.trainables.gradients.sparse_engine import SparseEngine
         from dpsweep.trainables.gradients.sums import chunk_size

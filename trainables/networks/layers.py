@@ -1,10 +1,11 @@
-"""What kind of layer a layer is, and which of them are the classifier."""
+"""Layers of a network: their kinds, which are the classifier, how norms lie and activate."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Literal
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
@@ -88,3 +89,37 @@ def is_depthwise(layer: nn.Conv2d) -> bool:
     return 1 < layer.groups == layer.in_channels == layer.out_channels and (
         layer.padding_mode == "zeros"
     )
+
+
+def is_channels_first_norm(layer: nn.Module) -> bool:
+    """Say whether a subclass of LayerNorm normalises dimension 1, as timm's LayerNorm2d does.
+
+    >>> is_channels_first_norm(nn.LayerNorm(3)), is_channels_first_norm(nn.GroupNorm(1, 3))
+    (False, False)
+    """
+    if not isinstance(layer, nn.LayerNorm) or type(layer) is nn.LayerNorm:
+        return False
+    channels = layer.normalized_shape[0]
+    like = next(layer.parameters(), torch.empty(0))
+    probe = like.new_zeros(1, channels, 1, 2 if channels == 1 else 1)
+    try:
+        with torch.no_grad():
+            return bool(layer.forward(probe).shape == probe.shape)
+    except (RuntimeError, ValueError):
+        return False
+
+
+def activation_within(layer: nn.Module) -> nn.Module | None:
+    """Return what activates within timm's norms with activation; None in any other layer."""
+    act = getattr(layer, "act", None)
+    is_norm = isinstance(layer, (_BatchNorm, nn.GroupNorm, nn.LayerNorm))
+    return act if is_norm and isinstance(act, nn.Module) else None
+
+
+def dropout_within(layer: nn.Module) -> nn.Module | None:
+    """Return what follows the weights within timm's norms with activation, often an Identity.
+
+    Its input is the norm's result before the activation.
+    """
+    drop = getattr(layer, "drop", None)
+    return drop if isinstance(drop, nn.Module) and activation_within(layer) is not None else None

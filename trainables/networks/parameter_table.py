@@ -1,4 +1,4 @@
-"""What a network consists of: parameters per layer, and the share that are biases.
+"""Parameters of a network: how many per layer, and the share that are biases.
 
 Networks are built on torch's meta device, where a tensor has a shape and no data, so that the
 largest of timm is looked at within seconds and without its memory.
@@ -22,14 +22,15 @@ from dpsweep.trainables.networks.own_models import is_own
 
 
 class Trains(Protocol):
-    """Says whether a parameter is trained; see ``Method.trains``."""
+    """Says whether a parameter is trained; see ``hooks.TrainsSome``."""
 
     def __call__(self, name: str, parameter: nn.Parameter, *, in_head: bool) -> bool:
         """Given a parameter's dotted name, the parameter, and whether the classifier has it."""
         ...
 
 
-def _everything(name: str, parameter: nn.Parameter, *, in_head: bool) -> bool:
+def everything(name: str, parameter: nn.Parameter, *, in_head: bool) -> bool:
+    """Say that a parameter is trained."""
     return True
 
 
@@ -101,7 +102,7 @@ class ParameterTable:
 
     @property
     def note(self) -> str | None:
-        """What stands in the way of training the network as it is, or None."""
+        """A line on what stands in the way of training the network as it is, or None."""
         if not self.batch_norms:
             return None
         return (
@@ -134,7 +135,7 @@ def parameter_table(
     name: str,
     num_classes: int = 1000,
     image_size: int | None = None,
-    is_trainable: Trains = _everything,
+    is_trainable: Trains = everything,
     *,
     channels: int = 3,
 ) -> ParameterTable:
@@ -152,8 +153,8 @@ def parameter_table(
         num_classes: Outputs of the classifier, at least 1.
         image_size: Height and width of an image, pixels; None: as timm defines the network.
             Built-in networks need it.
-        is_trainable: Says whether a method trains a parameter (``Method.trains``); all, by default.
-            Not asked about one that its network freezes.
+        is_trainable: Says whether a method trains a parameter (``hooks.TrainsSome``); all, by
+            default. Not asked about one that its network freezes.
         channels: Channels of an image, at least 1.
     Raises:
         BadInputError: Unknown name, a size that is none, or a built-in network without one.

@@ -9,7 +9,6 @@ DIRECTORY/                  public: nothing in it depends on a private record
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import io
 import json
@@ -29,86 +28,16 @@ from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import CheckpointError, DataError, ModelError
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.randomness import public_seed
-from dpsweep.trainables.data.dataset import DatasetInfo, part_hash
+from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.data.source import Arrays
 from dpsweep.trainables.networks.build import build_model
+from dpsweep.trainables.networks.image_turns import TURNS, augmented, turn
 from dpsweep.trainables.networks.layers import head_layers
-from dpsweep.trainables.networks.own_models import fingerprint, is_own
+from dpsweep.trainables.networks.pretrain_settings import PretrainSettings
 from dpsweep.trainables.networks.pretrained.image_front import resize_layers
 from dpsweep.trainables.networks.threads import torch_threads
 
-#: Part of every address: a change of how weights come about needs a change of it.
-_FORMAT = 1
-_SHIFT = 2  # pixels
-TURNS = 4  # an image can be turned by 0, 1, 2 or 3 quarters
 _EVERY_S = 5.0
-
-
-@dataclass(frozen=True)
-class PretrainSettings:
-    """Everything but the records that pre-trained weights depend on.
-
-    Attributes:
-        model: Name as in ``build_model``.
-        objective: ``classes``; ``rotations`` of images by quarter turns (Gidaris et al. 2018,
-            https://arxiv.org/abs/1803.07728); ``classes_and_rotations``, each pair a class of its
-            own (Lee et al. 2020, https://arxiv.org/abs/1910.05872).
-        norm: What becomes of BatchNorm. ``frozen`` means: trained here, as it is, and frozen later.
-        resize: Pixels that images are resized to in the network, or None.
-        num_classes: Classes of the public records.
-        keeps_classifier: True only if these are the classes of the private task, so that its trials
-            may start from the classifier as well; else the weights are kept without it.
-        epochs: Passes over the records.
-        lr: Learning rate of the first step; a cosine takes it down to zero.
-        batch: Records of a batch.
-        weight_decay: L2 penalty on all parameters.
-        momentum: Of SGD.
-        holdout: Share of the records, in [0, 1), that is scored on instead of trained on.
-        augment: Shift images by up to 2 pixels and mirror half of them.
-        seed: Of initial weights, order, holdout and augmentation; it may be known.
-    """
-
-    model: str
-    norm: str
-    objective: str
-    resize: int | None
-    num_classes: int
-    keeps_classifier: bool
-    epochs: int
-    lr: float
-    batch: int
-    weight_decay: float
-    momentum: float
-    holdout: float
-    augment: bool
-    seed: int
-
-    @property
-    def num_outputs(self) -> int:
-        """Outputs of the classifier that is trained."""
-        turns = 1 if self.objective == "classes" else TURNS
-        return turns * (1 if self.objective == "rotations" else self.num_classes)
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The settings as plain data, with the versions of what computes and the format."""
-        facts = {**dataclasses.asdict(self), "torch": torch.__version__, "format": _FORMAT}
-        if self.model.startswith("timm/"):
-            import timm
-
-            facts["timm"] = timm.__version__
-        if is_own(self.model):
-            facts["code"] = fingerprint(self.model)
-        return facts
-
-    def address(self, records: Arrays) -> str:
-        """Return the SHA-256 of records, settings and versions, as 32 hex digits.
-
-        Rounding differs a little between machines and devices, which are no part of it.
-        """
-        digests = [part_hash(np.ascontiguousarray(array)) for array in records]
-        text = json.dumps([*digests, self.facts], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True)
@@ -418,40 +347,6 @@ def initial_weights(
         for key, value in model.state_dict().items()
         if settings.keeps_classifier or key.rpartition(".")[0] not in head
     }
-
-
-def turn(images: torch.Tensor, turns: np.ndarray) -> torch.Tensor:
-    """Return square images, (batch, channels, size, size), each turned by its quarter turns.
-
-    >>> image = torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]])
-    >>> turn(image.repeat(2, 1, 1, 1), np.array([0, 1])).flatten(1).tolist()
-    [[1.0, 2.0, 3.0, 4.0], [2.0, 4.0, 1.0, 3.0]]
-    """
-    turned = images.clone()
-    for quarters in range(1, TURNS):
-        chosen = torch.from_numpy(turns == quarters)
-        turned[chosen] = torch.rot90(images[chosen], quarters, (2, 3))
-    return turned
-
-
-def augmented(images: torch.Tensor, order: np.random.Generator) -> torch.Tensor:
-    """Return images shifted by up to 2 pixels each way, zeros moving in, half of them mirrored.
-
-    Args:
-        images: (batch, channels, height, width).
-        order: Draws shifts and mirrors.
-    """
-    count, channels, height, width = images.shape
-    padded = nn.functional.pad(images, (_SHIFT,) * 4)
-    down, right = order.integers(0, 2 * _SHIFT + 1, (2, count, 1))
-    across = np.tile(np.arange(width), (count, 1))
-    is_mirrored = order.random(count) < 0.5
-    across[is_mirrored] = across[is_mirrored, ::-1]
-    rows = torch.from_numpy(np.arange(height) + down)
-    columns = torch.from_numpy(across + right)
-    examples = torch.arange(count).reshape(-1, 1, 1, 1)
-    planes = torch.arange(channels).reshape(1, -1, 1, 1)
-    return padded[examples, planes, rows[:, None, :, None], columns[:, None, None, :]]
 
 
 def _tensors(records: Arrays, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:

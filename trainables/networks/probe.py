@@ -1,4 +1,4 @@
-"""What a network has to be like for its examples to be clipped one by one: tried, not looked up."""
+"""Probes of a network, whether its examples can be clipped one by one: tried, not looked up."""
 
 from __future__ import annotations
 

@@ -135,6 +135,7 @@ def _added() -> list[dict[str, Any]]:
     from dpsweep.cluster import TARGETS
     from dpsweep.privacy.events import EVENTS
     from dpsweep.schedulers import POLICIES
+    from dpsweep.search.samplers import SAMPLERS
     from dpsweep.search_spaces import SPACES
     from dpsweep.search_spaces.presets import PAPERS
     from dpsweep.tracking import TRACKERS
@@ -143,7 +144,8 @@ def _added() -> list[dict[str, Any]]:
     from dpsweep.trainables.features.spec import EXTRACTORS
 
     tables: list[Registry] = [
-        TRAINABLES, EVENTS, SPACES, PAPERS, DATASETS, EXTRACTORS, POLICIES, TRACKERS, TARGETS,
+        TRAINABLES, EVENTS, SPACES, PAPERS, DATASETS, EXTRACTORS, POLICIES, SAMPLERS, TRACKERS,
+        TARGETS,
     ]  # fmt: skip
     return [
         _added_row(table, name, package_of(point))

@@ -151,7 +151,8 @@ def _search(checked: Preflight, summary: PlanSummary) -> str:
     if summary.start is not None:
         runs = summary.start.runs
         first = (
-            f" First {'comes' if runs == 1 else 'come'} {counted(runs, 'private run')} of dp_sgd."
+            f" First {'comes' if runs == 1 else 'come'} {counted(runs, 'private run')} of "
+            f"{summary.start.method}."
         )
     return (
         f"Study {spec.name!r}: {which} of {methods}, compared by {spec.search.metric}; {stops}."

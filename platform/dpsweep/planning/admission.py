@@ -21,6 +21,7 @@ from dpsweep.study.trial import TrialTask, report_interval
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.data.releases import ReleaseKey
 from dpsweep.trainables.data.tasks import task_of
+from dpsweep.trainables.hooks import PublicScores, release_key
 from dpsweep.trainables.method import Method, PlanContext
 
 
@@ -134,7 +135,8 @@ class Admission:
         is_noisy = self.spec.data.validation.visibility == "noisy"
         names = ("accuracy",) if is_noisy else every
         tested = every if self.spec.data.test.visibility == "public" else ()
-        public = [name for method in self.methods.values() for name in method.public_metrics]
+        scoring = [method for method in self.methods.values() if issubclass(method, PublicScores)]
+        public = [name for method in scoring for name in method.public_metrics()]
         shown = {"validation": names, "test": tested, "public": public}
         return frozenset(f"{part}/{name}" for part, names in shown.items() for name in names)
 
@@ -153,7 +155,7 @@ def release_of(
     Raises:
         BadInputError: There is no such release.
     """
-    key = method.starts_from(hparams)
+    key = release_key(method, hparams)
     if key is None:
         return Plan(())
     if key not in starts:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.planning.start import start_methods
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.search_spaces.draws import bounds_of
 from dpsweep.spec.space.hyperparameters import resolve
@@ -60,7 +61,9 @@ def network_of_start(spec: SweepSpec) -> list[Mapping[str, Any]]:
     """Return the network of a spec's start, as ``networks_of`` does; none without a start."""
     if spec.start is None:
         return []
-    declared = TRAINABLES["dp_sgd"].hyperparameters
+    if spec.start.method not in start_methods():
+        return []  # told with the start
+    declared = TRAINABLES[spec.start.method].hyperparameters
     hparams = spec.start.hyperparameters
     given = {
         parameter.name: hparams[parameter.name]

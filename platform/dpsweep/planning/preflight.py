@@ -29,6 +29,7 @@ from dpsweep.planning.pretrain import pretrain_problems
 from dpsweep.planning.problems import (
     budget_note,
     data_problems,
+    sampler_problems,
     space_notes,
     space_problems,
     target_problems,
@@ -359,7 +360,7 @@ def preflight(spec: SweepSpec) -> Preflight:
         found = data_problems(spec, info)
         mistakes += [Mistake(where(key), what, fix) for key, what, fix in found]
     problems = space_problems(spec, space.values(), info) + pretrain_problems(spec, space)
-    problems += place_problems(spec) + target_problems(spec)
+    problems += place_problems(spec) + target_problems(spec) + sampler_problems(spec)
     if info is not None:
         loadable = TRAINABLES.loadable()
         named = [loadable[name] for name in space.values()["method"] if name in loadable]
@@ -370,11 +371,6 @@ def preflight(spec: SweepSpec) -> Preflight:
     if is_unreadable or info is None:
         raise SpecError(mistakes)
     methods: dict[str, type[Method]] = {name: TRAINABLES[name] for name in space.values()["method"]}
-    for name, method in methods.items():
-        if not method.is_private and spec.privacy.accounting != "unaccounted":
-            what = f"{name} has no finite epsilon, which accounting {spec.privacy.accounting} needs"
-            fix = "remove it, or use accounting unaccounted"
-            mistakes.append(Mistake(where("search.space.method"), what, fix))
     infos = [info]
     if spec.privacy.accounting == "public" and info.num_public:
         infos.append(replace(info, num_private=info.num_public))  # what the search trains on

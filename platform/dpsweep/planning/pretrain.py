@@ -24,7 +24,7 @@ from dpsweep.trainables.networks.pretrained.weights import PRETRAIN
 if TYPE_CHECKING:
     from dpsweep.spec.pretrain import PretrainSpec
     from dpsweep.spec.study import SweepSpec
-    from dpsweep.trainables.networks.pretraining import PretrainSettings
+    from dpsweep.trainables.networks.pretrain_settings import PretrainSettings
 
 #: What a configuration and the section must agree on: hyperparameter -> key of the section.
 _SHARED = {"model.name": "model", "model.norm": "norm", "model.image_size": "resize"}
@@ -154,7 +154,7 @@ def plan_pretraining(spec: SweepSpec) -> str:
 
 def settings_of(spec: SweepSpec) -> PretrainSettings:
     """Return what the section trains; ``checkpoint`` must not be set. Loads torch."""
-    from dpsweep.trainables.networks.pretraining import PretrainSettings
+    from dpsweep.trainables.networks.pretrain_settings import PretrainSettings
 
     block = spec.pretrain
     assert block is not None
@@ -179,7 +179,8 @@ def source_of(spec: SweepSpec, block: PretrainSpec) -> dict[str, Any]:
         return {**{key: own[key] for key in _OF_DATA}, "classes": list(block.classes)}
     if block.dataset is not None:
         other = block.model_dump(mode="json")
-        return {key: other[key] for key in _OF_DATA}
+        counted = {} if block.num_records is None else {"num_records": block.num_records}
+        return {key: other[key] for key in _OF_DATA} | counted
     return {"part": "public", "of": own}
 
 

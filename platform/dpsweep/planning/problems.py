@@ -10,6 +10,7 @@ from typing import Any
 from dpsweep.cluster import TARGETS
 from dpsweep.foundation.errors import BadInputError, DataError
 from dpsweep.foundation.words import counted
+from dpsweep.search.samplers import SAMPLERS
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.base import dotted
 from dpsweep.spec.space.hyperparameters import retired_words
@@ -17,6 +18,7 @@ from dpsweep.spec.study import SweepSpec
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData, is_far_above, is_far_below
 from dpsweep.trainables.features.files import is_open_to_others
+from dpsweep.trainables.hooks import ChecksRecords, FittedDefaults, OnFrozenFeatures
 from dpsweep.trainables.method import Method
 
 #: Above it, the bound admits a test for one record that hardly ever errs.
@@ -46,6 +48,11 @@ def space_problems(
     loadable = TRAINABLES.loadable()
     named = [name for name in values["method"] if name in loadable]
     methods = [loadable[name] for name in named]
+    if spec.privacy.mode.is_accounted:
+        fix = "leave it out, or run it in a study of its own with accounting: unaccounted"
+        for name in (name for name in named if not loadable[name].is_private):
+            what = f"{name} has no finite epsilon, so {spec.privacy.accounting} cannot cover it"
+            problems.append(("search.space.method", what, fix))
     if not (Path(spec.storage.path) / spec.name / "spec.yaml").exists():  # else it goes on
         old = [said for method in methods for said in retired_words(method.hyperparameters, values)]
         problems += [(f"search.space.{n}", what, fix) for n, what, fix in dict.fromkeys(old)]
@@ -61,7 +68,7 @@ def space_problems(
                 what = f"is searched in vain: {shape} is constant"
                 fix = f"leave it out, or let {shape} have other values"
                 problems.append((f"search.space.{ratio}", what, fix))
-    if any(method.extractor.__func__ is not Method.extractor.__func__ for method in methods):  # type: ignore[attr-defined]
+    if any(issubclass(method, OnFrozenFeatures) for method in methods):
         found = _folder_problems(spec.storage.features_path)
         problems += [("storage.features", what, fix) for what, fix in found]
     return problems
@@ -78,6 +85,20 @@ def target_problems(spec: SweepSpec) -> list[tuple[str, str, str]]:
     if spec.privacy.mode.is_sealed and not target.is_secret:
         what = "does not keep traces of trials from others, and select needs them secret"
         return [("cluster.target", what, "use local; or accounting: composed")]
+    return []
+
+
+def sampler_problems(spec: SweepSpec) -> list[tuple[str, str, str]]:
+    """Return what is wrong about the sampler of another package; ours the spec knows."""
+    if spec.search.sampler not in SAMPLERS.outside():
+        return []
+    from dpsweep.search.suggestions import make_sampler
+
+    try:
+        make_sampler(spec.search.sampler, seed=0)
+    except BadInputError as error:
+        because = f": {error.because}" if error.because else ""
+        return [("search.sampler", f"{error.message}{because}", error.fix or "")]
     return []
 
 
@@ -174,7 +195,8 @@ def check_records(
         what, fix = too_many(spec)
         raise DataError(what, fix=fix)
     for method in methods.values():
-        method.check_records(values, data)
+        if issubclass(method, ChecksRecords):
+            method.check_records(values, data)
     _check_classes(info, parts["validation"][1], shown["validation"], is_new=is_new)
 
 
@@ -198,7 +220,8 @@ def space_notes(
     for name, method in methods.items():
         values = space.values(name)
         found += method.notes(values)
-        for key, value in method.fitted_defaults(values, info).items():
+        fitted = method.fitted_defaults(values, info) if issubclass(method, FittedDefaults) else {}
+        for key, value in fitted.items():
             found.append(f"{key} of {name} is {value}: its default is too large for these data")
     return found
 

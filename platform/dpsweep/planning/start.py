@@ -17,8 +17,15 @@ from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import Gaussian, Plan, PoissonGaussian
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.spec.space.hyperparameters import resolve
+from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.releases import ReleaseKey
-from dpsweep.trainables.methods.dp_sgd import DPSGD
+from dpsweep.trainables.hooks import (
+    ChecksStart,
+    FromRelease,
+    OnFrozenFeatures,
+    TrainsSome,
+    may_start,
+)
 
 if TYPE_CHECKING:
     from dpsweep.planning.admission import Admission
@@ -46,21 +53,28 @@ def start_problems(
         info: Shapes and declared sizes of the data.
     """
     block = spec.start
-    users = [name for name, method in methods.items() if method.uses_start]
+    users = [name for name, method in methods.items() if issubclass(method, FromRelease)]
     if block is None:
         what = "starts from a private model, and the section start is missing"
-        fix = "add start: with epsilons and hyperparameters of dp_sgd"
+        fix = "add start: with epsilons and hyperparameters"
         return [("search.space.method", f"{name} {what}", fix) for name in users]
     if not users:
+        able = " or ".join(n for n in TRAINABLES if issubclass(TRAINABLES[n], FromRelease))
         what = "no method of the space starts from it"
-        return [("start", what, "use method: active_learning, or remove the section")]
+        return [("start", what, f"use method: {able}, or remove the section")]
+    trainers = start_methods()
+    if block.method not in trainers:
+        is_there = block.method in TRAINABLES
+        what = "trains no whole network privately" if is_there else "there is no such method"
+        fix = did_you_mean(block.method, list(trainers)) or f"one of {', '.join(trainers)}"
+        return [("start.method", f"{block.method}: {what}", fix)]
     problems = _hyperparameter_problems(block, info)
     known = ", ".join(f"{epsilon:g}" for epsilon in block.epsilons)
     for epsilon in values.get("start.epsilon", ()):
         if epsilon is not None and epsilon not in block.epsilons:
             what = f"{epsilon:g} is not released by the start, which releases {known}"
             problems.append(("search.space.start.epsilon", what, "name one of these"))
-    starting = [name for name in users if methods[name].may_start(values)]
+    starting = [name for name in users if may_start(methods[name], values)]
     for run in values.get("start.run", (0,)):
         if starting and block.runs == 0:
             what = f"is 0, and configurations of {starting[0]} start from a run"
@@ -71,25 +85,45 @@ def start_problems(
             what = f"{run} is none of the start's {runs}, which are numbered from 0"
             problems.append(("search.space.start.run", what, "lower it, or raise start.runs"))
     if not problems:
-        hparams = resolve(DPSGD.hyperparameters, block.hyperparameters)
+        hparams = resolve(trainers[block.method].hyperparameters, block.hyperparameters)
         for name in users:
-            problems += methods[name].start_problems(values, info, hparams)
+            method = methods[name]
+            if issubclass(method, ChecksStart):
+                problems += method.start_problems(values, info, hparams)
     return problems
 
 
+def start_methods() -> dict[str, type[Method]]:
+    """Return the methods that a start can be trained by, by name.
+
+    They are private, start from nothing themselves and train all of a network that
+    ``model.name`` names, so that others can build it again and load its weights.
+    """
+    others = (FromRelease, OnFrozenFeatures, TrainsSome)
+    methods = {name: TRAINABLES[name] for name in TRAINABLES}
+    return {
+        name: method
+        for name, method in methods.items()
+        if method.is_private
+        and not any(issubclass(method, hook) for hook in others)
+        and {"model.name", "model.norm"} <= {parameter.name for parameter in method.hyperparameters}
+    }
+
+
 def _hyperparameter_problems(block: StartSpec, info: DatasetInfo) -> list[Problem]:
-    declared = {parameter.name: parameter for parameter in DPSGD.hyperparameters}
+    method = TRAINABLES[block.method]
+    declared = {parameter.name: parameter for parameter in method.hyperparameters}
     problems: list[Problem] = []
     for name, value in block.hyperparameters.items():
         key = f"start.hyperparameters.{name}"
         if name not in declared:
             hint = did_you_mean(name, list(declared))
-            what = f"dp_sgd has no hyperparameter {name!r}"
-            problems.append((key, what, hint or "`dpsweep describe dp_sgd` lists them"))
+            what = f"{block.method} has no hyperparameter {name!r}"
+            problems.append((key, what, hint or f"`dpsweep describe {block.method}` lists them"))
             continue
         wrong = declared[name].problem(value)
         if wrong is not None:
-            problems.append((key, wrong, f"see {name} in `dpsweep describe dp_sgd`"))
+            problems.append((key, wrong, f"see {name} in `dpsweep describe {block.method}`"))
     if problems:
         return problems
     values = {name: [value] for name, value in block.hyperparameters.items()}
@@ -98,7 +132,7 @@ def _hyperparameter_problems(block: StartSpec, info: DatasetInfo) -> list[Proble
         what = f"{wanted} is more than the {info.num_private} declared private records"
         problems.append(("start.hyperparameters.train.num_private", what, "lower it"))
         return problems
-    found = DPSGD.preflight(values, info)
+    found = method.preflight(values, info)
     return [(f"start.hyperparameters.{name}", what, fix) for name, what, fix in found]
 
 
@@ -109,7 +143,7 @@ def start_notes(
     if spec.start is None or not spec.start.runs:
         return []
     used: set[int] = set()
-    if any(method.may_start(values) for method in methods.values()):
+    if any(may_start(method, values) for method in methods.values()):
         used.update(values.get("start.run", (0,)))
     idle = [str(run) for run in range(spec.start.runs) if run not in used]
     if not idle:
@@ -128,8 +162,10 @@ def start_tasks(admission: Admission) -> list[TrialTask]:
     if block is None or not block.runs:
         return []
     target = replace(admission.budget, target_epsilon=block.epsilons[-1])
-    planner = replace(admission, methods={DPSGD.name: DPSGD}, budget=target, starts={})
-    task = planner.admit(0, {"method": DPSGD.name, **block.hyperparameters})
+    planner = replace(
+        admission, methods={block.method: TRAINABLES[block.method]}, budget=target, starts={}
+    )
+    task = planner.admit(0, {"method": block.method, **block.hyperparameters})
     scores = planner.releases(len(task.plan), extra=len(block.epsilons))
     task = replace(task, releases=block.epsilons, validation_plan=scores)
     return [replace(task, trial=run) for run in range(block.runs)]
@@ -141,6 +177,7 @@ class StartSummary:
 
     Attributes:
         runs: Independent runs.
+        method: Trains each.
         steps: Of each.
         noise_multiplier: Smallest and largest of any step.
         sampling: How batches are drawn.
@@ -148,6 +185,7 @@ class StartSummary:
     """
 
     runs: int
+    method: str
     steps: int
     noise_multiplier: tuple[float, float]
     sampling: str
@@ -157,7 +195,7 @@ class StartSummary:
         """Return it as JSON-ready values; delta and the other terms are the study's."""
         return {
             "runs": self.runs,
-            "method": DPSGD.name,
+            "method": self.method,
             "steps": self.steps,
             "noise_multiplier": list(self.noise_multiplier),
             "sampling": self.sampling,
@@ -173,7 +211,7 @@ class StartSummary:
             f"{shown_epsilon(epsilon)} (step {step})" for step, epsilon in self.releases.values()
         )
         return (
-            f"{self.runs} {'run' if self.runs == 1 else 'runs'} of {DPSGD.name}, {self.steps} "
+            f"{self.runs} {'run' if self.runs == 1 else 'runs'} of {self.method}, {self.steps} "
             f"steps ({self.sampling}), noise multiplier "
             f"{low if low == high else f'{low} to {high}'}; released at epsilon {released}"
         )
@@ -200,6 +238,7 @@ def summarize_start(spec: SweepSpec, tasks: Sequence[TrialTask]) -> StartSummary
     ]
     return StartSummary(
         runs=block.runs,
+        method=block.method,
         steps=len(plan),
         noise_multiplier=(min(noise), max(noise)),
         sampling=plan.sampling,

@@ -31,6 +31,7 @@ from dpsweep.privacy.events import Plan
 from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
+from dpsweep.trainables.hooks import facts_of
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class PlanSummary:
         steps: Smallest and largest number of steps.
         noise_multiplier: Smallest and largest noise multiplier of any step, or None.
         epsilon: Smallest and largest epsilon of a whole trial, or None.
-        plan_facts: What methods say of their own plans (``Method.plan_facts``) at the study's delta
+        plan_facts: What methods say of their own plans (``hooks.PlanFacts``) at the study's delta
             and by its accountant: name to smallest and largest value.
         composed_epsilon: Epsilon if every trial (with episodes, every trial of one of them) ran to
             its end, at the sample's costs, or None.
@@ -278,8 +279,12 @@ def _plan_facts(checked: Preflight, tasks: Sequence[TrialTask]) -> dict[str, tup
     privacy = checked.spec.privacy
     found: dict[str, list[float]] = {}
     for task in tasks:
-        facts = TRAINABLES[task.method].plan_facts(
-            task.plan, task.inherited, delta=privacy.delta, accountant=privacy.accountant
+        facts = facts_of(
+            TRAINABLES[task.method],
+            task.plan,
+            task.inherited,
+            delta=privacy.delta,
+            accountant=privacy.accountant,
         )
         for name, value in facts.items():
             found.setdefault(name, []).append(value)

@@ -9,9 +9,9 @@ from dpsweep.foundation import _validate
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy.accountants import ACCOUNTANTS
 from dpsweep.privacy.budget import ADD_OR_REMOVE_ONE
+from dpsweep.privacy.events.base import SAMPLINGS
 from dpsweep.privacy.modes import MODES
 
-SAMPLINGS = ("poisson", "full_batch", "mixed", "none")
 #: Of an epsilon that is named before any plan is made.
 OF_ITS_PLAN = "sampling of its plan"
 #: Accounting of one plan alone, a calculator's answer; all others are modes of studies.

@@ -233,10 +233,10 @@ def _start(start: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
     runs, (*smaller, largest) = start["runs"], start["epsilons"]
     shown = counted(runs, "run")
     if start["sampling"] is None:
-        return f"{shown} of `dp_sgd`, which come first and have not begun"
+        return f"{shown} of `{start['method']}`, which come first and have not begun"
     also = f", and {' and '.join(_up(epsilon) for epsilon in smaller)} on the same terms"
     return (
-        f"{shown} of `dp_sgd`, charged once each; they release models within "
+        f"{shown} of `{start['method']}`, charged once each; they release models within "
         f"{_epsilon('<=', largest, facts, start)}{also if smaller else ''}"
     )
 

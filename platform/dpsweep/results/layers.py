@@ -141,10 +141,11 @@ def check_layers(spec: SweepSpec, info: DatasetInfo) -> None:
 def _check_method(task: TrialTask) -> None:
     from dpsweep.trainables.execution.finished import has_noise_figures
 
-    if not has_noise_figures(TRAINABLES[task.method]):
+    able = [name for name in TRAINABLES if has_noise_figures(TRAINABLES[name])]
+    if task.method not in able:
         raise BadInputError(
             f"trial {task.trial} is of method {task.method}, which is not DP-SGD on a network",
-            fix="name another trial: dp_sgd, sparse and bitfit have these figures",
+            fix=f"name another trial: {', '.join(able)} have these figures",
         )
 
 

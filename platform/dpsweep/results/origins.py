@@ -13,10 +13,10 @@ from dpsweep.privacy.events import Plan
 from dpsweep.spec.facts import file_of
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.study.trial import TrialState
+from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.releases import Release, ReleaseKey
 from dpsweep.trainables.execution.checkpoint_files import find
 from dpsweep.trainables.execution.starts import Starts, release_name
-from dpsweep.trainables.methods.dp_sgd import DPSGD
 
 if TYPE_CHECKING:
     from dpsweep.spec.start import StartSpec
@@ -56,7 +56,9 @@ def find_starts(spec: SweepSpec, files: StudyFiles) -> Starts | None:
         key: Release(files.trial(key[0]), release_name(index), record["sha256"])
         for key, index, record in _on_record(spec, block, files)
     }
-    return Starts(resolve(DPSGD.hyperparameters, block.hyperparameters), releases)
+    return Starts(
+        resolve(TRAINABLES[block.method].hyperparameters, block.hyperparameters), releases
+    )
 
 
 def charged_starts(spec: SweepSpec, files: StudyFiles) -> dict[ReleaseKey, Plan]:

@@ -238,7 +238,8 @@ def _cells(study: ReportedStudy, by: Sequence[str], over: Sequence[str]) -> list
     result = []
     if runs:
         told = {**dict.fromkeys(by), **dict.fromkeys(by[:1], "(the start)")}
-        result.append(Cell(study, told, 1, len(study.starts), {"method": "dp_sgd"}, runs))
+        method = {"method": next(iter(runs.values())).config["method"]}
+        result.append(Cell(study, told, 1, len(study.starts), method, runs))
     for values in sorted(table, key=_order):
         configurations = table[values]
         chosen = max(configurations.items(), key=lambda item: _rank(study, item[1]))

@@ -45,6 +45,7 @@ def card(files: StudyFiles) -> str:
     if spec.num_starts and spec.start is not None:
         first = result.view.trials.get(0)
         facts["start"] = {
+            "method": spec.start.method,
             "runs": spec.num_starts,
             "epsilons": list(spec.start.epsilons),
             "sampling": first.sampling if first is not None else None,

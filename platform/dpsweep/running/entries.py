@@ -27,6 +27,7 @@ from dpsweep.study.trial import TrialReport, TrialState, TrialTask, Verdict
 from dpsweep.tracking.model_label import ModelLabel, label_model
 from dpsweep.tracking.schema import BEST, BEST_OBJECTIVE
 from dpsweep.trainables import TRAINABLES
+from dpsweep.trainables.hooks import facts_of
 from dpsweep.trainables.networks.pretrained.weights import PRETRAIN
 
 
@@ -130,7 +131,8 @@ def trial_started(
     epsilon = task.planned_epsilon if task.is_private else None
     sampling = (task.inherited + task.full_plan).sampling
     plan: dict[str, Any] = {"steps": len(task.plan), "epsilon": epsilon}
-    plan |= TRAINABLES[task.method].plan_facts(
+    plan |= facts_of(
+        TRAINABLES[task.method],
         task.plan,
         task.inherited,
         delta=spec.privacy.delta,

@@ -19,6 +19,7 @@ from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.features.blocks import BLOCK_ROWS
 from dpsweep.trainables.features.spec import FeatureSpec
 from dpsweep.trainables.features.store import FeatureStore
+from dpsweep.trainables.hooks import features_of
 
 if TYPE_CHECKING:
     from dpsweep.cluster.base import ClusterTarget
@@ -131,7 +132,7 @@ def _specs_of(
         given = {name: value for name, value in values.items() if name != "method"}
         spec = None
         try:
-            spec = method.extractor(resolve(method.hyperparameters, given), checked.info)
+            spec = features_of(method, resolve(method.hyperparameters, given), checked.info)
             if spec is not None:
                 spec.describe(checked.info)
         except BadInputError as error:

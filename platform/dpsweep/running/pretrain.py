@@ -27,7 +27,8 @@ from dpsweep.trainables.networks.pretrained.weights import hash_of
 if TYPE_CHECKING:
     from dpsweep.spec.pretrain import PretrainSpec
     from dpsweep.spec.study import SweepSpec
-    from dpsweep.trainables.networks.pretraining import PretrainSettings, Progress
+    from dpsweep.trainables.networks.pretrain_settings import PretrainSettings
+    from dpsweep.trainables.networks.pretraining import Progress
 
 
 def with_pretrained(

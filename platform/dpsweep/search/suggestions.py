@@ -20,8 +20,9 @@ from optuna.trial import TrialState as OptunaState
 from sqlalchemy.exc import SQLAlchemyError
 
 from dpsweep.foundation.durable import damage_of_sqlite, set_aside
-from dpsweep.foundation.errors import SweepError
+from dpsweep.foundation.errors import BadInputError, SweepError
 from dpsweep.privacy.randomness import public_seed
+from dpsweep.search.samplers import SAMPLERS
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.study import SweepSpec
 
@@ -29,19 +30,45 @@ Outcome = Literal["finished", "pruned", "failed"]
 
 
 def make_sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:
-    """Return the sampler of that name; ``grid`` needs none, since its points are enqueued."""
+    """Return the sampler of that name; ``grid`` needs none, since its points are enqueued.
+
+    Raises:
+        BadInputError: What an installed package adds under that name makes no sampler.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        if name == "tpe":
-            return optuna.samplers.TPESampler(seed=seed, multivariate=False)
-        if name == "nsga2":
-            return optuna.samplers.NSGAIISampler(seed=seed)
-        if name == "cmaes":
-            # Choices and conditional parameters are beyond CMA-ES and are drawn at random.
-            return optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
-        if name == "gp":
-            return optuna.samplers.GPSampler(seed=seed)
+        sampler = SAMPLERS[name](seed)
+    if not isinstance(sampler, optuna.samplers.BaseSampler):
+        raise BadInputError(
+            f"sampler {name!r} makes a {type(sampler).__name__}, not a sampler of Optuna's",
+            fix="ask the authors of its package",
+        )
+    return sampler
+
+
+def random_sampler(seed: int) -> optuna.samplers.BaseSampler:
+    """Return what draws every configuration from the space's own distributions."""
     return optuna.samplers.RandomSampler(seed=seed)
+
+
+def tpe_sampler(seed: int) -> optuna.samplers.BaseSampler:
+    """Return the tree-structured Parzen estimator, one parameter at a time."""
+    return optuna.samplers.TPESampler(seed=seed, multivariate=False)
+
+
+def nsga2_sampler(seed: int) -> optuna.samplers.BaseSampler:
+    """Return the genetic algorithm for two objectives."""
+    return optuna.samplers.NSGAIISampler(seed=seed)
+
+
+def cmaes_sampler(seed: int) -> optuna.samplers.BaseSampler:
+    """Return CMA-ES; choices and conditional parameters are beyond it and are drawn at random."""
+    return optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
+
+
+def gp_sampler(seed: int) -> optuna.samplers.BaseSampler:
+    """Return the Gaussian process."""
+    return optuna.samplers.GPSampler(seed=seed)
 
 
 def first_points(spec: SweepSpec, space: SearchSpace) -> list[dict[str, Any]]:

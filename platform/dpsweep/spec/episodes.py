@@ -66,7 +66,7 @@ def episode_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
             "use classification, or remove `episodes:`",
         )
     sampler = peek_word(raw, "search", "sampler")
-    if sampler in ("random", "tpe", "nsga2", "cmaes", "gp") and mode != "select":
+    if sampler and sampler != "grid" and mode != "select":
         yield Flaw(
             ("search", "sampler"),
             f"{sampler!r} cannot run every configuration on every episode",

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dpsweep.spec.base import Flaw, given, maybe_number, peek, peek_word
-from dpsweep.spec.search import FOREIGN_SCHEDULERS
+from dpsweep.spec.search import FOREIGN_SCHEDULERS, INDEPENDENT_SAMPLERS
 
 
 def mode_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
@@ -29,8 +29,6 @@ def mode_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
         yield from _select_rules(raw)
     if mode == "public":
         yield from _public_rules(raw)
-    if mode in ("composed", "select", "public"):
-        yield from _no_unbounded_method(raw, mode)
     yield from _accountant_rules(raw, mode)
     yield from _noisy_rules(raw)
     yield from _rung_rules(raw)
@@ -45,21 +43,10 @@ def _no_exact_scores(raw: Mapping[str, Any], mode: str) -> Iterator[Flaw]:
         )
 
 
-def _no_unbounded_method(raw: Mapping[str, Any], mode: str) -> Iterator[Flaw]:
-    method = peek(raw, "search", "space", "method")
-    choices = peek(method, "choice") if isinstance(method, Mapping) else [method]
-    if isinstance(choices, (list, tuple)) and "non_private" in choices:
-        yield Flaw(
-            ("search", "space", "method"),
-            f"non_private has no finite epsilon, so {mode} cannot cover it",
-            "leave it out, or run it in a study of its own with accounting: unaccounted",
-        )
-
-
 def _select_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
     """Trials are independent draws from one prior, their number is blind to everything."""
     sampler = peek_word(raw, "search", "sampler")
-    if sampler in ("tpe", "gp", "cmaes", "nsga2"):
+    if sampler and sampler not in INDEPENDENT_SAMPLERS:
         yield Flaw(
             ("search", "sampler"),
             f"{sampler!r} learns from other trials, and select needs them independent",

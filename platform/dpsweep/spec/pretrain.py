@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from dpsweep.spec.base import (
     AS_NUMBER,
@@ -22,11 +22,29 @@ from dpsweep.spec.base import (
     peek_number,
     peek_word,
 )
-from dpsweep.spec.data import BUILT_IN, Classes, DataSpec, ImageSize, ValidationSpec, class_rules
+from dpsweep.spec.data import (
+    BUILT_IN,
+    DATASET_GROUP,
+    Classes,
+    DataSpec,
+    ImageSize,
+    ValidationSpec,
+    class_rules,
+)
+from dpsweep.spec.installed import known_name, name_schema
 
 #: What makes up another dataset that is public as a whole.
-_OF_DATASET = ("path", "num_classes", "image_size", "channels")
+_OF_DATASET = ("path", "num_classes", "image_size", "channels", "num_records")
 _RECORDS = ("classes", "dataset", *_OF_DATASET)
+
+
+#: Datasets of dpsweep's own that a network can be pre-trained on: those of images and numbers.
+DATASETS = ("digits", "fashion_mnist", "npz", "image_folder")
+PublicDataset = Annotated[
+    str,
+    BeforeValidator(known_name(DATASETS, DATASET_GROUP)),
+    WithJsonSchema(name_schema(DATASETS)),
+]
 
 
 class PretrainSpec(Part):
@@ -50,8 +68,10 @@ class PretrainSpec(Part):
         description="Train on these classes of the study's dataset, which this declares public; "
         "none of data.classes.",
     )
-    dataset: Literal["digits", "fashion_mnist", "npz", "image_folder"] | None = Field(
-        default=None, description="Train on another dataset, which this declares public."
+    dataset: PublicDataset | None = Field(
+        default=None,
+        description="Train on another dataset, which this declares public: digits, fashion_mnist, "
+        "npz, image_folder, or that of an installed package.",
     )
     path: Text | None = Field(default=None, description="Where it is, as data.path.")
     num_classes: Annotated[int, Field(ge=2), AS_WHOLE] | None = Field(
@@ -62,6 +82,10 @@ class PretrainSpec(Part):
     )
     channels: Literal[1, 3] | None = Field(
         default=None, description="image_folder: 1 (grey) or 3 (colour, the default)."
+    )
+    num_records: Count | None = Field(
+        default=None,
+        description="Of an installed package's dataset: its number of records, where it needs it.",
     )
     model: Text | None = Field(
         default=None, description="name the network, as model.name in the space does"
@@ -121,10 +145,12 @@ class PretrainSpec(Part):
             what = "stands beside classes, which are of the study's own dataset"
             yield Flaw(("dataset",), what, "keep one of the two")
         allowed = {
+            None: (),
+            "digits": (),
             "fashion_mnist": ("path",),
             "npz": ("path", "num_classes"),
             "image_folder": ("path", "image_size", "channels"),
-        }.get(str(dataset), ())
+        }.get(dataset if isinstance(dataset, str) else None, _OF_DATASET)
         for key in _OF_DATASET:
             if given(raw, key) and key not in allowed:
                 of = f"for {dataset}" if dataset is not None else "without dataset"
@@ -142,7 +168,7 @@ class PretrainSpec(Part):
         """
         assert self.dataset is not None
         named: dict[str, Any] = {key: getattr(self, key) for key in _OF_DATASET}
-        if self.dataset not in ("digits", "fashion_mnist"):
+        if self.dataset in ("npz", "image_folder"):
             named["num_records"] = 1  # the real number is public, and counted when they are read
         return DataSpec(
             dataset=self.dataset, validation=ValidationSpec(visibility="public"), **named

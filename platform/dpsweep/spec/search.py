@@ -20,6 +20,7 @@ from dpsweep.spec.base import (
     peek_word,
     seen,
 )
+from dpsweep.spec.installed import known_name, name_schema
 from dpsweep.spec.space.first_points import check_points
 from dpsweep.spec.space.parameters import (
     Parameter,
@@ -77,13 +78,25 @@ Seconds = Annotated[
 ]
 
 
+#: Samplers that dpsweep has itself; an installed package may add others (``SAMPLER_GROUP``).
+SAMPLERS = ("random", "grid", "tpe", "nsga2", "cmaes", "gp")
+#: Those of them that learn nothing from other trials; of others that is not known.
+INDEPENDENT_SAMPLERS = ("random", "grid")
+SAMPLER_GROUP = "dpsweep.samplers"
+SamplerName = Annotated[
+    str,
+    BeforeValidator(known_name(SAMPLERS, SAMPLER_GROUP)),
+    WithJsonSchema(name_schema(SAMPLERS)),
+]
+
+
 class SearchSpec(Part):
     """What is searched, how, and by which score."""
 
-    sampler: Literal["random", "grid", "tpe", "nsga2", "cmaes", "gp"] = Field(
+    sampler: SamplerName = Field(
         default="tpe",
-        description="How configurations are chosen; grid needs `num` on each range. Under select "
-        "it is random.",
+        description="How configurations are chosen: random, grid (needs `num` on each range), tpe, "
+        "nsga2, cmaes, gp, or the sampler of an installed package. Under select it is random.",
     )
     num_trials: Count = Field(
         default=24,

@@ -15,12 +15,12 @@ _WHICH = "say at which epsilons a run releases its model, ascending, for instanc
 
 
 class StartSpec(Part):
-    """A model trained by DP-SGD before the search; its releases are charged once, not per trial.
+    """A model trained privately before the search; its releases are charged once, not per trial.
 
-    ``dp_sgd`` trains with fixed hyperparameters until the largest of ``epsilons``; the models at
-    the last steps within each of them are released, and a trial of a method that starts from one
-    names it by ``start.epsilon`` (and ``start.run``). Each run is a trial of the study, with a
-    ledger, a report and a number of its own: the first ones.
+    ``method`` trains a network with fixed hyperparameters until the largest of ``epsilons``; the
+    models at the last steps within each of them are released, and a trial of a method that starts
+    from one names it by ``start.epsilon`` (and ``start.run``). Each run is a trial of the study,
+    with a ledger, a report and a number of its own: the first ones.
 
     Guarantees:
         What a run releases is a DP output, so however many trials start from it, the study pays
@@ -29,6 +29,10 @@ class StartSpec(Part):
     """
 
     epsilons: tuple[Positive, ...] = Field(default=(), description=_WHICH)
+    method: Annotated[str, Field(min_length=1)] = Field(
+        default="dp_sgd",
+        description="The method that trains it: a private one that trains a whole network.",
+    )
     runs: Annotated[int, Field(ge=0), AS_WHOLE] = Field(
         default=1,
         description="Independent runs; each is charged. 0: nothing is trained, and trials take "
@@ -36,7 +40,7 @@ class StartSpec(Part):
     )
     hyperparameters: dict[str, Any] = Field(
         default_factory=dict,
-        description="Of dp_sgd, one value each: model.name, optim.lr, train.epochs, ...",
+        description="Of its method, one value each: model.name, optim.lr, train.epochs, ...",
     )
 
     @classmethod
@@ -80,7 +84,7 @@ def _is_section(value: Any) -> bool:
 _INSTEAD = {
     "noise.target_epsilon": "the last of start.epsilons says it",
     "train.repeat": "start.runs says it",
-    "method": "every start is trained by dp_sgd",
+    "method": "start.method says it",
 }
 
 

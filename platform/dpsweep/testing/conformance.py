@@ -20,6 +20,8 @@ from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.study.trial import Decision, TrialReport, Verdict
+from dpsweep.trainables import TRAINABLES
+from dpsweep.trainables.hooks import FromRelease, release_key
 
 if TYPE_CHECKING:
     from dpsweep.schedulers.base import TrialPolicy
@@ -58,36 +60,38 @@ def tiny_data(
 
 
 class MethodConformance:
-    """What every training method must do.
+    """The suite of training methods.
 
     Attributes:
         method: The class under test.
         given: Hyperparameters of a run of some 20 positions that learns the tiny data.
-        start: Of a method that starts from a release: hyperparameters of the dp_sgd that made it.
+        start: Of a method that starts from a release: hyperparameters of the run that made it.
             The release that it names is one of random weights, after the events of ``START``.
+        start_method: The method of that run.
     """
 
     method: ClassVar[type[Method]]
     given: ClassVar[Mapping[str, Any]]
     start: ClassVar[Mapping[str, Any]] = {}
+    start_method: ClassVar[str] = "dp_sgd"
 
     def _plan(self, **given: Any) -> tuple[dict[str, Any], Plan]:
         from dpsweep.trainables.method import PlanContext
 
         hparams = resolve(self.method.hyperparameters, {**self.given, **given})
-        key = self.method.starts_from(hparams)
+        key = release_key(self.method, hparams)
         starts = {} if key is None else {key: START}
         return hparams, self.method.plan(hparams, PlanContext(BUDGET, "rdp", 400, starts=starts))
 
     def _prepared(self, data: SweepData | None = None) -> tuple[Method, Plan]:
         from dpsweep.trainables.execution.starts import Starts
         from dpsweep.trainables.method import RunContext
-        from dpsweep.trainables.methods.dp_sgd import DPSGD
 
         hparams, plan = self._plan()
         instance, data = self.method(), data or tiny_data()
-        if self.method.uses_start:
-            data = replace(data, starts=Starts(resolve(DPSGD.hyperparameters, self.start), {}))
+        if issubclass(self.method, FromRelease):
+            declared = TRAINABLES[self.start_method].hyperparameters
+            data = replace(data, starts=Starts(resolve(declared, self.start), {}))
         instance.prepare(data, hparams, plan, RunContext(0, 0))
         return instance, plan
 
@@ -105,7 +109,7 @@ class MethodConformance:
         assert plan == self._plan()[1]
         assert plan.is_private is self.method.is_private
         if self.method.is_private:
-            before = START if self.method.uses_start else Plan()
+            before = START if issubclass(self.method, FromRelease) else Plan()
             assert 0 < epsilon_of(before + plan, delta=BUDGET.delta) <= BUDGET.target_epsilon
 
     def test_plan_survives_its_file(self) -> None:
@@ -190,7 +194,7 @@ class MethodConformance:
 
         Not of one that starts from a private release: no such search has one.
         """
-        if self.method.uses_start:
+        if issubclass(self.method, FromRelease):
             return
         data = tiny_data(num_public=400)
         data.parts["private"][0].fill(np.nan)
@@ -209,7 +213,7 @@ class MethodConformance:
 
 
 class PolicyConformance:
-    """What every trial policy must do, whatever it compares trials by.
+    """The suite of trial policies, whatever they compare trials by.
 
     Attributes:
         metric: Score that the policy of ``make`` compares trials by; high is good.
@@ -292,7 +296,7 @@ class PolicyConformance:
                     assert verdict.decision is not Decision.STOP, (report, verdict)
 
     def test_some_trial_runs_to_its_end(self) -> None:
-        """Whatever is stopped or paused, a study ends with a result."""
+        """A study ends with a result, whatever is stopped or paused."""
         for seed in range(5):
             assert any(report.done for report, _ in self._play(self.make(), seed))
 

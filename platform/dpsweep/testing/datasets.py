@@ -19,7 +19,7 @@ from dpsweep.trainables.data.sources import check_arrays
 
 
 class DatasetConformance:
-    """What every dataset must do.
+    """The suite of datasets.
 
     Attributes:
         opener: What its entry point names.

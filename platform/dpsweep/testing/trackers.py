@@ -60,7 +60,7 @@ def study_events(num_trials: int = 2) -> list[Event]:
 
 
 class TrackerConformance:
-    """What every tracker must do; pytest gives each test an empty folder, ``tmp_path``."""
+    """The suite of trackers; pytest gives each test an empty folder, ``tmp_path``."""
 
     def make(self, folder: Path) -> Tracker:
         """Return a tracker on the store in ``folder``; called again, on the same store."""

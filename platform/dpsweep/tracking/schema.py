@@ -76,8 +76,7 @@ METRICS = _items(
         ("test/loss", "nat", "public", "Mean cross-entropy on the test part."),
         ("test/perplexity", "1", "public", "Exponential of the loss per token."),
         ("test/accuracy/*", "1", "public", "test/accuracy of one attribute."),
-        ("public/labels", "1", "public", "Labels of public records that the trial has bought."),
-        ("public/polluted_share", "1", "public", "Share of them that are pollution."),
+        ("public/*", "1", "public", "Score of a method on public records; the method names it."),
         (
             "curve/*",
             "as the score",
@@ -248,6 +247,7 @@ def is_of_model(name: str) -> bool:
 
 
 _OF_ATTRIBUTE = re.compile(r"(validation|test)/accuracy/[A-Za-z0-9 _.-]+")
+_OF_METHOD = re.compile(r"public/[a-z][a-z0-9_]*")
 _PARAM_NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_/-]+)*")
 
 
@@ -276,6 +276,8 @@ def check_loggable(
     item = SCHEMA.get((kind, name))
     if item is None and kind == "metric" and _OF_ATTRIBUTE.fullmatch(name):
         item = SCHEMA["metric", f"{name.split('/')[0]}/accuracy/*"]
+    if item is None and kind == "metric" and _OF_METHOD.fullmatch(name):
+        item = SCHEMA["metric", "public/*"]
     if item is None and kind == "param" and _PARAM_NAME.fullmatch(name):
         item = SCHEMA["param", "*"]
     if item is None:

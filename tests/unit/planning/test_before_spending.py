@@ -534,3 +534,21 @@ class TestSlips:
                 check_records(spec, {}, data, {})
         else:
             check_records(spec, {}, data, {})
+
+
+@pytest.mark.parametrize("accounting", ["composed", "select", "public"])
+@pytest.mark.parametrize("method", ["non_private", "scatternet_non_private", "adamix_paragon"])
+def test_a_claim_covers_no_method_without_a_finite_epsilon(raw, accounting, method):
+    raw["privacy"]["accounting"] = accounting
+    if accounting == "composed":
+        raw["privacy"]["study_epsilon"] = 4.0
+    if accounting == "select":
+        del raw["search"]["num_trials"]
+        raw["privacy"]["selection"] = {"mean": 3, "shape": 1}
+    raw["data"]["public"] = {"fraction": 0.2}
+    raw["search"]["space"] = {"method": {"choice": ["dp_sgd", method]}}
+    said = (
+        f"search.space.method: {method} has no finite epsilon, so {accounting} cannot cover it "
+        "(leave it out, or run it in a study of its own with accounting: unaccounted)"
+    )
+    assert said in mistakes(lambda: preflight(SweepSpec(**raw)))

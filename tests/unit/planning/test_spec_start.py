@@ -67,7 +67,10 @@ def check(tmp_path):
         ({"start/epsilons": [2.0, 1.0]}, "start.epsilons[1]: must ascend, got 1 after 2"),
         ({"start/epsilons": [1.0, 1.0]}, "start.epsilons[1]: must ascend, got 1 after 1"),
         ({"start/epsilons": [1.0, 4.0]}, "start.epsilons[1]: must be at most privacy.trial_epsi"),
-        ({"start/hyperparameters/method": "dp_sgd"}, "start.hyperparameters.method: every start"),
+        (
+            {"start/hyperparameters/method": "dp_sgd"},
+            "start.hyperparameters.method: start.method says it",
+        ),
         (
             {"start/hyperparameters/optim.lr": {"choice": [1, 2]}},
             "start.hyperparameters.optim.lr: is searched over, and a start has one value of each",
@@ -93,6 +96,15 @@ def test_what_a_start_demands_of_a_spec(changes, said):
             "search.space.method: active_learning starts from a private model, and",
         ),
         ({"search/space": {"method": "dp_sgd"}}, "start: no method of the space starts from it"),
+        (
+            {"start/method": "dp_sdg"},
+            "start.method: dp_sdg: there is no such method (did you mean 'dp_sgd'?",
+        ),
+        (
+            {"start/method": "bitfit"},
+            "start.method: bitfit: trains no whole network privately (one of dp_sgd, sparse)",
+        ),
+        ({"start/method": "non_private"}, "start.method: non_private: trains no whole network"),
         (
             {"search/space/start.epsilon": {"choice": [1.0, 1.5]}},
             "search.space.start.epsilon: 1.5 is not released by the start, which releases 1, 2",

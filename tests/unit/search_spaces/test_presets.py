@@ -344,7 +344,7 @@ def test_each_method_has_a_starter(method, dataset):
     spec = read_spec(starter_spec(dataset, method))
     space = SearchSpace.from_spec(spec.search.space)
     assert space.values()["method"] == [method]
-    assert space.parameters == SearchSpace.from_spec(SPACES[method][dataset]).parameters
+    assert space.parameters == SearchSpace.from_spec(SPACES[method].spaces[dataset]).parameters
     assert (spec.data.public.fraction > 0) == (method == "adamix")
     assert f"`dpsweep describe {method}`" in starter_spec(dataset, method)
     assert max(len(line) for line in starter_spec(dataset, method).splitlines()) <= 100

@@ -468,3 +468,23 @@ def test_check_against_declared_hyperparameters(space, lines):
 def test_check_without_any_known_method():
     found = SearchSpace.from_spec({"method": "x", "a": 1}).check({})
     assert [str(mistake) for mistake in found] == ["search.space.method: unknown method 'x'"]
+
+
+def test_a_parameter_is_overruled_only_if_it_has_no_effect_in_any_method():
+    steps = Hyperparameter("steps", "int", None, ".", optional=True, wins_over="epochs")
+    epochs, rate = (
+        Hyperparameter("epochs", "int", 1, "."),
+        Hyperparameter("rate", "float", 1.0, "."),
+    )
+    space = {"method": {"choice": ["a", "b"]}, "epochs": 3, "rate": 0.5}
+    space["steps"] = {"choice": [9], "when": {"method": "a"}}
+    table = {"a": (steps, epochs, rate), "b": (epochs, rate)}
+
+    def overruled(**declared):
+        return [(p.name, w) for p, w in SearchSpace.from_spec(space).overruled(declared)]
+
+    assert overruled(**table) == []  # b learns for three epochs
+    assert overruled(a=table["a"]) == [("epochs", "steps")]
+    assert overruled(a=table["a"], b=(rate,)) == [("epochs", "steps")]
+    del space["steps"]["when"]
+    assert overruled(a=table["a"], b=table["a"]) == [("epochs", "steps")]

@@ -31,12 +31,12 @@ def test_each_starter_is_valid_and_fits_its_method(dataset):
 
 
 @pytest.mark.parametrize(
-    ("method", "dataset"), [(method, name) for method in SPACES for name in SPACES[method]]
+    ("method", "dataset"), [(method, name) for method in SPACES for name in SPACES[method].spaces]
 )
 def test_each_recommended_space_has_a_starter(method, dataset):
     text = starter_spec(dataset, method)
     spec = SweepSpec.from_yaml(text, check_space=check_methods)
-    assert spec.search.space == SPACES[method][dataset]
+    assert spec.search.space == SPACES[method].spaces[dataset]
     assert (spec.data.dataset, spec.privacy.accounting) == (dataset, "composed")
     assert (spec.start is not None) == (method == "active_learning")
     assert ("#   select " in text) == ("one of four" in text) == (spec.start is None)
@@ -122,7 +122,7 @@ def test_unknown_dataset_has_a_hint():
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_recommended_spaces_are_the_ones_of_the_starters(dataset):
     method = "bitfit" if dataset == "text" else "dp_sgd"
-    space = SearchSpace.from_spec(SPACES[method][dataset])
+    space = SearchSpace.from_spec(SPACES[method].spaces[dataset])
     starter = SearchSpace.from_spec(SweepSpec.from_yaml(starter_spec(dataset)).search.space)
     assert space.parameters == starter.parameters
 

@@ -42,8 +42,6 @@ REFUSED = [
     ("composed", {"privacy/accountant": "pld"}, "privacy.accountant: pld does not bound composed: a filter that stops an adaptive search at a PLD epsilon is invalid (https://arxiv.org/abs/2602.06756) (use rdp)"),
     ("composed", {"privacy/accountant": "pld", "scheduler/type": "epsilon_halving"}, "privacy.accountant: pld does not bound composed: a filter that stops an adaptive search at a PLD epsilon is invalid (https://arxiv.org/abs/2602.06756) (use rdp)"),
     ("composed", {"data/validation/visibility": "exact"}, "data.validation.visibility: exact scores of private records have no finite epsilon, so composed cannot cover them (use noisy or public; or accounting: unaccounted)"),
-    ("composed", {"search/space": {"method": "non_private"}}, "search.space.method: non_private has no finite epsilon, so composed cannot cover it (leave it out, or run it in a study of its own with accounting: unaccounted)"),
-    ("composed", {"search/space": {"method": {"choice": ["dp_sgd", "non_private"]}}}, "search.space.method: non_private has no finite epsilon, so composed cannot cover it (leave it out, or run it in a study of its own with accounting: unaccounted)"),
     ("composed", {"privacy/selection": {"mean": 5}}, "privacy.selection: has no meaning for composed: it says how select draws the number of trials (remove it, or use accounting: select)"),
     *(
         ("select", {"search/sampler": name}, f"search.sampler: {name!r} learns from other trials, and select needs them independent (use random; or accounting: composed)")
@@ -62,7 +60,6 @@ REFUSED = [
     ("select", {"search/objectives": ["validation/accuracy", "dp/epsilon"]}, "search.objectives: select releases one best trial, and a trade-off has several (remove them; or accounting: composed)"),
     ("select", {"privacy/accountant": "pld"}, "privacy.accountant: pld does not bound select: the cost of drawing trials and keeping the best is known for Renyi curves only (use rdp)"),
     ("select", {"data/validation/visibility": "exact"}, "data.validation.visibility: exact scores of private records have no finite epsilon, so select cannot cover them (use noisy or public; or accounting: unaccounted)"),
-    ("select", {"search/space": {"method": "non_private"}}, "search.space.method: non_private has no finite epsilon, so select cannot cover it (leave it out, or run it in a study of its own with accounting: unaccounted)"),
     ("public", {"data/public/fraction": 0}, "data.public.fraction: is 0, so there are no public records that the search could train on (declare the share of all records that needs no protection, for instance 0.2)"),
     ("public", {"data/public": {}}, "data.public.fraction: is 0, so there are no public records that the search could train on (declare the share of all records that needs no protection, for instance 0.2)"),
     *(
@@ -70,7 +67,6 @@ REFUSED = [
         for name, extra in (("noisy", {"noise_std": 0.01}), ("exact", {}))
     ),
     ("public", {"privacy/study_epsilon": 6}, "privacy.study_epsilon: has no meaning for public: the study's epsilon is that of its final run (remove it; trial_epsilon is the final run's)"),
-    ("public", {"search/space": {"method": "non_private"}}, "search.space.method: non_private has no finite epsilon, so public cannot cover it (leave it out, or run it in a study of its own with accounting: unaccounted)"),
     ("public", {"privacy/selection": {}}, "privacy.selection: has no meaning for public: it says how select draws the number of trials (remove it, or use accounting: select)"),
     ("unaccounted", {"privacy/study_epsilon": 6}, "privacy.study_epsilon: an unaccounted study has no budget of its own, so this would not be kept (remove it)"),
     ("unaccounted", {"privacy/dataset_ledger": "a.jsonl"}, "privacy.dataset_ledger: an unaccounted study has no bound on its cost that could be added up (remove it, or use another accounting)"),

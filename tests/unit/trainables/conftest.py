@@ -103,20 +103,19 @@ class Scripted(Method):
     def prepare(
         self, data: SweepData, hparams: Mapping[str, Any], plan: Plan, context: RunContext
     ) -> None:
-        self.position, self.context = 0, context
+        self._plan, self._position, self.context = plan, 0, context
 
-    def run(self, start: int, stop: int) -> None:
-        assert start == self.position
-        self.position = stop
+    def _execute(self, position: int) -> None:
+        assert position == self._position
 
     def evaluate(self, part: str) -> dict[str, float]:
-        return {"accuracy": type(self).accuracy(self.position), "loss": 0.25}
+        return {"accuracy": type(self).accuracy(self._position), "loss": 0.25}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"position": self.position}
+        return {"position": self._position}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.position = state["position"]
+        self._position = state["position"]
 
     def export(self) -> torch.nn.Module:
         raise NotImplementedError

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
 from dpsweep.privacy.accountants import AccountantName
 from dpsweep.privacy.events import EventRun, Gaussian, Laplace, NonPrivate, Plan
-from dpsweep.privacy.randomness import public_seed, secret_numpy_generator
+from dpsweep.privacy.randomness import public_seed
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.data.releases import ReleaseKey
 from dpsweep.trainables.method import Method, PlanContext, RunContext
@@ -23,6 +23,7 @@ from dpsweep.trainables.methods.active_learning.knobs import (
     SELECT_HYPERPARAMETERS,
     START_HYPERPARAMETERS,
     possible,
+    refuse_misfits,
     selection_notes,
     selection_problems,
     starts_from_nothing,
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
 DISTILL, FINETUNE = "distill", "finetune"
 _BLOCK = 512  # records that are looked at at once
-_AMONG_CANDIDATES = {"diverse_public", "near_private"}
 _WITHOUT_COMPONENTS = {"random", "entropy", "margin"}
 
 
@@ -68,8 +68,6 @@ class ActiveLearning(Method):
     """
 
     name: ClassVar[str] = "active_learning"
-    uses_start: ClassVar[bool] = True
-    public_metrics: ClassVar[tuple[str, ...]] = ("labels", "polluted_share")
     hyperparameters: ClassVar[tuple[Hyperparameter, ...]] = (
         *START_HYPERPARAMETERS,
         *SELECT_HYPERPARAMETERS,
@@ -86,7 +84,7 @@ class ActiveLearning(Method):
 
     @classmethod
     def may_start(cls, values: Mapping[str, Sequence[Any]]) -> bool:
-        """Say whether the space has more than random labels alone; see ``Method.may_start``."""
+        """Say whether the space has more than random labels alone; see ``ChecksStart``."""
         found = possible(cls.hyperparameters, values)
         return set(found["finetune.recipe"]) != {"labels_only"} or set(found["select.by"]) != {
             "random"
@@ -121,19 +119,7 @@ class ActiveLearning(Method):
             InfeasibleBudgetError: The start leaves nothing to ask with, or more labels are wanted
                 than there are candidates, or than may be bought.
         """
-        labels, candidates = hparams["labels.max"], hparams["select.candidates"]
-        if hparams["select.by"] in _AMONG_CANDIDATES and labels > candidates:
-            raise InfeasibleBudgetError(
-                f"labels.max={labels} is more than select.candidates={candidates}",
-                fix="more candidates, or fewer labels",
-            )
-        each, clusters = hparams["select.each"], hparams["select.clusters"]
-        if hparams["select.by"] == "diverse_public" and each and each * clusters > labels:
-            raise InfeasibleBudgetError(
-                f"select.each={each} labels in select.clusters={clusters} are more than "
-                f"labels.max={labels}",
-                fix="more labels, or fewer of the others",
-            )
+        refuse_misfits(hparams)
         private = Plan(())
         key = cls.starts_from(hparams)
         if key is not None and hparams["select.by"] == "near_private":
@@ -207,6 +193,7 @@ class ActiveLearning(Method):
         from dpsweep.trainables.data.dataset import part_tensors
         from dpsweep.trainables.methods.active_learning.distillation import SoftTrainer
         from dpsweep.trainables.methods.active_learning.distilled import distilled_states
+        from dpsweep.trainables.methods.active_learning.label_choice import LabelChoice
         from dpsweep.trainables.methods.active_learning.label_oracle import LabelOracle
 
         for run in plan.runs:
@@ -244,10 +231,9 @@ class ActiveLearning(Method):
             block=_BLOCK,
             device=context.device,
         )
-        self._noise = secret_numpy_generator()
-        self._directions: torch.Tensor | None = None
-        self._rows: torch.Tensor | None = None
-        self._central: torch.Tensor | None = None
+        self._choice = LabelChoice(
+            self._start, data, hparams, seed=self._seed, block=_BLOCK, device=context.device
+        )
         self._targets: torch.Tensor | None = None
 
     def _build(self, *, is_initial: bool = True) -> torch.nn.Module:
@@ -271,30 +257,18 @@ class ActiveLearning(Method):
         purpose = f"{purpose}/start {run}/repetition {repetition}"
         return public_seed(self._context.seed, 0, purpose)
 
-    def run(self, start: int, stop: int) -> None:
-        """Execute positions ``start`` to ``stop - 1``.
-
-        Raises:
-            ValueError: The positions are not the next ones of this method's plan.
-        """
-        if start != self._position or not start <= stop <= len(self._phases):
-            raise ValueError(
-                f"cannot run positions {start} to {stop}: at {self._position} of "
-                f"{len(self._phases)}"
-            )
-        for position in range(start, stop):
-            run, index = self._phases[position]
-            if run.phase == PCA:
-                assert isinstance(run.event, Gaussian)
-                self._release_directions(run.event)
-            elif run.phase == VOTES:
-                assert isinstance(run.event, Laplace)
-                self._release_votes(run.event)
-            elif run.phase == DISTILL:
-                self._distill(index)
-            else:
-                self._learn_labels(index)
-            self._position = position + 1
+    def _execute(self, position: int) -> None:
+        run, index = self._phases[position]
+        if run.phase == PCA:
+            assert isinstance(run.event, Gaussian)
+            self._choice.release_directions(run.event)
+        elif run.phase == VOTES:
+            assert isinstance(run.event, Laplace)
+            self._choice.release_votes(run.event)
+        elif run.phase == DISTILL:
+            self._distill(index)
+        else:
+            self._learn_labels(index)
 
     def _distill(self, epoch: int) -> None:
         """Learn what the start says of all public records, or load what that has given before."""
@@ -307,59 +281,9 @@ class ActiveLearning(Method):
         model, optimizer = self._model.state_dict(), self._trainer.state_dict()
         self._distilled.save(epoch, {"model": model, "optimizer": optimizer})
 
-    def _release_directions(self, event: Gaussian) -> None:
-        """DP-PCA of the private embeddings: the one place where their moment is looked at."""
-        from dpsweep.trainables.methods.active_learning.dp_pca import (
-            principal_components,
-            second_moment,
-            symmetric_noise,
-        )
-        from dpsweep.trainables.methods.active_learning.embeddings import embed
-
-        rows, _ = embed(self._start, self._private, block=_BLOCK, device=self._context.device)
-        moment = second_moment(rows)
-        noise = symmetric_noise(len(moment), event.noise_multiplier, self._noise)
-        self._directions = principal_components(
-            moment + noise, int(self._hparams["select.components"])
-        )
-
-    def _release_votes(self, event: Laplace) -> None:
-        """Let private records vote for candidates, and keep those with the most noisy votes."""
-        from dpsweep.trainables.methods.active_learning import nearest_votes as votes
-        from dpsweep.trainables.methods.active_learning.embeddings import embed, project
-        from dpsweep.trainables.methods.active_learning.selectors import most_uncertain, uncertainty
-
-        assert self._directions is not None
-        device, kind = self._context.device, self._hparams["select.voters"]
-        by, wanted = self._hparams["select.uncertainty"], int(self._hparams["select.candidates"])
-        public, logits = embed(self._start, self._public, block=_BLOCK, device=device)
-        doubt = uncertainty(logits, by)
-        candidates = most_uncertain(doubt, wanted)
-        private, logits = embed(self._start, self._private, block=_BLOCK, device=device)
-        may_vote = votes.voters(
-            kind,
-            uncertainty(logits, by),
-            threshold=float(doubt[candidates[-1]]),
-            k=wanted,
-        )
-        chosen = votes.nearest(
-            project(private, self._directions, block=_BLOCK)[may_vote],
-            project(public[candidates], self._directions, block=_BLOCK),
-        )
-        counts = votes.counts(chosen, len(candidates))
-        noisy = votes.noisy_counts(counts, event.scale * votes.SENSITIVITY[kind], self._noise)
-        self._rows = candidates[votes.largest(noisy, int(self._hparams["labels.max"]))]
-        self._central = self._rows[:100]
-
-    @property
-    def _private(self) -> torch.Tensor:
-        from dpsweep.trainables.data.dataset import part_tensors
-
-        return part_tensors(self._data, "private")[0]
-
     @property
     def _soft_labels(self) -> torch.Tensor:
-        """What the start says of all public records, float32 (records, classes)."""
+        """Soft labels by the start of all public records, float32 (records, classes)."""
         from dpsweep.trainables.methods.active_learning.distillation import soft_labels
 
         if self._targets is None:
@@ -373,49 +297,12 @@ class ActiveLearning(Method):
         return self._targets
 
     def _learn_labels(self, epoch: int) -> None:
-        if self._rows is None:
-            self._select()
-        assert self._rows is not None
-        labels = self._oracle.buy(self._rows)
+        rows = self._choice.rows_by_public_records()
+        labels = self._oracle.buy(rows)
         is_alone = self._hparams["finetune.recipe"] == "labels_only"
         targets = None if is_alone else self._soft_labels
         replay = 0.0 if is_alone else float(self._hparams["finetune.replay"])
-        self._trainer.label_epoch(self._rows, labels, targets, replay, epoch)
-
-    def _select(self) -> None:
-        """Choose by public records and the released model alone."""
-        from dpsweep.trainables.methods.active_learning.embeddings import embed
-        from dpsweep.trainables.methods.active_learning.selectors import (
-            diverse_public,
-            most_uncertain,
-            random_rows,
-            uncertainty,
-        )
-
-        hparams, num = self._hparams, int(self._hparams["labels.max"])
-        kind = hparams["select.by"]
-        if kind == "random":
-            self._rows = random_rows(len(self._public), num, self._seed("labels"))
-            self._central = self._rows[:100]
-            return
-        device = self._context.device
-        rows, logits = embed(self._start, self._public, block=_BLOCK, device=device)
-        if kind != "diverse_public":
-            self._rows = most_uncertain(uncertainty(logits, kind), num)
-            self._central = self._rows[:100]
-            return
-        clusters = min(int(hparams["select.clusters"]), num)
-        each = hparams["select.each"] or -(-num // clusters)
-        found = diverse_public(
-            rows,
-            uncertainty(logits, hparams["select.uncertainty"]),
-            num_uncertain=int(hparams["select.candidates"]),
-            num_components=int(hparams["select.components"]),
-            num_clusters=clusters,
-            num_each=int(each),
-            seed=self._seed("clusters"),
-        )
-        self._rows, self._central = found.first(num), found.central
+        self._trainer.label_epoch(rows, labels, targets, replay, epoch)
 
     def evaluate(self, part: str) -> dict[str, float]:
         """Return accuracy (share in [0, 1]) and mean loss (nats) on a part of the data.
@@ -427,13 +314,22 @@ class ActiveLearning(Method):
 
         return score(self._model, self._data, part, block=_BLOCK, device=self._context.device)
 
+    @classmethod
+    def public_metrics(cls) -> dict[str, str]:
+        """Return the names of ``public_scores``, with a sentence on each."""
+        return {
+            "labels": "Labels of public records that the trial has bought.",
+            "polluted_share": "Share of them that are pollution.",
+        }
+
     def public_scores(self) -> dict[str, float]:
         """Return how many labels were bought, and how many of them for pollution."""
-        if self._rows is None:
+        rows = self._choice.rows
+        if rows is None:
             return {"labels": 0.0}
         found = {"labels": float(self._oracle.num_bought)}
         if self._data.polluted is not None:
-            found["polluted_share"] = float(self._data.polluted[self._rows.numpy()].mean())
+            found["polluted_share"] = float(self._data.polluted[rows.numpy()].mean())
         return found
 
     def pictures(self, directory: Path) -> list[Path]:
@@ -447,11 +343,12 @@ class ActiveLearning(Method):
 
         from dpsweep.trainables.methods.active_learning.picture_sheet import picture_sheet
 
-        if self._central is None or self.starts_from(self._hparams) is None:
+        central = self._choice.central
+        if central is None or self.starts_from(self._hparams) is None:
             return []
         if self._public.dim() != 4 or self._public.shape[1] not in (1, 3):
             return []
-        rows = self._central[torch.isin(self._central, torch.from_numpy(self._oracle.bought))]
+        rows = central[torch.isin(central, torch.from_numpy(self._oracle.bought))]
         if not len(rows):
             return []
         images = self._public[rows].float()
@@ -474,9 +371,7 @@ class ActiveLearning(Method):
             "model": self._model.state_dict(),
             "optimizer": self._trainer.state_dict(),
             "position": self._position,
-            "directions": self._directions,
-            "rows": self._rows,
-            "central": self._central,
+            **self._choice.state_dict(),
             "bought": self._oracle.num_bought > 0,
         }
         return dict(copy_to_cpu(state))
@@ -486,10 +381,9 @@ class ActiveLearning(Method):
         self._model.load_state_dict(state["model"])
         self._trainer.load_state_dict(state["optimizer"])
         self._position = int(state["position"])
-        self._directions, self._rows = state["directions"], state["rows"]
-        self._central = state["central"]
+        self._choice.load_state_dict(state)
         if state["bought"]:
-            self._oracle.restore(self._rows)
+            self._oracle.restore(self._choice.rows)
 
     def export(self) -> torch.nn.Module:
         """Return the improved network on the CPU and in eval mode."""

@@ -1,14 +1,17 @@
-"""What a configuration of active learning may vary, and which of its numbers fit together."""
+"""Hyperparameters of active learning, and which of their values fit together."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dpsweep.foundation.errors import InfeasibleBudgetError
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data.dataset import DatasetInfo
+
+_AMONG_CANDIDATES = {"diverse_public", "near_private"}
 
 START_HYPERPARAMETERS = (
     Hyperparameter(
@@ -206,3 +209,25 @@ def selection_notes(values: Mapping[str, Sequence[Any]]) -> list[str]:
 def starts_from_nothing(hparams: Mapping[str, Any]) -> bool:
     """Say whether neither the records nor the network follow from the start."""
     return hparams["finetune.recipe"] == "labels_only" and hparams["select.by"] == "random"
+
+
+def refuse_misfits(hparams: Mapping[str, Any]) -> None:
+    """Check that the labels of one configuration can be chosen.
+
+    Raises:
+        InfeasibleBudgetError: More labels are wanted than there are candidates, or than may be
+            bought.
+    """
+    labels, candidates = hparams["labels.max"], hparams["select.candidates"]
+    if hparams["select.by"] in _AMONG_CANDIDATES and labels > candidates:
+        raise InfeasibleBudgetError(
+            f"labels.max={labels} is more than select.candidates={candidates}",
+            fix="more candidates, or fewer labels",
+        )
+    each, clusters = hparams["select.each"], hparams["select.clusters"]
+    if hparams["select.by"] == "diverse_public" and each and each * clusters > labels:
+        raise InfeasibleBudgetError(
+            f"select.each={each} labels in select.clusters={clusters} are more than "
+            f"labels.max={labels}",
+            fix="more labels, or fewer of the others",
+        )

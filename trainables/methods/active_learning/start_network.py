@@ -23,7 +23,7 @@ def build_start(
     """Return the network of a start on the CPU.
 
     Args:
-        hparams: Of dp_sgd, all of them.
+        hparams: Of the start's method, all of them.
         info: Of the data.
         seed: Of its initial weights.
         pretrained: What ``model.checkpoint: pretrain`` stands for.

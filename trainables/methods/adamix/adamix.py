@@ -55,7 +55,7 @@ class AdaMix(LinearProbe):
         and earlier releases: no cost. Noise comes from a secret seed that is drawn anew in
         ``prepare`` and never stored. ``fully_private`` adds the public records to the clipped sum;
         with ``only_public`` no private record enters the weights, and the plan is empty. The noise
-        is larger by 1e-4, which covers the rounding of the sum (``layer_gradients.noise_margin``).
+        is larger by 1e-4, which covers the rounding of the sum (``clipping.noise_margin``).
         Not covered: the privacy of the public records, kernels that round a record otherwise at
         another place in its block (``sums``), and the discreteness of floating point
         numbers (see ``dpsweep.privacy.randomness``).
@@ -232,7 +232,7 @@ class AdaMix(LinearProbe):
         return found.to(self._weight)
 
     def _step(self, position: int) -> None:
-        from dpsweep.trainables.gradients.layer_gradients import noise_margin
+        from dpsweep.trainables.gradients.clipping import noise_bound
         from dpsweep.trainables.methods.adamix.noisy_gd import percentile_clip
 
         event = self._plan.at(position)
@@ -248,11 +248,10 @@ class AdaMix(LinearProbe):
         total, norms = self._private.gradient_sum(self._weight, max_grad_norm)
         if hparams["adamix.variant"] == "fully_private":
             total += self._public.gradient_sum(self._weight, max_grad_norm)[0]
-        most = (1 + noise_margin(self._num_private)) * max_grad_norm
-        noise = self._noise.like(total, event.noise_multiplier * most)
-        if self.noise_observer is not None:
-            self.noise_observer(noise)
-        total = (total + noise).to(self._weight)
+        bound = noise_bound(max_grad_norm, self._num_private)
+        total = self._noise.release(
+            total, event.noise_multiplier, bound, observer=self.noise_observer
+        ).to(self._weight)
         self._measure(norms, max_grad_norm, event.noise_multiplier)
         if parts.projection:
             total = self._subspace.project(total, public)
@@ -286,7 +285,7 @@ class AdaMix(LinearProbe):
         covered: what records spend is never stored.
 
         Guarantees:
-            None: the figures are private, and exact. See ``Method.private_report``.
+            None: the figures are private, and exact. See ``hooks.PrivateReport``.
         """
         if self._spent is None:
             return None

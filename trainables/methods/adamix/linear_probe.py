@@ -54,7 +54,7 @@ SHOT_HYPERPARAMETERS = (
 
 
 class LinearProbe(Method):
-    """What AdaMix and its non-private counterpart share: features, a head, one update a position.
+    """A linear head on features, with one update a position: of AdaMix, private or not.
 
     The head has no bias: features have norm 1 and, being averages of activations, a large common
     part that does the same.
@@ -168,27 +168,17 @@ class LinearProbe(Method):
     def _part(self, part: str) -> SweepData:
         return self._features[part]
 
-    def run(self, start: int, stop: int) -> None:
-        """Execute positions ``start`` to ``stop - 1``, one full-batch update each.
-
-        Raises:
-            ValueError: The positions are not the next ones of this method's plan.
-        """
+    def _execute(self, position: int) -> None:
+        """Make one full-batch update."""
         length = len(self._plan)
-        if start != self._position or not start <= stop <= length:
-            raise ValueError(
-                f"cannot run positions {start} to {stop}: at {self._position} of {length}"
-            )
         num_averaged = round(self._hparams.get("optim.average", 0.0) * length)
-        for position in range(start, stop):
-            self._step(position)
-            if position >= length - num_averaged:
-                self._num_averaged += 1
-                if self._mean is None:
-                    self._mean = self._weight.clone()
-                else:
-                    self._mean += (self._weight - self._mean) / self._num_averaged
-            self._position = position + 1
+        self._step(position)
+        if position >= length - num_averaged:
+            self._num_averaged += 1
+            if self._mean is None:
+                self._mean = self._weight.clone()
+            else:
+                self._mean += (self._weight - self._mean) / self._num_averaged
 
     @abstractmethod
     def _step(self, position: int) -> None:

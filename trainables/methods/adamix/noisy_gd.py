@@ -72,7 +72,7 @@ class HeadRecords:
 
         Guarantees:
             With a clipping norm, adding or removing a record changes the sum by at most that in
-            L2 norm, and ``layer_gradients.noise_margin`` of it, whatever the records are; one whose
+            L2 norm, and ``clipping.noise_margin`` of it, whatever the records are; one whose
             features or gradient are not finite adds zero. The norms are as private as the records.
 
         Args:

@@ -1,4 +1,4 @@
-"""What private and non-private training of small models on frozen features have in common.
+"""Training on frozen features: what private and non-private methods of it have in common.
 
 Tramer & Boneh 2021, "Differentially private learning needs better features (or much more data)"
 (https://arxiv.org/abs/2011.11660). Loads no torch until ``prepare``.
@@ -72,7 +72,7 @@ TRAINING_HYPERPARAMETERS = (
 
 
 class OnFeatures(ClassifierMethod):
-    """What private and non-private training on frozen features have in common.
+    """Training on frozen features, private or not.
 
     Under ``normalize.kind: private_data`` the plan's first two positions release the channel
     means and mean squares of the features, and the steps see the features normalised by them.
@@ -83,7 +83,7 @@ class OnFeatures(ClassifierMethod):
 
     @classmethod
     def extractor(cls, hparams: Mapping[str, Any], info: DatasetInfo) -> FeatureSpec:
-        """See ``Method.extractor``."""
+        """See ``OnFrozenFeatures``."""
         is_group = normalization_of(hparams) == "group"
         norm = f"group:{hparams['normalize.groups']}" if is_group else "none"
         return feature_spec(hparams, info, norm=norm)

@@ -176,10 +176,7 @@ class ScatterNet(OnFeatures, DPSGD):
     def _add_noise(self, total: torch.Tensor, position: int, max_norm: float) -> None:
         event = self._plan.at(position)
         assert isinstance(event, Gaussian)
-        noise = self._noise.like(total, event.noise_multiplier * max_norm)
-        if self.noise_observer is not None:
-            self.noise_observer(noise)
-        total.add_(noise)
+        self._noise.release(total, event.noise_multiplier, max_norm, observer=self.noise_observer)
 
     def evaluate(self, part: str) -> dict[str, float]:
         """Return accuracy and loss of the model; of many heads, of the best on validation."""

@@ -86,7 +86,8 @@ def _print_parameters(
     knob = next((p for p in method.hyperparameters if p.name == "model.name"), None)
     if knob is None:
         raise BadInputError(f"{method.name} has no model.name, so it trains no network by name")
-    from dpsweep.trainables.networks.parameter_table import full_name, parameter_table
+    from dpsweep.trainables.hooks import TrainsSome
+    from dpsweep.trainables.networks.parameter_table import everything, full_name, parameter_table
 
     if model.startswith("text/"):
         raise BadInputError(
@@ -99,7 +100,8 @@ def _print_parameters(
         raise BadInputError(f"{method.name} cannot train {model}: {problem}")
     if (name in BUILT_IN or is_own(name)) and image_size is None:
         raise BadInputError(f"the size of {name} follows from its images: add --image-size PIXELS")
-    table = parameter_table(name, classes, image_size, method.trains, channels=channels)
+    trains = method.trains if issubclass(method, TrainsSome) else everything
+    table = parameter_table(name, classes, image_size, trains, channels=channels)
     record = {"method": method.name, **table.to_dict()}
     if output in (Format.JSON, Format.YAML):
         print_records(record, output)

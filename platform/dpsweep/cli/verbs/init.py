@@ -20,13 +20,15 @@ def init(
     ] = None,
     dataset: Annotated[
         str | None,
-        typer.Option(help="digits (default) | fashion_mnist | npz | image_folder | text"),
+        typer.Option(
+            help="digits (default) | fashion_mnist | npz | image_folder | text, or a package's."
+        ),
     ] = None,
     method: Annotated[
         str | None,
         typer.Option(
-            help="dp_sgd (default; of text: bitfit) | scatternet | adamix | bitfit | sparse | "
-            "active_learning",
+            help="dp_sgd (default; of text: bitfit), or another with a recommended space, also "
+            "of an installed package.",
             autocompletion=method_names,
         ),
     ] = None,

@@ -35,7 +35,7 @@ def test_the_model_stays_where_it_was(lab, accuracy):
     accuracy(peak)
     trial = lab.open(lab.settings(show_test=True), lab.scripted(PLAN))
     lab.finish(trial)
-    assert trial.method.position == 50
+    assert trial.method._position == 50
     assert json.loads((lab.directory() / "last.json").read_text())["step"] == 50
 
 

@@ -386,7 +386,7 @@ def test_a_model_that_is_not_finite_is_no_result(lab, monkeypatch):
     monkeypatch.setattr(
         execution.TRAINABLES["scripted"],
         "state_dict",
-        lambda self: {"position": self.position, **state},
+        lambda self: {"position": self._position, **state},
     )
     last = lab.run(settings, lab.scripted(plan))[-1]
     assert last.failure == "diverged: parameters are not finite at step 20"
@@ -399,8 +399,8 @@ def test_a_model_that_was_finite_stays_the_result(lab, monkeypatch):
     plan = lab.task(settings, {"train.max_steps": 20}).plan
 
     def state_dict(self):
-        weight = torch.tensor([1.0 if self.position <= 10 else math.inf])
-        return {"position": self.position, "weight": weight}
+        weight = torch.tensor([1.0 if self._position <= 10 else math.inf])
+        return {"position": self._position, "weight": weight}
 
     monkeypatch.setattr(execution.TRAINABLES["scripted"], "state_dict", state_dict)
     last = lab.run(settings, lab.scripted(plan))[-1]

@@ -78,7 +78,7 @@ def test_released_noise_by_kolmogorov_smirnov(lab, accuracy, num_right):
     accuracy(lambda position: num_right / 200)
     settings, task = noisy(lab, noise_multiplier=120.0, count=NUM_SCORES)
     trial = lab.open(settings, task)
-    released = [trial._scores()["validation/accuracy"] for _ in range(NUM_SCORES)]
+    released = [trial._scores.now()["validation/accuracy"] for _ in range(NUM_SCORES)]
     trial.close()
     noise = np.array(released) * lab.data.info.num_validation - num_right
     charged = trial_spent(settings.ledger, 0).part("validation").at(0).noise_multiplier

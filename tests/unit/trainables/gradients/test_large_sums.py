@@ -19,12 +19,13 @@ from torch import nn
 
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.gradients.bias_engine import BiasEngine
-from dpsweep.trainables.gradients.clipping import TOLERANCE, clip_factors
-from dpsweep.trainables.gradients.layer_gradients import (
+from dpsweep.trainables.gradients.clipping import (
     EXAMPLE_TOLERANCE,
-    add_clipped,
+    TOLERANCE,
+    clip_factors,
     noise_margin,
 )
+from dpsweep.trainables.gradients.layer_gradients import add_clipped
 from dpsweep.trainables.gradients.linear_head import LinearHeadEngine, ManyHeadsEngine
 from dpsweep.trainables.gradients.per_example import GradientEngine, OpacusEngine
 from dpsweep.trainables.gradients.sparse_engine import SparseEngine

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.data.losses import cross_entropy_sum
-from dpsweep.trainables.gradients import sparse_mask, weight_products
+from dpsweep.trainables.gradients import masked_conv, weight_products
 from dpsweep.trainables.gradients.per_example import OpacusEngine
 from dpsweep.trainables.gradients.sparse_engine import SparseEngine
 from dpsweep.trainables.gradients.sparse_mask import MaskedWeight, SparseValues, magnitude_mask
@@ -311,11 +311,11 @@ def test_any_convolution_agrees_with_autograd(
     output = layer(x)
     upstream = torch.randn(3, output.shape[1], 1, 1).expand_as(output) if last else None
     upstream = torch.randn_like(output) if upstream is None else upstream
-    estimate = sparse_mask._choose
+    estimate = masked_conv._choose
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sparse_mask, "_choose", choose)
+        patch.setattr(masked_conv, "_choose", choose)
         patch.setattr(weight_products, "CPU_BLOCK_BYTES", 4000)
-        found = sparse_mask.MaskedConv(masks[0])([x], upstream)
+        found = masked_conv.MaskedConv(masks[0])([x], upstream)
     samples = found[masks[0]]
     for row in range(3):
         wanted = torch.autograd.grad(layer(x[row : row + 1]), layer.weight, upstream[row : row + 1])
@@ -328,7 +328,7 @@ def test_any_convolution_agrees_with_autograd(
 def test_the_estimate_chooses_each_way_somewhere() -> None:
     cpu = torch.device("cpu")
     chosen = {
-        sparse_mask._choose(groups, 256, 256 * 9, used, nnz, out, cpu)[:2]
+        masked_conv._choose(groups, 256, 256 * 9, used, nnz, out, cpu)[:2]
         for groups in (1, 256)
         for used, nnz in ((20, 20), (256 * 9, 4000), (256 * 9, 256 * 256 * 9 // groups))
         for out in ((1, 1), (4, 4), (16, 16))
@@ -605,7 +605,7 @@ def test_gradients_never_hold_what_memory_held_before() -> None:
     torch.use_deterministic_algorithms(True)
     try:
         for size in (1, 2, 6):
-            conv = sparse_mask.MaskedConv(mask)
+            conv = masked_conv.MaskedConv(mask)
             samples = conv([torch.randn(3, 16, size, size)], torch.randn(3, 16, size, size))[mask]
             assert samples.isfinite().all()
             assert bool((samples == 0).all(dim=0).any()) == (size == 1)

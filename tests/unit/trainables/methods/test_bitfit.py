@@ -480,7 +480,7 @@ def test_describe_says_what_the_paper_says() -> None:
 
 @pytest.mark.parametrize("dataset", ["digits", "fashion_mnist", "npz", "image_folder"])
 def test_recommended_spaces_suit_the_method(dataset: str) -> None:
-    given = SPACES["bitfit"][dataset]
+    given = SPACES["bitfit"].spaces[dataset]
     assert given.keys() <= bitfit.WHY.keys()
     space = SearchSpace.from_spec(given)
     assert list(space.check({"bitfit": BiTFiT.hyperparameters})) == []

@@ -21,6 +21,7 @@ from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 from dpsweep.trainables.gradients.clipping import TOLERANCE
+from dpsweep.trainables.gradients.noise import SecretNoise
 from dpsweep.trainables.method import Method, PlanContext, RunContext
 from dpsweep.trainables.methods.classifier import ClassifierMethod
 from dpsweep.trainables.methods.dp_sgd import DPSGD
@@ -270,10 +271,11 @@ def test_noise_has_the_plan_s_scale_and_no_other(
     assert stats.kstest(standard * 3 / 2, "norm").pvalue < 1e-6
 
 
-class Silence:
+class Silence(SecretNoise):
     """Noise of zeros that notes how large it should have been."""
 
     def __init__(self) -> None:
+        super().__init__("cpu")
         self.scales: list[float] = []
 
     def like(self, tensor: torch.Tensor, scale: float) -> torch.Tensor:
@@ -287,7 +289,7 @@ def test_noise_covers_the_most_that_an_example_can_add(
     hparams, plan = make_plan(DPSGD, train__max_steps=2, clip__max_grad_norm=0.3)
     method = DPSGD()
     method.prepare(data, hparams, plan, CONTEXT)
-    method._noise = noise = Silence()  # type: ignore[assignment]
+    method._noise = noise = Silence()
     method.run(0, 2)
     exact = plan.at(0).noise_multiplier * 0.3
     assert exact * (1 + 0.99 * TOLERANCE) < min(noise.scales) <= max(noise.scales) < exact * 1.001

@@ -28,8 +28,8 @@ from dpsweep.trainables.gradients.noise import SecretNoise, noisy_accuracy
 from dpsweep.trainables.gradients.per_example import OpacusEngine
 from dpsweep.trainables.gradients.sparse_engine import SparseEngine
 from dpsweep.trainables.method import Method, RunContext
-from dpsweep.trainables.methods.active_learning import dp_pca, embeddings, nearest_votes
-from dpsweep.trainables.methods.active_learning.active_learning import ActiveLearning
+from dpsweep.trainables.methods.active_learning import label_choice, nearest_votes
+from dpsweep.trainables.methods.active_learning.label_choice import LabelChoice
 from dpsweep.trainables.methods.adamix.adamix import AdaMix
 from dpsweep.trainables.methods.bitfit import BiTFiT
 from dpsweep.trainables.methods.dp_sgd import DPSGD
@@ -309,31 +309,31 @@ def test_a_step_of_adamix_in_the_public_subspace() -> None:
 # --- What near_private asks -------------------------------------------------------------------
 
 
-def querying(**given: Any) -> Any:
+def querying(num_public: int, **given: Any) -> LabelChoice:
     """The part of active learning that asks private records, without networks."""
-    instance = ActiveLearning()
-    instance._hparams = {
+    data = records((1,), 2)
+    public = np.zeros((num_public, 1), np.float32), np.zeros(num_public, np.int64)
+    data = replace(data, parts={**data.parts, "public": public})
+    hparams = {
         "select.components": 2,
         "select.uncertainty": "entropy",
         "select.candidates": 1_000_000,
         "labels.max": 10,
         **given,
     }
-    instance._context = CONTEXT
-    instance._start = None
-    instance._noise = np.random.default_rng()
-    return instance
+    return LabelChoice(None, data, hparams, seed=len, block=512, device="cpu")  # type: ignore[arg-type]
 
 
 def test_the_matrix_of_dp_pca(monkeypatch: pytest.MonkeyPatch) -> None:
     """What its components are computed from: symmetric, its triangle with independent noise."""
     rows, seen = torch.randn(20, 1420), []
-    instance = querying()
-    instance._data = records((1,), 2)
-    monkeypatch.setattr(embeddings, "embed", lambda *args, **more: (rows, None))
-    monkeypatch.setattr(dp_pca, "principal_components", lambda moment, num: seen.append(moment))
+    instance = querying(1)
+    monkeypatch.setattr(label_choice, "embed", lambda *args, **more: (rows, None))
+    monkeypatch.setattr(
+        label_choice, "principal_components", lambda moment, num: seen.append(moment)
+    )
     for _ in range(2):
-        instance._release_directions(Gaussian(SIGMA))
+        instance.release_directions(Gaussian(SIGMA))
     above = torch.triu_indices(1420, 1420)
     for matrix in seen:
         assert torch.equal(matrix, matrix.T)
@@ -346,11 +346,10 @@ def test_the_votes_of_near_private(
 ) -> None:
     """When a record enters the top k, another leaves: two counts move, and both get noise."""
     seen: list[torch.Tensor] = []
-    instance = querying(**{"select.voters": voters})
-    instance._data, instance._public = records((1,), 2), torch.zeros(1_000_000, 1)
+    instance = querying(1_000_000, **{"select.voters": voters})
     instance._directions = torch.ones(1, 1, dtype=torch.float64)
     rows = {n: (torch.linspace(0, 1, n)[:, None], torch.zeros(n, 2)) for n in (RECORDS, 1_000_000)}
-    monkeypatch.setattr(embeddings, "embed", lambda model, x, **more: rows[len(x)])
+    monkeypatch.setattr(label_choice, "embed", lambda model, x, **more: rows[len(x)])
 
     def largest(noisy: torch.Tensor, num: int) -> torch.Tensor:
         seen.append(noisy)
@@ -358,7 +357,7 @@ def test_the_votes_of_near_private(
 
     monkeypatch.setattr(nearest_votes, "largest", largest)
     for _ in range(2):
-        instance._release_votes(Laplace(0.7))
+        instance.release_votes(Laplace(0.7))
     check_laplace(*seen, 0.7 * sensitivity)
 
 
@@ -387,7 +386,7 @@ def test_the_score_that_leaves_a_trial_has_the_noise_that_it_is_charged(lab: Any
     for trial, drawn in enumerate((-1.0, 1.0)):
         execution = lab.open(settings, replace(task, trial=trial))
         execution.method.evaluate = lambda part: {"accuracy": 0.5}
-        execution._noise = SimpleNamespace(standard_normal=lambda value=drawn: value)
+        execution._scores._noise = SimpleNamespace(standard_normal=lambda value=drawn: value)
         seen.append(execution.advance().metrics["validation/accuracy"])
         execution.close()
     declared = lab.data.info.num_validation

@@ -19,14 +19,13 @@ from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.method import RunContext
 from dpsweep.trainables.networks import pretraining
 from dpsweep.trainables.networks.build import build_model
+from dpsweep.trainables.networks.image_turns import augmented, turn
+from dpsweep.trainables.networks.pretrain_settings import PretrainSettings
 from dpsweep.trainables.networks.pretraining import (
     PretrainedFile,
-    PretrainSettings,
-    augmented,
     initial_weights,
     network_for,
     pretrain_network,
-    turn,
 )
 
 SETTINGS = PretrainSettings(

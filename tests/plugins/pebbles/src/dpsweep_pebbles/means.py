@@ -57,24 +57,19 @@ class PebbleMeans(Method):
         self._position = 0
         self._noise = SecretNoise("cpu")
 
-    def run(self, start: int, stop: int) -> None:
-        """Release the sums ``stop - start`` times."""
+    def _execute(self, position: int) -> None:
+        """Release the sums once."""
         import torch
 
         from dpsweep.trainables.data.dataset import part_tensors
 
-        if start != self._position or not start <= stop <= len(self._plan):
-            raise ValueError(f"cannot run positions {start} to {stop}, at {self._position}")
         inputs, labels = part_tensors(self._data, "private")
         x = inputs.flatten(1)
         x = x * (self._max_norm / x.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1.0)
         sums = torch.zeros_like(self._total).index_add_(0, labels, x)
-        for position in range(start, stop):
-            event = self._plan.at(position)
-            assert isinstance(event, Gaussian)
-            scale = event.noise_multiplier * self._max_norm
-            self._total += sums + self._noise.like(sums, scale)
-        self._position = stop
+        event = self._plan.at(position)
+        assert isinstance(event, Gaussian)
+        self._total += self._noise.release(sums, event.noise_multiplier, self._max_norm)
 
     def _model(self) -> torch.nn.Module:
         import torch

@@ -1,0 +1,73 @@
+"""Recommended spaces by method and dataset, of our own methods and of installed packages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.registry import Registry
+
+_SPACES = "dpsweep.search_spaces"
+
+#: Method name -> ``Recommended``.
+SPACES = Registry(
+    "recommended space",
+    {
+        "active_learning": f"{_SPACES}.active_learning:RECOMMENDED",
+        "adamix": f"{_SPACES}.adamix:RECOMMENDED",
+        "bitfit": f"{_SPACES}.bitfit:RECOMMENDED",
+        "dp_sgd": f"{_SPACES}.dp_sgd:RECOMMENDED",
+        "scatternet": f"{_SPACES}.scatternet:RECOMMENDED",
+        "sparse": f"{_SPACES}.sparse:RECOMMENDED",
+    },
+    group="dpsweep.search_spaces",
+)
+
+
+@dataclass(frozen=True)
+class Recommended:
+    """The spaces that a method's authors recommend, and what a starter spec says around them.
+
+    Attributes:
+        spaces: Dataset name -> ``search.space``; ``*`` stands for any other dataset.
+        why: Comment on each parameter of the spaces; those without one have none.
+        public: Dataset name -> share of all records that is declared public; 0 where absent.
+        start: Dataset name -> section ``start``.
+        budget: ``trial_epsilon`` and ``study_epsilon``; None: the dataset's.
+        scheduler: Section ``scheduler``; ``{rungs}`` stands for the dataset's.
+    """
+
+    spaces: Mapping[str, Mapping[str, Any]]
+    why: Mapping[str, str] = field(default_factory=dict)
+    public: Mapping[str, float] = field(default_factory=dict)
+    start: Mapping[str, str] = field(default_factory=dict)
+    budget: tuple[str, str] | None = None
+    scheduler: str = """\
+scheduler:                     # every trial to its end: {{type: fifo}}
+  type: epsilon_halving        # compares trials at equal epsilon; or median (with min_trials: 5)
+  rungs: {rungs}            # at these epsilons; []: .4 and .65 of trial_epsilon
+  rung_unit: epsilon           # share: rungs are shares of what each trial's own plan costs
+  reduction_factor: 3          # one in so many goes on from a rung
+  variant: stop                # stop ends the others; promote pauses them, and may continue them
+"""
+
+    def space(self, dataset: str) -> Mapping[str, Any] | None:
+        """Return the space for a dataset, or None if there is none."""
+        return self.spaces.get(dataset, self.spaces.get("*"))
+
+
+def recommended(method: str) -> Recommended:
+    """Return what is recommended for a method.
+
+    Raises:
+        BadInputError: Nothing is, or what a package adds is no ``Recommended``.
+    """
+    own = SPACES[method]
+    if not isinstance(own, Recommended):
+        raise BadInputError(
+            f"the recommended space of {method} is a {type(own).__name__}, not a Recommended",
+            fix="ask the authors of its package",
+        )
+    return own

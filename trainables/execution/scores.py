@@ -1,0 +1,121 @@
+"""The scores of a trial that may leave its actor; a noisy one is charged before it is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from dpsweep.foundation.errors import described
+from dpsweep.ledgers.trial import TrialLedger
+from dpsweep.privacy.events import EventRun, Gaussian, Plan
+from dpsweep.privacy.randomness import secret_numpy_generator
+from dpsweep.study.trial import TrialTask
+from dpsweep.trainables.execution.checkpoints import CheckpointStore
+from dpsweep.trainables.execution.delivered import named_scores, scores_on_test
+from dpsweep.trainables.execution.settings import ExecutionSettings
+from dpsweep.trainables.gradients.noise import noisy_accuracy
+from dpsweep.trainables.hooks import PublicScores
+from dpsweep.trainables.method import Method
+
+if TYPE_CHECKING:
+    from dpsweep.trainables.data.dataset import SweepData
+
+
+class TrialScores:
+    """Scores of the model that a trial has come to.
+
+    Guarantees:
+        Exact scores on validation records leave only where the study's ``validation`` is
+        ``exact``. A noisy one is charged first, and there are never more of them than the task's
+        ``validation_plan`` holds, nor than the ledger affords.
+
+    Args:
+        method: With the model.
+        data: The trial's records.
+        task: The admitted trial.
+        settings: What the study's trials share.
+        ledger: The trial's.
+
+    Attributes:
+        missing: Part -> why its latest scores could not be computed.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        data: SweepData,
+        task: TrialTask,
+        settings: ExecutionSettings,
+        ledger: TrialLedger,
+    ) -> None:
+        self._method, self._data, self._task = method, data, task
+        self._settings, self._ledger = settings, ledger
+        self._noise = secret_numpy_generator()
+        self.missing: dict[str, str] = {}
+
+    def now(self) -> dict[str, float]:
+        """Return the validation scores that may leave the actor, and the public ones."""
+        scores = self._on_validation()
+        if isinstance(self._method, PublicScores):
+            scores |= named_scores("public", self._method.public_scores())
+        return scores
+
+    def _on_validation(self) -> dict[str, float]:
+        if self._settings.validation == "exact":
+            return self._evaluate("validation")
+        if self._settings.validation == "hidden" or not self.affords_a_noisy_one():
+            return {}
+        self._ledger.release(self.release())
+        num_records = len(self._data.parts["validation"][1])
+        num_correct = 0
+        if num_records:
+            exact = self._evaluate("validation")
+            if "validation/accuracy" not in exact:
+                return {}
+            num_correct = round(num_records * exact["validation/accuracy"])
+        score = noisy_accuracy(
+            num_correct,
+            num_declared=self._data.info.num_validation,
+            noise_multiplier=self._noise_multiplier,
+            generator=self._noise,
+        )
+        return {"validation/accuracy": score}
+
+    def on_test(self, store: CheckpointStore | None) -> dict[str, float]:
+        """Return the test scores of the model that is delivered; see ``scores_on_test``."""
+        return self._computed("test", lambda: scores_on_test(self._method, store))
+
+    def _evaluate(self, part: str) -> dict[str, float]:
+        """Return the exact scores of the model that is here; none where they fail."""
+        return self._computed(part, lambda: named_scores(part, self._method.evaluate(part)))
+
+    def _computed(self, part: str, scores: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """Return the scores on a part; none where they cannot be computed.
+
+        What has been trained is paid for: a score that fails is missing, and does not fail the
+        trial. The report says why, by the kind of error and its place alone.
+        """
+        self.missing.pop(part, None)
+        try:
+            return scores()
+        except Exception as error:
+            self.missing[part] = described(error)
+            return {}
+
+    @property
+    def _noise_multiplier(self) -> float:
+        assert self._settings.validation_noise is not None
+        return self._settings.validation_noise
+
+    def release(self, count: int = 1) -> Plan:
+        """Return the events of noisy scores on validation records."""
+        event = Gaussian(self._noise_multiplier)
+        return Plan((EventRun(event, count=count, phase="score", part="validation"),))
+
+    def affords_a_noisy_one(self) -> bool:
+        """Say whether one more noisy score may be released; after retries it may not."""
+        if self._settings.validation != "noisy":
+            return False
+        num_released = len(self._ledger.spent.part("validation"))
+        is_planned = num_released < len(self._task.validation_plan)
+        return is_planned and self._ledger.affords(self.release())

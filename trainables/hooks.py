@@ -1,0 +1,246 @@
+"""Hooks of a method: Protocols that some methods have besides ``Method``, asked by ``isinstance``.
+
+A method has one by having its functions; it need not name it. Loads no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from dpsweep.privacy.accountants import AccountantName
+from dpsweep.privacy.events import Plan
+from dpsweep.trainables.data.releases import ReleaseKey
+from dpsweep.trainables.method import Method
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import torch
+
+    from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
+    from dpsweep.trainables.features.spec import FeatureSpec
+    from dpsweep.trainables.gradients.layer_noise import NoiseFigures
+
+
+@runtime_checkable
+class OnFrozenFeatures(Protocol):
+    """A method that trains on features, which the platform computes once for all trials."""
+
+    @classmethod
+    def extractor(cls, hparams: Mapping[str, Any], info: DatasetInfo) -> FeatureSpec | None:
+        """Return the frozen features that a configuration trains on; None for raw records.
+
+        The platform computes them once for all trials, before the first one starts.
+
+        Args:
+            hparams: Every declared hyperparameter with its value.
+            info: Shapes and declared sizes of the raw data.
+        Raises:
+            BadInputError: The features cannot be had here; says how to get them.
+        """
+        ...
+
+
+@runtime_checkable
+class FromRelease(Protocol):
+    """A method whose trials start from a model that the section start of a spec releases."""
+
+    @classmethod
+    def starts_from(cls, hparams: Mapping[str, Any]) -> ReleaseKey | None:
+        """Return the release that a configuration starts from, or None.
+
+        Guarantees:
+            A method that uses the model of a release, in any way, names it here: its events are
+            then part of every epsilon of the trial.
+        """
+        ...
+
+
+@runtime_checkable
+class ChecksStart(Protocol):
+    """A method that knows which of its configurations start from a release, and how it must be.
+
+    Without it, all of them may, and every start will do.
+    """
+
+    @classmethod
+    def may_start(cls, values: Mapping[str, Sequence[Any]]) -> bool:
+        """Say whether some configuration of a space starts from a run of the section start.
+
+        Args:
+            values: As for ``preflight``.
+        """
+        ...
+
+    @classmethod
+    def start_problems(
+        cls,
+        values: Mapping[str, Sequence[Any]],
+        info: DatasetInfo,
+        start: Mapping[str, Any],
+    ) -> list[tuple[str, str, str]]:
+        """Return what is wrong about the start for this method.
+
+        Args:
+            values: As for ``preflight``.
+            info: Shapes and declared sizes of the data.
+            start: Every hyperparameter of the start's method with its value.
+        Returns:
+            (key of the spec, what is wrong, how to fix it) for each problem.
+        """
+        ...
+
+
+@runtime_checkable
+class FittedDefaults(Protocol):
+    """A method with defaults that are others for some data than declared."""
+
+    @classmethod
+    def fitted_defaults(
+        cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo
+    ) -> dict[str, Any]:
+        """Return defaults that are others for these data than declared.
+
+        Args:
+            values: As for ``preflight``.
+            info: Shapes and declared sizes of the data.
+        """
+        ...
+
+
+@runtime_checkable
+class ChecksRecords(Protocol):
+    """A method that must look at public records before trials begin."""
+
+    @classmethod
+    def check_records(cls, values: Mapping[str, Sequence[Any]], data: SweepData) -> None:
+        """Look at public records, once they are read and before anything is spent or computed.
+
+        Args:
+            values: As for ``preflight``.
+            data: The records of the study; private ones are left alone.
+        Raises:
+            DataError: Some configuration cannot work with them.
+        """
+        ...
+
+
+@runtime_checkable
+class PlanFacts(Protocol):
+    """A method whose plans have more worth knowing than epsilon, noise and steps."""
+
+    @classmethod
+    def plan_facts(
+        cls, plan: Plan, inherited: Plan, *, delta: float, accountant: AccountantName
+    ) -> dict[str, float]:
+        """Return what else is worth knowing of a plan.
+
+        Args:
+            plan: Of a trial.
+            inherited: Events of the release that it starts from.
+            delta: Of the study.
+            accountant: Of the study.
+        """
+        ...
+
+
+@runtime_checkable
+class TrainsSome(Protocol):
+    """A method that trains some parameters of its network; others train all of them."""
+
+    @classmethod
+    def trains(cls, name: str, parameter: torch.nn.Parameter, *, in_head: bool) -> bool:
+        """Say whether the method trains a parameter of its network.
+
+        A parameter that its network freezes (``requires_grad`` is False) is not asked about.
+
+        Args:
+            name: Dotted name of the parameter in the network, as in ``blocks.0.attn.qkv.bias``.
+            parameter: The parameter; it may have no data (``dpsweep describe`` looks at shapes).
+            in_head: Whether it belongs to the classifier.
+        """
+        ...
+
+
+@runtime_checkable
+class PublicScores(Protocol):
+    """A method with scores of its own that are public."""
+
+    @classmethod
+    def public_metrics(cls) -> Mapping[str, str]:
+        """Return the names of its scores, each with a sentence on it."""
+        ...
+
+    def public_scores(self) -> dict[str, float]:
+        """Return the scores as they are now, some or all.
+
+        Guarantees:
+            They are functions of public records and of what has been released: they leave the
+            actor under every accounting mode, as ``public/NAME``.
+        """
+        ...
+
+
+@runtime_checkable
+class PrivateReport(Protocol):
+    """A method with figures about single private records."""
+
+    def private_report(self) -> dict[str, Any] | None:
+        """Return figures about single private records, or None.
+
+        They are private themselves: the platform writes them, at the end of a trial, to a local
+        file that says so, never under accounting ``select``; they never leave the actor otherwise.
+        """
+        ...
+
+
+@runtime_checkable
+class Pictures(Protocol):
+    """A method with something to see."""
+
+    def pictures(self, directory: Path) -> list[Path]:
+        """Draw what is worth seeing into a directory and return the files.
+
+        Guarantees:
+            Only public records, and what has been released, are in them: they go to the tracking
+            store with the model.
+        """
+        ...
+
+
+@runtime_checkable
+class NoiseFigured(Protocol):
+    """A method that can set its noise against its gradients, layer by layer."""
+
+    def layer_noise(self, num_records: int) -> NoiseFigures:
+        """Return the figures, from that many of the records that were prepared, at most."""
+        ...
+
+
+def features_of(
+    method: type[Method], hparams: Mapping[str, Any], info: DatasetInfo
+) -> FeatureSpec | None:
+    """Return the features of a configuration; None for raw records (``OnFrozenFeatures``)."""
+    return method.extractor(hparams, info) if issubclass(method, OnFrozenFeatures) else None
+
+
+def release_key(method: type[Method], hparams: Mapping[str, Any]) -> ReleaseKey | None:
+    """Return the release that a configuration starts from, or None (``FromRelease``)."""
+    return method.starts_from(hparams) if issubclass(method, FromRelease) else None
+
+
+def may_start(method: type[Method], values: Mapping[str, Sequence[Any]]) -> bool:
+    """Say whether some configuration of a space starts from a run of the section start."""
+    if issubclass(method, ChecksStart):
+        return method.may_start(values)
+    return issubclass(method, FromRelease)
+
+
+def facts_of(
+    method: type[Method], plan: Plan, inherited: Plan, *, delta: float, accountant: AccountantName
+) -> dict[str, float]:
+    """Return what else is worth knowing of a plan, or nothing (``PlanFacts``)."""
+    if not issubclass(method, PlanFacts):
+        return {}
+    return method.plan_facts(plan, inherited, delta=delta, accountant=accountant)
