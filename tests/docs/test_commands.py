@@ -96,8 +96,8 @@ def see_it_start(command, folder):
 def go_through(page, folder):
     """Do all that a page says, as its reader would; return how many steps that were."""
     add_materials(folder, page)
-    steps = 0
-    for block in blocks(page, "yaml", "python", "console"):
+    steps, printed = 0, ""
+    for block in blocks(page, "yaml", "python", "console", "text"):
         if block.language == "console":
             for command in block.commands:
                 if command in ELSEWHERE:
@@ -108,6 +108,11 @@ def go_through(page, folder):
                     continue
                 done = execute(shortened(command), folder)
                 assert done.returncode == 0, f"{block} {command}\n{done.stdout}\n{done.stderr}"
+                if verb(command) == "plan":
+                    printed = " ".join(done.stdout.split())
+        elif block.text.startswith("Study '"):  # what a plan prints, with its dots for the rest
+            for part in block.text.split("\n...\n"):
+                assert " ".join(part.split()) in printed, block
         elif not put(block, folder) and block.language == "python":
             steps += 1
             (folder / "block.py").write_text(block.text)
