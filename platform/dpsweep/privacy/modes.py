@@ -1,4 +1,4 @@
-"""What each accounting mode may claim of a whole study."""
+"""Modes of accounting, and what each may claim of a whole study."""
 
 from __future__ import annotations
 
