@@ -1,4 +1,4 @@
-"""What it costs to release the best of a random number of trials (accounting ``select``)."""
+"""Selection's price: releasing the best of a random number of trials (accounting ``select``)."""
 
 from __future__ import annotations
 

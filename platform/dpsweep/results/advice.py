@@ -1,4 +1,4 @@
-"""What a study's budget would still buy, as a command: thrift that is not used is lost."""
+"""Advice on what is left of a study's budget, as a command: thrift that is not used is lost."""
 
 from __future__ import annotations
 

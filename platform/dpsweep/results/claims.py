@@ -1,4 +1,4 @@
-"""What may be said of a study's privacy: its own epsilon, its trials', and what they cover."""
+"""Claims about a study's privacy: its own epsilon, its trials', and what they cover."""
 
 from __future__ import annotations
 

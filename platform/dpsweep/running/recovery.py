@@ -1,4 +1,4 @@
-"""What a launch does about files of trials that were deleted or damaged: mend them, or say so.
+"""Recovery of trials whose files were deleted or damaged: a launch mends them, or says so.
 
 Ledgers and the journal are never mended: what they say is what a claim rests on.
 """

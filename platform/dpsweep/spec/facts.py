@@ -1,4 +1,4 @@
-"""What a spec says of itself, wherever it is shown."""
+"""Facts that a spec says of itself, wherever it is shown."""
 
 from __future__ import annotations
 
