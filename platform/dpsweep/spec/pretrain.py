@@ -22,7 +22,10 @@ from dpsweep.spec.base import (
     peek_number,
     peek_word,
 )
-from dpsweep.spec.data import BUILT_IN, Classes, DataSpec, ImageSize, ValidationSpec, class_rules
+from dpsweep.spec.data.classes import Classes, class_rules
+from dpsweep.spec.data.datasets import BUILT_IN
+from dpsweep.spec.data.evaluation import ValidationSpec
+from dpsweep.spec.data.section import DataSpec, ImageSize
 
 #: What makes up another dataset that is public as a whole.
 _OF_DATASET = ("path", "num_classes", "image_size", "channels")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy.randomness import public_seed
-from dpsweep.spec.space.parameters import Parameter, same
+from dpsweep.spec.space.parameter import Parameter, same
 
 Array = NDArray[np.float64]
 Axis = Literal["fraction", "epsilon"]
