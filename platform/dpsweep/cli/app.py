@@ -62,9 +62,15 @@ app.command()(report)
 app.command()(layers)
 app.command()(ui)
 app.command()(doctor)
-for verb in (methods, describe, validate, run, status, logs, best, pareto, decisions,
-):  # fmt: skip
-    app.command()(verb)
+app.command()(methods)
+app.command()(describe)
+app.command()(validate)
+app.command()(run)
+app.command()(status)
+app.command()(logs)
+app.command()(best)
+app.command()(pareto)
+app.command()(decisions)
 
 
 def _lines(error: SweepError) -> list[str]:
