@@ -20,6 +20,7 @@ from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.episodes import EPISODE
 from dpsweep.spec.facts import describe_pretraining
 from dpsweep.spec.study import SweepSpec
+from dpsweep.study.events import StudySpent, TrialJudged, TrialReported, event_of
 from dpsweep.study.journal import StudyView, TrialView
 from dpsweep.study.roots import default_root
 from dpsweep.study.study import StudyFiles
@@ -195,9 +196,9 @@ class SweepResult:
                 continue
             moment = datetime.fromtimestamp(record["time_ms"] / 1000, tz=timezone.utc)
             detail = record.get("reason") or record.get("uri") or ""
-            if record["event"] == "study_spent":
+            if record["event"] == StudySpent.kind:
                 continue
-            if record["event"] == "trial_report":
+            if record["event"] == TrialReported.kind:
                 detail = ", ".join(f"{k}={v:.4f}" for k, v in record["metrics"].items())
             rows.append(
                 {
@@ -331,10 +332,11 @@ class SweepResult:
         Beside the number of a rung, from 1, stands its epsilon, or its share of the trial's own.
         """
         keys = ("trial", "step", "epsilon", "rung", "value", "cutoff", "verdict", "reason")
-        records = [r for r in read_log(self.files.journal) if r["event"] == "trial_verdict"]
+        read = map(event_of, read_log(self.files.journal))
+        judged = [event.to_json() for event in read if isinstance(event, TrialJudged)]
         rungs, unit = self.spec.rungs, f"rung_{self.spec.scheduler.rung_unit}"
         rows = []
-        for record in records:
+        for record in judged:
             number = record["rung"]
             at = rungs[number - 1] if number and number <= len(rungs) else None
             row = {key: record[key] for key in keys[:4]} | {unit: at}

@@ -223,7 +223,7 @@ def _release(launch: Launch, sealed: Study, winner: int) -> None:
     study.write_task(task)
     task = dataclasses.replace(task, planned_epsilon=charge.epsilon)
     started = entries.trial_started(launch.checked.spec, task, study.view.pretrained)
-    study.write("trial_started", **started)
+    study.write(started)
     copy = trial_file(study.files.ledger, 0)
     copy.unlink(missing_ok=True)
     with DurableLog(copy) as log:

@@ -44,6 +44,7 @@ from dpsweep.schedulers.ray_adapter import PolicyScheduler, StopWhen, TuneListen
 from dpsweep.search.searcher import TaskSearcher
 from dpsweep.search.sources import TaskSource
 from dpsweep.spec import facts
+from dpsweep.study.events import StudySpent, TrialInfeasible, TrialJudged, TrialPaused, or_none
 from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import Decision, TrialReport, TrialState, TrialTask, Verdict
 from dpsweep.trainables import TRAINABLES
@@ -226,11 +227,11 @@ class Stage:
             DatasetLedger(dataset_ledger).note_trial(self.ledger.study_id, task.trial)
         self.study.write_task(task)
         started = entries.trial_started(self.spec, task, self.study.view.pretrained)
-        self.study.write("trial_started", **started)
+        self.study.write(started)
 
     def refuse(self, trial: int, values: Mapping[str, Any], error: SweepError) -> None:
         """Write that a configuration has no plan within the budget."""
-        self.study.write("trial_infeasible", trial=trial, hparams=dict(values), reason=str(error))
+        self.study.write(TrialInfeasible(trial, dict(values), str(error)))
         self._num_refused += 1
         if self._num_refused > MAX_REFUSALS_TOLD:
             return
@@ -344,7 +345,7 @@ class Stage:
     @_keeps_failure
     def on_verdict(self, report: TrialReport, verdict: Verdict) -> None:
         """Write down why a policy stopped, paused or continued a trial."""
-        self.study.write("trial_verdict", **entries.verdict(report, verdict))
+        self.study.write(TrialJudged.of(report, verdict))
         if verdict.decision is Decision.STOP:
             self._stop_reasons[report.trial] = verdict.reason
 
@@ -354,13 +355,8 @@ class Stage:
         self.running.discard(trial)
         report = self.live[trial]
         self.ledger.settle(trial, TrialState.PAUSED.value, at_least=report.charged)
-        self.study.write(
-            "trial_paused",
-            trial=trial,
-            step=report.step,
-            epsilon=report.epsilon if math.isfinite(report.epsilon) else None,
-            reason="paused by the scheduler",
-        )
+        epsilon = or_none(report.epsilon)
+        self.study.write(TrialPaused(trial, report.step, epsilon, "paused by the scheduler"))
         self._account()
 
     @_keeps_failure
@@ -421,11 +417,8 @@ class Stage:
         """Write down what the study has committed, and a claim that was given up."""
         if self.filter is not None and self.ledger.committed is not None:
             committed = max(self.ledger.committed.values())
-            self.study.write(
-                "study_spent",
-                epsilon=self.filter.epsilon(committed),
-                share=committed / self.filter.budget,
-            )
+            share = committed / self.filter.budget
+            self.study.write(StudySpent(self.filter.epsilon(committed), share))
         if self.ledger.downgraded:
             self.downgrade(self.ledger.downgraded)
 
@@ -489,4 +482,4 @@ def give_up_claim(study: Study, ledger: StudyLedger, reason: str) -> None:
             DatasetLedger(dataset_ledger).break_claim(ledger.study_id, reason)
     finally:
         ledger.downgrade(reason)
-    study.write("study_downgraded", **entries.study_downgraded(study.files, reason))
+    study.write(entries.study_downgraded(study.files, reason))

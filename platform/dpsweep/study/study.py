@@ -35,7 +35,8 @@ from dpsweep.ledgers.study_state import read_study_state
 from dpsweep.ledgers.trial import STUDY_FILE
 from dpsweep.spec.base import seen
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study.journal import StudyView, fold, fold_one, replay, report_payload
+from dpsweep.study.events import Event, TrialEnded, TrialReported
+from dpsweep.study.journal import StudyView, fold, fold_one, replay
 from dpsweep.study.trial import TrialReport, TrialState, TrialTask, read_task
 
 
@@ -315,14 +316,13 @@ class Study:
         write_atomically(path, f"{current}\n".encode())
         return "an earlier version began it without the names of its classes" if is_old else ""
 
-    def write(self, event: str, **payload: Any) -> None:
+    def write(self, event: Event) -> None:
         """Append one event to the journal, durably, and bring the view up to date."""
         with self._writing:
             now = time.time_ns() // 1_000_000
             if self.spec.privacy.accounting == "select":
                 now -= now % _DAY_MS  # the run time would tell the number of trials
-            entry = {"time_ms": now, "event": event, **payload}
-            fold_one(self.view, self._journal.append(entry))
+            fold_one(self.view, self._journal.append({"time_ms": now, **event.to_json()}))
 
     def hold_others(self) -> None:
         """Let this thread alone write from now on: it writes the end, and the process ends."""
@@ -336,7 +336,7 @@ class Study:
 
     def write_report(self, report: TrialReport) -> None:
         """Append a trial's report."""
-        self.write("trial_report", **report_payload(report))
+        self.write(TrialReported.of(report))
 
     def write_end(
         self,
@@ -348,14 +348,9 @@ class Study:
         artifacts: list[str],
     ) -> None:
         """Append a trial's end, with its last report and what its epsilon is about."""
-        self.write(
-            "trial_ended",
-            **report_payload(report),
-            state=state.value,
-            reason=reason,
-            tags={"dp.released": released},
-            artifacts=artifacts,
-        )
+        ended = {"state": state.value, "reason": reason}
+        tags = {"dp.released": released}
+        self.write(TrialEnded.of(report, **ended, tags=tags, artifacts=artifacts))
 
     def last_report(self, trial: int) -> TrialReport:
         """Return where a trial stood when it last reported."""

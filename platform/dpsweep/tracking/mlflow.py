@@ -22,6 +22,7 @@ from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.version import __version__
 from dpsweep.spec.tracking import database_of
 from dpsweep.tracking.base import StoreDamagedError, TrackingRefusedError
+from dpsweep.tracking.drafts import MetricPoint, RunUpdate
 from dpsweep.tracking.labels import downgraded_card
 from dpsweep.tracking.mlflow_models import rewrite_label, store_model
 from dpsweep.tracking.model_label import (
@@ -31,7 +32,7 @@ from dpsweep.tracking.model_label import (
 )
 from dpsweep.tracking.schema import OBJECTIVE, is_of_model
 from dpsweep.tracking.state import PRETRAIN_ROLE, PRETRAINING, TrackingState, name_of
-from dpsweep.tracking.updates import Event, MetricPoint, RunUpdate, read_events
+from dpsweep.tracking.updates import Event, read_events
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
