@@ -45,11 +45,11 @@ from dpsweep.results.study import SweepResult
 from dpsweep.running import entries
 from dpsweep.running.delivery import FLUSH_URGENT_S, deliver, log_best_model
 from dpsweep.running.ending import Conclusion, Ending, write_charges
+from dpsweep.running.giving_up import give_up_claim
 from dpsweep.running.modes import Launch, run_public, run_search
 from dpsweep.running.own_code import check_own_code
 from dpsweep.running.pretrain import with_pretrained
 from dpsweep.running.sealed import erase, run_selection
-from dpsweep.running.stage import give_up_claim
 from dpsweep.running.termination import Termination
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Observer, Study, enforced_terms

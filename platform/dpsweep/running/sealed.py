@@ -28,8 +28,9 @@ from dpsweep.privacy.selection import is_under
 from dpsweep.running import entries
 from dpsweep.running.ending import Ending
 from dpsweep.running.features import prefetch
+from dpsweep.running.giving_up import give_up_claim
 from dpsweep.running.modes import Launch
-from dpsweep.running.stage import Stage, give_up_claim
+from dpsweep.running.stage import Stage
 from dpsweep.search_spaces.base import MAX_INFEASIBLE_IN_A_ROW
 from dpsweep.study.study import Observer, Study, StudyFiles, enforced_terms
 from dpsweep.study.trial import TrialReport, TrialState, TrialTask
