@@ -52,7 +52,8 @@ from dpsweep.running.pretrain import with_pretrained
 from dpsweep.running.sealed import erase, run_selection
 from dpsweep.running.termination import Termination
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study.study import Observer, Study, enforced_terms
+from dpsweep.study.launched import enforced_terms, refuse_other_spec
+from dpsweep.study.study import Observer, Study
 from dpsweep.tracking import open_spool
 from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.data.episodes import Episodes
@@ -105,6 +106,7 @@ def run_checked(
     observer = observer or Observer()
     spec = checked.spec
     remove_left_behind(PATIENCE_S)
+    refuse_other_spec(spec)
     make_places(spec)
     TARGETS[spec.cluster.target].refuse_early(spec.cluster, spec.resources)
     checked.check_some_plan()

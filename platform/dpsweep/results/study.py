@@ -21,9 +21,9 @@ from dpsweep.spec.episodes import EPISODE
 from dpsweep.spec.facts import describe_pretraining
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.events import StudySpent, TrialJudged, TrialReported, event_of
+from dpsweep.study.files import StudyFiles
 from dpsweep.study.journal import StudyView, TrialView
 from dpsweep.study.roots import default_root
-from dpsweep.study.study import StudyFiles
 from dpsweep.study.trial import TrialState
 from dpsweep.tracking.state import read_run_ids
 from dpsweep.trainables.execution.checkpoint_files import find
@@ -171,11 +171,27 @@ class SweepResult:
             most = max(self._most_trials, len(self.view.trials))
             told = f"{told or 'no trials yet'} of at most {most}"
         seconds = self.view.worked_ms / 1000
-        why = f" ({self.view.end_reason})" if self.view.end_reason else ""
+        is_new = self.view.end_reason not in ("", told)
+        why = f" ({self.view.end_reason})" if is_new else ""
         took = "" if self.spec.privacy.accounting == "select" else f"; {seconds:.0f} s"
         if self.state == "running" and self.spec.pretrain and self.view.pretrained is None:
             took += f"; public weights first: {describe_pretraining(self.spec)}"
         return f"study {self.name!r}: {self.state}{why}; {told}{took}"
+
+    @property
+    def unreleased(self) -> str:
+        """What can be said of a study of accounting select that has released nothing yet."""
+        if self.spec.privacy.accounting != "select" or self.view.trials:
+            return ""
+        selection, claim = self.spec.privacy.selection, self.study_statement()
+        text = (
+            f"its trials are secret, and so is their number, about {selection.mean:g} by the spec; "
+            "the best of them is shown once the study has finished"
+        )
+        if claim is not None:
+            text += f", at epsilon={shown_epsilon(claim.epsilon)} ({claim.terms()})"
+        is_over = self.state not in ("new", "running")
+        return text + ("; run the same command again to continue it" if is_over else "")
 
     @property
     def _most_trials(self) -> int:

@@ -21,7 +21,7 @@ from dpsweep.results.study_card import card
 from dpsweep.spec.facts import without_password
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.events import StudyDowngraded, StudyEnded, StudyStarted, TrialStarted
-from dpsweep.study.study import StudyFiles
+from dpsweep.study.files import StudyFiles
 from dpsweep.study.trial import TrialState, TrialTask
 from dpsweep.tracking.model_label import ModelLabel, label_model
 from dpsweep.tracking.schema import BEST, BEST_OBJECTIVE

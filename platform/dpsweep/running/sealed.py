@@ -32,7 +32,9 @@ from dpsweep.running.giving_up import give_up_claim
 from dpsweep.running.modes import Launch
 from dpsweep.running.stage import Stage
 from dpsweep.search_spaces.base import MAX_INFEASIBLE_IN_A_ROW
-from dpsweep.study.study import Observer, Study, StudyFiles, enforced_terms
+from dpsweep.study.files import StudyFiles
+from dpsweep.study.launched import enforced_terms
+from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import TrialReport, TrialState, TrialTask
 
 SEALED = "sealed"

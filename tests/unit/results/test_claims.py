@@ -11,7 +11,8 @@ from dpsweep.planning.preflight import preflight
 from dpsweep.results.study import load_sweep
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.events import TrialStarted
-from dpsweep.study.study import Study, enforced_terms
+from dpsweep.study.launched import enforced_terms
+from dpsweep.study.study import Study
 
 PRIVACY = {
     "composed": {"accounting": "composed", "study_epsilon": 4.2},

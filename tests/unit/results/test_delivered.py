@@ -14,7 +14,8 @@ from dpsweep.running import entries
 from dpsweep.running.stage import Stage
 from dpsweep.schedulers import POLICIES
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study.study import Observer, Study, enforced_terms
+from dpsweep.study.launched import enforced_terms
+from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import TrialReport, TrialState
 
 AT_BEST = {"validation/accuracy": 0.776, "validation/loss": 0.5}

@@ -31,7 +31,9 @@ def given_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any, lis
         is_broken = read_dataset_ledger(path).broken is not None
         done.append(f"ledger, {'after' if is_broken else 'without'} the dataset's")
 
-    monkeypatch.setattr(giving_up.entries, "study_downgraded", lambda files, reason: StudyDowngraded(reason))
+    monkeypatch.setattr(
+        giving_up.entries, "study_downgraded", lambda files, reason: StudyDowngraded(reason)
+    )
     study = SimpleNamespace(
         spec=SimpleNamespace(privacy=SimpleNamespace(dataset_ledger=str(path))),
         files=None,

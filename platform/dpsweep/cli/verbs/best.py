@@ -32,7 +32,9 @@ def best(
     explain: Explain = False,
 ) -> None:
     """Show the best configuration within a budget; exit 3 if there is none."""
+    from dpsweep.results.effects import without_effect
     from dpsweep.results.study import load_sweep
+    from dpsweep.trainables import TRAINABLES
 
     if max_epsilon is not None and not max_epsilon >= 0:
         raise BadInputError(f"--max-epsilon must be >= 0, got {max_epsilon:g}")
@@ -55,9 +57,15 @@ def best(
         say(in_short(found))
         return
     print_records(_best_cells(result, found), output)
-    names = sorted(found.config, key=lambda key: key not in result.varied)
+    declared = TRAINABLES[found.config["method"]].hyperparameters
+    idle = without_effect(found.config, declared)
+    counting = [key for key in found.config if key not in idle]
+    names = sorted(counting, key=lambda key: key not in result.varied)
     print("\nconfiguration, what was searched first:")
     caption = caption_of(result, explain, {found.trial_id})
+    if idle:
+        reasons = ", ".join(f"{name} ({reason})" for name, reason in idle.items())
+        caption = f"Without effect here, and left out: {reasons}.\n{caption}"
     print_records({key: found.config[key] for key in names}, output, caption=caption)
 
 

@@ -18,6 +18,7 @@ from dpsweep.foundation.errors import (
 from dpsweep.foundation.words import counted
 from dpsweep.running.termination import EXIT_CODE, sigterm_as_interrupt
 from dpsweep.study.journal import on_test_records
+from dpsweep.study.launched import refuse_other_spec
 
 if TYPE_CHECKING:
     from dpsweep.planning.preflight import Preflight
@@ -29,6 +30,7 @@ def validate(spec: Spec, sets: Sets = None) -> None:
     from dpsweep.spec.facts import terms
 
     checked = load_checked(spec, sets)
+    refuse_other_spec(checked.spec)
     checked.check_some_plan()
     checked.choose_filter()
     checked.check_dataset_budget(checked.choose_selection())

@@ -35,6 +35,10 @@ def status(
     result = load_sweep(name, root=root)
     say(result.status_line())
     trials = result.trials
+    if result.unreleased:
+        say(result.unreleased)
+        if output is Format.TABLE:
+            return
     if sort == "epsilon":
         trials.sort(key=lambda trial: (trial.epsilon, trial.trial_id))
     elif sort == "score":

@@ -314,7 +314,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _rows_of_study(name: str, metric: str, root: Path) -> list[Row]:
-    from dpsweep.study.study import StudyFiles
+    from dpsweep.study.files import StudyFiles
 
     rows = []
     for trial in StudyFiles.find(name, root).view().trials.values():
