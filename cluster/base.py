@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from dpsweep.cluster.private_directory import refuse_open
 from dpsweep.foundation.errors import ResourceError, SweepError
-from dpsweep.spec.study import ClusterSpec, ResourcesSpec
+from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec
 
 _Job = TypeVar("_Job")
 _Result = TypeVar("_Result")

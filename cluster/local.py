@@ -13,7 +13,7 @@ import ray
 
 from dpsweep.cluster.base import ClusterTarget, refuse_impossible, worker_environment
 from dpsweep.cluster.token import own_token
-from dpsweep.spec.study import ClusterSpec, ResourcesSpec
+from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec
 
 _VITAL = {"raylet", "gcs_server"}
 _LOOK_S = 0.5

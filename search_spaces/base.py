@@ -11,7 +11,8 @@ from dpsweep.foundation.registry import did_you_mean
 from dpsweep.search_spaces.draws import grid_values, sample_value, suggest_value
 from dpsweep.spec.base import dotted, seen
 from dpsweep.spec.space.hyperparameters import Hyperparameter
-from dpsweep.spec.space.parameters import Parameter, parse_space, reachable, same_among
+from dpsweep.spec.space.parameter import Parameter, same_among
+from dpsweep.spec.space.parameters import parse_space, reachable
 
 if TYPE_CHECKING:
     import numpy as np

@@ -35,7 +35,7 @@ DOORS = {
         "dpsweep.schedulers.ray_adapter",
         "dpsweep.cluster.*",
         "dpsweep.search.searcher",
-        "dpsweep.running.stage",
+        "dpsweep.running.tuner",
     },
 }
 

@@ -15,7 +15,7 @@ from dpsweep.cluster.private_directory import remove_left_behind
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import Registry, installed, package_of
 from dpsweep.foundation.words import counted
-from dpsweep.spec.study import FEATURES
+from dpsweep.spec.storage import FEATURES
 
 if TYPE_CHECKING:
     from dpsweep.trainables.features.store import FeatureStore

@@ -26,8 +26,9 @@ from dpsweep.privacy.statement import PrivacyStatement, shown_epsilon
 from dpsweep.privacy.terms import PrivacyTerms
 from dpsweep.spec.episodes import EPISODE
 from dpsweep.spec.study import SweepSpec
+from dpsweep.study.files import StudyFiles
 from dpsweep.study.journal import StudyView, TrialView
-from dpsweep.study.study import StudyFiles, enforced_terms
+from dpsweep.study.launched import enforced_terms
 from dpsweep.study.trial import TrialState
 
 #: What the epsilon of a trial that did not run its whole plan is about.

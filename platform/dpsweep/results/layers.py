@@ -13,7 +13,7 @@ from dpsweep.foundation.errors import BadInputError, StorageError
 from dpsweep.foundation.words import counted
 from dpsweep.results.origins import find_starts, weights_path
 from dpsweep.results.study import SweepResult
-from dpsweep.study.study import StudyFiles
+from dpsweep.study.files import StudyFiles
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.episodes import Episodes

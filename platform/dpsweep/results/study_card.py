@@ -13,7 +13,7 @@ from dpsweep.results.card import privacy_card
 from dpsweep.results.study import SweepResult
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.facts import describe_pretraining
-from dpsweep.study.study import StudyFiles
+from dpsweep.study.files import StudyFiles
 from dpsweep.study.trial import TrialState
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.loading import describe_dataset

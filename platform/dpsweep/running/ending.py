@@ -12,6 +12,7 @@ from dpsweep.foundation.errors import SweepError
 from dpsweep.ledgers.trial import inherited_events, trial_file, trial_spent
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.running import entries
+from dpsweep.study.events import TrialCharged, or_none
 from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import TrialState
 from dpsweep.trainables import TRAINABLES
@@ -70,8 +71,7 @@ class Conclusion:
 
     def _write(self, ending: Ending) -> None:
         study = self._study
-        entry = entries.study_ended(study.files, ending.state, ending.reason)
-        study.write("study_ended", **entry)
+        study.write(entries.study_ended(study.files, ending.state, ending.reason))
         if not study.spec.privacy.mode.is_sealed:
             say_failures(study, self._observer)
 
@@ -108,8 +108,7 @@ def write_charges(study: Study) -> None:
             continue
         inherited = inherited_events(read_log(trial_file(ledger, number)))
         epsilon = epsilon_of(inherited + spent, delta=privacy.delta, accountant=privacy.accountant)
-        entry = entries.trial_charged(number, trial.step, len(spent), epsilon)
-        study.write("trial_charged", **entry)
+        study.write(TrialCharged(number, trial.step, len(spent), or_none(epsilon)))
 
 
 def say_failures(study: Study, observer: Observer) -> None:

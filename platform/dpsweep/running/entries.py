@@ -1,4 +1,4 @@
-"""What the journal says of a study and its trials, for the tracking store and the privacy card."""
+"""Entries of the journal that say what a study may claim, for the tracking store too."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from dpsweep.results.study import SweepResult
 from dpsweep.results.study_card import card
 from dpsweep.spec.facts import without_password
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study.study import StudyFiles
-from dpsweep.study.trial import TrialReport, TrialState, TrialTask, Verdict
+from dpsweep.study.events import StudyDowngraded, StudyEnded, StudyStarted, TrialStarted
+from dpsweep.study.files import StudyFiles
+from dpsweep.study.trial import TrialState, TrialTask
 from dpsweep.tracking.model_label import ModelLabel, label_model
 from dpsweep.tracking.schema import BEST, BEST_OBJECTIVE
 from dpsweep.trainables import TRAINABLES
@@ -44,20 +45,20 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
             yield f"{prefix}{key}", value
 
 
-def study_started(spec: SweepSpec, files: StudyFiles) -> dict[str, Any]:
-    """Return the entry of a launch."""
+def study_started(spec: SweepSpec, files: StudyFiles) -> StudyStarted:
+    """Return the event of a launch."""
     tree = without_password(spec).to_dict()
     space = tree["search"].pop("space")
     params = {name: value for name, value in flat(tree) if value is not None and value != []}
     for name, choice in space.items():
         params[f"search.space.{name}"] = _short(choice)
-    return {
-        "name": spec.name,
-        "spec_yaml": without_password(spec).to_yaml(),
-        "params": params,
-        "tags": {**privacy_tags(spec), **claim_tags(files), "dpsweep.version": __version__},
-        "card": card(files),
-    }
+    return StudyStarted(
+        name=spec.name,
+        spec_yaml=without_password(spec).to_yaml(),
+        params=params,
+        tags={**privacy_tags(spec), **claim_tags(files), "dpsweep.version": __version__},
+        card=card(files),
+    )
 
 
 _NO_CLAIM = {"dp.accounting": UNACCOUNTED.name}
@@ -101,12 +102,12 @@ def claim_tags(files: StudyFiles) -> dict[str, Any]:
     return tags
 
 
-def study_downgraded(files: StudyFiles, reason: str) -> dict[str, Any]:
-    """Return the entry of a claim that was given up."""
+def study_downgraded(files: StudyFiles, reason: str) -> StudyDowngraded:
+    """Return the event of a claim that was given up."""
     try:
-        return {"reason": reason, "card": card(files)}
+        return StudyDowngraded(reason, card(files))
     except LedgerError as error:
-        return {"reason": reason, "card": _lost_card(error)}
+        return StudyDowngraded(reason, _lost_card(error))
 
 
 def _lost_card(error: LedgerError) -> str:
@@ -116,8 +117,8 @@ def _lost_card(error: LedgerError) -> str:
 
 def trial_started(
     spec: SweepSpec, task: TrialTask, pretrained: Mapping[str, str] | None = None
-) -> dict[str, Any]:
-    """Return the entry of a trial's launch or continuation.
+) -> TrialStarted:
+    """Return the event of a trial's launch or continuation.
 
     Args:
         spec: Of the study.
@@ -150,18 +151,14 @@ def trial_started(
         started_from["dpsweep.releases"] = ", ".join(f"{epsilon:g}" for epsilon in task.releases)
     if hparams.get("model.checkpoint") == PRETRAIN and pretrained is not None:
         started_from["dpsweep.pretrained"] = pretrained["address"]
-    return {
-        "trial": task.trial,
-        "hparams": {"method": task.method, **hparams},
-        "plan": plan,
-        "tags": {
-            "dp.sampling": sampling,
-            "dp.records": task.records,
-            "dp.released": released(spec, task.records),
-            "dpsweep.method": task.method,
-            **started_from,
-        },
+    tags = {
+        "dp.sampling": sampling,
+        "dp.records": task.records,
+        "dp.released": released(spec, task.records),
+        "dpsweep.method": task.method,
+        **started_from,
     }
+    return TrialStarted(task.trial, {"method": task.method, **hparams}, plan, tags)
 
 
 def _told(task: TrialTask) -> dict[str, Any]:
@@ -192,43 +189,18 @@ def released(spec: SweepSpec, records: str, state: TrialState | None = None) -> 
     return with_caveats(spec, what)
 
 
-def verdict(report: TrialReport, said: Verdict) -> dict[str, Any]:
-    """Return the entry of a policy's verdict on a report; a line of the decision log."""
-    return {
-        "trial": report.trial,
-        "step": report.step,
-        "epsilon": report.epsilon if math.isfinite(report.epsilon) else None,
-        "rung": said.rung,
-        "value": said.value,
-        "cutoff": said.cutoff,
-        "verdict": said.decision.value,
-        "reason": said.reason,
-    }
-
-
-def trial_charged(trial: int, step: int, charged: int, epsilon: float) -> dict[str, Any]:
-    """Return the entry of what an unfinished trial has been charged, beyond what it reported."""
-    return {
-        "trial": trial,
-        "step": step,
-        "charged": charged,
-        "epsilon": epsilon if math.isfinite(epsilon) else None,
-    }
-
-
 def artifacts(files: StudyFiles, trial: int) -> list[str]:
     """Return the files a trial's run keeps: its ledger and its plan."""
     paths = [trial_file(files.ledger, trial), files.trial(trial) / "trial.json"]
     return [str(path) for path in paths if path.exists()]
 
 
-def study_ended(files: StudyFiles, state: str, reason: str) -> dict[str, Any]:
-    """Return the entry of a study's end, with its final card and decision log."""
+def study_ended(files: StudyFiles, state: str, reason: str) -> StudyEnded:
+    """Return the event of a study's end, with its final card and decision log."""
     try:
         result = SweepResult(files)
     except LedgerError as error:  # why the study had to stop; that comes from elsewhere
-        entry = {"state": state, "end_reason": reason, "card": _lost_card(error)}
-        return {**entry, "metrics": {}, "tags": _NO_CLAIM, "artifacts": []}
+        return StudyEnded(state, reason, _lost_card(error), tags=_NO_CLAIM)
     artifacts = [str(files.ledger / STUDY_FILE)]
     metrics = {}
     composed = result.claims.composed()
@@ -242,14 +214,7 @@ def study_ended(files: StudyFiles, state: str, reason: str) -> dict[str, Any]:
         path = files.path / "decisions.csv"
         write_atomically(path, csv_text([_with_terms(result, r) for r in decisions]))
         artifacts.append(str(path))
-    return {
-        "state": state,
-        "end_reason": reason,
-        "card": card(files),
-        "metrics": metrics,
-        "tags": claim_tags(files),
-        "artifacts": artifacts,
-    }
+    return StudyEnded(state, reason, card(files), metrics, claim_tags(files), artifacts)
 
 
 def _of_best(result: SweepResult) -> dict[str, float]:

@@ -13,7 +13,8 @@ from dpsweep.foundation.errors import StudyError, SweepError
 from dpsweep.ledgers.study import plan_digest
 from dpsweep.ledgers.trial import STUDY_FILE
 from dpsweep.planning.preflight import Preflight
-from dpsweep.study.study import Observer, Study, StudyFiles
+from dpsweep.study.files import StudyFiles
+from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.execution.checkpoint_files import find_resumption
 

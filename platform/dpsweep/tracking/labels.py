@@ -6,6 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpsweep.privacy import modes
+from dpsweep.study.events import (
+    ModelLogged,
+    Pretrained,
+    StudyDowngraded,
+    StudyEnded,
+    StudyStarted,
+    TrialEnded,
+    TrialStarted,
+)
 from dpsweep.tracking.schema import (
     BEST_OBJECTIVE,
     OBJECTIVE,
@@ -19,8 +28,8 @@ MAX_REASON = 1000
 
 # The only trial whose events a study in select shows: the released winner, whatever its number was.
 WINNER = 0
-_OF_WINNER = ("trial_started", "trial_ended", "model_logged")
-_OF_SELECT = ("study_started", "pretrained", "study_downgraded", "study_ended")
+_OF_WINNER = (TrialStarted.kind, TrialEnded.kind, ModelLogged.kind)
+_OF_SELECT = (StudyStarted.kind, Pretrained.kind, StudyDowngraded.kind, StudyEnded.kind)
 # Values that would tell how many trials a study in select ran; conditional on that number the
 # selection theorem (Papernot & Steinke 2022, Theorem 2) no longer holds.
 _TELL_NUMBER_OF_TRIALS = (STUDY_SPENT, "dp/composed_epsilon", "best/trial", TRAIN_SECONDS)

@@ -366,7 +366,7 @@ def written(tmp_path):
             )
             ledger.charge(0, steps, task.plan)
             ledger.close()
-            journal.write("trial_started", **entries.trial_started(checked.spec, task))
+            journal.write(entries.trial_started(checked.spec, task))
             value = 0.5 + 0.1 * point["optim.lr"] + gain + 0.02 * point["train.repeat"]
             report = TrialReport(
                 number, steps, {"validation/accuracy": value, "test/accuracy": value - 0.01},
