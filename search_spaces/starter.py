@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import did_you_mean, installed
 from dpsweep.search_spaces.presets import space_text
-from dpsweep.search_spaces.recommended import SPACES, recommended
+from dpsweep.search_spaces.recommended import SPACES, methods_for, recommended
 from dpsweep.spec.data import DATASET_GROUP
 
 _DATA: Mapping[str, str] = {
@@ -209,7 +209,7 @@ def starter_spec(dataset: str = "digits", method: str | None = None) -> str:
     own = recommended(method)
     space = own.space(dataset)
     if space is None:
-        able = [name for name in SPACES if recommended(name).space(dataset) is not None]
+        able = methods_for(dataset)
         raise BadInputError(
             f"no starter spec for {method} on {dataset}",
             fix=f"use --method {' or '.join(able)}"
