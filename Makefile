@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: setup demo test check mutants bench test-slow bench-gpu ui clean
+.PHONY: setup demo test test-lowest test-newest check docs mutants bench test-slow bench-gpu ui clean
 
 setup: $(STAMP)
 
@@ -26,6 +26,27 @@ test: setup
 
 test-slow: setup
 	$(PYTEST) -m slow --timeout=3600
+
+# The lowest versions that pyproject.toml allows, and the newest Python that torch and ray have wheels
+# for, each in an environment of its own (6 GB, removed afterwards); nothing that starts Ray.
+LIGHT := -n 2 -m 'not (ray or slow or gpu)'
+test-lowest:
+	rm -rf build/lowest && $(PYTHON) -m venv build/lowest
+	build/lowest/bin/python .ci/lowest.py pyproject.toml > build/lowest/constraints.txt
+	build/lowest/bin/python -m pip install --quiet --disable-pip-version-check -c build/lowest/constraints.txt -e '.[test,scatternet,backbones,text]'
+	OMP_NUM_THREADS=1 build/lowest/bin/python -m pytest $(LIGHT)
+	rm -rf build/lowest
+
+NEWEST ?= python3.13
+test-newest:
+	rm -rf build/newest && $(NEWEST) -m venv build/newest
+	build/newest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,scatternet,backbones,text]'
+	OMP_NUM_THREADS=1 build/newest/bin/python -m pytest $(LIGHT)
+	rm -rf build/newest
+
+# The page of the spec's keys, from its schema.
+docs: setup
+	$(BIN)/python docs/make_reference.py
 
 # Lint, types and imports (floors, doors) on the installed wheel, doctests, an import of the bare package.
 check: setup

@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from dpsweep.cluster.private_directory import refuse_open
 from dpsweep.foundation.errors import ResourceError, SweepError
-from dpsweep.spec.study import ClusterSpec, ResourcesSpec
+from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec
 
 _Job = TypeVar("_Job")
 _Result = TypeVar("_Result")
@@ -239,11 +239,24 @@ class ClusterTarget(ABC):
 
 @contextmanager
 def _keeps_sigterm() -> Iterator[None]:
-    """Give SIGTERM back to whoever handles it: Ray would answer it with a dump of its stack."""
+    """Keep SIGTERM from the processes that Ray starts within this block, as Ray keeps Ctrl-C.
+
+    Schedulers of clusters send it to all processes at once. A raylet that leaves takes the driver
+    with it, which then has no time to write down how the study ended. Ray kills its processes when
+    they outlive their driver, and at its shutdown. The handler of SIGTERM is given back: Ray's own
+    would answer with a dump of its stack.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     handler = signal.getsignal(signal.SIGTERM)
-    yield
-    if callable(handler) and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, handler)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        if callable(handler):
+            signal.signal(signal.SIGTERM, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _result_of(call: Any) -> Any:

@@ -13,7 +13,7 @@ import ray
 
 from dpsweep.cluster.base import ClusterTarget, refuse_impossible, worker_environment
 from dpsweep.cluster.token import own_token
-from dpsweep.spec.study import ClusterSpec, ResourcesSpec
+from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec
 
 _VITAL = {"raylet", "gcs_server"}
 _LOOK_S = 0.5
@@ -72,6 +72,11 @@ class LocalTarget(ClusterTarget):
 
     def disconnect(self) -> None:
         """Stop Ray."""
+        if self._connected_here:
+            # Ray waits a second for each of its processes, which do not hear SIGTERM.
+            for kind, process in ray._private.worker._global_node.live_processes():
+                if kind not in _VITAL:
+                    process.kill()
         super().disconnect()
         self._closing.close()
 

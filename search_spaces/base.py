@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.errors import BadInputError, Mistake, SpecError
@@ -10,7 +11,8 @@ from dpsweep.foundation.registry import did_you_mean
 from dpsweep.search_spaces.draws import grid_values, sample_value, suggest_value
 from dpsweep.spec.base import dotted, seen
 from dpsweep.spec.space.hyperparameters import Hyperparameter
-from dpsweep.spec.space.parameters import Parameter, parse_space, reachable, same_among
+from dpsweep.spec.space.parameter import Parameter, same_among
+from dpsweep.spec.space.parameters import parse_space, reachable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -185,11 +187,16 @@ class SearchSpace:
         for value in grid_values(parameter):
             yield from self._points({**values, parameter.name: value}, index + 1)
 
-    def check(self, hyperparameters_by_method: Declared) -> list[Mistake]:
+    def check(
+        self,
+        hyperparameters_by_method: Declared,
+        broken: Mapping[str, BadInputError] = MappingProxyType({}),
+    ) -> list[Mistake]:
         """Say where the space and the methods' declared hyperparameters disagree.
 
         Args:
             hyperparameters_by_method: Declared hyperparameters of every known method.
+            broken: Methods of packages that do not load, and why.
         Returns:
             Mistakes with ``search.space.<name>`` as their place; none for a fitting space.
         """
@@ -200,6 +207,8 @@ class SearchSpace:
                 for name in parameter.choices:
                     if name in hyperparameters_by_method:
                         methods.append(str(name))
+                    elif name in broken:
+                        mistakes.append(_unloadable(broken[str(name)]))
                     else:
                         mistakes.append(_unknown_method(name, list(hyperparameters_by_method)))
         # With no valid method left, keys that no method at all knows can still be told.
@@ -333,10 +342,16 @@ def _unknown(
 
 
 def space_check(
-    declared: Callable[[], Declared],
+    declared: Callable[[], Declared], broken: Callable[[], Mapping[str, BadInputError]] = dict
 ) -> Callable[[Sequence[Parameter]], list[Mistake]]:
     """Return the ``check_space`` of ``SweepSpec.from_yaml`` for a table of declared methods."""
-    return lambda parameters: SearchSpace(parameters).check(declared())
+    return lambda parameters: SearchSpace(parameters).check(declared(), broken())
+
+
+def _unloadable(error: BadInputError) -> Mistake:
+    return Mistake(
+        "search.space.method", f"{error.message}: {error.because}", error.fix or "remove it"
+    )
 
 
 def _unknown_method(name: Any, known: list[str]) -> Mistake:

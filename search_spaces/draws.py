@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
-from dpsweep.spec.space.parameters import Parameter
+from dpsweep.spec.space.parameter import Parameter
 
 if TYPE_CHECKING:
     import numpy as np

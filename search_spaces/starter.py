@@ -177,7 +177,7 @@ cluster:
   num_cpus: null               # of this machine; null: all
   num_gpus: null
   address: null                # for target ray: ray://HOST:10001
-# More sections, where they are wanted (README): `pretrain` trains a network on public records
+# More sections, where they are wanted (docs/): `pretrain` trains a network on public records
 # first, and `model.checkpoint: pretrain` starts trials from it; `start` trains one on the private
 # records, for active_learning; `episodes` is few-shot learning.
 storage:

@@ -5,8 +5,13 @@ import random
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
+
+# The machine may be shared: how long an example takes is no mistake of the code.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""The structure that the README promises: import direction, doors, packages, lazy imports."""
+"""The structure that docs/structure.md promises: import direction, doors, packages, lazy imports."""
 
 import ast
 import re
@@ -35,7 +35,7 @@ DOORS = {
         "dpsweep.schedulers.ray_adapter",
         "dpsweep.cluster.*",
         "dpsweep.search.searcher",
-        "dpsweep.running.stage",
+        "dpsweep.running.tuner",
     },
 }
 

@@ -20,4 +20,5 @@ TRAINABLES = Registry(
         "sparse": f"{_METHODS}.sparse:SparseFinetuning",
     },
     group="dpsweep.trainables",
+    needs=("plan", "hyperparameters", "tasks"),
 )

@@ -45,14 +45,15 @@ from dpsweep.results.study import SweepResult
 from dpsweep.running import entries
 from dpsweep.running.delivery import FLUSH_URGENT_S, deliver, log_best_model
 from dpsweep.running.ending import Conclusion, Ending, write_charges
+from dpsweep.running.giving_up import give_up_claim
 from dpsweep.running.modes import Launch, run_public, run_search
 from dpsweep.running.own_code import check_own_code
 from dpsweep.running.pretrain import with_pretrained
 from dpsweep.running.sealed import erase, run_selection
-from dpsweep.running.stage import give_up_claim
 from dpsweep.running.termination import Termination
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study.study import Observer, Study, enforced_terms
+from dpsweep.study.launched import enforced_terms, refuse_other_spec
+from dpsweep.study.study import Observer, Study
 from dpsweep.tracking import open_spool
 from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.data.episodes import Episodes
@@ -105,6 +106,7 @@ def run_checked(
     observer = observer or Observer()
     spec = checked.spec
     remove_left_behind(PATIENCE_S)
+    refuse_other_spec(spec)
     make_places(spec)
     TARGETS[spec.cluster.target].refuse_early(spec.cluster, spec.resources)
     checked.check_some_plan()
@@ -148,7 +150,7 @@ def run_checked(
         observer.on_stage(target.starting)
         cluster.enter_context(target)
         check_own_code(checked, target)
-        study.write("study_started", **entries.study_started(spec, study.files))
+        study.write(entries.study_started(spec, study.files))
         write_charges(study)
         spool = stack.enter_context(open_spool(study.files, spec.tracking, observer.on_message))
         launch = Launch(
@@ -252,7 +254,7 @@ def _commit(
 def _note_record_count(spec: SweepSpec, data: SweepData, observer: Observer) -> None:
     """Say that the declared number of records is off; it tells of the data, so only unaccounted."""
     share = len(data.parts["private"][1]) / data.info.num_private
-    if spec.privacy.accounting == "unaccounted" and not 0.9 < share < 1.1:
+    if not spec.privacy.mode.is_accounted and not 0.9 < share < 1.1:
         observer.on_message(
             f"note: data.num_records declares {data.info.num_private} private records, and the "
             "data have over 10% more or fewer; sampling follows the declaration"
@@ -264,6 +266,6 @@ def _is_complete(checked: Preflight, study: Study) -> bool:
     view = study.view
     if view.state != "finished":
         return False
-    is_search = checked.spec.privacy.accounting in ("composed", "unaccounted")
+    is_search = checked.spec.privacy.mode.is_adaptive
     wants_more = len(view.trials) < checked.total_trials
     return not (is_search and wants_more and view.end_reason == "all trials were started")

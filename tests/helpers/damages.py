@@ -13,7 +13,8 @@ from whole_studies import DELTA, make_spec
 from dpsweep.ledgers.trial import trial_spent
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study.study import Observer, StudyFiles
+from dpsweep.study.files import StudyFiles
+from dpsweep.study.study import Observer
 from dpsweep.tracking.state import TrackingState
 
 NAME, NUM_TRIALS, OPEN = "hurt", 4, 2  # of 4 trials two are finished; number 2 is interrupted

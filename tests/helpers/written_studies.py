@@ -27,12 +27,12 @@ def write_study(root, shares, *, reason=ALL_STARTED, state="finished", privacy=C
     chosen = checked.choose_filter()
     if chosen is not None:
         ledger.open_filter(lambda: chosen)
-    study.write("study_started", **entries.study_started(checked.spec, study.files))
+    study.write(entries.study_started(checked.spec, study.files))
     for number, (share, point) in enumerate(zip(shares, checked.draw(len(shares)))):
         task = checked.admit(number, point)
         assert ledger.reserve(number, task.full_plan, epsilon=task.planned_epsilon)
         study.write_task(task)
-        study.write("trial_started", **entries.trial_started(checked.spec, task))
+        study.write(entries.trial_started(checked.spec, task))
         steps = max(1, int(share * len(task.plan)))
         path = trial_file(study.files.ledger, number)
         own = TrialLedger(path, budget=checked.budget, accountant="rdp")
@@ -45,7 +45,7 @@ def write_study(root, shares, *, reason=ALL_STARTED, state="finished", privacy=C
         )  # fmt: skip
         end = TrialState.FINISHED if share == 1 else TrialState.PRUNED
         study.write_end(report, end, "", released="", artifacts=[])
-    study.write("study_ended", **entries.study_ended(study.files, state, reason))
+    study.write(entries.study_ended(study.files, state, reason))
     study.close()
     ledger.close()
     return load_sweep("digits", root=root / "studies")

@@ -15,7 +15,7 @@ from dpsweep.cluster.existing import _look, refuse_unshared
 from dpsweep.cluster.package import build_wheel
 from dpsweep.foundation.durable import FileLock
 from dpsweep.foundation.errors import ResourceError
-from dpsweep.spec.study import ResourcesSpec
+from dpsweep.spec.cluster import ResourcesSpec
 
 SPEC = {
     "name": "remote",

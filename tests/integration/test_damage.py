@@ -14,7 +14,7 @@ import pytest
 from whole_studies import children, cli, cli_here
 
 from dpsweep.ledgers.trial import trial_spent
-from dpsweep.study.study import StudyFiles
+from dpsweep.study.files import StudyFiles
 
 pytestmark = pytest.mark.ray
 

@@ -10,7 +10,7 @@ import pytest
 from dpsweep.ledgers.trial import trial_spent
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study.study import StudyFiles
+from dpsweep.study.files import StudyFiles
 from dpsweep.sweep import run_sweep
 
 GOLDEN = Path(__file__).parents[1] / "golden"

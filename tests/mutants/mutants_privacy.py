@@ -33,7 +33,7 @@ PRIVACY = (
     ),
     Mutant(
         "validation events for free",
-        "platform/dpsweep/privacy/accountants.py",
+        "platform/dpsweep/privacy/events/multiset.py",
         'if run.part == "public":',
         'if run.part != "private":',
         (
@@ -43,9 +43,9 @@ PRIVACY = (
     ),
     Mutant(
         "methods without noise for free",
-        "platform/dpsweep/privacy/accountants.py",
-        "curves[i] = np.inf",
-        "curves[i] = 0.0",
+        "platform/dpsweep/privacy/events/non_private.py",
+        "np.full(len(orders), np.inf)",
+        "np.zeros(len(orders))",
         ("tests/unit/privacy/test_accountants.py::test_limits[rdp]",),
         "they have no finite epsilon",
     ),
@@ -71,14 +71,14 @@ PRIVACY = (
     ),
     Mutant(
         "noise rounded up in pld",
-        "platform/dpsweep/privacy/accountants.py",
+        "platform/dpsweep/privacy/events/poisson_gaussian.py",
         (
             "level = math.floor(math.log(sigma) / spacing)\n"
-            "                rounded = min(math.exp(level * spacing), sigma)"
+            "                    rounded = min(math.exp(level * spacing), sigma)"
         ),
         (
             "level = math.ceil(math.log(sigma) / spacing)\n"
-            "                rounded = math.exp(level * spacing)"
+            "                    rounded = math.exp(level * spacing)"
         ),
         (
             "tests/unit/privacy/test_accountants.py::test_schedules_with_many_levels_are_rounded_to_the_private_side",
@@ -88,8 +88,8 @@ PRIVACY = (
     Mutant(
         "full batches composed as one",
         "platform/dpsweep/privacy/accountants.py",
-        "count / event.noise_multiplier**2 for event",
-        "1 / event.noise_multiplier**2 for event",
+        "count / variance for variance",
+        "1 / variance for variance",
         ("tests/unit/privacy/test_gaussian_calibration.py::test_known_answer",),
         "every step counts",
     ),
@@ -171,7 +171,7 @@ PRIVACY = (
     ),
     Mutant(
         "a step too many",
-        "platform/dpsweep/privacy/calibration.py",
+        "platform/dpsweep/privacy/calibration/steps.py",
         ("low, high = (middle, high) if allowed(middle) else (low, middle)\n    return low"),
         ("low, high = (middle, high) if allowed(middle) else (low, middle)\n    return low + 1"),
         ("tests/unit/privacy/test_calibration.py::test_last_allowed_steps",),
@@ -179,7 +179,7 @@ PRIVACY = (
     ),
     Mutant(
         "noise on the wrong side of the bracket",
-        "platform/dpsweep/privacy/calibration.py",
+        "platform/dpsweep/privacy/calibration/noise.py",
         ("target < epsilon(high * (1 - tolerance)):\n            return high"),
         ("target < epsilon(high * (1 - tolerance)):\n            return high * (1 - tolerance)"),
         (
@@ -189,10 +189,38 @@ PRIVACY = (
     ),
     Mutant(
         "counts of merged events",
-        "platform/dpsweep/privacy/events.py",
+        "platform/dpsweep/privacy/events/plan.py",
         "count=runs.pop().count + run.count",
         "count=max(runs.pop().count, run.count)",
         ("tests/unit/privacy/test_events.py::test_parts_survive_cuts_and_merging",),
         "every event counts",
+    ),
+    Mutant(
+        "events that no ledger can be read with",
+        "platform/dpsweep/privacy/events/plan.py",
+        "if name not in EVENTS or EVENTS[name] is not kind:",
+        "if False:",
+        (
+            "tests/unit/privacy/test_outside_events.py::test_an_event_that_is_in_no_table_is_refused",
+        ),
+        "unknown events are refused",
+    ),
+    Mutant(
+        "curves below zero",
+        "platform/dpsweep/privacy/events/base.py",
+        "or np.any(curves < 0)",
+        "",
+        ("tests/unit/privacy/test_outside_events.py::test_what_is_no_curve_is_refused",),
+        "an event may not refund others",
+    ),
+    Mutant(
+        "a cost at the order before",
+        "platform/dpsweep/privacy/events/base.py",
+        "int(np.searchsorted(orders, order))",
+        "max(int(np.searchsorted(orders, order)) - 1, 0)",
+        (
+            "tests/unit/privacy/test_outside_events.py::test_a_cost_between_two_orders_is_the_higher_ones",
+        ),
+        "the filter's order may lie between two of the grid",
     ),
 )

@@ -77,7 +77,7 @@ STUDIES = (
     ),
     Mutant(
         "exact scores of private records under a claim",
-        "platform/dpsweep/running/stage.py",
+        "platform/dpsweep/running/tuner.py",
         'validation.visibility == "exact" and spec.privacy.accounting == "unaccounted"',
         'validation.visibility == "exact"',
         (
@@ -87,7 +87,7 @@ STUDIES = (
     ),
     Mutant(
         "exact scores for a noisy declaration",
-        "platform/dpsweep/running/stage.py",
+        "platform/dpsweep/running/tuner.py",
         'is_exact = validation.visibility == "public" or (',
         'is_exact = validation.visibility != "hidden" or (',
         ("tests/unit/running/test_stage.py::test_scores_leave_the_actor_as_declared",),
@@ -121,7 +121,7 @@ STUDIES = (
     ),
     Mutant(
         "a claim given up on the journal alone",
-        "platform/dpsweep/running/stage.py",
+        "platform/dpsweep/running/giving_up.py",
         ("        ledger.downgrade(reason)\n"),
         ("        pass\n"),
         (
@@ -131,7 +131,7 @@ STUDIES = (
     ),
     Mutant(
         "a dataset that hears of no broken claim",
-        "platform/dpsweep/running/stage.py",
+        "platform/dpsweep/running/giving_up.py",
         "DatasetLedger(dataset_ledger).break_claim(ledger.study_id, reason)",
         "pass",
         ("tests/unit/running/test_give_up_claim.py::test_the_dataset_ledger_is_broken_first",),

@@ -97,6 +97,7 @@ def open_npz(spec: DataSpec) -> Source:
         raise DataError(
             "data.num_classes is missing for npz",
             because="the labels are private, so the number of classes must be declared",
+            fix="declare how many classes there are",
         )
     if not path.is_file():
         where = f"{path}" if path.is_absolute() else f"{path}, that is {path.resolve()}"
@@ -107,7 +108,10 @@ def open_npz(spec: DataSpec) -> Source:
     for key in ("x_train", "y_train"):
         if key not in headers:
             hint = did_you_mean(key, list(headers))
-            raise DataError(f"{path.name} has no {key}", fix=hint or "save it with numpy.savez")
+            raise DataError(
+                f"{path.name} has no {key}",
+                fix=hint or f"store one with numpy.savez(..., {key}=...)",
+            )
     for part in ("val", "test"):
         if (f"x_{part}" in headers) != (f"y_{part}" in headers):
             lacking = next(n for n in (f"x_{part}", f"y_{part}") if n not in headers)
@@ -167,7 +171,10 @@ def _check_headers(
             fix="give (records, features) or (records, channels, height, width)",
         )
     if shape[1:] != input_shape:
-        raise DataError(f"x_{part} has records of shape {shape[1:]}, x_train of {input_shape}")
+        raise DataError(
+            f"x_{part} has records of shape {shape[1:]}, x_train of {input_shape}",
+            fix="store both in one shape",
+        )
     if dtype.kind != "f":
         raise DataError(
             f"x_{part} has dtype {dtype}", fix="scale it and store floats, for example x / 255"

@@ -16,7 +16,7 @@ from dpsweep.privacy.randomness import public_seed
 from dpsweep.trainables.data.source import Arrays
 
 if TYPE_CHECKING:
-    from dpsweep.spec.data import Pollution
+    from dpsweep.spec.data.public import Pollution
 
 #: Fixes the pollution of every study. Public; changing it changes every one.
 POLLUTION_SEED = 19_100_117

@@ -1,4 +1,4 @@
-"""What every dataset says of itself, and what its reader needs."""
+"""Source of records: the facts that every dataset says of itself, and what its reader needs."""
 
 from __future__ import annotations
 

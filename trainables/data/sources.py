@@ -15,7 +15,7 @@ import numpy as np
 from dpsweep.foundation.errors import BadInputError, DataError
 from dpsweep.foundation.registry import Registry
 from dpsweep.foundation.words import counted
-from dpsweep.spec.data import DATASET_GROUP
+from dpsweep.spec.data.datasets import DATASET_GROUP
 from dpsweep.trainables.data.source import Arrays, Source
 
 if TYPE_CHECKING:

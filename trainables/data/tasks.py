@@ -1,4 +1,4 @@
-"""What a network is trained to say: one class, several attributes, or the next token.
+"""Tasks that a network is trained for: one class, several attributes, or the next token.
 
 A task is its loss and its scores, which ``score`` takes on a part of the data. Loads no torch until
 one of them is computed.

@@ -74,6 +74,7 @@ class DPTrainable(tune.Trainable):
         is_actor = ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
         if is_actor and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._leave)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # blocked in Ray's own
 
     def _leave(self, number: int, frame: FrameType | None) -> None:
         """Leave on SIGTERM: after the segment under way, whose model is kept, or at once."""

@@ -1,4 +1,4 @@
-"""What the C library does with memory that torch has freed."""
+"""Allocator of the C library: what it does with memory that torch has freed."""
 
 from __future__ import annotations
 

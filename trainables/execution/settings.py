@@ -1,4 +1,4 @@
-"""What every trial of a study shares when it is executed."""
+"""Settings that every trial of a study shares when it is executed."""
 
 from __future__ import annotations
 

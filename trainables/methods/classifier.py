@@ -98,7 +98,10 @@ class ClassifierMethod(Method):
                 continue
             if len(info.input_shape) != 3 and not is_own(name):
                 what = f"{name} needs images, and records here have shape {info.input_shape}"
-                problems.append(("model.name", what, "use linear"))
+                fix = "use linear"
+                if name == "linear":
+                    fix = "leave model.image_size, model.normalize and the weights out"
+                problems.append(("model.name", what, fix))
             elif name.startswith("timm/") or is_own(name) or cls._has_front(values):
                 problems += cls._model_problems(name, values, info)
         return problems

@@ -1,4 +1,4 @@
-"""What is asked of a user's own network beyond what is asked of every network (``probe``)."""
+"""Checks of a user's own network beyond those of every network (``probe``)."""
 
 from __future__ import annotations
 

@@ -37,6 +37,7 @@ def probe(model: nn.Module, name: str, info: DatasetInfo) -> None:
             f"{name} fails on {shape} records: {said}",
             fix="use another model, or larger images (model.image_size)",
         ) from error
+    refuse_not_finite(model, name, logits)
     if not isinstance(logits, torch.Tensor) or logits.shape != (2, info.num_classes):
         is_tensor = isinstance(logits, torch.Tensor)
         got = tuple(logits.shape) if is_tensor else type(logits).__name__
@@ -61,6 +62,25 @@ def probe(model: nn.Module, name: str, info: DatasetInfo) -> None:
     refuse_statistics(model, name, buffers)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ModelError(f"{name} has nothing to train with this model.norm")
+
+
+def refuse_not_finite(model: nn.Module, name: str, outputs: object) -> None:
+    """Check that weights are finite, and that what they make of random records are numbers.
+
+    Raises:
+        ModelError: They are not.
+    """
+    for key, parameter in model.named_parameters():
+        if not torch.isfinite(parameter).all():
+            raise ModelError(
+                f"{name} has weights that are NaN or infinite: {key}",
+                fix="initialise them anew, or give other weights",
+            )
+    if isinstance(outputs, torch.Tensor) and torch.isnan(outputs).any():
+        raise ModelError(
+            f"{name} returns NaN for random records",
+            fix="look for a division, a logarithm or an overflow in its layers",
+        )
 
 
 def refuse_statistics(model: nn.Module, name: str, buffers: Mapping[str, torch.Tensor]) -> None:

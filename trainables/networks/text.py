@@ -22,7 +22,7 @@ from torch import fx, nn
 
 from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.trainables.networks.no_dropout import refuse_random, remove_dropout
-from dpsweep.trainables.networks.probe import refuse_statistics
+from dpsweep.trainables.networks.probe import refuse_not_finite, refuse_statistics
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data.dataset import DatasetInfo
@@ -345,6 +345,7 @@ def _probe(model: nn.Module, name: str, info: DatasetInfo) -> None:
     with torch.no_grad():
         first, *others = (_run(model, ids, name, info)[0] for ids in batches)
         _run(model, batches[-1][[1, 1]], name, info)
+    refuse_not_finite(model, name, first)
     if not all(torch.allclose(first, other, rtol=1e-4, atol=1e-5) for other in others):
         raise ModelError(
             f"{name} mixes the records of a batch: one record's output depends on another",

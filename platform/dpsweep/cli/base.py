@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpsweep.cli.completion import study_names
 from dpsweep.cli.output import Format
 from dpsweep.cli.tables import TALK, talk, width
 
@@ -24,6 +25,10 @@ Output = Annotated[Format, typer.Option("-f", "--format", help="How to print dat
 Root = Annotated[
     Path | None,
     typer.Option("--root", help="Folder of studies; default: $DPSWEEP_STUDIES or studies/."),
+]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="Name of the study.", autocompletion=study_names),
 ]
 Explain = Annotated[
     bool, typer.Option("--explain", help="Say at length what each epsilon covers, and why.")

@@ -65,7 +65,7 @@ def spec_of_trial(result: SweepResult, trial: int) -> SweepSpec:
         tree.pop("start", None)
     if PRETRAIN not in _checkpoints(tree):
         tree.pop("pretrain", None)
-    if spec.privacy.accounting in ("composed", "select"):
+    if spec.privacy.mode.is_filtered or spec.privacy.mode.is_sealed:
         privacy.pop("selection", None)
         needed = privacy["trial_epsilon"]
         if "start" in tree and spec.num_starts:
@@ -151,15 +151,12 @@ def _cost_text(result: SweepResult, spec: SweepSpec, task: TrialTask) -> str:
         return "It makes no privacy claim: its method has no finite epsilon."
     privacy = spec.privacy
     epsilon, what = privacy.trial_epsilon, "the run; the study it was chosen in is NOT included"
-    if privacy.accounting == "composed" and privacy.study_epsilon is not None:
+    if privacy.mode.is_filtered and privacy.study_epsilon is not None:
         epsilon, what = privacy.study_epsilon, "all that it releases"
     elif spec.episodes is not None:
         what = "each run; the study it was chosen in is NOT included"
     samplings = (task.inherited + task.full_plan).sampling
-    terms = (
-        f"delta={privacy.delta:g}, unit={spec.privacy_unit}, {privacy.neighboring_relation}, "
-        f"sampling={samplings}, {privacy.accountant}, accounting={privacy.accounting}"
-    )
+    terms = spec.privacy_terms(samplings).line()
     added = f"on top of what study {result.name!r} has cost"
     if privacy.dataset_ledger is not None:
         added += ", and its dataset's ledger is charged once more"

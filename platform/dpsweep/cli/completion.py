@@ -1,4 +1,4 @@
-"""What a shell completes: names of studies, of methods, of presets. Nothing heavy is loaded."""
+"""Completion in a shell: names of studies, of methods, of presets. Nothing heavy is loaded."""
 
 from __future__ import annotations
 

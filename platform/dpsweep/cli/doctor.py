@@ -15,7 +15,7 @@ from dpsweep.cluster.private_directory import remove_left_behind
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import Registry, installed, package_of
 from dpsweep.foundation.words import counted
-from dpsweep.spec.study import FEATURES
+from dpsweep.spec.storage import FEATURES
 
 if TYPE_CHECKING:
     from dpsweep.trainables.features.store import FeatureStore
@@ -133,6 +133,7 @@ def _left_behind() -> dict[str, Any]:
 def _added() -> list[dict[str, Any]]:
     """Return what installed packages add to what a spec may name, each loaded once."""
     from dpsweep.cluster import TARGETS
+    from dpsweep.privacy.events import EVENTS
     from dpsweep.schedulers import POLICIES
     from dpsweep.search.samplers import SAMPLERS
     from dpsweep.search_spaces import SPACES
@@ -143,7 +144,8 @@ def _added() -> list[dict[str, Any]]:
     from dpsweep.trainables.features.spec import EXTRACTORS
 
     tables: list[Registry] = [
-        TRAINABLES, SPACES, PAPERS, DATASETS, EXTRACTORS, POLICIES, SAMPLERS, TRACKERS, TARGETS,
+        TRAINABLES, EVENTS, SPACES, PAPERS, DATASETS, EXTRACTORS, POLICIES, SAMPLERS, TRACKERS,
+        TARGETS,
     ]  # fmt: skip
     return [
         _added_row(table, name, package_of(point))

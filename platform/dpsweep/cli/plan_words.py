@@ -102,7 +102,7 @@ def dataset_left(checked: Preflight, summary: PlanSummary) -> DatasetLeft | None
         cap_delta=privacy.dataset_delta if first else account.cap_delta,
         epsilon=account.epsilon,
         delta=account.delta,
-        asked=privacy.trial_epsilon if privacy.accounting == "public" else summary.study_epsilon,
+        asked=privacy.trial_epsilon if privacy.mode.is_public_search else summary.study_epsilon,
         asked_delta=privacy.delta,
         is_charged=Path(directory, "spec.yaml").exists()
         and any(study.directory == directory for study in account.studies),

@@ -15,6 +15,7 @@ from rich.text import Text
 from dpsweep.cli.base import stage
 from dpsweep.cli.tables import TALK, talk, width
 from dpsweep.foundation.words import counted
+from dpsweep.privacy.modes import UNACCOUNTED
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.journal import StudyView
@@ -59,14 +60,14 @@ class ProgressDisplay(Observer):
 
     def on_stage(self, text: str) -> None:
         """Print what begins, and after how many seconds: of a selection, time tells of trials."""
-        is_timed = self._spec.privacy.accounting != "select"
+        is_timed = not self._spec.privacy.mode.is_sealed
         self.on_message(stage(text, is_timed=is_timed))
 
     def on_view(self, view: StudyView) -> None:
         """Show where the study stands; of a selection nothing is shown before its winner."""
         if view.downgraded:
-            self._accounting = "unaccounted"
-        if self._spec.privacy.accounting == "select":
+            self._accounting = UNACCOUNTED.name
+        if self._spec.privacy.mode.is_sealed:
             return
         if self._console.is_terminal:
             self._live.update(self._panel(view))
@@ -112,12 +113,8 @@ class ProgressDisplay(Observer):
 
     def _terms(self, sampling: str, what: str = "one trial alone") -> str:
         """Return what must stand beside an epsilon."""
-        privacy = self._spec.privacy
-        return (
-            f"delta {privacy.delta:g}, {self._spec.privacy_unit}, "
-            f"{privacy.neighboring_relation}, {sampling}, {privacy.accountant}, "
-            f"{self._accounting}, {what}"
-        )
+        terms = self._spec.privacy_terms(sampling, accounting=self._accounting)
+        return f"{terms.short()}, {what}"
 
     def _eta(self, view: StudyView, moving: Sequence[TrialState]) -> str | None:
         """Extrapolate from what was done in this launch, of the trials or of the budget.

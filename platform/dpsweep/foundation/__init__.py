@@ -1,1 +1,1 @@
-"""What anybody may use: errors, tables of names, files that survive a crash."""
+"""Foundation of every room: errors, tables of names, files that survive a crash."""

@@ -19,7 +19,7 @@ class SweepError(Exception):
         message: What happened, with the values that were seen.
         because: The values that led to it, or None.
         fix: What the reader can do about it, or None.
-        exit_code: Exit status of the command line (README, section "Exit codes").
+        exit_code: Exit status of the command line (docs/commands.md, "Exit codes").
     """
 
     exit_code = 1

@@ -39,14 +39,29 @@ class Registry(Mapping[str, Any]):
     """A read-only mapping from names to objects that are imported when they are asked for.
 
     Packages outside this one extend a table through the entry point group it names; they cannot
-    replace a name of it.
+    replace a name of it. One that does not load breaks what asks for it by name, and nothing else:
+    to go through all of a table, ask ``loadable`` and not ``items``.
 
     >>> Registry("things", {"join": "posixpath:join"})["join"]("a", "b")
     'a/b'
+
+    Args:
+        kind: A thing of the table, as an error calls it.
+        table: Name -> ``module:attribute``.
+        group: Entry point group that extends it.
+        needs: Attributes that a thing of another package must have.
     """
 
-    def __init__(self, kind: str, table: Mapping[str, str], *, group: str | None = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        table: Mapping[str, str],
+        *,
+        group: str | None = None,
+        needs: tuple[str, ...] = (),
+    ) -> None:
         self.kind = kind
+        self._needs = needs
         self._table = dict(sorted(table.items()))
         self.group = group
         self._outside: dict[str, EntryPoint] | None = None
@@ -71,13 +86,32 @@ class Registry(Mapping[str, Any]):
                 fix=(hint + " " if hint else "") + f"known: {', '.join(known)}",
             )
         try:
-            return point.load()
-        except (ImportError, AttributeError) as error:
+            thing = point.load()
+            lacking = [attribute for attribute in self._needs if not hasattr(thing, attribute)]
+            if lacking:
+                raise AttributeError(f"{point.value} has no {', '.join(lacking)}")
+        except Exception as error:  # importing a package runs whatever it holds
             raise BadInputError(
                 f"{self.kind} {name!r} of {package_of(point)} cannot be loaded",
                 because=f"{type(error).__name__}: {error}",
                 fix="install that package again, or ask its authors",
             ) from error
+        return thing
+
+    def broken(self) -> dict[str, BadInputError]:
+        """Return what packages add and does not load: name -> why; loads all of it."""
+        errors = {}
+        for name in self.outside():
+            try:
+                self[name]
+            except BadInputError as error:
+                errors[name] = error
+        return errors
+
+    def loadable(self) -> dict[str, Any]:
+        """Return everything but what does not load, by name."""
+        broken = self.broken()
+        return {name: self[name] for name in self if name not in broken}
 
     def __contains__(self, name: object) -> bool:
         return name in self._table or name in self.outside()

@@ -1,4 +1,4 @@
-"""What must agree before anything is said or spent: a study's ledger, its trials', its journal.
+"""History that must agree before anything is said or spent: of ledgers, trials and journal.
 
 A study is spread over files that anybody with a shell can delete one by one. Each of the checks
 here takes one file's word against another's; what does not agree was lost, and is refused.

@@ -1,4 +1,4 @@
-"""What the records of a study ledger say: for the driver that writes it, and for every reader."""
+"""State of a study by the records of its ledger, for its writer and for every reader."""
 
 from __future__ import annotations
 

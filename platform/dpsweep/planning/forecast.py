@@ -20,6 +20,13 @@ _CHECKPOINTS = 3  # of a trial: the last two, and the best
 # Of a study on this machine, beside its trials: 16 s from `run` to the first trial, in two runs on
 # two busy cores (2026-11), and the best model at the end. A round figure.
 _START_S = 20.0
+# Of a trial beside its steps and evaluations: Tune starts it in an actor that is there, and each
+# report saves a checkpoint and writes to three files that are synced. Medians of the journals of
+# tests/golden/old_studies (2026-11), rounded up: 23 trials, 59 reports.
+_TRIAL_S = 0.2
+_REPORT_S = 0.06
+# A second stage, the private run of accounting public or the search after a start, has new actors.
+_STAGE_S = 10.0
 _BYTES_PER_REPORT = 1000  # of ledger, journal and tracking store together; a round figure
 _BYTES_PER_TRIAL = 20_000  # of trial.json, the Optuna rows and Tune's own files
 
@@ -161,8 +168,13 @@ def estimate(
         disk_bytes=round(num_trials * per_trial),
         checkpoint_bytes=checkpoint,
         measured=len(found),
-        start_s=None if slots is None else _START_S,
+        start_s=None if slots is None else _START_S + _STAGE_S * (_num_stages(checked) - 1),
     )
+
+
+def _num_stages(checked: Preflight) -> int:
+    spec = checked.spec
+    return 1 + (spec.privacy.mode.is_public_search) + (spec.start is not None)
 
 
 def _kind(task: TrialTask) -> tuple[Any, ...]:
@@ -198,7 +210,7 @@ def _trial_s(checked: Preflight, task: TrialTask, found: Sequence[Any]) -> float
     )
     evaluation = _like(task, found, lambda m, other: m.evaluation_s)
     steps = len(task.plan) * max(expected_batch(task, num_private), 1.0) * per_record
-    return steps + _num_reports(checked, task) * evaluation
+    return _TRIAL_S + steps + _num_reports(checked, task) * (evaluation + _REPORT_S)
 
 
 def _num_reports(checked: Preflight, task: TrialTask) -> int:

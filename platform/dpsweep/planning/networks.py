@@ -43,10 +43,11 @@ def networks_of(space: SearchSpace) -> list[Mapping[str, Any]] | None:
     except BadInputError:
         return None
     found: list[Mapping[str, Any]] = []
+    methods = TRAINABLES.loadable()
     for point in points:
-        if point["method"] not in TRAINABLES:
+        if point["method"] not in methods:
             continue
-        declared = TRAINABLES[point["method"]].hyperparameters
+        declared = methods[point["method"]].hyperparameters
         known = {parameter.name for parameter in declared}
         values = resolve(declared, {name: value for name, value in point.items() if name in known})
         if "model.checkpoint" in values:

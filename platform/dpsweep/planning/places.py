@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from dpsweep.foundation.errors import BadInputError, Mistake, SpecError
+from dpsweep.foundation.durable import read_log
+from dpsweep.foundation.errors import BadInputError, LedgerError, Mistake, SpecError
 from dpsweep.planning.problems import is_writable
 from dpsweep.spec.study import SweepSpec
 from dpsweep.spec.tracking import database_of
@@ -27,6 +28,9 @@ def place_problems(spec: SweepSpec) -> list[tuple[str, str, str]]:
             continue  # a folder
         if file.is_dir():
             problems.append((key, f"{file} is a directory", "name a file in it"))
+        elif key == "privacy.dataset_ledger" and _is_other_log(file):
+            what = f"{file} is no dataset ledger: it holds records of another kind"
+            problems.append((key, what, "name a dataset ledger, or a file that is not there yet"))
         elif not is_writable(file.parent):
             what = f"{str(file)!r} cannot be written"
             problems.append((key, what, "name a file in a directory of yours, or null"))
@@ -76,6 +80,15 @@ def _is_sqlite(path: Path) -> bool:
     """Say whether a file is empty or begins as SQLite databases do."""
     with path.open("rb") as file:
         return file.read(16) in (b"", b"SQLite format 3\0")
+
+
+def _is_other_log(path: Path) -> bool:
+    """Say whether a file is no dataset ledger; a damaged one is told where it is opened."""
+    try:
+        first = read_log(path)[:1]
+    except LedgerError:
+        return False
+    return any(record.get("kind") != "dataset" for record in first)
 
 
 def _written(spec: SweepSpec) -> Iterator[tuple[str, Path]]:

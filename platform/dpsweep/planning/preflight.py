@@ -184,7 +184,7 @@ class Preflight:
             InfeasibleBudgetError: No point of the grid has a plan, or none of
                 ``MAX_INFEASIBLE_IN_A_ROW`` configurations that are drawn.
         """
-        if self.spec.privacy.accounting == "public" and self.records == "private":
+        if self.spec.privacy.mode.is_public_search and self.records == "private":
             self.for_public_search().check_some_plan()
         is_grid = self.spec.search.sampler == "grid" or self.spec.episodes is not None
         points = self.space.grid() if is_grid else self.draw(MAX_INFEASIBLE_IN_A_ROW)
@@ -226,7 +226,7 @@ class Preflight:
             SpecError: The study's budget admits no trial.
         """
         privacy = self.spec.privacy
-        if privacy.accounting != "composed" or privacy.study_epsilon is None:
+        if not privacy.mode.is_filtered or privacy.study_epsilon is None:
             return None
         sampled = [task.full_plan for task in self.sample]
         starts = [task.full_plan for task in self.start_tasks]
@@ -253,7 +253,7 @@ class Preflight:
             SpecError: It costs more than ``privacy.study_epsilon``.
         """
         privacy = self.spec.privacy
-        if privacy.accounting != "select":
+        if not privacy.mode.is_sealed:
             return None
         selection = Selection(privacy.selection.mean, privacy.selection.shape)
         curve = envelope([task.full_plan for task in self.sample])
@@ -273,9 +273,9 @@ class Preflight:
         privacy = self.spec.privacy
         if selection is not None:
             return selection.epsilon
-        if privacy.accounting == "composed" and privacy.study_epsilon is not None:
+        if privacy.mode.is_filtered and privacy.study_epsilon is not None:
             return privacy.study_epsilon
-        return privacy.trial_epsilon if privacy.accounting == "public" else math.inf
+        return privacy.trial_epsilon if privacy.mode.is_public_search else math.inf
 
     @property
     def dataset_name(self) -> str:
@@ -341,7 +341,8 @@ def preflight(spec: SweepSpec) -> Preflight:
     where = spec.where
     space = SearchSpace.from_spec(spec.space)
     mistakes = [
-        Mistake(where(m.where), m.what, m.fix) for m in space.check(declared_hyperparameters(spec))
+        Mistake(where(m.where), m.what, m.fix)
+        for m in space.check(declared_hyperparameters(spec), TRAINABLES.broken())
     ]
     info = None
     try:
@@ -361,7 +362,8 @@ def preflight(spec: SweepSpec) -> Preflight:
     problems = space_problems(spec, space.values(), info) + pretrain_problems(spec, space)
     problems += place_problems(spec) + target_problems(spec) + sampler_problems(spec)
     if info is not None:
-        named = [TRAINABLES[name] for name in space.values()["method"] if name in TRAINABLES]
+        loadable = TRAINABLES.loadable()
+        named = [loadable[name] for name in space.values()["method"] if name in loadable]
         is_private = any(method.is_private for method in named)
         problems += weights_problems(spec, space, info)
         problems += delta_problems(spec, info, has_private_method=is_private)
@@ -370,7 +372,7 @@ def preflight(spec: SweepSpec) -> Preflight:
         raise SpecError(mistakes)
     methods: dict[str, type[Method]] = {name: TRAINABLES[name] for name in space.values()["method"]}
     infos = [info]
-    if spec.privacy.accounting == "public" and info.num_public:
+    if spec.privacy.mode.is_public_search and info.num_public:
         infos.append(replace(info, num_private=info.num_public))  # what the search trains on
     found = [
         problem

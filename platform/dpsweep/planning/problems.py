@@ -42,20 +42,21 @@ def space_problems(
         key = "search.space.train.num_private"
         problems.append((key, what, f"at most {info.num_private}, or leave it out for all"))
     reports = [n for n, given in values.items() if n.endswith(".private_report") and True in given]
-    if spec.privacy.accounting == "select":
+    if spec.privacy.mode.is_sealed:
         what = "accounting select keeps no figure of a trial, and so no private report"
         problems += [(f"search.space.{name}", what, "leave it out") for name in reports]
-    named = [name for name in values["method"] if name in TRAINABLES]
-    methods = [TRAINABLES[name] for name in named]
-    if spec.privacy.accounting != "unaccounted":
+    loadable = TRAINABLES.loadable()
+    named = [name for name in values["method"] if name in loadable]
+    methods = [loadable[name] for name in named]
+    if spec.privacy.mode.is_accounted:
         fix = "leave it out, or run it in a study of its own with accounting: unaccounted"
-        for name in (name for name in named if not TRAINABLES[name].is_private):
+        for name in (name for name in named if not loadable[name].is_private):
             what = f"{name} has no finite epsilon, so {spec.privacy.accounting} cannot cover it"
             problems.append(("search.space.method", what, fix))
     if not (Path(spec.storage.path) / spec.name / "spec.yaml").exists():  # else it goes on
         old = [said for method in methods for said in retired_words(method.hyperparameters, values)]
         problems += [(f"search.space.{n}", what, fix) for n, what, fix in dict.fromkeys(old)]
-        declared = {name: TRAINABLES[name].hyperparameters for name in named}
+        declared = {name: loadable[name].hyperparameters for name in named}
         for parameter, winner in SearchSpace.from_spec(spec.space).overruled(declared):
             place = dotted(("search", "space", *parameter.path))
             what = f"has no effect: {winner}, which is given too, wins over it"
@@ -81,7 +82,7 @@ def target_problems(spec: SweepSpec) -> list[tuple[str, str, str]]:
         target = TARGETS[spec.cluster.target]
     except BadInputError as error:
         return [("cluster.target", f"{error.message}: {error.because}", error.fix or "")]
-    if spec.privacy.accounting == "select" and not target.is_secret:
+    if spec.privacy.mode.is_sealed and not target.is_secret:
         what = "does not keep traces of trials from others, and select needs them secret"
         return [("cluster.target", what, "use local; or accounting: composed")]
     return []
@@ -112,7 +113,7 @@ def data_problems(spec: SweepSpec, info: DatasetInfo) -> list[tuple[str, str, st
         problems.append(
             ("search.metric", what, f"{'raise' if fraction else 'set'} data.validation.fraction")
         )
-    if spec.privacy.accounting == "public" and info.num_public == 0:
+    if spec.privacy.mode.is_public_search and info.num_public == 0:
         what = "accounting public searches on public records, and none are declared"
         problems.append(("data.public", what, "set data.public.fraction"))
     is_new = not Path(spec.storage.path, spec.name).exists()
@@ -249,10 +250,10 @@ def task_problems(name: str, method: type[Method], info: DatasetInfo) -> list[tu
     """Return why a method cannot learn the task of the data, as ``Method.preflight`` does."""
     if info.task not in method.tasks:
         what = f"{name} cannot learn {info.task}"
-        able = [other for other in TRAINABLES if info.task in TRAINABLES[other].tasks]
+        able = [n for n, other in TRAINABLES.loadable().items() if info.task in other.tasks]
     elif info.text is not None and not method.reads_text:
         what = f"{name} cannot learn from text"
-        able = [other for other in TRAINABLES if TRAINABLES[other].reads_text]
+        able = [n for n, other in TRAINABLES.loadable().items() if other.reads_text]
     else:
         return []
     return [("method", what, f"use one of {', '.join(able)}")]

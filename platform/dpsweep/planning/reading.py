@@ -20,14 +20,17 @@ def read_spec(
     Raises:
         SpecError: Every mistake at once.
     """
-    check = space_check(declared_hyperparameters)
+    check = space_check(declared_hyperparameters, TRAINABLES.broken)
     return SweepSpec.from_yaml(source, overrides=overrides, check_space=check, text_name=text_name)
 
 
 def declared_hyperparameters(spec: SweepSpec | None = None) -> dict[str, Sequence[Hyperparameter]]:
-    """Return the hyperparameters of every method, with those that a spec adds to all of them."""
+    """Return the hyperparameters of every method, with those that a spec adds to all of them.
+
+    A method of a package that does not load is none.
+    """
     added = () if spec is None else platform_hyperparameters(spec)
-    return {name: method.hyperparameters + added for name, method in TRAINABLES.items()}
+    return {name: method.hyperparameters + added for name, method in TRAINABLES.loadable().items()}
 
 
 def platform_hyperparameters(spec: SweepSpec) -> tuple[Hyperparameter, ...]:

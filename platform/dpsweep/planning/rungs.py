@@ -1,4 +1,4 @@
-"""What a plan tells of rungs and of noise, before anything runs: where they fall, and warnings."""
+"""Rungs and noise of a plan, before anything runs: where they fall, and warnings."""
 
 from __future__ import annotations
 

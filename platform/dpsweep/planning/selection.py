@@ -1,4 +1,4 @@
-"""What it costs to release the best of a random number of trials (accounting ``select``)."""
+"""Selection's price: releasing the best of a random number of trials (accounting ``select``)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def selection_figures(checked: Preflight, private: Sequence[TrialTask]) -> Selec
     epsilon = selection_epsilon(curve, selection, delta=privacy.delta)
     cap = privacy.study_epsilon
     fits_at = None
-    if cap is not None and privacy.accounting == "select":
+    if cap is not None and privacy.mode.is_sealed:
         known = (privacy.trial_epsilon, epsilon)
         fits_at = _trial_epsilon_for(checked, private, selection, cap, known)
     return SelectionFigures(

@@ -294,7 +294,7 @@ def _plan_facts(checked: Preflight, tasks: Sequence[TrialTask]) -> dict[str, tup
 def expected_trials(checked: Preflight) -> int:
     """Return how many trials will run; under ``select`` their expected number, rounded up."""
     privacy = checked.spec.privacy
-    if privacy.accounting == "select":
+    if privacy.mode.is_sealed:
         return math.ceil(privacy.selection.mean)
     return checked.num_trials
 
@@ -360,7 +360,7 @@ def _modes(
         return modes
     privacy, num_trials = checked.spec.privacy, expected_trials(checked)
     assumes = f"{counted(num_trials, 'trial')}, all run to the end"
-    if privacy.accounting == "composed" and privacy.study_epsilon is not None:
+    if privacy.mode.is_filtered and privacy.study_epsilon is not None:
         composed, assumes = privacy.study_epsilon, "enforced by a Renyi filter, pruning or not"
     released = "every model and score of the search"
     modes["composed"] = ModeCost(composed, "rdp", sampling, released, assumes)

@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Literal, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
 from dpsweep.foundation import _validate
-from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy import rdp
-from dpsweep.privacy.events import (
-    CHARGED_PARTS,
-    Gaussian,
-    Laplace,
-    NonPrivate,
-    Plan,
-    PoissonGaussian,
-    PrivacyEvent,
-    RepeatAndSelect,
-)
+from dpsweep.privacy.events.base import PrivacyEvent, no_pld_error
+from dpsweep.privacy.events.gaussian import Gaussian
+from dpsweep.privacy.events.multiset import Multiset, by_class, in_order, multiset, plan_curve
+from dpsweep.privacy.events.plan import CHARGED_PARTS, Plan
 
 AccountantName = Literal["rdp", "pld"]
 ACCOUNTANTS: tuple[AccountantName, ...] = ("rdp", "pld")
-ACCOUNTING_MODES = ("single_run", "unaccounted", "composed", "select", "public")
-
-Array = NDArray[np.float64]
-#: A plan as a multiset: (event, count), sorted. The order of a fixed plan has no cost.
-Multiset = tuple[tuple[PrivacyEvent, int], ...]
 
 
 class Accountant(Protocol):
@@ -81,7 +65,7 @@ def make_accountant(name: str) -> Accountant:
 def epsilon_of(plan: Plan, *, delta: float, accountant: AccountantName = "rdp") -> float:
     """Return an upper bound on the epsilon of a plan at ``delta``.
 
-    >>> from dpsweep.privacy.events import EventRun
+    >>> from dpsweep.privacy.events import EventRun, PoissonGaussian
     >>> plan = Plan((EventRun(PoissonGaussian(1.0, 0.01), 1000),))
     >>> round(epsilon_of(plan, delta=1e-5), 4)
     2.1014
@@ -112,7 +96,7 @@ def epsilon_of(plan: Plan, *, delta: float, accountant: AccountantName = "rdp") 
     Returns:
         Epsilon >= 0; infinite where an event has none (no noise, ``NonPrivate``).
     Raises:
-        BadInputError: ``pld`` is asked for a repeat-and-select event.
+        BadInputError: ``pld`` is asked for an event that it cannot bound, as repeat-and-select.
     """
     return make_accountant(accountant).epsilon(plan, delta=delta)
 
@@ -122,115 +106,7 @@ def by_part(plan: Plan) -> dict[str, Multiset]:
     return {part: multiset(plan.part(part)) for part in CHARGED_PARTS}
 
 
-def multiset(plan: Plan) -> Multiset:
-    """Return the plan's events with their counts, sorted; what costs nothing is left out.
-
-    The two protected parts are not told apart: their sum bounds each of them.
-    """
-    counts: Counter[PrivacyEvent] = Counter()
-    for run in plan.runs:
-        event = run.event
-        if run.part == "public":
-            continue
-        if isinstance(event, PoissonGaussian):
-            if event.sample_rate == 0:
-                continue
-            if event.sample_rate == 1:
-                event = Gaussian(event.noise_multiplier)
-        counts[event] += run.count
-    return tuple(sorted(counts.items(), key=_sort_key))
-
-
-def _sort_key(item: tuple[PrivacyEvent, int]) -> tuple[Any, ...]:
-    event = item[0]
-    if isinstance(event, PoissonGaussian):
-        return ("poisson", event.sample_rate, event.noise_multiplier)
-    if isinstance(event, (Gaussian, Laplace)):
-        amount = event.noise_multiplier if isinstance(event, Gaussian) else event.scale
-        return (type(event).__name__, amount, 0.0)
-    return (type(event).__name__, repr(event), 0.0)
-
-
 # --- Renyi ----------------------------------------------------------------------------------
-
-_CACHED_CURVES = 20_000  # 165 orders of 8 bytes each: 26 MB
-_curves: dict[tuple[float, float], Array] = {}
-_high_curves: dict[tuple[float, float, float], float] = {}
-
-
-def orders_at(level: int) -> Array:
-    """Return the grid of orders with the first ``level`` of ``rdp.HIGH_ORDERS`` appended."""
-    return np.concatenate([rdp.ORDERS, np.array(rdp.HIGH_ORDERS[:level], dtype=np.float64)])
-
-
-def _poisson_curves(events: Sequence[PoissonGaussian], level: int) -> Array:
-    """Return one Renyi curve per event, shape (len(events), orders); new ones all at once."""
-    missing: dict[float, set[float]] = {}
-    for event in events:
-        if (event.sample_rate, event.noise_multiplier) not in _curves:
-            missing.setdefault(event.sample_rate, set()).add(event.noise_multiplier)
-    fresh: dict[tuple[float, float], Array] = {}
-    for rate, noises in missing.items():
-        noise = np.array(sorted(noises))
-        for sigma, curve in zip(noise.tolist(), rdp.poisson_gaussian_rdp(noise, rate)):
-            fresh[rate, sigma] = curve
-    keys = [(event.sample_rate, event.noise_multiplier) for event in events]
-    rows = np.array([fresh[key] if key in fresh else _curves[key] for key in keys])
-    if len(_curves) + len(fresh) > _CACHED_CURVES:
-        _curves.clear()
-    _curves.update(fresh)
-    for order in rdp.HIGH_ORDERS[:level]:
-        rows = np.concatenate([rows, _high_column(keys, order)[:, None]], axis=1)
-    return rows
-
-
-def _high_column(keys: Sequence[tuple[float, float]], order: int) -> Array:
-    """Return the Renyi divergence at one high order for each (sample rate, noise multiplier)."""
-    for rate in {rate for rate, _ in keys}:
-        noises = {s for q, s in keys if q == rate and (q, s, order) not in _high_curves}
-        noise = np.array(sorted(noises))
-        column = rdp.poisson_gaussian_rdp(noise, rate, np.array([float(order)]))[:, 0]
-        for sigma, value in zip(noise.tolist(), column.tolist()):
-            _high_curves[rate, sigma, order] = value
-    values = np.array([_high_curves[rate, sigma, order] for rate, sigma in keys])
-    if len(_high_curves) > _CACHED_CURVES:
-        _high_curves.clear()
-    return values
-
-
-def event_curves(events: Sequence[PrivacyEvent], level: int = 0) -> Array:
-    """Return the Renyi curve of each event on ``orders_at(level)``, shape (len(events), orders)."""
-    orders = orders_at(level)
-    curves = np.empty((len(events), len(orders)))
-    sampled = [i for i, event in enumerate(events) if isinstance(event, PoissonGaussian)]
-    if sampled:
-        curves[sampled] = _poisson_curves([events[i] for i in sampled], level)  # type: ignore[misc]
-    for i, event in enumerate(events):
-        if isinstance(event, Gaussian):
-            curves[i] = rdp.poisson_gaussian_rdp(np.array([event.noise_multiplier]), 1.0, orders)[0]
-        elif isinstance(event, Laplace):
-            curves[i] = rdp.laplace_rdp(event.scale, orders)
-        elif isinstance(event, RepeatAndSelect):
-            once = plan_curve(multiset(event.of), level)
-            curves[i] = rdp.repeat_and_select_rdp(once, orders, event.mean, event.shape)
-        elif isinstance(event, NonPrivate):
-            curves[i] = np.inf
-    return curves
-
-
-def plan_curve(events: Multiset, level: int = 0) -> Array:
-    """Return the sum of the events' Renyi curves on ``orders_at(level)``."""
-    if not events:
-        return np.zeros(len(orders_at(level)))
-    counts = np.array([count for _, count in events], dtype=np.float64)
-    return np.asarray((counts[:, None] * event_curves([e for e, _ in events], level)).sum(axis=0))
-
-
-def pure_epsilon(event: PrivacyEvent) -> float:
-    """Return the epsilon of an event at delta = 0."""
-    if isinstance(event, Laplace) and event.scale > 0:
-        return 1.0 / event.scale
-    return 0.0 if isinstance(event, PoissonGaussian) and event.sample_rate == 0 else math.inf
 
 
 @lru_cache(maxsize=4096)
@@ -242,18 +118,17 @@ def epsilon_and_order(events: Multiset, delta: float) -> tuple[float, float]:
     if not events:
         return 0.0, math.inf
     for level in range(len(rdp.HIGH_ORDERS) + 1):
-        orders = orders_at(level)
-        found, best = rdp.epsilons(plan_curve(events, level)[None, :], orders, delta)
+        orders = rdp.orders_at(level)
+        found, best = rdp.epsilons(plan_curve(events, orders)[None, :], orders, delta)
         epsilon, order = float(found[0]), float(orders[best[0]])
         if best[0] < len(orders) - 1 or epsilon == 0.0:
             break
-    pure = math.fsum(count * pure_epsilon(event) for event, count in events)
+    pure = math.fsum(count * event.pure_epsilon() for event, count in events)
     return min(epsilon, pure), order
 
 
 # --- Privacy loss distributions -------------------------------------------------------------
 
-_MAX_LEVELS = 128
 _FEW = 4  # this many different events are discretised ten times finer
 _LARGEST_PLD_EPSILON = 1e4  # above, the Renyi bound is as uninformative and much cheaper
 
@@ -291,30 +166,9 @@ def analytic_gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def rounded_down(events: Multiset) -> Multiset:
-    """Put Poisson-sampled noise multipliers onto at most ``_MAX_LEVELS`` levels per sample rate.
-
-    The grid exp(j 2^-m) is finest where few levels are needed, and coarser grids are part of finer
-    ones: a part of a plan is never rounded further down than the whole.
-    """
-    by_rate: dict[float, list[tuple[float, int]]] = {}
-    result: Counter[PrivacyEvent] = Counter()
-    for event, count in events:
-        if isinstance(event, PoissonGaussian):
-            by_rate.setdefault(event.sample_rate, []).append((event.noise_multiplier, count))
-        else:
-            result[event] += count
-    for rate, pairs in by_rate.items():
-        logs = [math.log(sigma) for sigma, _ in pairs if sigma > 0]
-        for sigma, count in pairs:
-            rounded = sigma
-            if len(pairs) > _MAX_LEVELS and sigma > 0:
-                # One level more than the range over the spacing may be needed at either end.
-                spread = max(max(logs) - min(logs), 1e-9)
-                spacing = 2.0 ** math.ceil(math.log2(spread / (_MAX_LEVELS - 2)))
-                level = math.floor(math.log(sigma) / spacing)
-                rounded = min(math.exp(level * spacing), sigma)
-            result[PoissonGaussian(rounded, rate)] += count
-    return tuple(sorted(result.items(), key=_sort_key))
+    """Return fewer different events that cost no less, where there are many of a class."""
+    groups = by_class((event for event, _ in events), events)
+    return in_order(item for group in groups for item in type(group[0][0]).coarsened(group))
 
 
 def _interval(epsilon: float, num_distributions: int) -> float:
@@ -329,36 +183,21 @@ def _interval(epsilon: float, num_distributions: int) -> float:
 @lru_cache(maxsize=256)
 def _one_step(event: PrivacyEvent, interval: float) -> Any:
     """Return one event's privacy loss distribution; building it is most of the cost."""
-    from dp_accounting.pld import privacy_loss_distribution
-
-    if isinstance(event, Laplace):
-        return privacy_loss_distribution.from_laplace_mechanism(
-            event.scale, value_discretization_interval=interval
-        )
-    rate = event.sample_rate if isinstance(event, PoissonGaussian) else 1.0
-    assert isinstance(event, (PoissonGaussian, Gaussian))
-    return privacy_loss_distribution.from_gaussian_mechanism(
-        event.noise_multiplier, value_discretization_interval=interval, sampling_prob=rate
-    )
+    return event.privacy_loss(interval)
 
 
 @lru_cache(maxsize=1024)
 def _pld_epsilon(events: Multiset, delta: float) -> float:
     """Return the smaller of the pessimistic PLD estimate and the Renyi bound."""
     for event, _ in events:
-        if isinstance(event, RepeatAndSelect):
-            raise BadInputError(
-                "accountant pld cannot bound repeat_and_select",
-                because="the theorem (arXiv 2110.03620) is about Renyi curves",
-                fix="accountant rdp",
-            )
+        if event.no_pld is not None:
+            raise no_pld_error(event.name, event.no_pld)
     renyi = epsilon_and_order(events, delta)[0]
     if renyi == 0 or renyi > _LARGEST_PLD_EPSILON:
         return renyi
-    precision = math.fsum(
-        count / event.noise_multiplier**2 for event, count in events if isinstance(event, Gaussian)
-    )
-    rest = rounded_down(tuple(item for item in events if not isinstance(item[0], Gaussian)))
+    variances = [(event.gaussian_variance(), count) for event, count in events]
+    precision = math.fsum(count / variance for variance, count in variances if variance is not None)
+    rest = rounded_down(tuple(item for item in events if item[0].gaussian_variance() is None))
     if not rest:
         return min(analytic_gaussian_epsilon(math.sqrt(precision), delta), renyi)
     if precision > 0:

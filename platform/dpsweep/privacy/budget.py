@@ -1,4 +1,4 @@
-"""What a trial or a study may spend."""
+"""Budget of a trial or of a study."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from dpsweep.privacy.calibration import calibrate_noise_schedule, max_steps
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian, RepeatAndSelect
 from dpsweep.privacy.schedules import NoiseSchedule
 from dpsweep.privacy.statement import PrivacyStatement
+from dpsweep.privacy.terms import SINGLE_RUN
 
 _PRIVACY_UNIT = "example"
 
@@ -29,7 +30,7 @@ def _statement(plan: Plan, delta: float, accountant: AccountantName) -> dict[str
         neighboring_relation=ADD_OR_REMOVE_ONE,
         sampling=plan.sampling,
         privacy_unit=_PRIVACY_UNIT,
-        accounting="single_run",
+        accounting=SINGLE_RUN,
         released=released,
     ).to_json()
 

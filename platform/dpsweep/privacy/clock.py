@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -16,16 +15,11 @@ from dpsweep.privacy.accountants import (
     ACCOUNTANTS,
     AccountantName,
     epsilon_of,
-    event_curves,
-    multiset,
-    orders_at,
-    plan_curve,
-    pure_epsilon,
 )
-from dpsweep.privacy.events import Plan, PoissonGaussian
+from dpsweep.privacy.events.multiset import event_curves, multiset, plan_curve
+from dpsweep.privacy.events.plan import Plan
 
 _NO_PLAN = Plan(())
-_FREE = PoissonGaussian(1.0, 0.0)
 _CHUNK_ROWS = 2048  # rows of a table computed at once: 2.7 MB of curves
 
 
@@ -141,9 +135,8 @@ class EpsilonClock:
 
     @cached_property
     def _table(self) -> NDArray[np.float64]:
-        runs = [
-            run if run.part != "public" else replace(run, event=_FREE) for run in self.plan.runs
-        ]
+        runs = self.plan.runs
+        charged = [index for index, run in enumerate(runs) if run.part != "public"]
         counts = np.array([run.count for run in runs], dtype=np.int64)
         run_of = np.repeat(np.arange(len(runs)), counts)
         first = np.concatenate([[0], np.cumsum(counts)])
@@ -153,10 +146,11 @@ class EpsilonClock:
         table[0] = epsilon_of(self.spent, delta=self.delta, accountant="rdp")
         rows = np.arange(len(run_of))
         for level in range(len(rdp.HIGH_ORDERS) + 1):
-            orders = orders_at(level)
-            curves = event_curves([run.event for run in runs], level)
+            orders = rdp.orders_at(level)
+            curves = np.zeros((len(runs), len(orders)))
+            curves[charged] = event_curves([runs[index].event for index in charged], orders)
             starts = np.empty_like(curves)
-            running = plan_curve(spent, level)
+            running = plan_curve(spent, orders)
             for index in range(len(runs)):
                 starts[index] = running
                 running = running + counts[index] * curves[index]
@@ -172,9 +166,10 @@ class EpsilonClock:
             # Only rows whose best order is the grid's last can gain from higher orders.
             if len(rows) == 0:
                 break
-        pure = np.array([pure_epsilon(run.event) for run in runs])
+        pure = np.zeros(len(runs))
+        pure[charged] = [runs[index].event.pure_epsilon() for index in charged]
         if len(runs) and np.isfinite(pure[0]):
-            before = sum(count * pure_epsilon(event) for event, count in spent)
+            before = sum(count * event.pure_epsilon() for event, count in spent)
             table[1:] = np.minimum(table[1:], before + np.cumsum(pure[run_of]))
         table = np.maximum.accumulate(table)
         table.flags.writeable = False

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,8 +13,9 @@ from numpy.typing import NDArray
 from dpsweep.foundation import _validate
 from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
 from dpsweep.privacy import rdp
-from dpsweep.privacy.accountants import event_curves, multiset, orders_at, plan_curve, rounded_down
-from dpsweep.privacy.events import CHARGED_PARTS, Plan, PoissonGaussian, PrivacyEvent
+from dpsweep.privacy.accountants import rounded_down
+from dpsweep.privacy.events.multiset import by_class, multiset, plan_curve
+from dpsweep.privacy.events.plan import CHARGED_PARTS, Plan
 
 Array = NDArray[np.float64]
 #: Renyi cost at the filter's order, by part of the records: private and validation.
@@ -115,7 +114,7 @@ class RenyiFilter:
         median would not see it). Any order is sound. Plans with more than 128 noise multipliers are
         looked at with slightly smaller ones.
 
-        >>> from dpsweep.privacy.events import EventRun
+        >>> from dpsweep.privacy.events import EventRun, PoissonGaussian
         >>> plan = Plan((EventRun(PoissonGaussian(1.0, 0.01), 1000),))
         >>> RenyiFilter.choose([plan], target_epsilon=8.0, delta=1e-5).order
         3.7
@@ -138,9 +137,9 @@ class RenyiFilter:
                 fix="a wider search space, or a larger privacy.trial_epsilon",
             )
         for level in range(len(rdp.HIGH_ORDERS) + 1):
-            orders = orders_at(level)
+            orders = rdp.orders_at(level)
             budgets = np.array([_budget(order, target_epsilon, delta) for order in orders])
-            worth = _mean_share(np.array([_thinned_curve(plan, level) for plan in plans]), budgets)
+            worth = _mean_share(np.array([_thinned_curve(plan, orders) for plan in plans]), budgets)
             best = int(np.argmax(worth))
             # Only where the grid's last order is the best can a higher one be better.
             if worth[best] > 0 and best < len(orders) - 1:
@@ -201,39 +200,23 @@ def _mean_share(costs: Array, budgets: Array) -> Array:
     return np.asarray(np.mean(np.where(most > 0, copies / np.where(most > 0, most, 1), 0), axis=0))
 
 
-def _thinned_curve(plan: Plan, level: int) -> Array:
+def _thinned_curve(plan: Plan, orders: Array) -> Array:
     """Return the larger of the curves of a plan's parts, on few noise multipliers."""
-    curves = [plan_curve(rounded_down(multiset(plan.part(part))), level) for part in CHARGED_PARTS]
+    curves = [plan_curve(rounded_down(multiset(plan.part(part))), orders) for part in CHARGED_PARTS]
     curve = np.maximum(*curves)
     return np.where(np.isnan(curve), np.inf, curve)
 
 
 def _cost_at(order: float, plan: Plan) -> float:
     """Return the sum of the events' Renyi divergences at one order; the order of events is free."""
-    sampled: dict[float, Counter[float]] = {}
-    terms: list[float] = []
-    for run in plan.runs:
-        event = run.event
-        if isinstance(event, PoissonGaussian):
-            counts = sampled.setdefault(event.sample_rate, Counter())
-            counts[event.noise_multiplier] += run.count
-        else:
-            terms.append(run.count * _event_cost(order, event))
-    for rate, counts in sampled.items():
-        noise = np.array(sorted(counts))
-        times = np.array([counts[sigma] for sigma in sorted(counts)], dtype=np.float64)
-        column = rdp.poisson_gaussian_rdp(noise, rate, np.array([order]))[:, 0]
-        terms.extend((times * column).tolist())
+    runs = by_class((run.event for run in plan.runs), plan.runs)
+    terms = [
+        term
+        for group in runs
+        for term in type(group[0].event).costs_at([(r.event, r.count) for r in group], order)
+    ]
     total = math.fsum(terms)
     return math.inf if math.isnan(total) else total
-
-
-@lru_cache(maxsize=4096)
-def _event_cost(order: float, event: PrivacyEvent) -> float:
-    """Return an event's Renyi divergence at the next order of the grid; it does not fall."""
-    level = sum(order > known for known in (rdp.ORDERS[-1], *rdp.HIGH_ORDERS[:-1]))
-    index = int(np.searchsorted(orders_at(level), order))
-    return float(event_curves([event], level)[0][index])
 
 
 # --- Who holds how much ---------------------------------------------------------------------

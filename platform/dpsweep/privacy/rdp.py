@@ -38,6 +38,21 @@ ORDERS: Array = np.concatenate([_FRACTIONAL, _INTEGER])[_SORTED]
 #: Further orders (much noise, few steps), computed only where the best order is ORDERS[-1].
 HIGH_ORDERS: tuple[int, ...] = (2048, 4096, 8192, 16384, 32768)
 
+
+def orders_at(level: int) -> Array:
+    """Return the grid of orders with the first ``level`` of ``HIGH_ORDERS`` appended."""
+    return np.concatenate([ORDERS, np.array(HIGH_ORDERS[:level], dtype=np.float64)])
+
+
+def level_of(order: float) -> int:
+    """Return the level of the smallest grid that reaches ``order``.
+
+    >>> level_of(1024), level_of(1024.5), level_of(32768)
+    (0, 1, 5)
+    """
+    return sum(bool(order > last) for last in (ORDERS[-1], *HIGH_ORDERS[:-1]))
+
+
 # Curves are rounded up by more than the error of the sums below, far below any digit printed.
 _ROUND_UP = 1.0 + 1e-8
 _BLOCK_ELEMENTS = 1 << 19  # elements of a temporary: 4 MiB of float64
@@ -218,6 +233,13 @@ def _chord_log_moments(integer: Array, orders: Array) -> Array:
     return known[:, low - 1] * (1 - part) + known[:, low] * part
 
 
+def _between_neighbors(noise: Array, sample_rate: float, order: float) -> Array:
+    """Return an upper bound of log(A) at one order > 2 from the whole orders beside it."""
+    low = math.floor(order)
+    beside = _integer_log_moments(noise, sample_rate, [low, low + 1])
+    return beside[:, 0] * (low + 1 - order) + beside[:, 1] * (order - low)
+
+
 def poisson_gaussian_rdp(noise: Array, sample_rate: float, orders: Array | None = None) -> Array:
     """Return the Renyi curves of Poisson-subsampled Gaussians.
 
@@ -227,8 +249,9 @@ def poisson_gaussian_rdp(noise: Array, sample_rate: float, orders: Array | None 
 
     Guarantees:
         Not below the formula of Mironov, Talwar and Zhang and at most 1e-7 (relative) above it: the
-        error of the sums is less than the 1e-8 that curves are rounded up by; at noise multipliers
-        below 0.05 fractional orders are bounded from above.
+        error of the sums is less than the 1e-8 that curves are rounded up by. Fractional orders are
+        bounded from above by their neighbors at noise multipliers below 0.05, and where they are so
+        high that sums overflow; no such order is in ``ORDERS``.
 
     Args:
         noise: Noise multipliers >= 0, float64, shape (n,).
@@ -249,7 +272,7 @@ def poisson_gaussian_rdp(noise: Array, sample_rate: float, orders: Array | None 
         return curves
     is_integer = orders == np.floor(orders)
     whole, fraction = np.flatnonzero(is_integer), np.flatnonzero(~is_integer)
-    with np.errstate(over="ignore", under="ignore", divide="ignore"):
+    with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):
         if len(whole):
             integers = [int(order) for order in orders[whole]]
             curves[np.ix_(live, whole)] = _integer_log_moments(noise[live], sample_rate, integers)
@@ -265,6 +288,11 @@ def poisson_gaussian_rdp(noise: Array, sample_rate: float, orders: Array | None 
                 upto = list(range(2, math.ceil(between.max()) + 1))
                 integer = _integer_log_moments(noise[chord], sample_rate, upto)
                 curves[np.ix_(chord, fraction)] = _chord_log_moments(integer, between)
+            for column in fraction:
+                lost = live[~np.isfinite(curves[live, column])]
+                if len(lost):
+                    order = float(orders[column])
+                    curves[lost, column] = _between_neighbors(noise[lost], sample_rate, order)
     return curves / (orders - 1) * _ROUND_UP
 
 

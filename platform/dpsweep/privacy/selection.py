@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from dpsweep.foundation import _validate
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy import rdp
-from dpsweep.privacy.accountants import by_part, plan_curve
+from dpsweep.privacy.accountants import by_part
 from dpsweep.privacy.events import Plan, RepeatAndSelect
+from dpsweep.privacy.events.multiset import plan_curve
 
 Array = NDArray[np.float64]
 

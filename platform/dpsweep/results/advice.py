@@ -1,4 +1,4 @@
-"""What a study's budget would still buy, as a command: thrift that is not used is lost."""
+"""Advice on what is left of a study's budget, as a command: thrift that is not used is lost."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def advice(result: SweepResult) -> list[str]:
 def used_share(result: SweepResult) -> float | None:
     """Return the share of the filter's budget that is reserved or charged; None without filter."""
     account = result.claims.account
-    if result.claims.accounting != "composed" or account.filter is None:
+    if not result.claims.mode.is_filtered or account.filter is None:
         return None
     return min(max(account.committed.values()) / account.filter.budget, 1.0)
 

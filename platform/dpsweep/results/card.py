@@ -7,39 +7,14 @@ from typing import Any
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.words import counted
+from dpsweep.privacy.events import SAMPLINGS
 from dpsweep.privacy.modes import CLAIMS
 from dpsweep.privacy.statement import shown_epsilon
+from dpsweep.results.card_facts import check_claim, is_number_secret, missing_facts
+from dpsweep.results.not_covered import not_covered
 from dpsweep.tracking.schema import finite
 
-REQUIRED = (
-    "name",
-    "methods",
-    "dataset",
-    "privacy_unit",
-    "neighboring_relation",
-    "accountant",
-    "delta",
-    "trial_epsilon",
-    "accounting",
-    "validation_visibility",
-    "test_visibility",
-)
-_REQUIRED_OF_EPSILON = ("delta", "accountant", "sampling")
-_REQUIRED_OF_CLAIM = (
-    *_REQUIRED_OF_EPSILON,
-    "neighboring_relation",
-    "privacy_unit",
-    "accounting",
-    "released",
-)
-
 _RELATIONS = {"add_or_remove_one": "add or remove one record"}
-_SAMPLING = {
-    "poisson": "Poisson",
-    "full_batch": "full batch",
-    "mixed": "Poisson and full-batch releases",
-    "none": "none (no private step was run)",
-}
 _VALIDATION = {
     "public": "on records declared public",
     "noisy": "on private records, released with accounted noise",
@@ -87,56 +62,19 @@ def privacy_card(facts: Mapping[str, Any]) -> str:
     mode = facts.get("accounting")
     if mode is not None and mode not in CLAIMS:
         raise BadInputError(f"unknown accounting mode {mode!r}", fix=f"known: {', '.join(CLAIMS)}")
-    missing = _missing(facts)
+    missing = missing_facts(facts)
     if missing:
         raise BadInputError(f"a privacy card cannot be written without {', '.join(missing)}")
-    _check_claim(facts)
+    check_claim(facts)
     sections = [
         f"## Privacy card: {facts['name']}",
         _headline(facts),
         _protected(facts),
         _search(facts),
-        _not_covered(facts),
+        not_covered(facts),
         _reproduce(facts),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
-
-
-def _missing(facts: Mapping[str, Any]) -> list[str]:
-    missing = [name for name in REQUIRED if facts.get(name) in (None, "", [])]
-    needed: dict[str, Sequence[str]] = {}
-    mode, study, composed = (facts.get(key) for key in ("accounting", "study", "composed"))
-    if mode != "unaccounted" and not (mode == "public" and study is None):
-        needed["study"] = _REQUIRED_OF_CLAIM
-    if mode == "unaccounted" and (composed is not None or not _is_number_secret(facts)):
-        needed["composed"] = _REQUIRED_OF_EPSILON
-    best = facts.get("best")
-    if best and finite(best.get("epsilon")) is not None:
-        needed["best"] = _REQUIRED_OF_EPSILON
-    for name, keys in needed.items():
-        missing += [f"{name}.{key}" for key in keys if not (facts.get(name) or {}).get(key)]
-    return missing
-
-
-def _is_number_secret(facts: Mapping[str, Any]) -> bool:
-    """Return whether the number of trials stays secret, also after a downgrade."""
-    return "select" in (facts.get("accounting"), facts.get("accounting_asked"))
-
-
-def _check_claim(facts: Mapping[str, Any]) -> None:
-    mode, study = facts["accounting"], facts.get("study")
-    if mode == "unaccounted":
-        if study is not None:
-            raise BadInputError("a card under 'unaccounted' has no claim for the study to show")
-        return
-    if facts.get("downgrade"):
-        raise BadInputError(f"a downgraded study is 'unaccounted', not {mode!r}")
-    if study is None:  # a public search has none before its final run
-        return
-    if study["accounting"] != mode:
-        raise BadInputError(f"the study's claim is not one of accounting mode {mode!r}")
-    if finite(study.get("epsilon")) is None:
-        raise BadInputError(f"a study without a finite epsilon has no claim under {mode!r}")
 
 
 def _up(epsilon: float) -> str:
@@ -170,7 +108,7 @@ def _epsilon(
         f"epsilon {relation} {_up(value)} at delta = {_number(terms['delta'])} "
         f"(unit: one {terms['privacy_unit']}; neighboring data sets: "
         f"{_RELATIONS.get(neighbors, neighbors)}; batch sampling: "
-        f"{_SAMPLING.get(sampling, sampling)}; accountant: {terms['accountant']}; "
+        f"{SAMPLINGS.get(sampling, sampling)}; accountant: {terms['accountant']}; "
         f"accounting mode: {mode or '`' + facts['accounting'] + '`'})"
     )
 
@@ -266,7 +204,7 @@ def _search(facts: Mapping[str, Any]) -> str:
     mode = facts["accounting"]
     rows = []
     trials = facts.get("trials") or {}
-    is_secret = _is_number_secret(facts)
+    is_secret = is_number_secret(facts)
     if any(trials.values()) and not is_secret:
         by_state = [f"{trials[state]} {state}" for state in _STATES if trials.get(state)]
         rows.append(("Configurations", f"{sum(trials.values())} ({', '.join(by_state)})"))
@@ -348,100 +286,11 @@ def _best(facts: Mapping[str, Any]) -> str:
     score = f"{best['metric']} = {best['value']:.4g}"
     if facts["accounting"] == "select":
         return f"{score}, at the epsilon of the study"
-    text = score if _is_number_secret(facts) else f"trial {best['trial_id']}: {score}"
+    text = score if is_number_secret(facts) else f"trial {best['trial_id']}: {score}"
     epsilon = finite(best.get("epsilon"))
     if epsilon is None:
         return f"{text}, not private"
     return f"{text}, {_epsilon('=', epsilon, facts, best)} for it alone"
-
-
-def _not_covered(facts: Mapping[str, Any]) -> str:
-    mode, validation = facts["accounting"], facts["validation_visibility"]
-    points = list(_NOT_COVERED[mode])
-    if facts.get("classes"):
-        points.append(
-            "**Records of other classes.** Which class a record has decides whether it is private "
-            "here at all; a neighboring data set has the position of one record of these classes "
-            "emptied in place. A record whose class changes is not such a neighbor."
-        )
-    if facts.get("pretrained"):
-        points.append(
-            "**The records behind the weights that trials start from.** They are declared public "
-            "and nothing protects them."
-        )
-    if facts.get("episodes"):
-        points.append(
-            "**The draw of episodes.** It reads labels of the records that it draws from, and one "
-            "of these may be in several episodes: an epsilon is for one record of one episode, as "
-            "if each episode were the data of an owner of its own."
-        )
-    if mode == "unaccounted" and facts.get("composed") and not _is_number_secret(facts):
-        points.append(
-            "**The composed sum** above adds up the training of all trials; no filter enforced it, "
-            "so it is a size to think with, not a bound."
-        )
-    if facts["accountant"] == "pld":
-        points.append(
-            "**Crashes that depend on the data.** What is charged again after a crash is part of "
-            "no plan that was fixed in advance, which privacy loss distributions (`pld`) need; "
-            "they are used as if crashes did not depend on the data."
-        )
-    if validation == "exact":
-        points.append(
-            "**The validation scores.** They are exact statistics of private records and have no "
-            "finite epsilon at all; every number and choice derived from them is outside the claim."
-        )
-    if validation == "noisy":
-        points += [
-            "**Someone with records in both parts.** The split is disjoint and looks at no value, "
-            "so epsilon is the larger of two ledgers, that of the training records and that of the "
-            "validation records, and not their sum.",
-            "**The height of the best score.** The best of many noisy scores is optimistic: the "
-            "noise helped it to be the best.",
-        ]
-    if facts["test_visibility"] == "public":
-        points.append("**The test records.** They are declared public and nothing protects them.")
-    others = "that are not in the dataset ledger " if facts.get("dataset_ledger") else ""
-    points += [
-        "**What the spec declares.** Which records are public, how many are private, and that one "
-        "record belongs to one unit is taken from the spec, not checked.",
-        "**What a neighbor is.** A record's position in the declared data set decides which part "
-        "it is in; a neighboring data set has one position emptied in place.",
-        "**Side channels**: run time, memory, floating-point rounding, and access to the machine, "
-        "its checkpoints or its random state.",
-        f"**Other studies** on the same data {others}add to this one.",
-    ]
-    return "**Not covered**\n\n" + "\n".join(f"- {point}" for point in points)
-
-
-_NOT_COVERED: Mapping[str, Sequence[str]] = {
-    "composed": (
-        "**A tighter number afterwards.** The filter bounds Renyi DP at one order that was fixed "
-        "before the search. Privacy loss distributions are not valid for trials that are chosen "
-        "and stopped by what others showed, so they are not used, and what was committed so far "
-        "is no bound to quote.",
-        "**Free retries.** There are none: a step that was charged and lost in a crash stays "
-        "charged, and its repetition is charged again.",
-    ),
-    "select": (
-        "**The number of trials.** It must stay secret; whoever learns it, or when the trials "
-        "ran and for how long, learns more than the winner.",
-        "**The study's sealed directory while it runs.** It holds what the other trials need to "
-        "run and to continue; the claim does not hold against those who can read it.",
-        "**Anything but the winner's configuration, score and model.** No other trial is released.",
-        "**Processes that die because of what is in the data.** A trial whose process dies begins "
-        "anew, up to `resources.max_failures` times; the number of trials stays as it was drawn.",
-    ),
-    "public": (
-        "**The public records.** The search trained and scored on them without any protection: "
-        "that they need none is what the spec declares.",
-        "**A second private run.** The claim is for one final run of the frozen configuration; to "
-        "repeat it and to pick the better one is a search again.",
-    ),
-    "unaccounted": (
-        "**The search.** Choosing a winner among many trials reveals more than one trial does.",
-    ),
-}
 
 
 def _reproduce(facts: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What may be said of a study's privacy: its own epsilon, its trials', and what they cover."""
+"""Claims about a study's privacy: its own epsilon, its trials', and what they cover."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from dpsweep.ledgers.trial import (
 from dpsweep.privacy.accountants import AccountantName, epsilon_of
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.filter import RESERVATION_SLACK
+from dpsweep.privacy.modes import PUBLIC, UNACCOUNTED, Mode
 from dpsweep.privacy.statement import PrivacyStatement, shown_epsilon
+from dpsweep.privacy.terms import PrivacyTerms
 from dpsweep.spec.episodes import EPISODE
 from dpsweep.spec.study import SweepSpec
+from dpsweep.study.files import StudyFiles
 from dpsweep.study.journal import StudyView, TrialView
-from dpsweep.study.study import StudyFiles, enforced_terms
+from dpsweep.study.launched import enforced_terms
 from dpsweep.study.trial import TrialState
 
 #: What the epsilon of a trial that did not run its whole plan is about.
 SO_FAR = "what this trial has spent so far, for information: its end may depend on its score"
 
-#: What an epsilon is about, where claims and runs of the tracking store say the same.
-WINNER = "the winner only: its configuration, score and model"
-FINAL_RUN = "the final run; its configuration was chosen on public records"
+#: What the epsilon of a model of a public search is about.
 PUBLIC_MODEL = "a model that no private record was used for"
 
 
@@ -74,9 +75,14 @@ class Claims:
         self.account = account_of(state)
 
     @property
-    def accounting(self) -> str:
+    def mode(self) -> Mode:
         """The accounting mode whose claim holds: the spec's, or unaccounted once it was broken."""
-        return "unaccounted" if self.downgraded else self.spec.privacy.accounting
+        return UNACCOUNTED if self.downgraded else self.spec.privacy.mode
+
+    @property
+    def accounting(self) -> str:
+        """Its name."""
+        return self.mode.name
 
     @cached_property
     def downgraded(self) -> str | None:
@@ -86,12 +92,12 @@ class Claims:
 
     def _broken_by_ledgers(self) -> str:
         """Say what the ledgers of the trials show that the accounting mode rules out."""
-        mode, filter = self.spec.privacy.accounting, self.account.filter
-        if mode == "composed" and filter is not None:
+        mode, filter = self.spec.privacy.mode, self.account.filter
+        if mode.is_filtered and filter is not None:
             spent = max(filter.cost(self._spent).values())
             if not spent <= filter.budget * (1 + RESERVATION_SLACK):
                 return "the ledgers of its trials add up to more than the study's budget"
-        if mode == "public":
+        if mode.is_public_search:
             plans = (trial_spent(self.files.ledger, number) for number in self.view.trials)
             if sum(bool(plan.part("private")) for plan in plans) > 1:
                 return "more than one trial has read private records"
@@ -99,14 +105,9 @@ class Claims:
 
     def epsilon_terms(self) -> dict[str, Any]:
         """Return what must stand beside every epsilon of this study, as columns of a record."""
-        privacy = self.spec.privacy
-        return {
-            "delta": privacy.delta,
-            "privacy_unit": self.spec.privacy_unit,
-            "neighboring_relation": privacy.neighboring_relation,
-            "accountant": privacy.accountant,
-            "accounting": self.accounting,
-        }
+        columns = self._terms("none").columns()
+        del columns["sampling"]  # each has its own
+        return columns
 
     def caption(self, shown: Collection[int] | None = None, *, is_so_far: bool = False) -> str:
         """Return what a table of trials must say about its epsilon column.
@@ -122,20 +123,20 @@ class Claims:
                 f"Downgraded from accounting={self.spec.privacy.accounting} to unaccounted, for "
                 f"good: {self.downgraded}"
             )
-        if self.accounting != "select":
+        if not self.mode.is_sealed:
             lines.append(
-                f"epsilon: one trial alone, {self._terms(composed)}; it covers "
-                f"{self._released(self._alone())}."
+                f"epsilon: one trial alone, {self._terms_of(composed)}; it covers "
+                f"{self._released(self.mode.alone)}."
                 f"{self._unfinished(shown, is_so_far)}"
             )
-        is_open = self.accounting != "select" or bool(self.view.trials)
+        is_open = not self.mode.is_sealed or bool(self.view.trials)
         if study is not None and is_open:
             lines.append(f"The study: {study.one_line()}.")
         elif composed is not None:
             which = "all trials" if self.spec.episodes is None else "all trials of one episode"
             lines.append(
                 f"For indication, {which} composed: epsilon={shown_epsilon(composed.epsilon)} "
-                f"({self._terms(composed)}); no guarantee, no filter was enforced."
+                f"({self._terms_of(composed)}); no guarantee, no filter was enforced."
             )
         return "\n".join(lines)
 
@@ -151,23 +152,20 @@ class Claims:
         """
         parts = []
         study, composed = self.study_statement(), self.composed()
-        terms = self._terms(composed)
+        terms = self._terms_of(composed)
         if self.downgraded:
             mode = self.spec.privacy.accounting
             parts.append(f"DOWNGRADED from {mode} to unaccounted, for good: {self.downgraded}.")
-        if self.accounting != "select":
-            what = {
-                "composed": "one trial alone",
-                "public": "one trial; on public records it costs nothing",
-            }.get(self.accounting, "one trial alone, the cost of the search NOT included")
+        if not self.mode.is_sealed:
             unfinished = self._unfinished(shown, is_so_far)
-            parts.append(f"epsilon: {self._released(what)}; {terms}.{unfinished}")
-        if study is not None and (self.accounting != "select" or self.view.trials):
-            same = study.terms() == terms and self.accounting != "select"
+            cover = self._released(self.mode.brief)
+            parts.append(f"epsilon: {cover}; {terms}.{unfinished}")
+        if study is not None and (not self.mode.is_sealed or self.view.trials):
+            same = study.line() == terms and not self.mode.is_sealed
             what = self._released(study.released.partition(":")[0].partition(";")[0])
             parts.append(
                 f"The study: epsilon={shown_epsilon(study.epsilon)} for {what}; "
-                f"{'the same terms' if same else study.terms()}."
+                f"{'the same terms' if same else study.line()}."
             )
         elif composed is not None:
             which = "all trials" if self.spec.episodes is None else "all trials of one episode"
@@ -185,22 +183,13 @@ class Claims:
             return ""
         return " Unfinished trials: what they have spent, for information."
 
-    def _alone(self) -> str:
-        """Say what the epsilon of one trial covers."""
-        if self.accounting == "public":
-            return "one trial; those on public records cost nothing, the final run all of it"
-        if self.accounting == "composed":
-            return "one trial, as if it were the only one; the study's own epsilon is below"
-        return "one trial; the cost of the search is NOT included"
+    def _terms(self, sampling: str) -> PrivacyTerms:
+        """Return all that stands beside an epsilon of this study."""
+        return self.spec.privacy_terms(sampling, accounting=self.accounting)
 
-    def _terms(self, spent: PrivacyStatement | None) -> str:
+    def _terms_of(self, spent: PrivacyStatement | None) -> str:
         """Return all that stands beside an epsilon of a trial."""
-        privacy = self.spec.privacy
-        return (
-            f"delta={privacy.delta:g}, unit={self.spec.privacy_unit}, "
-            f"{privacy.neighboring_relation}, sampling={spent.sampling if spent else 'none'}, "
-            f"{privacy.accountant}, accounting={self.accounting}"
-        )
+        return self._terms(spent.sampling if spent else "none").line()
 
     def _statement(
         self,
@@ -210,17 +199,9 @@ class Claims:
         released: str,
         accountant: AccountantName | None = None,
     ) -> PrivacyStatement:
-        privacy = self.spec.privacy
-        return PrivacyStatement(
-            epsilon=epsilon,
-            delta=privacy.delta,
-            accountant=accountant or privacy.accountant,
-            neighboring_relation=privacy.neighboring_relation,
-            sampling=sampling,
-            privacy_unit=self.spec.privacy_unit,
-            accounting=self.accounting,
-            released=self._released(released),
-        )
+        terms = self._terms(sampling).columns()
+        terms["accountant"] = accountant or terms["accountant"]
+        return PrivacyStatement(epsilon=epsilon, released=self._released(released), **terms)
 
     def _released(self, what: str) -> str:
         return with_caveats(self.spec, what)
@@ -236,21 +217,21 @@ class Claims:
             it, for whoever stops it may have seen its scores. A study whose preconditions were
             broken says nothing any more.
         """
-        mode = self.accounting
-        if mode == "composed" and self.account.filter is not None:
+        mode = self.mode
+        if mode.is_filtered and self.account.filter is not None:
             return self._statement(
                 self.account.filter.target_epsilon,
                 sampling=self._spent.sampling,
-                released="the whole sweep: all models, reported scores and the choice of trials",
+                released=mode.released,
             )
-        if mode == "select" and self.account.selection_epsilon is not None:
+        if mode.is_sealed and self.account.selection_epsilon is not None:
             sampling = next((trial.sampling for trial in self.view.trials.values()), "none")
             return self._statement(
                 self.account.selection_epsilon,
                 sampling=sampling,
-                released=WINNER,
+                released=mode.released,
             )
-        if mode == "public":
+        if mode.is_public_search:
             for view in self.view.trials.values():
                 if self.is_final(view):
                     return self._final_statement(view)
@@ -263,12 +244,12 @@ class Claims:
         return self._statement(
             self.spec.privacy.trial_epsilon,
             sampling=self.files.task(view.trial).full_plan.sampling,
-            released=FINAL_RUN,
+            released=PUBLIC.released,
         )
 
     def is_final(self, trial: TrialView) -> bool:
         """Say whether a trial is the private run at the end of a public search."""
-        return self.spec.privacy.accounting == "public" and trial.records == "private"
+        return self.spec.privacy.mode.is_public_search and trial.records == "private"
 
     @cached_property
     def _spent(self) -> Plan:
@@ -277,8 +258,8 @@ class Claims:
 
     def trial_statement(self, view: TrialView) -> PrivacyStatement:
         """Return what may be said of one trial: alone, or as the winner of a selection."""
-        mode, privacy = self.accounting, self.spec.privacy
-        if mode == "select":
+        mode, privacy = self.mode, self.spec.privacy
+        if mode.is_sealed:
             statement = self.study_statement()
             assert statement is not None
             return statement
@@ -288,18 +269,14 @@ class Claims:
         else:
             inherited = self._inherited(number)
             spent = trial_covered(self.files.ledger, number, inherited, at_least=known)
-        released = "this trial alone; the cost of the search is not included"
+        released = mode.trial
         if view.records == "private" and view.state is not TrialState.FINISHED:
             released = SO_FAR
-        elif mode == "composed":
-            released = (
-                "this trial alone, as if it were the only one; the study as a whole: "
-                f"epsilon={shown_epsilon(privacy.study_epsilon)} at the same terms"
-            )
-        elif mode == "public":
+        elif mode.is_filtered:
+            of_study = shown_epsilon(privacy.study_epsilon)
+            released = f"{released} epsilon={of_study} at the same terms"
+        elif mode.is_public_search and view.records == "public":
             released = PUBLIC_MODEL
-            if view.records == "private":
-                released = FINAL_RUN
         return self._statement(
             epsilon_of(spent, delta=privacy.delta, accountant=privacy.accountant),
             sampling=spent.sampling,
@@ -336,7 +313,7 @@ class Claims:
             This is an indication, not a guarantee: the best order is chosen after the run. What
             holds is ``study_statement``.
         """
-        if self.spec.privacy.accounting == "select":
+        if self.spec.privacy.mode.is_sealed:
             return None
         delta, which = self.spec.privacy.delta, "every trial ever run"
         if self.spec.episodes is not None:

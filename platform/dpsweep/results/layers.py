@@ -13,7 +13,7 @@ from dpsweep.foundation.errors import BadInputError, StorageError
 from dpsweep.foundation.words import counted
 from dpsweep.results.origins import find_starts, weights_path
 from dpsweep.results.study import SweepResult
-from dpsweep.study.study import StudyFiles
+from dpsweep.study.files import StudyFiles
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.episodes import Episodes
@@ -124,7 +124,7 @@ def check_layers(spec: SweepSpec, info: DatasetInfo) -> None:
     Raises:
         BadInputError: The study has no declared public records, or its accounting is ``select``.
     """
-    if spec.privacy.accounting == "select":
+    if spec.privacy.mode.is_sealed:
         raise BadInputError(
             f"study {spec.name!r} has accounting select, which keeps no figure of a trial",
             because="its epsilon covers the winner's configuration, score and model alone",

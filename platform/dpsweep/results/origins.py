@@ -21,8 +21,8 @@ from dpsweep.trainables.execution.starts import Starts, release_name
 if TYPE_CHECKING:
     from dpsweep.spec.start import StartSpec
     from dpsweep.spec.study import SweepSpec
+    from dpsweep.study.files import StudyFiles
     from dpsweep.study.journal import StudyView
-    from dpsweep.study.study import StudyFiles
     from dpsweep.study.trial import TrialTask
 
 

@@ -56,7 +56,7 @@ class ReportedStudy:
         from dpsweep.search_spaces.base import SearchSpace
 
         trials = result.trials
-        if result.spec.privacy.accounting == "public":
+        if result.spec.privacy.mode.is_public_search:
             trials = [t for t in trials if result.claims.is_final(result.view.trials[t.trial_id])]
         parsed = SearchSpace.from_spec(result.spec.space)
         ranges = {p.name for p in parsed.parameters if p.is_range}

@@ -20,9 +20,10 @@ from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.episodes import EPISODE
 from dpsweep.spec.facts import describe_pretraining
 from dpsweep.spec.study import SweepSpec
+from dpsweep.study.events import StudySpent, TrialJudged, TrialReported, event_of
+from dpsweep.study.files import StudyFiles
 from dpsweep.study.journal import StudyView, TrialView
 from dpsweep.study.roots import default_root
-from dpsweep.study.study import StudyFiles
 from dpsweep.study.trial import TrialState
 from dpsweep.tracking.state import read_run_ids
 from dpsweep.trainables.execution.checkpoint_files import find
@@ -164,17 +165,33 @@ class SweepResult:
         if self.state != "running":
             counts["interrupted"] = counts.pop("running")
         told = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
-        if self.spec.privacy.accounting == "select":
+        if self.spec.privacy.mode.is_sealed:
             told = "the winner is released" if self.view.trials else "nothing is released yet"
-        elif self.spec.privacy.accounting != "public":
+        elif not self.spec.privacy.mode.is_public_search:
             most = max(self._most_trials, len(self.view.trials))
             told = f"{told or 'no trials yet'} of at most {most}"
         seconds = self.view.worked_ms / 1000
-        why = f" ({self.view.end_reason})" if self.view.end_reason else ""
-        took = "" if self.spec.privacy.accounting == "select" else f"; {seconds:.0f} s"
+        is_new = self.view.end_reason not in ("", told)
+        why = f" ({self.view.end_reason})" if is_new else ""
+        took = "" if self.spec.privacy.mode.is_sealed else f"; {seconds:.0f} s"
         if self.state == "running" and self.spec.pretrain and self.view.pretrained is None:
             took += f"; public weights first: {describe_pretraining(self.spec)}"
         return f"study {self.name!r}: {self.state}{why}; {told}{took}"
+
+    @property
+    def unreleased(self) -> str:
+        """What can be said of a study of accounting select that has released nothing yet."""
+        if not self.spec.privacy.mode.is_sealed or self.view.trials:
+            return ""
+        selection, claim = self.spec.privacy.selection, self.study_statement()
+        text = (
+            f"its trials are secret, and so is their number, about {selection.mean:g} by the spec; "
+            "the best of them is shown once the study has finished"
+        )
+        if claim is not None:
+            text += f", at epsilon={shown_epsilon(claim.epsilon)} ({claim.line()})"
+        is_over = self.state not in ("new", "running")
+        return text + ("; run the same command again to continue it" if is_over else "")
 
     @property
     def _most_trials(self) -> int:
@@ -195,9 +212,9 @@ class SweepResult:
                 continue
             moment = datetime.fromtimestamp(record["time_ms"] / 1000, tz=timezone.utc)
             detail = record.get("reason") or record.get("uri") or ""
-            if record["event"] == "study_spent":
+            if record["event"] == StudySpent.kind:
                 continue
-            if record["event"] == "trial_report":
+            if record["event"] == TrialReported.kind:
                 detail = ", ".join(f"{k}={v:.4f}" for k, v in record["metrics"].items())
             rows.append(
                 {
@@ -223,7 +240,7 @@ class SweepResult:
         if view.value is not None:
             metrics[metric] = view.value
         # The claim of a public search is its final run's own, not that of its other trials.
-        is_shared = claims.accounting != "public" or claims.is_final(view)
+        is_shared = not claims.mode.is_public_search or claims.is_final(view)
         return TrialResult(
             trial_id=view.trial,
             state=view.state,
@@ -252,7 +269,7 @@ class SweepResult:
         Raises:
             NothingWithinBudgetError: There is none.
         """
-        is_public = self.spec.privacy.accounting == "public"
+        is_public = self.spec.privacy.mode.is_public_search
         results = [
             self._result(view)
             for view in self.view.finished()
@@ -267,7 +284,7 @@ class SweepResult:
                 cheapest = min(results, key=lambda result: result.epsilon)
                 because += (
                     f"; the cheapest is trial {cheapest.trial_id}: "
-                    f"epsilon={shown_epsilon(cheapest.epsilon)} ({cheapest.statement.terms()})"
+                    f"epsilon={shown_epsilon(cheapest.epsilon)} ({cheapest.statement.line()})"
                 )
             unscored = [t.trial for t in self.view.trials.values() if t.is_unscored]
             if unscored:
@@ -331,10 +348,11 @@ class SweepResult:
         Beside the number of a rung, from 1, stands its epsilon, or its share of the trial's own.
         """
         keys = ("trial", "step", "epsilon", "rung", "value", "cutoff", "verdict", "reason")
-        records = [r for r in read_log(self.files.journal) if r["event"] == "trial_verdict"]
+        read = map(event_of, read_log(self.files.journal))
+        judged = [event.to_json() for event in read if isinstance(event, TrialJudged)]
         rungs, unit = self.spec.rungs, f"rung_{self.spec.scheduler.rung_unit}"
         rows = []
-        for record in records:
+        for record in judged:
             number = record["rung"]
             at = rungs[number - 1] if number and number <= len(rungs) else None
             row = {key: record[key] for key in keys[:4]} | {unit: at}

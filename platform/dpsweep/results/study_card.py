@@ -13,7 +13,7 @@ from dpsweep.results.card import privacy_card
 from dpsweep.results.study import SweepResult
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.facts import describe_pretraining
-from dpsweep.study.study import StudyFiles
+from dpsweep.study.files import StudyFiles
 from dpsweep.study.trial import TrialState
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.loading import describe_dataset
@@ -31,11 +31,7 @@ def card(files: StudyFiles) -> str:
         "unbounded_methods": [name for name in methods if not TRAINABLES[name].is_private],
         "dataset": info.name,
         "num_records": info.num_private,
-        "privacy_unit": spec.privacy_unit,
-        "neighboring_relation": privacy.neighboring_relation,
-        "accountant": privacy.accountant,
-        "accounting": result.claims.accounting,
-        "delta": privacy.delta,
+        **result.claims.epsilon_terms(),
         "trial_epsilon": privacy.trial_epsilon,
         "validation_visibility": spec.data.validation.visibility,
         "test_visibility": spec.data.test.visibility,
@@ -76,7 +72,7 @@ def card(files: StudyFiles) -> str:
             "budget": account.filter.budget,
             "spent_epsilon": account.filter.epsilon(committed),
         }
-    if privacy.accounting == "select":
+    if privacy.mode.is_sealed:
         facts["selection"] = {"mean": privacy.selection.mean, "shape": privacy.selection.shape}
         del facts["trials"]
     if privacy.dataset_ledger is not None:

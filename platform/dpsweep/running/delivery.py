@@ -13,6 +13,7 @@ from dpsweep.results.layers import save_layers_figure
 from dpsweep.results.origins import find_starts, weights_path
 from dpsweep.results.study import SweepResult
 from dpsweep.running.entries import model_label
+from dpsweep.study.events import ModelLogged
 from dpsweep.study.study import Observer, Study
 from dpsweep.tracking import Spool
 from dpsweep.trainables.data.dataset import SweepData
@@ -69,8 +70,7 @@ def log_best_model(
         )
     except SweepError as error:
         observer.on_message(f"not all of its figures are in the tracking store: {error}")
-    artifacts = {"artifacts": [str(figure) for figure in figures]} if figures else {}
-    study.write("model_logged", trial=best, uri=uri, **artifacts)
+    study.write(ModelLogged(best, uri, tuple(map(str, figures))))
 
 
 def deliver(spool: Spool, observer: Observer) -> bool:

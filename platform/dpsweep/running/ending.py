@@ -12,6 +12,7 @@ from dpsweep.foundation.errors import SweepError
 from dpsweep.ledgers.trial import inherited_events, trial_file, trial_spent
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.running import entries
+from dpsweep.study.events import TrialCharged, or_none
 from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import TrialState
 from dpsweep.trainables import TRAINABLES
@@ -70,9 +71,8 @@ class Conclusion:
 
     def _write(self, ending: Ending) -> None:
         study = self._study
-        entry = entries.study_ended(study.files, ending.state, ending.reason)
-        study.write("study_ended", **entry)
-        if study.spec.privacy.accounting != "select":
+        study.write(entries.study_ended(study.files, ending.state, ending.reason))
+        if not study.spec.privacy.mode.is_sealed:
             say_failures(study, self._observer)
 
 
@@ -97,7 +97,7 @@ def write_charges(study: Study) -> None:
         LedgerError: A ledger is damaged, or was lost.
     """
     privacy, ledger = study.spec.privacy, study.files.ledger
-    if privacy.accounting == "select":
+    if privacy.mode.is_sealed:
         return  # its winner has the epsilon of the selection
     for number, trial in sorted(study.view.trials.items()):
         is_private = TRAINABLES[trial.hparams["method"]].is_private
@@ -108,8 +108,7 @@ def write_charges(study: Study) -> None:
             continue
         inherited = inherited_events(read_log(trial_file(ledger, number)))
         epsilon = epsilon_of(inherited + spent, delta=privacy.delta, accountant=privacy.accountant)
-        entry = entries.trial_charged(number, trial.step, len(spent), epsilon)
-        study.write("trial_charged", **entry)
+        study.write(TrialCharged(number, trial.step, len(spent), or_none(epsilon)))
 
 
 def say_failures(study: Study, observer: Observer) -> None:

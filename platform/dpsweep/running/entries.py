@@ -1,4 +1,4 @@
-"""What the journal says of a study and its trials, for the tracking store and the privacy card."""
+"""Entries of the journal that say what a study may claim, for the tracking store too."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import LedgerError, NothingWithinBudgetError
 from dpsweep.foundation.version import __version__
 from dpsweep.ledgers.trial import STUDY_FILE, trial_file
-from dpsweep.results.claims import FINAL_RUN, PUBLIC_MODEL, SO_FAR, WINNER, with_caveats
+from dpsweep.privacy.modes import UNACCOUNTED
+from dpsweep.privacy.terms import OF_ITS_PLAN
+from dpsweep.results.claims import PUBLIC_MODEL, SO_FAR, with_caveats
 from dpsweep.results.study import SweepResult
 from dpsweep.results.study_card import card
 from dpsweep.spec.facts import without_password
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study.study import StudyFiles
-from dpsweep.study.trial import TrialReport, TrialState, TrialTask, Verdict
+from dpsweep.study.events import StudyDowngraded, StudyEnded, StudyStarted, TrialStarted
+from dpsweep.study.files import StudyFiles
+from dpsweep.study.trial import TrialState, TrialTask
 from dpsweep.tracking.model_label import ModelLabel, label_model
 from dpsweep.tracking.schema import BEST, BEST_OBJECTIVE
 from dpsweep.trainables import TRAINABLES
@@ -42,20 +45,23 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
             yield f"{prefix}{key}", value
 
 
-def study_started(spec: SweepSpec, files: StudyFiles) -> dict[str, Any]:
-    """Return the entry of a launch."""
+def study_started(spec: SweepSpec, files: StudyFiles) -> StudyStarted:
+    """Return the event of a launch."""
     tree = without_password(spec).to_dict()
     space = tree["search"].pop("space")
     params = {name: value for name, value in flat(tree) if value is not None and value != []}
     for name, choice in space.items():
         params[f"search.space.{name}"] = _short(choice)
-    return {
-        "name": spec.name,
-        "spec_yaml": without_password(spec).to_yaml(),
-        "params": params,
-        "tags": {**privacy_tags(spec), **claim_tags(files), "dpsweep.version": __version__},
-        "card": card(files),
-    }
+    return StudyStarted(
+        name=spec.name,
+        spec_yaml=without_password(spec).to_yaml(),
+        params=params,
+        tags={**privacy_tags(spec), **claim_tags(files), "dpsweep.version": __version__},
+        card=card(files),
+    )
+
+
+_NO_CLAIM = {"dp.accounting": UNACCOUNTED.name}
 
 
 def _short(choice: Any) -> Any:
@@ -68,12 +74,9 @@ def _short(choice: Any) -> Any:
 def privacy_tags(spec: SweepSpec) -> dict[str, Any]:
     """Return the tags without which no epsilon is shown."""
     privacy = spec.privacy
+    terms = spec.privacy_terms(OF_ITS_PLAN).tags()
     return {
-        "dp.unit": spec.privacy_unit,
-        "dp.adjacency": privacy.neighboring_relation,
-        "dp.accountant": privacy.accountant,
-        "dp.accounting": privacy.accounting,
-        "dp.delta": privacy.delta,
+        **{tag: value for tag, value in terms.items() if value != OF_ITS_PLAN},
         "dp.trial_epsilon": privacy.trial_epsilon,
         "dp.validation": spec.data.validation.visibility,
         "dp.test": spec.data.test.visibility,
@@ -94,17 +97,17 @@ def claim_tags(files: StudyFiles) -> dict[str, Any]:
         tags |= {"dp.sampling": statement.sampling, "dp.released": statement.released}
     if study is not None:
         tags["dp.study_epsilon"] = study.epsilon
-    if composed is not None and claims.accounting == "unaccounted":
+    if composed is not None and not claims.mode.is_accounted:
         tags["dp.composed_accountant"] = composed.accountant
     return tags
 
 
-def study_downgraded(files: StudyFiles, reason: str) -> dict[str, Any]:
-    """Return the entry of a claim that was given up."""
+def study_downgraded(files: StudyFiles, reason: str) -> StudyDowngraded:
+    """Return the event of a claim that was given up."""
     try:
-        return {"reason": reason, "card": card(files)}
+        return StudyDowngraded(reason, card(files))
     except LedgerError as error:
-        return {"reason": reason, "card": _lost_card(error)}
+        return StudyDowngraded(reason, _lost_card(error))
 
 
 def _lost_card(error: LedgerError) -> str:
@@ -114,8 +117,8 @@ def _lost_card(error: LedgerError) -> str:
 
 def trial_started(
     spec: SweepSpec, task: TrialTask, pretrained: Mapping[str, str] | None = None
-) -> dict[str, Any]:
-    """Return the entry of a trial's launch or continuation.
+) -> TrialStarted:
+    """Return the event of a trial's launch or continuation.
 
     Args:
         spec: Of the study.
@@ -148,18 +151,14 @@ def trial_started(
         started_from["dpsweep.releases"] = ", ".join(f"{epsilon:g}" for epsilon in task.releases)
     if hparams.get("model.checkpoint") == PRETRAIN and pretrained is not None:
         started_from["dpsweep.pretrained"] = pretrained["address"]
-    return {
-        "trial": task.trial,
-        "hparams": {"method": task.method, **hparams},
-        "plan": plan,
-        "tags": {
-            "dp.sampling": sampling,
-            "dp.records": task.records,
-            "dp.released": released(spec, task.records),
-            "dpsweep.method": task.method,
-            **started_from,
-        },
+    tags = {
+        "dp.sampling": sampling,
+        "dp.records": task.records,
+        "dp.released": released(spec, task.records),
+        "dpsweep.method": task.method,
+        **started_from,
     }
+    return TrialStarted(task.trial, {"method": task.method, **hparams}, plan, tags)
 
 
 def _told(task: TrialTask) -> dict[str, Any]:
@@ -181,38 +180,13 @@ def released(spec: SweepSpec, records: str, state: TrialState | None = None) -> 
         records: Whose records the trial trains on (``TrialTask.records``).
         state: How it ended; None: it has not.
     """
-    mode = spec.privacy.accounting
-    alone = "this trial alone; for the study see its own run"
-    what = {"select": WINNER, "public": FINAL_RUN}.get(mode, alone)
+    mode = spec.privacy.mode
+    what = mode.run
     if records == "public":
         what = PUBLIC_MODEL
-    elif mode != "select" and state is not TrialState.FINISHED:
+    elif not mode.is_sealed and state is not TrialState.FINISHED:
         what = SO_FAR
     return with_caveats(spec, what)
-
-
-def verdict(report: TrialReport, said: Verdict) -> dict[str, Any]:
-    """Return the entry of a policy's verdict on a report; a line of the decision log."""
-    return {
-        "trial": report.trial,
-        "step": report.step,
-        "epsilon": report.epsilon if math.isfinite(report.epsilon) else None,
-        "rung": said.rung,
-        "value": said.value,
-        "cutoff": said.cutoff,
-        "verdict": said.decision.value,
-        "reason": said.reason,
-    }
-
-
-def trial_charged(trial: int, step: int, charged: int, epsilon: float) -> dict[str, Any]:
-    """Return the entry of what an unfinished trial has been charged, beyond what it reported."""
-    return {
-        "trial": trial,
-        "step": step,
-        "charged": charged,
-        "epsilon": epsilon if math.isfinite(epsilon) else None,
-    }
 
 
 def artifacts(files: StudyFiles, trial: int) -> list[str]:
@@ -221,17 +195,16 @@ def artifacts(files: StudyFiles, trial: int) -> list[str]:
     return [str(path) for path in paths if path.exists()]
 
 
-def study_ended(files: StudyFiles, state: str, reason: str) -> dict[str, Any]:
-    """Return the entry of a study's end, with its final card and decision log."""
+def study_ended(files: StudyFiles, state: str, reason: str) -> StudyEnded:
+    """Return the event of a study's end, with its final card and decision log."""
     try:
         result = SweepResult(files)
     except LedgerError as error:  # why the study had to stop; that comes from elsewhere
-        entry = {"state": state, "end_reason": reason, "card": _lost_card(error)}
-        return {**entry, "metrics": {}, "tags": {"dp.accounting": "unaccounted"}, "artifacts": []}
+        return StudyEnded(state, reason, _lost_card(error), tags=_NO_CLAIM)
     artifacts = [str(files.ledger / STUDY_FILE)]
     metrics = {}
     composed = result.claims.composed()
-    is_indication = composed is not None and result.claims.accounting == "unaccounted"
+    is_indication = composed is not None and not result.claims.mode.is_accounted
     if composed is not None and is_indication and math.isfinite(composed.epsilon):
         metrics["dp/composed_epsilon"] = composed.epsilon
     with contextlib.suppress(NothingWithinBudgetError):
@@ -241,14 +214,7 @@ def study_ended(files: StudyFiles, state: str, reason: str) -> dict[str, Any]:
         path = files.path / "decisions.csv"
         write_atomically(path, csv_text([_with_terms(result, r) for r in decisions]))
         artifacts.append(str(path))
-    return {
-        "state": state,
-        "end_reason": reason,
-        "card": card(files),
-        "metrics": metrics,
-        "tags": claim_tags(files),
-        "artifacts": artifacts,
-    }
+    return StudyEnded(state, reason, card(files), metrics, claim_tags(files), artifacts)
 
 
 def _of_best(result: SweepResult) -> dict[str, float]:
@@ -256,7 +222,7 @@ def _of_best(result: SweepResult) -> dict[str, float]:
     best = result.best()
     scores = {f"{BEST}{name}": score for name, score in best.metrics.items()}
     # Under select it is always trial 0, which would look like a count of one.
-    is_sealed = result.spec.privacy.accounting == "select"
+    is_sealed = result.spec.privacy.mode.is_sealed
     number = {} if is_sealed else {"best/trial": float(best.trial_id)}
     value = {} if best.value is None else {BEST_OBJECTIVE: best.value}
     return {**scores, **number, **value}

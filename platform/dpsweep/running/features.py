@@ -67,7 +67,7 @@ def prefetch(
     else:
         values = [{"method": task.method, **task.hparams} for task in tasks]
         specs = _distinct(_specs_of(checked, values, observer))
-    if specs is None and checked.spec.privacy.accounting == "select":
+    if specs is None and checked.spec.privacy.mode.is_sealed:
         return data
     data = dataclasses.replace(data, feature_root=storage.features_path)
     if not specs:

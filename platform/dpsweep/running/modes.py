@@ -1,4 +1,4 @@
-"""How a study runs under each accounting mode; what each may claim is in README and the card.
+"""How a study runs under each accounting mode; docs/search_cost.md says what each may claim.
 
 - ``composed`` and ``unaccounted``: one search on the private records. Composed bounds all of it by
   a Renyi filter; unaccounted bounds each trial only, and says so.

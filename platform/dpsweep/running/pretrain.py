@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dpsweep.foundation.errors import StudyError
 from dpsweep.planning.pretrain import settings_of, source_of
 from dpsweep.spec.facts import counted_epochs, describe_pretraining, file_of
+from dpsweep.study.events import Pretrained
 from dpsweep.study.study import Observer, Study
 from dpsweep.trainables.data.class_split import read_classes
 from dpsweep.trainables.data.dataset import SweepData
@@ -67,13 +68,9 @@ def with_pretrained(
         artifacts = [str(path.with_suffix(".json"))]
     if study.view.pretrained is None:
         keys = ("address", "sha256", "epochs", "records", "holdout_accuracy", "seconds")
-        study.write(
-            "pretrained",
-            about=describe_pretraining(spec),
-            params=_params(block),
-            artifacts=artifacts,
-            **{key: facts[key] for key in keys if key in facts},
-        )
+        its_own = {key: facts[key] for key in keys if key in facts}
+        about = describe_pretraining(spec)
+        study.write(Pretrained(about, _params(block), artifacts, **its_own))
     return dataclasses.replace(data, pretrained=path)
 
 

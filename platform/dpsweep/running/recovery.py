@@ -1,4 +1,4 @@
-"""What a launch does about files of trials that were deleted or damaged: mend them, or say so.
+"""Recovery of trials whose files were deleted or damaged: a launch mends them, or says so.
 
 Ledgers and the journal are never mended: what they say is what a claim rests on.
 """
@@ -13,7 +13,8 @@ from dpsweep.foundation.errors import StudyError, SweepError
 from dpsweep.ledgers.study import plan_digest
 from dpsweep.ledgers.trial import STUDY_FILE
 from dpsweep.planning.preflight import Preflight
-from dpsweep.study.study import Observer, Study, StudyFiles
+from dpsweep.study.files import StudyFiles
+from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.execution.checkpoint_files import find_resumption
 

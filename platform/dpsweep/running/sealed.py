@@ -28,10 +28,13 @@ from dpsweep.privacy.selection import is_under
 from dpsweep.running import entries
 from dpsweep.running.ending import Ending
 from dpsweep.running.features import prefetch
+from dpsweep.running.giving_up import give_up_claim
 from dpsweep.running.modes import Launch
-from dpsweep.running.stage import Stage, give_up_claim
+from dpsweep.running.stage import Stage
 from dpsweep.search_spaces.base import MAX_INFEASIBLE_IN_A_ROW
-from dpsweep.study.study import Observer, Study, StudyFiles, enforced_terms
+from dpsweep.study.files import StudyFiles
+from dpsweep.study.launched import enforced_terms
+from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import TrialReport, TrialState, TrialTask
 
 SEALED = "sealed"
@@ -223,7 +226,7 @@ def _release(launch: Launch, sealed: Study, winner: int) -> None:
     study.write_task(task)
     task = dataclasses.replace(task, planned_epsilon=charge.epsilon)
     started = entries.trial_started(launch.checked.spec, task, study.view.pretrained)
-    study.write("trial_started", **started)
+    study.write(started)
     copy = trial_file(study.files.ledger, 0)
     copy.unlink(missing_ok=True)
     with DurableLog(copy) as log:

@@ -7,22 +7,16 @@ journal first, then the policy's verdict, then what follows from it.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import logging
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
-
-from ray import tune
-from ray.exceptions import RayError
 
 from dpsweep.cluster.base import ClusterTarget
 from dpsweep.foundation.durable import read_log
-from dpsweep.foundation.errors import RayLostError, StudyError, SweepError
+from dpsweep.foundation.errors import StudyError, SweepError
 from dpsweep.foundation.words import counted, were
 from dpsweep.ledgers.dataset import DatasetLedger
 from dpsweep.ledgers.study import StudyLedger
@@ -38,17 +32,20 @@ from dpsweep.planning.preflight import Preflight
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.running import entries
+from dpsweep.running.giving_up import give_up_claim
 from dpsweep.running.recovery import LOST
+from dpsweep.running.tuner import make_tuner, run_trials, settings_of
 from dpsweep.schedulers.base import TrialPolicy
-from dpsweep.schedulers.ray_adapter import PolicyScheduler, StopWhen, TuneListener
+from dpsweep.schedulers.ray_adapter import PolicyScheduler, TuneListener
 from dpsweep.search.searcher import TaskSearcher
 from dpsweep.search.sources import TaskSource
 from dpsweep.spec import facts
+from dpsweep.study.events import StudySpent, TrialInfeasible, TrialJudged, TrialPaused, or_none
 from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import Decision, TrialReport, TrialState, TrialTask, Verdict
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.dataset import SweepData
-from dpsweep.trainables.execution.actor import MEMORY_ADVICE, DPTrainable
+from dpsweep.trainables.execution.actor import MEMORY_ADVICE
 from dpsweep.trainables.execution.checkpoint_files import find_resumption
 from dpsweep.trainables.execution.settings import ExecutionSettings
 
@@ -145,40 +142,17 @@ class Stage:
             spends_rest=self.filter is not None,
             paused=[self.live[number] for number in paused],
         )
-        tuner = tune.Tuner(
-            tune.with_resources(
-                tune.with_parameters(DPTrainable, settings=self._settings(), data=self.data),
-                {"cpu": spec.resources.cpu, "gpu": spec.resources.gpu},
-            ),
-            tune_config=tune.TuneConfig(
-                search_alg=searcher,
-                scheduler=scheduler,
-                num_samples=-1,
-                reuse_actors=True,
-                trial_dirname_creator=lambda trial: trial.trial_id,
-            ),
-            run_config=tune.RunConfig(
-                name="tune",
-                storage_path=str(files.path / "ray"),
-                verbose=0,
-                callbacks=[TuneListener(self)],
-                stop=StopWhen(lambda: bool(self.violation)),
-                failure_config=tune.FailureConfig(max_failures=spec.resources.max_failures),
-                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
-            ),
+        tuner = make_tuner(
+            spec.resources,
+            searcher,
+            scheduler,
+            TuneListener(self),
+            storage=files.path / "ray",
+            settings=self._settings(),
+            data=self.data,
+            must_stop=lambda: bool(self.violation),
         )
-        try:
-            with _without_tracebacks_of_tune():
-                tuner.fit()
-        except KeyboardInterrupt:  # a second Ctrl-C; after the first one, Tune clears up itself
-            scheduler.release_actors()
-            raise
-        except Exception as error:
-            with contextlib.suppress(Exception):  # it may be what has failed
-                scheduler.release_actors()
-            if self.failure is None and not _is_of_ray(error):
-                raise
-            raise self.failure or _lost_ray(error) from error
+        run_trials(tuner, scheduler, lambda: self.failure)
         if self.failure is not None:
             raise self.failure
         if searcher.failure is not None:
@@ -193,30 +167,12 @@ class Stage:
         return "interrupted" if is_moving or not source.is_exhausted else "finished"
 
     def _settings(self) -> ExecutionSettings:
-        spec, validation = self.spec, self.spec.data.validation
-        is_exact = validation.visibility == "public" or (
-            validation.visibility == "exact" and spec.privacy.accounting == "unaccounted"
-        )
-        is_noisy = validation.visibility == "noisy"
-        return ExecutionSettings(
-            ledger=self.study.files.ledger,
-            budget=self.checked.budget,
-            accountant=spec.privacy.accountant,
-            study_seed=spec.seed,
-            metric=spec.search.metric,
-            maximize=spec.search.mode == "max",
-            report_every=spec.report.every_steps,
-            report_points=spec.report.points,
-            validation="exact" if is_exact else "noisy" if is_noisy else "hidden",
-            validation_noise=self.checked.admission.validation_noise,
-            show_test=spec.data.test.visibility == "public",
-            rungs=spec.rungs,
-            rung_unit=spec.scheduler.rung_unit,
+        return settings_of(
+            self.checked,
+            self.study.files.ledger,
             filter=self.filter,
             fresh_attempts=self.fresh_attempts,
             is_timed=self._is_timed,
-            device="cuda" if spec.resources.gpu else "cpu",
-            started_in=Path.cwd(),
         )
 
     def admit(self, task: TrialTask) -> None:
@@ -226,11 +182,11 @@ class Stage:
             DatasetLedger(dataset_ledger).note_trial(self.ledger.study_id, task.trial)
         self.study.write_task(task)
         started = entries.trial_started(self.spec, task, self.study.view.pretrained)
-        self.study.write("trial_started", **started)
+        self.study.write(started)
 
     def refuse(self, trial: int, values: Mapping[str, Any], error: SweepError) -> None:
         """Write that a configuration has no plan within the budget."""
-        self.study.write("trial_infeasible", trial=trial, hparams=dict(values), reason=str(error))
+        self.study.write(TrialInfeasible(trial, dict(values), str(error)))
         self._num_refused += 1
         if self._num_refused > MAX_REFUSALS_TOLD:
             return
@@ -339,12 +295,12 @@ class Stage:
 
         Dates of events tell it too, less finely: a side channel.
         """
-        return self.spec.privacy.accounting == "unaccounted"
+        return not self.spec.privacy.mode.is_accounted
 
     @_keeps_failure
     def on_verdict(self, report: TrialReport, verdict: Verdict) -> None:
         """Write down why a policy stopped, paused or continued a trial."""
-        self.study.write("trial_verdict", **entries.verdict(report, verdict))
+        self.study.write(TrialJudged.of(report, verdict))
         if verdict.decision is Decision.STOP:
             self._stop_reasons[report.trial] = verdict.reason
 
@@ -354,13 +310,8 @@ class Stage:
         self.running.discard(trial)
         report = self.live[trial]
         self.ledger.settle(trial, TrialState.PAUSED.value, at_least=report.charged)
-        self.study.write(
-            "trial_paused",
-            trial=trial,
-            step=report.step,
-            epsilon=report.epsilon if math.isfinite(report.epsilon) else None,
-            reason="paused by the scheduler",
-        )
+        epsilon = or_none(report.epsilon)
+        self.study.write(TrialPaused(trial, report.step, epsilon, "paused by the scheduler"))
         self._account()
 
     @_keeps_failure
@@ -421,17 +372,14 @@ class Stage:
         """Write down what the study has committed, and a claim that was given up."""
         if self.filter is not None and self.ledger.committed is not None:
             committed = max(self.ledger.committed.values())
-            self.study.write(
-                "study_spent",
-                epsilon=self.filter.epsilon(committed),
-                share=committed / self.filter.budget,
-            )
+            share = committed / self.filter.budget
+            self.study.write(StudySpent(self.filter.epsilon(committed), share))
         if self.ledger.downgraded:
             self.downgrade(self.ledger.downgraded)
 
     def downgrade(self, reason: str) -> None:
         """Give up the study's claim for good, and say why."""
-        if self.spec.privacy.accounting == "unaccounted" or self.study.view.downgraded:
+        if not self.spec.privacy.mode.is_accounted or self.study.view.downgraded:
             return
         give_up_claim(self.study, self.ledger, reason)
         self.observer.on_message(f"downgraded to accounting unaccounted, for good: {reason}")
@@ -448,45 +396,3 @@ class Stage:
         spent = trial_covered(files.ledger, trial, inherited, at_least=known)
         privacy = self.spec.privacy
         return epsilon_of(spent, delta=privacy.delta, accountant=privacy.accountant)
-
-
-@contextlib.contextmanager
-def _without_tracebacks_of_tune() -> Iterator[None]:
-    """Keep Tune from logging tracebacks of what is told in a line here."""
-    logger = logging.getLogger("ray.tune")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
-def _is_of_ray(error: BaseException | None) -> bool:
-    """Say whether an error, or what it was raised from, is that Ray does not answer any more."""
-    while error is not None:
-        if isinstance(error, (RayError, ConnectionError)):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def _lost_ray(error: Exception) -> RayLostError:
-    return RayLostError(
-        f"Ray has ended under the study ({type(error).__name__})",
-        fix="run the same command again: it continues every trial from its checkpoint",
-    )
-
-
-def give_up_claim(study: Study, ledger: StudyLedger, reason: str) -> None:
-    """Write durably, wherever the study's claim is kept, that it does not hold any more.
-
-    The dataset ledger first: whatever happens to this process then, it admits no other study.
-    """
-    dataset_ledger = study.spec.privacy.dataset_ledger
-    try:
-        if dataset_ledger is not None:
-            DatasetLedger(dataset_ledger).break_claim(ledger.study_id, reason)
-    finally:
-        ledger.downgrade(reason)
-    study.write("study_downgraded", **entries.study_downgraded(study.files, reason))

@@ -11,6 +11,7 @@ from dpsweep.foundation.errors import BadInputError, StudyError, SweepError
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.search.suggestions import KnownTrial, Outcome, Suggestions, objective_values
 from dpsweep.search_spaces.base import MAX_INFEASIBLE_IN_A_ROW
+from dpsweep.study.events import TrialInfeasible, event_of
 from dpsweep.study.journal import StudyView
 from dpsweep.study.trial import TrialReport, TrialState, TrialTask
 
@@ -187,9 +188,9 @@ def known_trials(
         first: Number of the first trial of the search.
     """
     known = {
-        record["trial"]: KnownTrial(record["hparams"], "failed", reason=_first_line(record))
-        for record in records
-        if record["event"] == "trial_infeasible"
+        event.trial: KnownTrial(event.hparams, "failed", reason=_first_line(event.reason))
+        for event in map(event_of, records)
+        if isinstance(event, TrialInfeasible)
     }
     for number, trial in view.trials.items():
         if number >= first:
@@ -207,5 +208,5 @@ def known_trials(
     return known
 
 
-def _first_line(record: Mapping[str, Any]) -> str:
-    return str(record.get("reason") or "infeasible").splitlines()[0]
+def _first_line(reason: str) -> str:
+    return (reason or "infeasible").splitlines()[0]

@@ -259,8 +259,11 @@ def _flaw(cls: type[Part], detail: ErrorDetails) -> Flaw:
         return Flaw(path, context["what"], context["fix"])
     if kind == "extra_forbidden":
         fix = _which_key(cls, str(path[-1]))
-        if "search" in cls.model_fields and fix.startswith("known") and _is_parameter(path, got):
-            fix = f"hyperparameters stand below search.space; {fix} here"
+        if "search" in cls.model_fields:
+            if str(path[-1]).partition(".")[0] in HYPERPARAMETERS:
+                fix = f"known: {', '.join(cls.model_fields)}"  # whatever section it resembles
+            if fix.startswith("known") and _is_parameter(path, got):
+                fix = f"hyperparameters stand below search.space; {fix} here"
         return Flaw(path, "unknown key", fix)
     if kind == "missing":
         description = cls.model_fields[str(path[-1])].description
@@ -288,6 +291,10 @@ def _flaw(cls: type[Part], detail: ErrorDetails) -> Flaw:
     if kind == "value_error":
         return Flaw(path, str(context["error"]))
     return Flaw(path, f"{detail['msg'][:1].lower()}{detail['msg'][1:]}, got {seen(got)}")
+
+
+#: First words of hyperparameters that many methods have.
+HYPERPARAMETERS = ("batch", "clip", "model", "noise", "optim", "train")
 
 
 def _is_parameter(path: Sequence[int | str], got: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What a spec says of itself, wherever it is shown."""
+"""Facts that a spec says of itself, wherever it is shown."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpsweep.foundation.words import counted
+from dpsweep.privacy.terms import OF_ITS_PLAN
 from dpsweep.spec.study import SweepSpec
 
 if TYPE_CHECKING:
@@ -15,11 +16,7 @@ if TYPE_CHECKING:
 
 def terms(spec: SweepSpec) -> str:
     """Return what must stand beside an epsilon that is named before anything has run."""
-    privacy = spec.privacy
-    return (
-        f"delta {privacy.delta:g}, {spec.privacy_unit}, {privacy.neighboring_relation}, "
-        f"sampling of its plan, {privacy.accountant}, {privacy.accounting}, one trial alone"
-    )
+    return f"{spec.privacy_terms(OF_ITS_PLAN).short()}, one trial alone"
 
 
 def without_password(spec: SweepSpec) -> SweepSpec:

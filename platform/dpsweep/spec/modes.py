@@ -1,4 +1,4 @@
-"""What an accounting mode demands of the other sections of a spec: its preconditions, as rules.
+"""Modes' preconditions: rules for the other sections of a spec.
 
 A mode is a theorem, and a theorem holds under conditions:
 

@@ -22,15 +22,10 @@ from dpsweep.spec.base import (
     peek_number,
     peek_word,
 )
-from dpsweep.spec.data import (
-    BUILT_IN,
-    DATASET_GROUP,
-    Classes,
-    DataSpec,
-    ImageSize,
-    ValidationSpec,
-    class_rules,
-)
+from dpsweep.spec.data.classes import Classes, class_rules
+from dpsweep.spec.data.datasets import BUILT_IN, DATASET_GROUP
+from dpsweep.spec.data.evaluation import ValidationSpec
+from dpsweep.spec.data.section import DataSpec, ImageSize
 from dpsweep.spec.installed import known_name, name_schema
 
 #: What makes up another dataset that is public as a whole.

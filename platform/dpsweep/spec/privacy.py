@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
+from dpsweep.privacy.modes import MODES, Mode
 from dpsweep.spec.base import (
     AS_NUMBER,
     Flaw,
@@ -20,7 +21,6 @@ from dpsweep.spec.base import (
     seen,
 )
 
-MODES = ("composed", "select", "public", "unaccounted")
 #: An epsilon beyond it is a slip: it promises nothing at all.
 MAX_EPSILON = 1e6
 
@@ -112,6 +112,11 @@ class PrivacySpec(Part):
     dataset_delta: Annotated[float, Field(gt=0, lt=1), AS_NUMBER] | None = Field(
         default=None, description="Cap on the sum of their deltas; set together with it."
     )
+
+    @property
+    def mode(self) -> Mode:
+        """The accounting mode."""
+        return MODES[self.accounting]
 
     @classmethod
     def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:

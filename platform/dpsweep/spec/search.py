@@ -22,13 +22,8 @@ from dpsweep.spec.base import (
 )
 from dpsweep.spec.installed import known_name, name_schema
 from dpsweep.spec.space.first_points import check_points
-from dpsweep.spec.space.parameters import (
-    Parameter,
-    canonical_scalar,
-    canonical_space,
-    parse_space,
-    reachable,
-)
+from dpsweep.spec.space.parameter import Parameter
+from dpsweep.spec.space.parameters import canonical_scalar, canonical_space, parse_space, reachable
 from dpsweep.spec.space.schema import SPACE_SCHEMA
 
 EPSILON = "dp/epsilon"

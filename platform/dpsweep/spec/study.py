@@ -6,46 +6,42 @@ raises SpecError with every mistake of the spec, one line each, with file and li
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, WithJsonSchema
+from pydantic import Field, PrivateAttr, ValidationError
 
 from dpsweep.foundation.errors import Mistake, SpecError
-from dpsweep.foundation.registry import installed
+from dpsweep.privacy.terms import PrivacyTerms
 from dpsweep.spec.base import (
     AS_TEXT,
     AS_WHOLE,
     Count,
     Flaw,
-    NotNegative,
     Part,
-    Positive,
-    Text,
     mistakes_of,
     peek,
-    peek_number,
     peek_word,
 )
-from dpsweep.spec.data import (
-    BUILT_IN,
-    DataSpec,
-    PublicSpec,
-    TestSpec,
-    ValidationSpec,
-    pollution_rules,
-)
+from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec
+from dpsweep.spec.data.datasets import BUILT_IN
+from dpsweep.spec.data.evaluation import TestSpec, ValidationSpec
+from dpsweep.spec.data.public import PublicSpec, pollution_rules
+from dpsweep.spec.data.section import DataSpec
 from dpsweep.spec.deltas import derived_delta
 from dpsweep.spec.episodes import EPISODE, EpisodesSpec, episode_rules
 from dpsweep.spec.file import Document, apply_overrides, dump_yaml, override, read_document
-from dpsweep.spec.installed import AS_STORED, known_name, name_schema
+from dpsweep.spec.installed import AS_STORED
 from dpsweep.spec.modes import mode_rules
 from dpsweep.spec.pretrain import PretrainSpec, pretrain_rules
 from dpsweep.spec.privacy import PrivacySpec, SelectionSpec
 from dpsweep.spec.search import SchedulerSpec, SearchSpec, metric_rules
-from dpsweep.spec.space.parameters import Parameter, parse_space
+from dpsweep.spec.space.parameter import Parameter
+from dpsweep.spec.space.parameters import parse_space
 from dpsweep.spec.start import StartSpec, start_rules
+from dpsweep.spec.storage import StorageSpec
 from dpsweep.spec.tracking import TrackingSpec
 
 __all__ = [
@@ -71,12 +67,6 @@ __all__ = [
 ]
 
 
-#: Folders of the feature store and of pre-trained weights among the studies; no study can have
-#: their names.
-FEATURES = ".features"
-PRETRAINED = ".pretrained"
-
-
 class ReportSpec(Part):
     """When a trial evaluates and reports."""
 
@@ -84,107 +74,6 @@ class ReportSpec(Part):
         default=None, description="Steps between two reports; wins over points."
     )
     points: Count = Field(default=10, description="Number of reports of one trial, evenly spaced.")
-
-
-class ResourcesSpec(Part):
-    """What one trial occupies while it runs."""
-
-    cpu: Positive = Field(
-        default=1, description="CPU cores of one trial; a fraction shares a core."
-    )
-    gpu: NotNegative = Field(default=0, description="GPUs of one trial; a fraction shares a GPU.")
-    max_failures: Annotated[int, Field(ge=0), AS_WHOLE] = Field(
-        default=3, description="How often a crashed trial is continued; what it spent stays spent."
-    )
-
-    @classmethod
-    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
-        """Refuse what Ray cannot place."""
-        gpu = peek_number(raw, "gpu", default=0)
-        if gpu > 1 and gpu != int(gpu):
-            yield Flaw(
-                ("gpu",),
-                f"a trial can share one GPU or have several whole ones, got {gpu:g}",
-                f"use {int(gpu)} or {int(gpu) + 1}",
-            )
-
-
-#: Cluster targets that dpsweep has itself; a package may add others (``TARGET_GROUP``).
-TARGETS = ("local", "ray")
-TARGET_GROUP = "dpsweep.cluster"
-TargetName = Annotated[
-    str, BeforeValidator(known_name(TARGETS, TARGET_GROUP)), WithJsonSchema(name_schema(TARGETS))
-]
-#: Targets that people look for here; a package may have one of these names.
-_MISSED = ("kuberay", "slurm")
-
-
-class ClusterSpec(Part):
-    """Where trials run."""
-
-    target: TargetName = Field(
-        default="local",
-        description="local: this machine; ray: a running Ray cluster; or the target of an "
-        "installed package.",
-    )
-    num_cpus: Count | None = Field(default=None, description="local: CPU cores to use; null: all.")
-    num_gpus: Annotated[int, Field(ge=0), AS_WHOLE] | None = Field(
-        default=None, description="local: GPUs to use; null: all."
-    )
-    address: Text | None = Field(
-        default=None,
-        description="ray: address of the cluster, for instance ray://head:10001 or auto.",
-    )
-
-    @classmethod
-    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
-        """Refuse what is not built yet, and keys that the target would ignore."""
-        target = raw.get("target", "local")
-        if target in _MISSED and target not in installed(TARGET_GROUP):
-            yield Flaw(
-                ("target",),
-                f"{target!r} is not available yet",
-                "use local, or ray with the address of a cluster that runs already",
-            )
-        if target == "ray" and raw.get("address") is None:
-            yield Flaw(
-                ("address",),
-                "is missing: target ray joins a running cluster",
-                "give ray://HOST:10001, HOST:6379, or auto on a machine of the cluster",
-            )
-        if target == "local" and raw.get("address") is not None:
-            yield Flaw(("address",), "has no meaning for target local", "use target: ray")
-        for key in ("num_cpus", "num_gpus"):
-            if target == "ray" and raw.get(key) is not None:
-                yield Flaw(
-                    (key,), "has no meaning for target ray: the cluster is there", "remove it"
-                )
-
-
-class StorageSpec(Part):
-    """Where studies and frozen features are kept."""
-
-    path: Text = Field(
-        default="studies", description="Directory of studies; each gets its own folder."
-    )
-    features: Text | None = Field(
-        default=None,
-        description="Directory of frozen features, shared by studies; null: .features in path.",
-    )
-    features_gb: Positive = Field(
-        default=50, description="Most GiB of frozen features that are kept; old ones make room."
-    )
-
-    @property
-    def features_path(self) -> Path:
-        """Absolute directory of the feature store."""
-        given = Path(self.path, FEATURES) if self.features is None else Path(self.features)
-        return given.resolve()
-
-    @property
-    def pretrained_path(self) -> Path:
-        """Absolute directory of pre-trained weights; they are public."""
-        return Path(self.path, PRETRAINED).resolve()
 
 
 #: Says what else is wrong about the parameters of a space (see ``SweepSpec.from_yaml``).
@@ -309,6 +198,24 @@ class SweepSpec(Part):
         unit = self.data.privacy_unit
         return unit if self.episodes is None else f"{unit} of one episode"
 
+    def privacy_terms(self, sampling: str, **changed: str) -> PrivacyTerms:
+        """Return what must stand beside an epsilon of this study.
+
+        Args:
+            sampling: How records enter the events that it bounds.
+            changed: Terms that differ from the spec's: another accountant or accounting.
+        """
+        privacy = self.privacy
+        terms = PrivacyTerms(
+            delta=privacy.delta,
+            accountant=privacy.accountant,
+            neighboring_relation=privacy.neighboring_relation,
+            sampling=sampling,
+            privacy_unit=self.privacy_unit,
+            accounting=privacy.accounting,
+        )
+        return dataclasses.replace(terms, **changed)
+
     @property
     def num_starts(self) -> int:
         """Number of private runs before the search; they are the first trials of the study."""
@@ -372,7 +279,7 @@ class SweepSpec(Part):
         tree = self.model_dump(mode="json")
         for key in SchedulerSpec.unused(self.scheduler.type):
             del tree["scheduler"][key]
-        is_select = self.privacy.accounting == "select"
+        is_select = self.privacy.mode.is_sealed
         if is_select or self.episodes is not None:
             del tree["search"]["num_trials"]
         if not is_select:

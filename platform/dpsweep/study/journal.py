@@ -1,12 +1,13 @@
-"""What a journal says: the state of a study and of its trials, folded from its events."""
+"""A journal folded into views: how a study and its trials stand."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dpsweep.study import events
 from dpsweep.study.trial import TrialReport, TrialState
 
 _MOVING = (TrialState.RUNNING, TrialState.PAUSED)
@@ -14,7 +15,7 @@ _MOVING = (TrialState.RUNNING, TrialState.PAUSED)
 
 @dataclass
 class TrialView:
-    """What the journal says of one trial.
+    """One trial, by the journal.
 
     ``was_continued``: it was started again since its last report. ``metrics`` are those of its last
     report, ``delivered`` those of the model that it delivers (``TrialReport.delivered``).
@@ -72,7 +73,7 @@ def _tests(metrics: Mapping[str, float]) -> bool:
 
 @dataclass
 class StudyView:
-    """What the journal says of a study.
+    """A study, by its journal.
 
     ``worked_ms`` is the time from first to last event of each launch, pauses between them left out;
     ``model_uris`` holds the models logged to the tracker, ``pretrained`` the address and SHA-256 of
@@ -125,7 +126,7 @@ class StudyView:
                 yield trial
 
 
-def fold(records: list[dict[str, Any]]) -> StudyView:
+def fold(records: Iterable[Mapping[str, Any]]) -> StudyView:
     """Return the state of a study from its journal; a repeated report changes nothing."""
     view = StudyView()
     for record in records:
@@ -134,113 +135,95 @@ def fold(records: list[dict[str, Any]]) -> StudyView:
 
 
 def fold_one(view: StudyView, record: Mapping[str, Any]) -> None:
-    """Bring a view up to date with one more event."""
-    event = record["event"]
+    """Bring a view up to date with one more line; of a newer version's kinds only the time counts.
+
+    Raises:
+        KeyError: A key is missing that every version has written.
+    """
+    event = events.event_of(record)
     view.first_ms = view.first_ms or record["time_ms"]
-    if event != "study_started" and view.state == "running":
+    if not isinstance(event, events.StudyStarted) and view.state == "running":
         view.worked_ms += max(record["time_ms"] - view.last_ms, 0)
     view.last_ms = record["time_ms"]
-    if event == "study_started":
-        view.state = "running"
-    elif event == "study_ended":
-        view.state, view.end_reason = record["state"], record.get("end_reason", "")
-    elif event == "model_logged":
-        view.model_uris[record["trial"]] = record["uri"]
-    elif event == "pretrained":
-        view.pretrained = {key: record[key] for key in ("address", "sha256")}
-    elif event == "trial_infeasible":
-        view.num_infeasible += 1
-    elif event == "study_spent":
-        view.spent_share = record["share"]
-    elif event == "study_downgraded":
-        view.downgraded = view.downgraded or record["reason"]
-    elif event in (
-        "trial_started", "trial_report", "trial_charged", "trial_paused", "trial_ended"
-    ):  # fmt: skip
-        _fold_trial(view, record)
+    match event:
+        case events.StudyStarted():
+            view.state = "running"
+        case events.StudyEnded():
+            view.state, view.end_reason = event.state, event.end_reason
+        case events.ModelLogged():
+            view.model_uris[event.trial] = event.uri
+        case events.Pretrained():
+            view.pretrained = {"address": event.address, "sha256": event.sha256}
+        case events.TrialInfeasible():
+            view.num_infeasible += 1
+        case events.StudySpent():
+            view.spent_share = event.share
+        case events.StudyDowngraded():
+            view.downgraded = view.downgraded or event.reason
+        case (
+            events.TrialStarted()
+            | events.TrialReported()
+            | events.TrialCharged()
+            | events.TrialPaused()
+        ):
+            _fold_trial(view.trials.setdefault(event.trial, TrialView(event.trial)), event)
 
 
-def _fold_trial(view: StudyView, record: Mapping[str, Any]) -> None:
-    trial = view.trials.setdefault(record["trial"], TrialView(record["trial"]))
-    if record["event"] == "trial_started":
-        trial.hparams = record["hparams"]
-        trial.num_steps = record["plan"]["steps"]
-        trial.sampling = record["tags"]["dp.sampling"]
-        trial.records = record["tags"].get("dp.records", "private")
-        trial.state, trial.was_continued = TrialState.RUNNING, True
-        return
-    if record["event"] == "trial_charged":
-        trial.charged = max(trial.charged, record["charged"])
-        if trial.epsilon is not None and record["epsilon"] is not None:
-            trial.epsilon = max(trial.epsilon, record["epsilon"])
-        return
-    if record["event"] == "trial_paused":
-        trial.state, trial.reason = TrialState.PAUSED, record["reason"]
-        return
+def _fold_trial(
+    trial: TrialView,
+    event: events.TrialStarted | events.TrialReported | events.TrialCharged | events.TrialPaused,
+) -> None:
+    match event:
+        case events.TrialStarted():
+            trial.hparams = dict(event.hparams)
+            trial.num_steps = event.plan["steps"]
+            trial.sampling = event.tags["dp.sampling"]
+            trial.records = event.tags.get("dp.records", "private")
+            trial.state, trial.was_continued = TrialState.RUNNING, True
+        case events.TrialCharged():
+            trial.charged = max(trial.charged, event.charged)
+            if trial.epsilon is not None and event.epsilon is not None:
+                trial.epsilon = max(trial.epsilon, event.epsilon)
+        case events.TrialPaused():
+            trial.state, trial.reason = TrialState.PAUSED, event.reason
+        case events.TrialReported():
+            _fold_report(trial, event)
+
+
+def _fold_report(trial: TrialView, event: events.TrialReported) -> None:
     trial.was_continued = False
-    trial.step, trial.epsilon = record["step"], record["epsilon"]
-    trial.rung = record.get("rung", 0)
-    trial.value, trial.best_step = record["value"], record["best_step"]
-    trial.charged = max(trial.charged, record["charged"])
-    if record["metrics"]:
-        trial.metrics = record["metrics"]
+    trial.step, trial.epsilon, trial.rung = event.step, event.epsilon, event.rung
+    trial.value, trial.best_step = event.value, event.best_step or 0
+    trial.charged = max(trial.charged, event.charged)
+    if event.metrics:
+        trial.metrics = dict(event.metrics)
         if not trial.reports or trial.reports[-1]["step"] < trial.step:
             point = {"step": trial.step, "epsilon": trial.epsilon, "metrics": trial.metrics}
             trial.reports.append(point)
-    trial.delivered = _delivered(trial, record)
-    if record["event"] == "trial_ended":
-        trial.state, trial.reason = TrialState(record["state"]), record["reason"]
+    trial.delivered = _delivered(trial, event)
+    if isinstance(event, events.TrialEnded):
+        trial.state, trial.reason = TrialState(event.state), event.reason
 
 
-def _delivered(trial: TrialView, record: Mapping[str, Any]) -> dict[str, float]:
+def _delivered(trial: TrialView, event: events.TrialReported) -> dict[str, float]:
     """Return the metrics of the model that a trial delivers, as far as they are known.
 
     Reports of earlier versions do not say: there it is what was reported at the best step, if the
     best value is among it.
     """
-    if "delivered" in record:
-        return dict(record["delivered"])
-    value, step = record["value"], record["best_step"]
+    if event.delivered is not None:
+        return dict(event.delivered)
+    value, step = event.value, event.best_step
     if value is None:
         return trial.metrics
-    points = [*trial.reports, {"step": trial.step, "metrics": record["metrics"]}]
-    found = [p["metrics"] for p in points if p["step"] == step and value in p["metrics"].values()]
-    return found[-1] if found else {}
+    points = [*trial.reports, {"step": trial.step, "metrics": event.metrics}]
+    best = [p["metrics"] for p in points if p["step"] == step and value in p["metrics"].values()]
+    return best[-1] if best else {}
 
 
-def replay(records: list[dict[str, Any]]) -> Iterator[TrialReport]:
+def replay(records: Iterable[Mapping[str, Any]]) -> Iterator[TrialReport]:
     """Yield the reports of a journal in their order, for a policy to be rebuilt from."""
     for record in records:
-        if record["event"] in ("trial_report", "trial_ended"):
-            epsilon = record["epsilon"]
-            yield TrialReport(
-                trial=record["trial"],
-                step=record["step"],
-                metrics=record["metrics"],
-                epsilon=math.inf if epsilon is None else epsilon,
-                rung=record.get("rung", 0),
-                skipped=record.get("skipped", 0),
-                done=record["event"] == "trial_ended",
-                value=record["value"],
-                best_step=record["best_step"],
-                charged=record["charged"],
-            )
-
-
-def report_payload(report: TrialReport) -> dict[str, Any]:
-    """Return the entry of a report."""
-    finite = report.epsilon != float("inf")
-    known = {"delivered": dict(report.delivered)} if report.delivered else {}
-    return {
-        "trial": report.trial,
-        "step": report.step,
-        "epsilon": report.epsilon if finite else None,
-        "metrics": dict(report.metrics),
-        "value": report.value,
-        "best_step": report.best_step,
-        **known,
-        "charged": report.charged,
-        "rung": report.rung,
-        "skipped": report.skipped,
-        "wall_s": round(report.wall_s, 3) or None,
-    }
+        event = events.event_of(record)
+        if isinstance(event, events.TrialReported):
+            yield event.report()

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dpsweep.spec.data import DataSpec
+from dpsweep.spec.data.section import DataSpec
 from dpsweep.spec.installed import AS_STORED
 from dpsweep.trainables.data.source import Source
 from dpsweep.trainables.data.sources import check_arrays

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dpsweep.privacy.modes import CLAIMS
+from dpsweep.privacy import modes
+from dpsweep.study.events import (
+    ModelLogged,
+    Pretrained,
+    StudyDowngraded,
+    StudyEnded,
+    StudyStarted,
+    TrialEnded,
+    TrialStarted,
+)
 from dpsweep.tracking.schema import (
     BEST_OBJECTIVE,
     OBJECTIVE,
@@ -14,13 +23,13 @@ from dpsweep.tracking.schema import (
     plain_score,
 )
 
-UNACCOUNTED, SELECT = "unaccounted", "select"
+UNACCOUNTED, SELECT = modes.UNACCOUNTED.name, modes.SELECT.name
 MAX_REASON = 1000
 
 # The only trial whose events a study in select shows: the released winner, whatever its number was.
 WINNER = 0
-_OF_WINNER = ("trial_started", "trial_ended", "model_logged")
-_OF_SELECT = ("study_started", "pretrained", "study_downgraded", "study_ended")
+_OF_WINNER = (TrialStarted.kind, TrialEnded.kind, ModelLogged.kind)
+_OF_SELECT = (StudyStarted.kind, Pretrained.kind, StudyDowngraded.kind, StudyEnded.kind)
 # Values that would tell how many trials a study in select ran; conditional on that number the
 # selection theorem (Papernot & Steinke 2022, Theorem 2) no longer holds.
 _TELL_NUMBER_OF_TRIALS = (STUDY_SPENT, "dp/composed_epsilon", "best/trial", TRAIN_SECONDS)
@@ -38,7 +47,7 @@ def downgraded_tags(reason: str) -> dict[str, str]:
         "dp.accounting": UNACCOUNTED,
         "dp.downgraded": reason[:MAX_REASON],
         "dp.study_epsilon": "none: downgraded",
-        "dp.released": "one trial alone; the cost of the search is not included",
+        "dp.released": modes.UNACCOUNTED.trial,
     }
 
 
@@ -49,11 +58,12 @@ def downgraded_card(card: str | None, reason: str) -> str:
         A card that makes another claim than ``unaccounted`` does, for example one that was written
         before the downgrade, is replaced by a notice that makes none.
     """
-    others = [claim for mode, claim in CLAIMS.items() if mode != UNACCOUNTED]
-    if card and CLAIMS[UNACCOUNTED] in card and not any(claim in card for claim in others):
+    claim = modes.UNACCOUNTED.claim
+    others = set(modes.CLAIMS.values()) - {claim}
+    if card and claim in card and not any(other in card for other in others):
         return card
     return (
-        f"## Privacy card\n\n> **{CLAIMS[UNACCOUNTED]}.** (accounting mode: `{UNACCOUNTED}`)\n>\n"
+        f"## Privacy card\n\n> **{claim}.** (accounting mode: `{UNACCOUNTED}`)\n>\n"
         f"> Downgraded to `{UNACCOUNTED}`: {reason}\n"
     )
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpsweep.tracking.base import TrackingRefusedError
+from dpsweep.tracking.drafts import MetricPoint
 from dpsweep.tracking.model_label import ModelLabel
 from dpsweep.tracking.state import TrackingState
-from dpsweep.tracking.updates import Event, MetricPoint, read_events
+from dpsweep.tracking.updates import Event, read_events
 
 
 @dataclass

@@ -11,9 +11,8 @@ import logging
 import os
 import sqlite3
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,16 +21,13 @@ from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.version import __version__
 from dpsweep.spec.tracking import database_of
 from dpsweep.tracking.base import StoreDamagedError, TrackingRefusedError
-from dpsweep.tracking.labels import downgraded_card
-from dpsweep.tracking.mlflow_models import rewrite_label, store_model
+from dpsweep.tracking.drafts import MetricPoint, RunUpdate
+from dpsweep.tracking.mlflow_models import DESCRIPTION, LoggedModels, fitting, fitting_text
 from dpsweep.tracking.model_label import (
     ModelLabel,
-    given_up,
-    metadata_given_up,
 )
-from dpsweep.tracking.schema import OBJECTIVE, is_of_model
 from dpsweep.tracking.state import PRETRAIN_ROLE, PRETRAINING, TrackingState, name_of
-from dpsweep.tracking.updates import Event, MetricPoint, RunUpdate, read_events
+from dpsweep.tracking.updates import Event, read_events
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -41,7 +37,6 @@ if TYPE_CHECKING:
 _METRICS_PER_BATCH = 900
 _PAIRS_PER_BATCH = 100
 _MAX_PARAM = 6000
-_MAX_TAG = 8000
 
 # The spool retries with its own backoff, so a request may fail soon; nothing is sent to MLflow's
 # makers; nothing is printed over the progress display.
@@ -57,10 +52,6 @@ _ENVIRONMENT = {
 _EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 _MODELS = "models:/"
 _SEQ = "dpsweep.seq"  # tells an older copy of a store from the store
-_DESCRIPTION = "mlflow.note.content"
-# What a logged model has of its run; the rest of its label is its own.
-_CAP = "dp.trial_epsilon"  # of an earlier version, beside a claim that it is not about
-_TAGS_OF_RUN = ("dp.private", "dp.records", "dp.validation", "dp.test", "dp.inherited_events")
 _PERMANENT = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST")
 
 
@@ -108,6 +99,7 @@ class MLflowTracker:
         with self._explained():
             self._client: MlflowClient = MlflowClient(tracking_uri=uri)
             self._experiment_id = self._find_experiment(uri, experiment)
+            self._models = LoggedModels(self._client, uri, self._experiment_id)
             self._resume(f"{uri}#{self._experiment_id}")
 
     def _resume(self, store: str) -> None:
@@ -263,7 +255,7 @@ class MLflowTracker:
             uri = state.model_uris.get(update.trial) if update.trial is not None else None
             if "dp.downgraded" in update.tags and uri is not None:
                 reason = update.tags["dp.downgraded"]
-                refused += self._give_up_claim(uri.removeprefix(_MODELS), reason)
+                refused += self._models.give_up_claim(uri.removeprefix(_MODELS), reason)
         except MlflowException as error:
             if error.error_code not in _PERMANENT:
                 raise
@@ -275,7 +267,7 @@ class MLflowTracker:
             "mlflow.source.name": f"dpsweep {__version__}",
             "mlflow.source.type": "LOCAL",
             # Among them the study's id and the trial, by which a lost run is found again.
-            **_fitting(update.tags),
+            **fitting(update.tags),
         }
         name = state.study
         if update.trial is not None:
@@ -297,9 +289,9 @@ class MLflowTracker:
     def _log(self, run_id: str, of: str, update: RunUpdate, refused: list[str]) -> None:
         from mlflow.entities import Param, RunTag
 
-        tags = _fitting(update.tags)
+        tags = fitting(update.tags)
         if "privacy_card.md" in update.texts:
-            tags[_DESCRIPTION] = _fit(update.texts["privacy_card.md"])
+            tags[DESCRIPTION] = fitting_text(update.texts["privacy_card.md"])
         params = {}
         for name, text in update.params.items():
             if len(text) > _MAX_PARAM:
@@ -353,9 +345,6 @@ class MLflowTracker:
     def log_model(self, trial: int, model: Any, input_example: Any, label: ModelLabel) -> str:
         """Store a trial's model once, as a ``torch.export`` graph; return its URI.
 
-        Its label is in the store (tags and description of the logged model) and in the model's own
-        directory (metadata in ``MLmodel``, the privacy card), which goes wherever the model goes.
-
         The format holds a graph and tensors, no pickled code, so
         ``mlflow.pytorch.load_model(uri)`` needs neither this package nor trust in the file. The
         first dimension of the input is the batch and stays free.
@@ -366,26 +355,10 @@ class MLflowTracker:
         run_id = self._state.run_ids.get(trial)
         if run_id is None:
             raise BadInputError(f"trial {trial} has no tracking run, so its model is not logged")
-        found = self._client.search_logged_models(
-            [self._experiment_id], filter_string=f"source_run_id = '{run_id}'"
-        )
-        ready = [entry for entry in found if entry.status == "READY"]
-        if ready:
-            entry = ready[0]
-        elif found:
-            entry = found[0]  # a killed process left it pending: complete it, leave none behind
-        else:
-            entry = self._client.create_logged_model(
-                self._experiment_id,
-                name=f"{self._state.study}-trial-{trial:04d}",
-                source_run_id=run_id,
-                params=dict(self._client.get_run(run_id).data.params),
-            )
-        if not ready:
-            store_model(self._client, entry, run_id, model, input_example, label)
-            self._client.finalize_logged_model(entry.model_id, "READY")
-        self._link_model(run_id, entry.model_id)
-        self._state.model_uris[trial] = f"{_MODELS}{entry.model_id}"
+        name = f"{self._state.study}-trial-{trial:04d}"
+        model_id = self._models.store(name, run_id, model, input_example, label)
+        self._models.link(model_id, run_id, self._state.parent_run_id)
+        self._state.model_uris[trial] = f"{_MODELS}{model_id}"
         self._state.save(self._path)
         self.label_model(trial, label)
         return self._state.model_uris[trial]
@@ -393,75 +366,13 @@ class MLflowTracker:
     def has_model(self, trial: int) -> bool:
         """Say whether a trial's model is in the store."""
         run_id = self._state.run_ids.get(trial)
-        if run_id is None:
-            return False
-        found = self._client.search_logged_models(
-            [self._experiment_id], filter_string=f"source_run_id = '{run_id}'"
-        )
-        return any(entry.status == "READY" for entry in found)
+        return run_id is not None and self._models.is_stored(run_id)
 
     def label_model(self, trial: int, label: ModelLabel) -> None:
         """Give a trial's logged model the label that holds now, in the store and in its files."""
         uri, run_id = self._state.model_uris.get(trial), self._state.run_ids.get(trial)
-        if uri is None or run_id is None:
-            return
-        model_id = uri.removeprefix(_MODELS)
-        run_tags = self._client.get_run(run_id).data.tags
-        if "dp.downgraded" in run_tags and "dp.downgraded" not in label.tags:
-            self._give_up_claim(model_id, run_tags["dp.downgraded"])
-            return
-        own = {name: run_tags[name] for name in _TAGS_OF_RUN if name in run_tags}
-        if _CAP in self._client.get_logged_model(model_id).tags:
-            self._client.delete_logged_model_tag(model_id, _CAP)
-        self._tag_model(model_id, {**own, **label.tags}, label.description)
-        rewrite_label(self._client, self._uri, model_id, lambda _: dict(label.metadata), label.card)
-
-    def _give_up_claim(self, model_id: str, reason: str) -> list[str]:
-        """Take the claim off a logged model; return what could not be done."""
-        from mlflow.exceptions import MlflowException
-
-        tags, description = given_up(reason)
-        self._tag_model(model_id, tags, description)
-        change, card = partial(metadata_given_up, reason=reason), downgraded_card(None, reason)
-        try:
-            rewrite_label(self._client, self._uri, model_id, change, card)
-        except (MlflowException, OSError) as error:  # the next launch tries again
-            return [
-                f"model {model_id}: its file MLmodel still has the claim, not its tags: {error}"
-            ]
-        return []
-
-    def _tag_model(self, model_id: str, tags: Mapping[str, str], description: str) -> None:
-        tags = {**tags, _DESCRIPTION: _fit(description)}
-        self._client.set_logged_model_tags(model_id, _fitting(tags))
-
-    def _link_model(self, run_id: str, model_id: str) -> None:
-        """Show the model at its run and the study's, with the scores of its own step.
-
-        Not with the run's epsilon, which is that of a trial alone: a number without words would be
-        read as the claim. The label has both.
-        """
-        from mlflow.entities import LoggedModelOutput, Metric
-
-        run = self._client.get_run(run_id)
-        histories = {
-            name: self._client.get_metric_history(run_id, name) for name in run.data.metrics
-        }
-        step = histories[OBJECTIVE][-1].step if OBJECTIVE in histories else None
-        metrics = []
-        for name, points in histories.items():
-            own = [p for p in points if step is None or p.step == step]
-            if own and (is_of_model(name) or name == OBJECTIVE):
-                point = max(own, key=lambda p: (p.step, p.timestamp))
-                metrics.append(
-                    Metric(name, point.value, point.timestamp, point.step, model_id=model_id)
-                )
-        self._client.log_batch(run_id, metrics=metrics)
-        parent = self._state.parent_run_id
-        for linked in [run, *([self._client.get_run(parent)] if parent else [])]:
-            if model_id not in [output.model_id for output in linked.outputs.model_outputs]:
-                output = LoggedModelOutput(model_id, step=step or 0)
-                self._client.log_outputs(linked.info.run_id, [output])
+        if uri is not None and run_id is not None:
+            self._models.label(uri.removeprefix(_MODELS), run_id, label)
 
 
 def _user() -> str:
@@ -476,15 +387,3 @@ def _metric(point: MetricPoint) -> Any:
     from mlflow.entities import Metric
 
     return Metric(point.name, point.value, point.time_ms, point.step)
-
-
-def _fitting(tags: Mapping[str, str]) -> dict[str, str]:
-    return {name: text[:_MAX_TAG] for name, text in tags.items()}
-
-
-def _fit(card: str) -> str:
-    """Return the card as a run description; a longer one ends with a pointer to the whole."""
-    if len(card) <= _MAX_TAG:
-        return card
-    pointer = "\n\n(continued in the artifact privacy_card.md)"
-    return card[: _MAX_TAG - len(pointer)].rpartition("\n")[0] + pointer

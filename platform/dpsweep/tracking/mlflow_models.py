@@ -1,17 +1,139 @@
-"""The directory of a logged model: the exported graph, and the label that travels with it."""
+"""Models in an MLflow store: the exported graph, and the label that travels with it."""
 
 from __future__ import annotations
 
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsweep.tracking.model_label import CARD_FILE, METADATA, ModelLabel
+from dpsweep.tracking.labels import downgraded_card
+from dpsweep.tracking.model_label import (
+    CARD_FILE,
+    METADATA,
+    ModelLabel,
+    given_up,
+    metadata_given_up,
+)
+from dpsweep.tracking.schema import OBJECTIVE, is_of_model
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+
+
+# What a logged model has of its run; the rest of its label is its own.
+_CAP = "dp.trial_epsilon"  # of an earlier version, beside a claim that it is not about
+_TAGS_OF_RUN = ("dp.private", "dp.records", "dp.validation", "dp.test", "dp.inherited_events")
+_MAX_TAG = 8000
+DESCRIPTION = "mlflow.note.content"
+
+
+class LoggedModels:
+    """The logged models of one experiment: stored once, each with the label that holds.
+
+    A label is in the store (tags and description of the logged model) and in the model's own
+    directory (metadata in ``MLmodel``, the privacy card), which goes wherever the model goes.
+
+    Args:
+        client: Of the store.
+        uri: Of the store.
+        experiment_id: The experiment.
+    """
+
+    def __init__(self, client: MlflowClient, uri: str, experiment_id: str) -> None:
+        self._client, self._uri, self._experiment_id = client, uri, experiment_id
+
+    def _of_run(self, run_id: str) -> list[Any]:
+        return list(
+            self._client.search_logged_models(
+                [self._experiment_id], filter_string=f"source_run_id = '{run_id}'"
+            )
+        )
+
+    def is_stored(self, run_id: str) -> bool:
+        """Say whether the model of a run is in the store, whole."""
+        return any(entry.status == "READY" for entry in self._of_run(run_id))
+
+    def store(
+        self, name: str, run_id: str, model: Any, input_example: Any, label: ModelLabel
+    ) -> str:
+        """Store the model of a run, unless it is there; return its id."""
+        entries = self._of_run(run_id)
+        ready = [entry for entry in entries if entry.status == "READY"]
+        if ready:
+            return str(ready[0].model_id)
+        if entries:
+            entry = entries[0]  # a killed process left it pending: complete it, leave none behind
+        else:
+            entry = self._client.create_logged_model(
+                self._experiment_id,
+                name=name,
+                source_run_id=run_id,
+                params=dict(self._client.get_run(run_id).data.params),
+            )
+        store_model(self._client, entry, run_id, model, input_example, label)
+        self._client.finalize_logged_model(entry.model_id, "READY")
+        return str(entry.model_id)
+
+    def label(self, model_id: str, run_id: str, label: ModelLabel) -> None:
+        """Give a logged model the label that holds now: none of a claim that its run has lost."""
+        run_tags = self._client.get_run(run_id).data.tags
+        if "dp.downgraded" in run_tags and "dp.downgraded" not in label.tags:
+            self.give_up_claim(model_id, run_tags["dp.downgraded"])
+            return
+        own = {name: run_tags[name] for name in _TAGS_OF_RUN if name in run_tags}
+        if _CAP in self._client.get_logged_model(model_id).tags:
+            self._client.delete_logged_model_tag(model_id, _CAP)
+        self._tag(model_id, {**own, **label.tags}, label.description)
+        rewrite_label(self._client, self._uri, model_id, lambda _: dict(label.metadata), label.card)
+
+    def give_up_claim(self, model_id: str, reason: str) -> list[str]:
+        """Take the claim off a logged model; return what could not be done."""
+        from mlflow.exceptions import MlflowException
+
+        tags, description = given_up(reason)
+        self._tag(model_id, tags, description)
+        change, card = partial(metadata_given_up, reason=reason), downgraded_card(None, reason)
+        try:
+            rewrite_label(self._client, self._uri, model_id, change, card)
+        except (MlflowException, OSError) as error:  # the next launch tries again
+            return [
+                f"model {model_id}: its file MLmodel still has the claim, not its tags: {error}"
+            ]
+        return []
+
+    def _tag(self, model_id: str, tags: Mapping[str, str], description: str) -> None:
+        tags = {**tags, DESCRIPTION: fitting_text(description)}
+        self._client.set_logged_model_tags(model_id, fitting(tags))
+
+    def link(self, model_id: str, run_id: str, parent: str | None) -> None:
+        """Show the model at its run and the study's, with the scores of its own step.
+
+        Not with the run's epsilon, which is that of a trial alone: a number without words would be
+        read as the claim. The label has both.
+        """
+        from mlflow.entities import LoggedModelOutput, Metric
+
+        run = self._client.get_run(run_id)
+        histories = {
+            name: self._client.get_metric_history(run_id, name) for name in run.data.metrics
+        }
+        step = histories[OBJECTIVE][-1].step if OBJECTIVE in histories else None
+        metrics = []
+        for name, points in histories.items():
+            own = [p for p in points if step is None or p.step == step]
+            if own and (is_of_model(name) or name == OBJECTIVE):
+                point = max(own, key=lambda p: (p.step, p.timestamp))
+                metrics.append(
+                    Metric(name, point.value, point.timestamp, point.step, model_id=model_id)
+                )
+        self._client.log_batch(run_id, metrics=metrics)
+        for linked in [run, *([self._client.get_run(parent)] if parent else [])]:
+            if model_id not in [output.model_id for output in linked.outputs.model_outputs]:
+                output = LoggedModelOutput(model_id, step=step or 0)
+                self._client.log_outputs(linked.info.run_id, [output])
 
 
 def store_model(
@@ -109,3 +231,16 @@ def _requirements() -> list[str]:
     from importlib.metadata import version
 
     return [f"{name}=={version(name)}" for name in ("mlflow", "torch", "numpy")]
+
+
+def fitting(tags: Mapping[str, str]) -> dict[str, str]:
+    """Return tags cut to what MLflow takes."""
+    return {name: text[:_MAX_TAG] for name, text in tags.items()}
+
+
+def fitting_text(card: str) -> str:
+    """Return the card as a run description; a longer one ends with a pointer to the whole."""
+    if len(card) <= _MAX_TAG:
+        return card
+    pointer = "\n\n(continued in the artifact privacy_card.md)"
+    return card[: _MAX_TAG - len(pointer)].rpartition("\n")[0] + pointer

@@ -59,15 +59,7 @@ def label_model(facts: Mapping[str, Any], card: str) -> ModelLabel:
     claim: PrivacyStatement | None = facts["claim"]
     alone: PrivacyStatement = facts["alone"]
     stated = claim or alone
-    terms = {
-        "dp.accounting": stated.accounting,
-        "dp.delta": str(stated.delta),
-        "dp.unit": stated.privacy_unit,
-        "dp.adjacency": stated.neighboring_relation,
-        "dp.sampling": stated.sampling,
-        "dp.accountant": stated.accountant,
-        "dp.released": stated.released,
-    }
+    terms = {tag: str(value) for tag, value in stated.tags().items()}
     tags = {
         "dp.claim": claim.one_line() if claim else _NO_CLAIM,
         "dp.study_epsilon": str(claim.epsilon) if claim else _NO_CLAIM,

@@ -1,4 +1,4 @@
-"""What a tracker remembers between two launches: run ids, and how far it has read the journal."""
+"""State of a tracker between two launches: run ids, and how far it has read the journal."""
 
 from __future__ import annotations
 

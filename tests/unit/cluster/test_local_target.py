@@ -9,7 +9,7 @@ from dpsweep.cluster import local
 from dpsweep.cluster.local import LocalTarget
 from dpsweep.cluster.token import own_token
 from dpsweep.foundation.errors import ResourceError
-from dpsweep.spec.study import ClusterSpec, ResourcesSpec
+from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec
 
 NAMES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 

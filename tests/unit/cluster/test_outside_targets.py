@@ -12,8 +12,8 @@ from dpsweep.foundation.errors import SpecError
 from dpsweep.planning.forecast import local_slots
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.reading import read_spec
-from dpsweep.spec.study import TARGETS as BUILT_IN_NAMES
-from dpsweep.spec.study import ClusterSpec, ResourcesSpec
+from dpsweep.spec.cluster import TARGETS as BUILT_IN_NAMES
+from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec
 
 TEXT = """
 name: digits

@@ -9,7 +9,7 @@ import pytest
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.planning.simulation.curves import Row, SyntheticCurves, TableCurves, place, read_curves
 from dpsweep.search_spaces import SearchSpace
-from dpsweep.spec.space.parameters import Parameter
+from dpsweep.spec.space.parameter import Parameter
 
 PARAMETERS = SearchSpace.from_spec(
     {

@@ -408,8 +408,8 @@ def test_card_and_trials_name_the_weights(open_study):
         checked.admit(0, {"method": "dp_sgd", "model.checkpoint": c}) for c in ("pretrain", None)
     ]
     events = [entries.trial_started(study.spec, task, study.view.pretrained) for task in tasks]
-    assert [event["tags"].get("dpsweep.pretrained") for event in events] == [address, None]
-    assert events[0]["hparams"]["model.checkpoint"] == "pretrain"
+    assert [event.tags.get("dpsweep.pretrained") for event in events] == [address, None]
+    assert events[0].hparams["model.checkpoint"] == "pretrain"
 
 
 def test_plan_and_validate_say_what_will_be_done(tmp_path, capsys):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.privacy import accountants
+from dpsweep.privacy import accountants, rdp
 from dpsweep.privacy.accountants import analytic_gaussian_epsilon, epsilon_of, make_accountant
 from dpsweep.privacy.events import (
     EventRun,
@@ -21,7 +21,9 @@ from dpsweep.privacy.events import (
     Plan,
     PoissonGaussian,
     RepeatAndSelect,
+    poisson_gaussian,
 )
+from dpsweep.privacy.events.multiset import multiset
 from dpsweep.privacy.schedules import NoiseSchedule
 from dpsweep.privacy.statement import PrivacyStatement
 
@@ -110,7 +112,7 @@ def test_asking_twice_changes_nothing() -> None:
 
 
 def test_rdp_cache_survives_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accountants, "_CACHED_CURVES", 10)
+    monkeypatch.setattr(poisson_gaussian, "_CACHED_CURVES", 10)
     plan = NoiseSchedule("linear", 0.5).plan(2.0, 0.03, 25)
     accountants.epsilon_and_order.cache_clear()
     first = epsilon_of(plan, delta=DELTA)
@@ -151,23 +153,23 @@ def test_high_orders_are_used_where_the_grid_ends_too_early() -> None:
     plan = plan_of((Gaussian(16000.0), 1))
     assert epsilon_of(plan, delta=1e-9) <= 0.5 * min(
         order / (2 * 16000**2) + math.log1p(-1 / order) - math.log(1e-9 * order) / (order - 1)
-        for order in accountants.orders_at(0)
+        for order in rdp.ORDERS.tolist()
     )
 
 
 def test_schedules_with_many_levels_are_rounded_to_the_private_side() -> None:
     few = NoiseSchedule("linear", 0.6).plan(2.0, 0.02, 100)
     many = NoiseSchedule("linear", 0.6).plan(2.0, 0.02, 400)
-    exact = accountants.rounded_down(accountants.multiset(few))
-    assert exact == accountants.multiset(few)
-    rounded = accountants.rounded_down(accountants.multiset(many))
-    assert len(rounded) <= accountants._MAX_LEVELS
+    exact = accountants.rounded_down(multiset(few))
+    assert exact == multiset(few)
+    rounded = accountants.rounded_down(multiset(many))
+    assert len(rounded) <= poisson_gaussian.MAX_LEVELS
     assert sum(count for _, count in rounded) == 400
-    before = sorted(e.noise_multiplier for e, n in accountants.multiset(many) for _ in range(n))
+    before = sorted(e.noise_multiplier for e, n in multiset(many) for _ in range(n))
     after = sorted(e.noise_multiplier for e, n in rounded for _ in range(n))
     assert all(0.98 * b <= a <= b for a, b in zip(after, before))
     # A part of the plan is never rounded further down than the whole.
-    part = accountants.rounded_down(accountants.multiset(many.slice(0, 200)))
+    part = accountants.rounded_down(multiset(many.slice(0, 200)))
     finest = {e.noise_multiplier: n for e, n in part}
     assert sum(finest.values()) == 200
     assert sorted(finest)[0] >= min(

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
-from dpsweep.privacy import calibration
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.calibration import (
@@ -17,6 +16,7 @@ from dpsweep.privacy.calibration import (
     calibrate_noise_multiplier,
     calibrate_noise_schedule,
     max_steps,
+    noise,
 )
 from dpsweep.privacy.events import EventRun, Gaussian, NonPrivate, Plan, PoissonGaussian
 from dpsweep.privacy.schedules import SHAPES, NoiseSchedule
@@ -39,7 +39,7 @@ BUDGET = PrivacyBudget(target_epsilon=2.0, delta=1e-5)
     ],
 )
 def test_published_starts(shape: str, end_ratio: float, start: float) -> None:
-    values, counts = calibration._distinct(NoiseSchedule(shape, end_ratio).factors(24))
+    values, counts = noise._distinct(NoiseSchedule(shape, end_ratio).factors(24))
     counts = tuple(20 * count for count in counts)
     result = calibrate_factors(BUDGET, values, counts, 0.01)
     assert start * (1 - 5e-3) < result < start * (1 + 1e-4)

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
 from dpsweep.privacy import rdp
-from dpsweep.privacy.accountants import multiset, plan_curve
 from dpsweep.privacy.events import (
     EventRun,
     Gaussian,
@@ -25,6 +24,7 @@ from dpsweep.privacy.events import (
     PoissonGaussian,
     RepeatAndSelect,
 )
+from dpsweep.privacy.events.multiset import multiset, plan_curve
 from dpsweep.privacy.filter import RESERVATION_SLACK, FilterAccount, RenyiFilter
 
 DELTA = 1e-5
@@ -149,9 +149,10 @@ def test_a_cost_is_the_curve_at_the_order_part_by_part(plan, order):
     cost = chosen.cost(plan)
     assert set(cost) == {"private", "validation"}
     level = 1 if order > 1024 else 0
-    orders = [*rdp.ORDERS, *rdp.HIGH_ORDERS[:level]]
+    grid = rdp.orders_at(level)
+    orders = grid.tolist()
     for part, value in cost.items():
-        curve = plan_curve(multiset(plan.part(part)), level)
+        curve = plan_curve(multiset(plan.part(part)), grid)
         assert value == pytest.approx(curve[orders.index(order)], rel=1e-9, abs=1e-300)
 
 

@@ -142,3 +142,11 @@ def test_a_curve_does_not_depend_on_its_neighbors_in_a_call() -> None:
         )
         assert np.all(np.isfinite(together))
         np.testing.assert_allclose(together[[0, 99, 399]], alone, rtol=1e-10)
+
+
+@pytest.mark.parametrize("order", [48.0048, 77.7, 500.5])
+def test_fractional_orders_that_overflow_are_bounded_by_their_neighbors(order: float) -> None:
+    whole = np.array([math.floor(order), math.ceil(order)], dtype=np.float64)
+    between = rdp.poisson_gaussian_rdp(np.array([0.9]), 0.05, np.array([order]))[0, 0]
+    low, high = rdp.poisson_gaussian_rdp(np.array([0.9]), 0.05, whole)[0]
+    assert low < between < high

@@ -116,9 +116,10 @@ def test_the_time_of_a_study_is_that_of_its_launches():
     """S1.5: an hour between two launches is no work."""
     hour = 3_600_000
     events = [
-        (0, "study_started", {}), (5_000, "study_spent", {"share": 0.1}),
+        (0, "study_started", {"name": "x"}),
+        (5_000, "study_spent", {"epsilon": 0.2, "share": 0.1}),
         (8_000, "study_ended", {"state": "interrupted"}),
-        (hour, "study_started", {}), (hour + 2_000, "study_ended", {"state": "finished"}),
+        (hour, "study_started", {"name": "x"}), (hour + 2_000, "study_ended", {"state": "finished"}),
         (2 * hour, "model_logged", {"trial": 0, "uri": "models:/m"}),
     ]  # fmt: skip
     view = fold([{"time_ms": 1 + time, "event": event, **more} for time, event, more in events])

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy.modes import CLAIMS
-from dpsweep.results.card import REQUIRED, privacy_card
+from dpsweep.results.card import privacy_card
+from dpsweep.results.card_facts import REQUIRED
 
 STATEMENT = {
     "epsilon": 7.346,

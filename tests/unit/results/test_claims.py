@@ -10,7 +10,9 @@ from dpsweep.ledgers.trial import TrialLedger, trial_file
 from dpsweep.planning.preflight import preflight
 from dpsweep.results.study import load_sweep
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study.study import Study, enforced_terms
+from dpsweep.study.events import TrialStarted
+from dpsweep.study.launched import enforced_terms
+from dpsweep.study.study import Study
 
 PRIVACY = {
     "composed": {"accounting": "composed", "study_epsilon": 4.2},
@@ -93,8 +95,7 @@ def test_two_private_runs_of_a_public_search_claim_nothing(tmp_path):
         trial = TrialLedger(trial_file(files.ledger, number), budget=None, accountant="rdp")
         trial.charge(0, 3, task.charges)
         trial.close()
-        started = {"hparams": {}, "plan": {"steps": 3}, "tags": {"dp.sampling": "poisson"}}
-        study.write("trial_started", trial=number, **started)
+        study.write(TrialStarted(number, {}, {"steps": 3}, {"dp.sampling": "poisson"}))
     ledger.close()
     study.close()
     result = load_sweep("claimed", root=files.path.parent)

@@ -14,7 +14,8 @@ from dpsweep.running import entries
 from dpsweep.running.stage import Stage
 from dpsweep.schedulers import POLICIES
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study.study import Observer, Study, enforced_terms
+from dpsweep.study.launched import enforced_terms
+from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import TrialReport, TrialState
 
 AT_BEST = {"validation/accuracy": 0.776, "validation/loss": 0.5}
@@ -41,7 +42,7 @@ def files(tmp_path):
         ledger.charge(0, STEPS, task.plan)
         ledger.close()
         study.write_task(task)
-        study.write("trial_started", **entries.trial_started(checked.spec, task))
+        study.write(entries.trial_started(checked.spec, task))
         common = {"trial": number, "epsilon": 1.0, "charged": STEPS, "value": 0.776}
         best = TrialReport(step=20, metrics=AT_BEST, best_step=20, delivered=AT_BEST, **common)
         study.write_report(best)
@@ -93,7 +94,7 @@ def test_every_door_shows_the_delivered_model(files):
     assert (row["validation/accuracy"], row["test/accuracy"]) == (0.776, 0.740)
     words = " ".join(show(files, "best").stdout.split())
     assert "test/accuracy 0.7400 of the same model" in words
-    told = json.dumps(entries.study_ended(files, "finished", "")["metrics"])
+    told = json.dumps(entries.study_ended(files, "finished", "").metrics)
     assert json.loads(told) == {
         "best/trial": 0.0, "best/value": 0.776,
         "dp/composed_epsilon": json.loads(told)["dp/composed_epsilon"],

@@ -66,7 +66,7 @@ def written(root: Path, num_finished: int = 2, **changes: Any) -> Any:
         task = checked.admit(number, point)
         ledger.reserve(number, task.full_plan, epsilon=task.planned_epsilon)
         study.write_task(task)
-        study.write("trial_started", **entries.trial_started(checked.spec, task))
+        study.write(entries.trial_started(checked.spec, task))
         value = 0.9 - 0.1 * number
         report = TrialReport(number, 3, {"validation/accuracy": value}, 2.0, done=True, value=value)
         if number < num_finished:

@@ -37,8 +37,9 @@ def trial(number, config, value, *, test=None, epsilon=1.0, state=TrialState.FIN
     if test is not None:
         metrics["test/accuracy"] = test
     statement = PrivacyStatement(
-        epsilon, 1e-5, "pld", "add_or_remove_one", "full_batch", "example", "unaccounted",
-        "this trial alone; the cost of the search is not included",
+        epsilon=epsilon, delta=1e-5, accountant="pld", neighboring_relation="add_or_remove_one",
+        sampling="full_batch", privacy_unit="example", accounting="unaccounted",
+        released="this trial alone; the cost of the search is not included",
     )  # fmt: skip
     values = dict(
         trial_id=number, state=state, config={"method": "adamix", **config},
@@ -365,7 +366,7 @@ def written(tmp_path):
             )
             ledger.charge(0, steps, task.plan)
             ledger.close()
-            journal.write("trial_started", **entries.trial_started(checked.spec, task))
+            journal.write(entries.trial_started(checked.spec, task))
             value = 0.5 + 0.1 * point["optim.lr"] + gain + 0.02 * point["train.repeat"]
             report = TrialReport(
                 number, steps, {"validation/accuracy": value, "test/accuracy": value - 0.01},

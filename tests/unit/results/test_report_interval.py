@@ -21,8 +21,9 @@ VALUES = {0.1: (0.7, 0.8, 0.75), 0.5: (0.95, 0.5, 0.6)}
 
 def trial(number, config, value):
     statement = PrivacyStatement(
-        1.0, 1e-2, "rdp", "add_or_remove_one", "full_batch", "example of one episode",
-        "unaccounted", "this trial alone",
+        epsilon=1.0, delta=1e-2, accountant="rdp", neighboring_relation="add_or_remove_one",
+        sampling="full_batch", privacy_unit="example of one episode", accounting="unaccounted",
+        released="this trial alone",
     )  # fmt: skip
     return TrialResult(
         trial_id=number, state=TrialState.FINISHED, config={"method": "dp_sgd", **config},

@@ -13,6 +13,7 @@ from dpsweep.ledgers.trial import trial_file, trial_spent
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.running.ending import Conclusion, Ending, say_failures, write_charges
 from dpsweep.running.recovery import LOST, mend_tasks
+from dpsweep.study.events import StudyEnded, StudyStarted
 from dpsweep.study.journal import fold
 from dpsweep.study.trial import TrialState
 from dpsweep.tracking.state import TrackingState
@@ -35,7 +36,7 @@ def charged_task(driver, reported, steps):
 
 
 def test_the_tracker_hears_what_was_charged_after_the_last_report(driver):
-    driver.study.write("study_started", name="stage", params={}, tags={"dp.delta": 1e-5})
+    driver.study.write(StudyStarted("stage", tags={"dp.delta": 1e-5}))
     task = charged_task(driver, 3, 15)
     write_charges(driver.study)
     *_, last = read_log(driver.study.files.journal)
@@ -170,7 +171,7 @@ def test_nobody_writes_after_an_end_that_another_thread_writes(driver):
 
     def leave():
         study.hold_others()
-        study.write("study_ended", state="interrupted")
+        study.write(StudyEnded("interrupted"))
         ended.set()
         over.wait(10)  # the process would end here
 

@@ -35,8 +35,9 @@ from dpsweep.privacy.events import Plan
 from dpsweep.running import features
 from dpsweep.running.features import prefetch, specs_of_space
 from dpsweep.search_spaces.base import SearchSpace
+from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec
 from dpsweep.spec.space.hyperparameters import Hyperparameter
-from dpsweep.spec.study import ClusterSpec, ResourcesSpec, SweepSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Observer
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES

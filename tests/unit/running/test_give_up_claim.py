@@ -10,7 +10,8 @@ import pytest
 
 from dpsweep.foundation.errors import LockedError
 from dpsweep.ledgers.dataset import DatasetLedger, read_dataset_ledger
-from dpsweep.running import stage
+from dpsweep.running import giving_up
+from dpsweep.study.events import StudyDowngraded
 
 
 @pytest.fixture
@@ -30,18 +31,20 @@ def given_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any, lis
         is_broken = read_dataset_ledger(path).broken is not None
         done.append(f"ledger, {'after' if is_broken else 'without'} the dataset's")
 
-    monkeypatch.setattr(stage.entries, "study_downgraded", lambda files, reason: {})
+    monkeypatch.setattr(
+        giving_up.entries, "study_downgraded", lambda files, reason: StudyDowngraded(reason)
+    )
     study = SimpleNamespace(
         spec=SimpleNamespace(privacy=SimpleNamespace(dataset_ledger=str(path))),
         files=None,
-        write=lambda event: done.append(event),
+        write=lambda event: done.append(event.kind),
     )
     return study, SimpleNamespace(study_id="id", downgrade=downgrade), done
 
 
 def test_the_dataset_ledger_is_broken_first(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study, ledger, done = given_up(path, monkeypatch)
-    stage.give_up_claim(study, ledger, "a reason")
+    giving_up.give_up_claim(study, ledger, "a reason")
     assert done == ["ledger, after the dataset's", "study_downgraded"]
 
 
@@ -56,5 +59,5 @@ def test_a_dataset_ledger_that_stays_locked_does_not_save_the_claim(
 
     monkeypatch.setattr(DatasetLedger, "break_claim", locked)
     with pytest.raises(LockedError):
-        stage.give_up_claim(study, ledger, "a reason")
+        giving_up.give_up_claim(study, ledger, "a reason")
     assert done == ["ledger, without the dataset's"]

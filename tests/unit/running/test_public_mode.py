@@ -8,7 +8,7 @@ from whole_studies import make_spec
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
 from dpsweep.planning.preflight import preflight
-from dpsweep.results.claims import FINAL_RUN
+from dpsweep.privacy.modes import FINAL_RUN
 from dpsweep.results.study import load_sweep
 from dpsweep.running import modes
 from dpsweep.running.stage import Stage

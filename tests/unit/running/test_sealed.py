@@ -17,6 +17,7 @@ from dpsweep.results.study import load_sweep
 from dpsweep.running import sealed
 from dpsweep.schedulers import POLICIES
 from dpsweep.spec.study import SweepSpec
+from dpsweep.study.events import StudyDowngraded
 from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import TrialReport
 
@@ -70,7 +71,7 @@ def breaking(then):
     """Return a stage's ``execute`` in which a sealed trial reports what it must not."""
 
     def execute(stage, source, target):
-        stage.study.write("study_downgraded", reason="SECRET train/loss")
+        stage.study.write(StudyDowngraded("SECRET train/loss"))
         return then()
 
     return execute

@@ -19,7 +19,7 @@ from dpsweep.planning.preflight import preflight
 from dpsweep.privacy.selection import Selection, is_under
 from dpsweep.running import sealed
 from dpsweep.running.stage import Stage
-from dpsweep.study.study import StudyFiles
+from dpsweep.study.files import StudyFiles
 from dpsweep.sweep import run_checked, run_sweep
 
 HELPERS = Path(__file__).parents[2] / "helpers"

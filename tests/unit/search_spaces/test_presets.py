@@ -17,7 +17,7 @@ from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.search_spaces import SPACES, SearchSpace, preset_spec, preset_titles, starter_spec
 from dpsweep.search_spaces.presets import study_name
-from dpsweep.spec.data import BUILT_IN
+from dpsweep.spec.data.datasets import BUILT_IN
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.spec.study import SweepSpec
 from dpsweep.trainables import TRAINABLES

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpsweep.foundation.errors import SpecError
+from dpsweep.spec.cluster import ResourcesSpec
 from dpsweep.spec.file import apply_overrides
 from dpsweep.spec.study import (
     DataSpec,
     PrivacySpec,
-    ResourcesSpec,
     SearchSpec,
     SweepSpec,
     TestSpec,

@@ -7,6 +7,7 @@ from whole_studies import make_spec
 
 from dpsweep.foundation.durable import read_log
 from dpsweep.spec.study import SweepSpec
+from dpsweep.study.events import StudyDowngraded
 from dpsweep.study.study import Study
 
 DAY_MS = 86_400_000
@@ -23,7 +24,7 @@ def test_events_have_the_day_or_the_time(tmp_path, accounting):
         raw["search"]["num_trials"] = 3
     study = Study(SweepSpec(**raw))
     before = time.time_ns() // 1_000_000
-    study.write("study_downgraded", reason="none")
+    study.write(StudyDowngraded("none"))
     study.close()
     written = read_log(study.files.journal)[-1]["time_ms"]
     if accounting == "select":

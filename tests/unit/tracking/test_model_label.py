@@ -14,8 +14,9 @@ from dpsweep.tracking.schema import check_loggable
 
 def statement(epsilon, mode, released):
     return PrivacyStatement(
-        epsilon, 1e-5, "rdp", "add_or_remove_one", "poisson", "example", mode, released
-    )
+        epsilon=epsilon, delta=1e-5, accountant="rdp", neighboring_relation="add_or_remove_one",
+        sampling="poisson", privacy_unit="example", accounting=mode, released=released,
+    )  # fmt: skip
 
 
 ALONE = {"composed": "this trial alone, as if it were the only one", "unaccounted": "one trial"}

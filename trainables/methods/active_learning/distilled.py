@@ -1,4 +1,4 @@
-"""What the epochs of a distillation have made, kept for all trials that would make the same.
+"""Distilled epochs, kept for all trials that would make the same.
 
 Trials of active learning that start from one release mostly repeat each other's distillation:
 whom they ask for labels, and how many, comes later and has no influence on it.

@@ -1,4 +1,4 @@
-"""What NearPrivate asks of the private records: two releases, priced within what the start left.
+"""Private query of NearPrivate: two releases, priced within what the start left.
 
 Zhao et al. 2020 (https://arxiv.org/abs/1910.01177), section 3.3: DP-PCA at eps_pca, then noisy
 counts of nearest neighbours at eps_support. Loads no torch, so that plans can be made without it.

@@ -1,4 +1,4 @@
-"""What a run reveals about its single records: per-instance privacy and membership inference.
+"""Instance privacy: what a run reveals about its single records, and membership inference.
 
 Everything here is a function of private records without noise. It is for the eyes of whoever
 holds the records, and no claim: what holds for everybody is the plan's epsilon.

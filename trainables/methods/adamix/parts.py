@@ -1,4 +1,4 @@
-"""What AdaMix is made of, and its hyperparameters.
+"""Parts of AdaMix, and its hyperparameters.
 
 Golatkar et al. 2022 (https://arxiv.org/abs/2203.11481). Loads no torch.
 """

@@ -1,4 +1,4 @@
-"""What stands before a pretrained network: images of its size, coloured and normalised as it wants.
+"""Front of a pretrained network: images of its size, coloured and normalised as it wants.
 
 Built of torch's classes alone, with nothing to train.
 """

@@ -1,4 +1,4 @@
-"""The verb that says what a method lets a sweep vary, and what it trains of a network."""
+"""The verbs ``methods`` and ``describe``: the methods, what each lets a sweep vary and trains."""
 
 from __future__ import annotations
 
@@ -13,6 +13,22 @@ from dpsweep.foundation.errors import BadInputError
 
 if TYPE_CHECKING:
     from dpsweep.spec.space.hyperparameters import Hyperparameter
+
+
+def methods(output: Output = Format.TABLE) -> None:
+    """List the training methods."""
+    from dpsweep.trainables import TRAINABLES
+
+    rows = [
+        {
+            "method": name,
+            "private": method.is_private,
+            "hyperparameters": len(method.hyperparameters),
+            "about": (method.__doc__ or "no description").strip().splitlines()[0],
+        }
+        for name, method in TRAINABLES.loadable().items()
+    ]
+    print_records(rows, output)
 
 
 def describe(

@@ -78,7 +78,7 @@ def _policies(given: str | None, checked: Preflight) -> list[str]:
 
     if given is None:
         spec = checked.spec
-        only_fifo = spec.privacy.accounting == "select" or spec.privacy.accountant == "pld"
+        only_fifo = spec.privacy.mode.is_sealed or spec.privacy.accountant == "pld"
         only_fifo = only_fifo or spec.episodes is not None
         return ["fifo"] if only_fifo else DEFAULT_POLICIES.split(",")
     names = list(dict.fromkeys(name.strip() for name in given.split(",") if name.strip()))
@@ -128,12 +128,7 @@ def _simulated_row(outcome: PolicyRun, checked: Preflight, output: Format) -> di
         "composed_epsilon": epsilon,
         "composed_epsilon_is": _meaning(checked),
         "study_epsilon": spec.privacy.study_epsilon,
-        "delta": spec.privacy.delta,
-        "privacy_unit": spec.privacy_unit,
-        "neighboring_relation": spec.privacy.neighboring_relation,
-        "sampling": outcome.sampling,
-        "accountant": "rdp",
-        "accounting": spec.privacy.accounting,
+        **spec.privacy_terms(outcome.sampling, accountant="rdp").columns(),
         "simulated_hours": outcome.hours,
         "metric": spec.search.metric,
         "best": outcome.best,
@@ -147,7 +142,7 @@ def _simulated_row(outcome: PolicyRun, checked: Preflight, output: Format) -> di
 
 def _meaning(checked: Preflight) -> str:
     privacy = checked.spec.privacy
-    if privacy.accounting == "composed":
+    if privacy.mode.is_filtered:
         return (
             "what the study's filter has committed, for information: the study's guarantee is "
             f"study_epsilon={privacy.study_epsilon:g}"

@@ -315,7 +315,7 @@ def simulate(
     widest = max(specs.values(), key=lambda spec: len(spec.rungs))
     reference = dataclasses.replace(checked, spec=widest)
     filter = reference.choose_filter()
-    if checked.spec.privacy.accounting == "public":
+    if checked.spec.privacy.mode.is_public_search:
         reference = reference.for_public_search()
     orders = _INDICATIVE_ORDERS if filter is None else np.array([filter.order])
     planner = Planner(reference, curves, orders)
@@ -351,7 +351,7 @@ def simulate(
 
 def _num_trials(checked: Preflight) -> int:
     spec = checked.spec
-    if spec.privacy.accounting != "select":
+    if not spec.privacy.mode.is_sealed:
         return checked.num_trials
     selection = Selection(spec.privacy.selection.mean, spec.privacy.selection.shape)
     seed = public_seed(spec.seed, 0, "number of simulated trials")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,9 @@ from dpsweep.foundation.errors import BadInputError
 from dpsweep.planning.preflight import Preflight
 from dpsweep.planning.simulation.curves import Curves
 from dpsweep.privacy import rdp
-from dpsweep.privacy.accountants import event_curves, orders_at
 from dpsweep.privacy.clock import EpsilonClock
-from dpsweep.privacy.events import Plan, PoissonGaussian, PrivacyEvent
+from dpsweep.privacy.events import Plan, PrivacyEvent
+from dpsweep.privacy.events.multiset import event_curves
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.privacy.rungs import num_skipped, rung_epsilons, rung_positions
 from dpsweep.study.trial import TrialTask, report_interval
@@ -149,13 +149,7 @@ def _costs(task: TrialTask, positions: NDArray[np.int64], orders: Array) -> Arra
 
 def event_costs(events: Sequence[PrivacyEvent], orders: Array) -> Array:
     """Return the Renyi cost of each event at each order, shape (len(events), len(orders))."""
-    if len(orders) == 1 and all(isinstance(event, PoissonGaussian) for event in events):
-        costs = np.empty((len(events), 1))
-        rates = np.array([cast(PoissonGaussian, event).sample_rate for event in events])
-        noises = np.array([cast(PoissonGaussian, event).noise_multiplier for event in events])
-        for rate in np.unique(rates):
-            chosen = rates == rate
-            costs[chosen] = rdp.poisson_gaussian_rdp(noises[chosen], float(rate), orders)
-        return costs
-    level = next(n for n in range(len(rdp.HIGH_ORDERS) + 1) if orders[-1] in orders_at(n))
-    return event_curves(list(events), level)[:, np.searchsorted(orders_at(level), orders)]
+    if len(orders) == 1 and len({type(event) for event in events}) == 1:
+        return event_curves(events, orders)
+    grid = rdp.orders_at(rdp.level_of(orders[-1]))
+    return event_curves(events, grid)[:, np.searchsorted(grid, orders)]

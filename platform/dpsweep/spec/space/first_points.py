@@ -7,7 +7,8 @@ from typing import Any
 
 from dpsweep.foundation.registry import did_you_mean
 from dpsweep.spec.base import Flaw
-from dpsweep.spec.space.parameters import Parameter, Scalar, canonical_scalar
+from dpsweep.spec.space.parameter import Parameter, Scalar
+from dpsweep.spec.space.parameters import canonical_scalar
 
 
 def check_points(parameters: Sequence[Parameter], points: Sequence[Any]) -> Iterator[Flaw]:

@@ -1,4 +1,4 @@
-"""What a method lets a sweep vary: names, types, bounds, defaults; checked before anything runs."""
+"""Hyperparameters of a method: names, types, bounds, defaults; checked before anything runs."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpsweep.spec.space.parameters import RANGES
+from dpsweep.spec.space.parameter import RANGES
 
 _SCALAR_SCHEMA = {"type": ["number", "string", "boolean", "null"]}
 _RANGE_SCHEMA = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}

@@ -186,8 +186,9 @@ LABELS = np.zeros(50, np.int64)
 def test_npz_mistakes_name_the_key(
     make_spec: MakeSpec, tmp_path: Path, arrays: dict[str, np.ndarray], word: str
 ) -> None:
-    with pytest.raises(DataError, match=word):
+    with pytest.raises(DataError, match=word) as caught:
         load_dataset(make_spec(**npz(tmp_path / "d.npz", **arrays)))
+    assert caught.value.fix
 
 
 def test_errors_keep_private_values_to_themselves(make_spec: MakeSpec, tmp_path: Path) -> None:

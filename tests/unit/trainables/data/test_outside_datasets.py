@@ -13,7 +13,7 @@ from dpsweep.foundation.errors import DataError, SpecError
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.pretrain import settings_of
 from dpsweep.planning.reading import read_spec
-from dpsweep.spec.data import DATASETS as BUILT_IN_NAMES
+from dpsweep.spec.data.datasets import DATASETS as BUILT_IN_NAMES
 from dpsweep.spec.study import DataSpec, SweepSpec
 from dpsweep.trainables.data.loading import describe_dataset, load_dataset
 from dpsweep.trainables.data.source import Source, declared_size

@@ -13,7 +13,7 @@ import yaml
 from sklearn.datasets import load_digits
 
 from dpsweep.foundation.errors import DataError, SpecError
-from dpsweep.spec.data import Pollution
+from dpsweep.spec.data.public import Pollution
 from dpsweep.spec.study import DataSpec, SweepSpec
 from dpsweep.trainables.data.loading import describe_dataset, load_dataset
 from dpsweep.trainables.data.pollution import bilinear, digit_images, noise_images, polluted

@@ -14,7 +14,7 @@ import pytest
 from dpsweep.ledgers.trial import trial_spent
 from dpsweep.privacy.events import EventRun, Gaussian, Laplace, NonPrivate, Plan, PoissonGaussian
 from dpsweep.running.stage import Stage
-from dpsweep.study.study import StudyFiles
+from dpsweep.study.files import StudyFiles
 from dpsweep.trainables.execution.pace import CHARGE_S, KEEP_S, TIMES_CHARGING, Pace
 
 STEPS = Plan((EventRun(PoissonGaussian(8.0, 0.1), 40),))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,18 @@ class Dropping(Net):
 class Mixing(Net):
     def forward(self, x):
         return super().forward(x - x.mean(0))
+
+
+class Undefined(Net):
+    def __init__(self, input_shape, num_classes):
+        super().__init__(input_shape, num_classes)
+        with torch.no_grad():
+            self.fc.weight[0, 0] = float("nan")
+
+
+class Dividing(Net):
+    def forward(self, x):
+        return super().forward(x) / 0 * 0
 
 
 class Growing(Net):
@@ -212,6 +225,8 @@ def problems(
         ("batch_norm", "model.norm", ("has BatchNorm: layer 1", "group")),
         ("Dropping", "model.name", ("draws random numbers", "bernoulli")),
         ("Mixing", "model.name", ("mixes the examples of a batch",)),
+        ("Undefined", "model.name", ("weights that are NaN or infinite: fc.weight",)),
+        ("Dividing", "model.name", ("returns NaN for random records", "division")),
         ("Writing", "model.name", ("changes its own weights when it is run",)),
         ("Frozen", "model.name", ("has nothing to train",)),
         ("Unused", "model.name", ("does not use its parameter more.weight", "remove it")),
@@ -346,3 +361,19 @@ def test_a_process_elsewhere_looks_where_dpsweep_was_started(
         own_code.refuse_other_code(own, {"a": found, "b": other})
     with pytest.raises(ResourceError, match="c: own_nets:Net: cannot import own_nets"):
         own_code.refuse_other_code(own, {"a": found, "c": absent})
+
+
+@pytest.mark.parametrize(
+    ("values", "fix"),
+    [
+        ({"model.name": ["tanh_cnn"]}, "use linear"),
+        (
+            {"model.name": ["linear"], "model.image_size": [12]},
+            "leave model.image_size, model.normalize and the weights out",
+        ),
+    ],
+)
+def test_records_that_are_no_images_are_told_what_to_use(values: dict, fix: str) -> None:
+    flat = replace(INFO, input_shape=(12,))
+    told = DPSGD.preflight({"batch.expected": [10], **values}, flat)
+    assert [(key, advice) for key, _, advice in told] == [("model.name", fix)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dpsweep.cluster.local import LocalTarget
 from dpsweep.foundation.errors import ResourceError
-from dpsweep.spec.study import ClusterSpec, ResourcesSpec
+from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec
 
 
 class DoorstepTarget(LocalTarget):

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from dpsweep.privacy import rdp
-from dpsweep.privacy.accountants import epsilon_of, multiset, plan_curve
+from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
+from dpsweep.privacy.events.multiset import multiset, plan_curve
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables.methods.scatternet.normalize import (
     NORMALIZE_HYPERPARAMETERS,

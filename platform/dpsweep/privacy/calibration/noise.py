@@ -1,4 +1,4 @@
-"""Accounting inverted: the noise, or the number of steps, that a privacy budget allows."""
+"""Noise that a privacy budget allows: the smallest multiplier, or start of a schedule."""
 
 from __future__ import annotations
 
@@ -11,26 +11,23 @@ from numpy.typing import NDArray
 from scipy import optimize
 
 from dpsweep.foundation import _validate
-from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
+from dpsweep.foundation.errors import InfeasibleBudgetError
 from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import (
     ACCOUNTANTS,
     AccountantName,
     epsilon_and_order,
     epsilon_of,
-    multiset,
-    orders_at,
-    plan_curve,
 )
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian
+from dpsweep.privacy.events.multiset import multiset, plan_curve
 from dpsweep.privacy.schedules import NoiseSchedule
 from dpsweep.privacy.statement import shown_epsilon
 
 # The search for a start value never leaves this range: a plan that needs more noise than this
 # trains nothing, one that needs less protects nothing.
 _LEAST_NOISE, _MOST_NOISE = 1e-3, 1e6
-_MAX_STEPS = 10**9
 _TOLERANCE: dict[AccountantName, float] = {"rdp": 1e-6, "pld": 4e-4}
 _GAUSSIAN_TOLERANCE = 5e-9  # the curves of full batches are closed forms, not staircases
 _FAR = 50.0  # |log(epsilon / target)| counts as this at most: Brent's method needs finite values
@@ -180,11 +177,13 @@ def _calibrate_rdp(
     A minimum over fewer orders is a larger epsilon, so every start found is on the private side.
     """
     target, delta = budget.target_epsilon, budget.delta
-    grid = orders_at(len(rdp.HIGH_ORDERS))
-    spent = plan_curve(multiset(before), len(rdp.HIGH_ORDERS))
+    grid = rdp.orders_at(len(rdp.HIGH_ORDERS))
+    spent = plan_curve(multiset(before), grid)
     scale, weight = np.array(factors), np.array(counts, dtype=np.float64)
 
-    def restricted(chosen: slice, scale: NDArray, weight: NDArray) -> Callable[[float], float]:
+    def restricted(
+        chosen: slice, scale: NDArray[np.float64], weight: NDArray[np.float64]
+    ) -> Callable[[float], float]:
         def epsilon_at(start: float) -> float:
             curves = rdp.poisson_gaussian_rdp(start * scale, sample_rate, grid[chosen])
             curve = spent[chosen] + weight @ curves
@@ -266,71 +265,6 @@ def _smallest(
     return math.exp(top)
 
 
-def max_steps(
-    budget: PrivacyBudget,
-    *,
-    sample_rate: float,
-    noise_multiplier: float,
-    accountant: AccountantName = "rdp",
-    before: Plan = _NO_PLAN,
-) -> int:
-    """Return how many steps at a constant noise multiplier the budget allows.
-
-    >>> budget = PrivacyBudget(target_epsilon=2.0, delta=1e-5)
-    >>> max_steps(budget, sample_rate=0.01, noise_multiplier=1.0)
-    881
-
-    Guarantees:
-        The epsilon after the returned number of steps is within the target, and after one more
-        it is not. Poisson sampling and add-or-remove-one only.
-
-    Args:
-        budget: Target epsilon and delta.
-        sample_rate: Probability in (0, 1] that one record enters a batch.
-        noise_multiplier: Noise standard deviation divided by ``max_grad_norm``, > 0.
-        accountant: ``rdp`` or ``pld``.
-        before: Events charged already.
-    Returns:
-        Number of steps, 0 if not even one is allowed.
-    Raises:
-        BadInputError: More than 1e9 steps would be allowed.
-    """
-    rate = _validate.in_unit_interval("sample_rate", sample_rate, one=True)
-    sigma = _validate.positive("noise_multiplier", noise_multiplier)
-    return _most_steps(budget, PoissonGaussian(sigma, rate), accountant, before)
-
-
-def gaussian_steps(
-    budget: PrivacyBudget, *, noise_multiplier: float, accountant: AccountantName = "rdp"
-) -> int:
-    """Return how many Gaussian-noised sums over all records the budget allows.
-
-    Under ``pld`` by the exact curve: T of them are mu-GDP with mu = sqrt(T) / noise_multiplier
-    (Dong, Roth and Su 2022, https://arxiv.org/abs/1905.02383, corollary 2).
-
-    >>> budget = PrivacyBudget(target_epsilon=1.36, delta=1e-5)
-    >>> gaussian_steps(budget, noise_multiplier=40.0, accountant="pld")
-    200
-    >>> gaussian_steps(budget, noise_multiplier=40.0)
-    171
-
-    Guarantees:
-        The epsilon after the returned number of steps is within the target, and after one more
-        it is not. Full batches and add-or-remove-one only.
-
-    Args:
-        budget: Target epsilon and delta.
-        noise_multiplier: Noise standard deviation divided by the L2 sensitivity, > 0.
-        accountant: ``rdp`` or ``pld``.
-    Returns:
-        Number of steps, 0 if not even one is allowed.
-    Raises:
-        BadInputError: More than 1e9 steps would be allowed.
-    """
-    sigma = _validate.positive("noise_multiplier", noise_multiplier)
-    return _most_steps(budget, Gaussian(sigma), accountant, _NO_PLAN)
-
-
 @lru_cache(maxsize=1024)
 def gaussian_noise(
     budget: PrivacyBudget, *, steps: int, accountant: AccountantName = "rdp"
@@ -370,37 +304,3 @@ def gaussian_noise(
         )
     guess = math.sqrt(count)
     return _smallest(epsilon, budget.target_epsilon, guess / 2, guess, _GAUSSIAN_TOLERANCE)
-
-
-def _most_steps(
-    budget: PrivacyBudget,
-    event: PoissonGaussian | Gaussian,
-    accountant: AccountantName,
-    before: Plan,
-) -> int:
-    """Return how many times ``event`` fits into the budget after ``before``."""
-    _validate.one_of("accountant", accountant, ACCOUNTANTS)
-
-    def allowed(steps: int) -> bool:
-        plan = before + Plan((EventRun(event, steps),) if steps else ())
-        epsilon = epsilon_of(plan, delta=budget.delta, accountant=accountant)
-        return epsilon <= budget.target_epsilon
-
-    if not allowed(0):
-        return 0
-    low = 0
-    if accountant == "pld":
-        low = _most_steps(budget, event, "rdp", before)
-    high = low + max(1, low // 2)
-    while allowed(high):
-        if high > _MAX_STEPS:
-            raise BadInputError(
-                f"more than {_MAX_STEPS:g} steps stay within epsilon={budget.target_epsilon:g}",
-                because=f"every step is {event}",
-                fix="lower the noise multiplier",
-            )
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if allowed(middle) else (low, middle)
-    return low

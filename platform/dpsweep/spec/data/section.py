@@ -1,43 +1,30 @@
-"""The data section of a spec: which records there are, and which of them are private."""
+"""Section ``data`` of a spec: its keys, and what each dataset needs of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from dpsweep.spec.base import (
-    AS_NUMBER,
     AS_WHOLE,
     Count,
     Flaw,
     Part,
-    Positive,
     Text,
     given,
-    maybe_number,
     peek,
     peek_number,
     peek_word,
     seen,
     whole,
 )
-from dpsweep.spec.installed import known_name, name_schema
-from dpsweep.spec.names import ClassNames, name_rules
-
-#: The datasets that dpsweep has itself; an installed package may add others (``DATASET_GROUP``).
-DATASETS = ("digits", "fashion_mnist", "npz", "image_folder", "text")
-DATASET_GROUP = "dpsweep.datasets"
-Dataset = Annotated[
-    str,
-    BeforeValidator(known_name(DATASETS, DATASET_GROUP)),
-    WithJsonSchema(name_schema(DATASETS)),
-]
-Task = Literal["classification", "multi_label", "causal_lm"]
-
-#: Published facts of the built-in datasets: (records of the training source, classes).
-BUILT_IN: Mapping[str, tuple[int, int]] = {"digits": (1797, 10), "fashion_mnist": (60_000, 10)}
+from dpsweep.spec.data.class_names import ClassNames, name_rules
+from dpsweep.spec.data.classes import Classes, class_rules
+from dpsweep.spec.data.datasets import BUILT_IN, DATASETS, Dataset, Task
+from dpsweep.spec.data.evaluation import TestSpec, ValidationSpec
+from dpsweep.spec.data.public import Pollution, PublicSpec
 
 
 def _image_size(value: Any) -> Any:
@@ -68,162 +55,6 @@ ImageSize = Annotated[
         }
     ),
 ]
-Share = Annotated[float, Field(ge=0, lt=1), AS_NUMBER]
-
-
-def _classes(value: Any) -> Any:
-    """Return class numbers: two or more, each once."""
-    if not isinstance(value, (list, tuple)):
-        raise ValueError(f"must be a list of class numbers, got {seen(value)}")
-    numbers = tuple(whole(entry) for entry in value)
-    if len(numbers) < 2:
-        raise ValueError(f"must name at least two classes, got {seen(list(value))}")
-    if min(numbers) < 0:
-        raise ValueError(f"has {min(numbers)}, and classes are numbered from 0")
-    twice = [number for index, number in enumerate(numbers) if number in numbers[:index]]
-    if twice:
-        raise ValueError(f"has class {twice[0]} twice: name each once")
-    return numbers
-
-
-Classes = Annotated[
-    tuple[int, ...],
-    BeforeValidator(_classes),
-    WithJsonSchema(
-        {
-            "type": "array",
-            "items": {"type": "integer", "minimum": 0},
-            "minItems": 2,
-            "uniqueItems": True,
-        }
-    ),
-]
-
-
-#: More noise on an accuracy leaves nothing of it.
-MAX_NOISE_STD = 0.5
-
-
-class ValidationSpec(Part):
-    """Records that configurations are compared on, and who may see their exact scores.
-
-    Guarantees:
-        ``public`` declares that the validation records need no protection. ``noisy``: every
-        released accuracy is exact accuracy + N(0, ``noise_std``^2) and is charged; one record
-        changes the accuracy of n records by at most 1/n, so the release is a Gaussian mechanism of
-        noise multiplier n * ``noise_std``. ``exact``: the records need protection and get none.
-    """
-
-    fraction: Share = Field(
-        default=0.2,
-        description="Share of the training source; without effect on a dataset that comes with a "
-        "validation part of its own.",
-    )
-    visibility: Literal["public", "noisy", "exact"] = Field(
-        description="say whose records these are: `public` (they need no protection), `noisy` "
-        "(private; scores get noise and are charged), or `exact` (private, yet scores are exact; "
-        "no guarantee covers them)"
-    )
-    noise_std: Positive | None = Field(
-        default=None,
-        description="noisy: standard deviation of the noise on a released accuracy; 0.01 is one "
-        "point in a hundred.",
-    )
-
-    @classmethod
-    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
-        """Check that there is noise where it is promised, and only there."""
-        visibility = raw.get("visibility")
-        if visibility == "noisy" and not given(raw, "noise_std"):
-            yield Flaw(
-                ("noise_std",),
-                "is missing: noisy scores need the standard deviation of their noise",
-                "0.01 is one point of accuracy in a hundred; `dpsweep plan` shows what it costs",
-            )
-        if visibility in ("public", "exact") and given(raw, "noise_std"):
-            yield Flaw(
-                ("noise_std",),
-                f"has no meaning for visibility {visibility}: these scores are exact",
-                "remove it, or use visibility: noisy",
-            )
-        if (maybe_number(raw.get("noise_std")) or 0) > MAX_NOISE_STD:
-            yield Flaw(
-                ("noise_std",),
-                f"must be <= {MAX_NOISE_STD:g}, got {seen(raw['noise_std'])}: an accuracy lies "
-                "between 0 and 1",
-                "0.01 is one point of accuracy in a hundred",
-            )
-
-
-class TestSpec(Part):
-    """Records that the chosen configurations are scored on, once, at the end."""
-
-    __test__: ClassVar[bool] = False  # the name would make pytest collect it
-
-    fraction: Share = Field(
-        default=0.0,
-        description="Share of the training source; only for a dataset without a test part.",
-    )
-    visibility: Literal["public", "private"] = Field(
-        default="private",
-        description="public: the model at the end of each trial is scored, which need not be the "
-        "exported one with the best validation score; private: never scored.",
-    )
-
-
-class Pollution(Part):
-    """Records that do not belong to the task, mixed into the public ones.
-
-    The experiment of Zhao et al. 2020 (https://arxiv.org/abs/1910.01177, section 4.3): a way of
-    choosing public records should leave them alone. An annotator who is asked must say something:
-    ``digits`` are labelled by their digit modulo the number of classes, ``noise`` by a random class
-    of a public seed.
-
-    Guarantees:
-        Made of scikit-learn's digits, of public seeds, and of the least and the largest value of
-        the public records; no private record is read.
-    """
-
-    is_hinted: ClassVar[bool] = False  # `records` is rarely meant to stand here
-
-    records: Count = Field(description="say how many such records to mix in, in equal parts")
-    kinds: tuple[Literal["digits", "noise"], ...] = Field(
-        default=("digits", "noise"),
-        description="digits: scikit-learn's handwritten digits, resized; noise: uniform pixels.",
-    )
-
-    @classmethod
-    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
-        """Check that there are kinds, each once."""
-        kinds = raw.get("kinds", ("digits",))
-        if not isinstance(kinds, (list, tuple)):
-            return
-        twice = [kind for index, kind in enumerate(kinds) if kind in kinds[:index]]
-        if twice:
-            yield Flaw(("kinds",), f"has {seen(twice[0])} twice", "name each once")
-        if not kinds:
-            yield Flaw(("kinds",), "is empty", "remove it, or leave pollution out")
-
-
-class PublicSpec(Part):
-    """Records of the training source that are declared public."""
-
-    fraction: Share = Field(default=0.0, description="Share of the training source.")
-    pollution: Pollution | None = Field(
-        default=None,
-        description="Records that do not belong to the task, mixed in for an experiment; "
-        "null: none.",
-    )
-
-    @classmethod
-    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
-        """Check that there is something to pollute."""
-        if given(raw, "pollution") and peek_number(raw, "fraction", default=0.0) <= 0:
-            yield Flaw(
-                ("pollution",),
-                "is mixed into public records, and there are none",
-                "set data.public.fraction, or leave it out",
-            )
 
 
 class DataSpec(Part):
@@ -431,40 +262,6 @@ class DataSpec(Part):
                 "has digits, which are the study's own records, private ones among them",
                 "use kinds: [noise]",
             )
-
-
-def pollution_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
-    """Yield what pollution of ``data.public`` demands of the other sections of a raw spec."""
-    path = ("data", "public", "pollution")
-    if not given(raw, *path):
-        return
-    if raw.get("episodes") is not None:
-        what = "has no meaning with episodes, which draw records class by class"
-        yield Flaw(path, what, "keep one of the two")
-    if peek_word(raw, "privacy", "accounting") == "public":
-        what = "would be trained on by the search of accounting public"
-        yield Flaw(path, what, "remove it, or use another accounting")
-    pretrain = peek(raw, "pretrain")
-    elsewhere = ("checkpoint", "classes", "dataset")
-    if pretrain is not None and not any(given(pretrain, key) for key in elsewhere):
-        what = "would be trained on by `pretrain:`, which uses data.public"
-        yield Flaw(path, what, "remove it, or name pretrain.dataset")
-
-
-def class_rules(raw: Mapping[str, Any], data: Any) -> Iterator[Flaw]:
-    """Yield what is wrong about the key ``classes`` of ``raw`` for the dataset of ``data``."""
-    classes = raw.get("classes")
-    if not isinstance(classes, (list, tuple)):
-        return
-    task = peek_word(data, "task", default="classification")
-    if task != "classification":
-        yield Flaw(("classes",), f"has no meaning for task {task}", "remove it")
-    known = BUILT_IN.get(peek_word(data, "dataset"), (0, 0))[1]
-    known = known or int(peek_number(data, "num_classes", default=0))
-    above = [n for n in map(maybe_number, classes) if n is not None and n >= known > 0]
-    if above:
-        what = f"has {above[0]:g}, but the dataset has the classes 0 to {known - 1}"
-        yield Flaw(("classes",), what, "give class numbers of the dataset")
 
 
 #: Columns of a text by default; to say them is no mistake anywhere, as a written spec does.

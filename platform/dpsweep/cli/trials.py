@@ -1,0 +1,105 @@
+"""Trials as rows of a table, each epsilon with what it covers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dpsweep.cli.base import say
+from dpsweep.cli.output import Format, print_records
+from dpsweep.foundation.errors import (
+    NothingWithinBudgetError,
+)
+from dpsweep.study.journal import on_test_records
+
+if TYPE_CHECKING:
+    from dpsweep.results.study import SweepResult, TrialResult
+
+
+_SCORES_ARE_OF = "Scores are of the model at `step`, which a trial delivers; `steps`: run, planned."
+
+
+def in_short(trial: TrialResult) -> str:
+    """Return a trial's epsilon with its terms and the first words of what it covers."""
+    from dpsweep.privacy.statement import shown_epsilon
+
+    statement = trial.statement
+    covers = statement.released.partition(":")[0].partition(";")[0].partition(",")[0]
+    return f"epsilon={shown_epsilon(statement.epsilon)} ({covers}; {statement.line()})"
+
+
+def print_trials(
+    result: SweepResult,
+    output: Format,
+    trials: Sequence[TrialResult] | None = None,
+    *,
+    explain: bool = False,
+) -> None:
+    """Print trials of a study, all of them by default, with what their epsilons cover."""
+    rows = []
+    is_public = result.spec.privacy.mode.is_public_search
+    best = _best_id(result) if output is Format.TABLE else None
+    test = on_test_records(result.spec.search.metric)
+    is_tested = result.spec.data.test.visibility == "public"
+    for trial in result.trials if trials is None else trials:
+        statement = trial.statement
+        rows.append(
+            {
+                **({"": "*" if trial.trial_id == best else ""} if best is not None else {}),
+                "trial": trial.trial_id,
+                "state": result.state_of(trial),
+                **({"records": result.view.trials[trial.trial_id].records} if is_public else {}),
+                "method": trial.config.get("method"),
+                trial.metric: trial.value,
+                **({test: trial.metrics.get(test)} if is_tested else {}),
+                **epsilon_cells(
+                    result,
+                    trial.epsilon,
+                    statement.sampling,
+                    statement.released,
+                    output,
+                ),
+                "step": trial.step,
+                "steps": f"{trial.steps_run}/{trial.num_steps}",
+                **{key: trial.config[key] for key in result.varied if key in trial.config},
+            }
+        )
+    shown = {row["trial"] for row in rows}
+    caption = f"{caption_of(result, explain, shown)}\n{_SCORES_ARE_OF}"
+    if best is not None:
+        caption = f"* the best. {caption}"
+    print_records(rows, output, caption=caption, collapsible={"method", *result.varied})
+    for line in result.score_notes():
+        say(line)
+
+
+def _best_id(result: SweepResult) -> int | None:
+    """Return the number of the best trial, or None while there is none."""
+    try:
+        return result.best().trial_id
+    except NothingWithinBudgetError:
+        return None
+
+
+def caption_of(
+    result: SweepResult,
+    explain: bool,
+    shown: Collection[int] | None = None,
+    *,
+    is_so_far: bool = False,
+) -> str:
+    """Return what stands below a table of epsilons, at length where that is asked for."""
+    told = result.claims.caption if explain else result.claims.brief
+    return told(shown, is_so_far=is_so_far)
+
+
+def epsilon_cells(
+    result: SweepResult, epsilon: float, sampling: str, released: str, output: Format
+) -> dict[str, Any]:
+    """Return an epsilon for one row: a table has a caption, a record carries its terms itself."""
+    from dpsweep.privacy.statement import shown_epsilon
+
+    if output is Format.TABLE:
+        return {"epsilon": shown_epsilon(epsilon)}
+    terms = result.claims.epsilon_terms()
+    return {"epsilon": epsilon, "sampling": sampling, **terms, "released": released}

@@ -1,0 +1,100 @@
+"""The verbs ``run`` and ``validate``: a sweep from its spec, and a spec alone."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+
+from dpsweep.cli.base import Explain, Output, Sets, Spec, load_checked, say, stage
+from dpsweep.cli.output import Format
+from dpsweep.cli.trials import in_short, print_trials
+from dpsweep.foundation.errors import (
+    RayLostError,
+)
+from dpsweep.foundation.words import counted
+from dpsweep.running.termination import EXIT_CODE, sigterm_as_interrupt
+from dpsweep.study.journal import on_test_records
+from dpsweep.study.launched import refuse_other_spec
+
+if TYPE_CHECKING:
+    from dpsweep.planning.preflight import Preflight
+
+
+def validate(spec: Spec, sets: Sets = None) -> None:
+    """Check a spec completely; starts nothing, reads no private record."""
+    from dpsweep.planning.pretrain import plan_pretraining
+    from dpsweep.spec.facts import terms
+
+    checked = load_checked(spec, sets)
+    refuse_other_spec(checked.spec)
+    checked.check_some_plan()
+    checked.choose_filter()
+    checked.check_dataset_budget(checked.choose_selection())
+    file = "stdin" if spec == "-" else spec
+    say(f"{file}: valid; study {checked.spec.name!r}, {_num_trials(checked)}")
+    if checked.spec.pretrain is not None:
+        say(f"  pretrain: {plan_pretraining(checked.spec)}")
+    if checked.start is not None:
+        say(f"  start, before the others: {checked.start} ({terms(checked.spec)})")
+
+
+def _num_trials(checked: Preflight) -> str:
+    """Say how many trials a spec may run."""
+    if checked.spec.privacy.mode.is_sealed:
+        return "a random number of trials"
+    return f"at most {counted(checked.num_trials, 'trial')}"
+
+
+def run(
+    spec: Spec, sets: Sets = None, output: Output = Format.TABLE, explain: Explain = False
+) -> None:
+    """Run a sweep, or continue it: the same command resumes."""
+    if sys.stderr.isatty():  # elsewhere nobody waits for a line, and mistakes stand alone
+        say(stage(f"checking {'stdin' if spec == '-' else spec}"))
+    from dpsweep.cli.progress import ProgressDisplay
+    from dpsweep.results.advice import advice
+
+    checked = load_checked(spec, sets)
+    say(stage(f"spec ok: study {checked.spec.name!r}, {_num_trials(checked)}; loading Ray"))
+    from dpsweep.sweep import run_checked  # loads ray: only once the spec is known to be good
+
+    options = "".join(f" --set {shlex.quote(item)}" for item in sets or [])
+    again = f"to continue, run the same command again: dpsweep run {spec}{options}"
+    with (
+        sigterm_as_interrupt(again) as termination,
+        ProgressDisplay(checked.spec, checked.total_trials, Console(stderr=True)) as display,
+    ):
+        try:
+            result = run_checked(checked, observer=display, termination=termination)
+            is_interrupted = result.state == "interrupted"
+        except (KeyboardInterrupt, RayLostError):
+            if not termination.is_asked:
+                raise
+            is_interrupted = True  # Ray's processes have had the signal too
+    if is_interrupted:
+        say(f"{'terminated' if termination.is_asked else 'interrupted'}; {again}")
+        raise typer.Exit(EXIT_CODE if termination.is_asked else 130)
+    print_trials(result, output, explain=explain)
+    for line in advice(result):
+        say(line)
+    best = result.best()
+    has_episodes = checked.spec.episodes is not None
+    what = "best configuration, on its first episode" if has_episodes else "best"
+    scores = ", ".join(
+        f"{name}={best.metrics[name]:.4f}"
+        for name in (best.metric, on_test_records(best.metric))
+        if name in best.metrics
+    )
+    say(f"{what}: trial {best.trial_id}, {scores}, {in_short(best)}")
+    root = checked.spec.storage.path
+    if has_episodes:
+        say(f"  mean and 95%:  dpsweep report {result.name} --root {root}")
+    say(f"  configuration: dpsweep best {result.name} --root {root} -f json")
+    say(f"  as a spec:     dpsweep best {result.name} --root {root} --as-spec > best.yaml")
+    if checked.spec.search.objectives:
+        say(f"  front:         dpsweep pareto {result.name} --root {root}")
+    say(f"  browse:        dpsweep ui {result.name} --root {root}")

@@ -1,0 +1,112 @@
+"""The verbs that list the trials of a study, its events and the decisions about it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from dpsweep.cli.base import Explain, Name, Output, Root, say
+from dpsweep.cli.output import Format, print_records
+from dpsweep.cli.trials import caption_of, epsilon_cells, print_trials
+from dpsweep.foundation.errors import (
+    BadInputError,
+)
+
+if TYPE_CHECKING:
+    pass
+
+
+def status(
+    name: Name,
+    sort: Annotated[
+        Literal["trial", "score", "epsilon"],
+        typer.Option("--sort", help="Order of the rows: by number, best first, cheapest first."),
+    ] = "trial",
+    root: Root = None,
+    output: Output = Format.TABLE,
+    explain: Explain = False,
+) -> None:
+    """Show a study's trials, running or not."""
+    from dpsweep.results.advice import advice
+    from dpsweep.results.study import load_sweep
+
+    result = load_sweep(name, root=root)
+    say(result.status_line())
+    trials = result.trials
+    if result.unreleased:
+        say(result.unreleased)
+        if output is Format.TABLE:
+            return
+    if sort == "epsilon":
+        trials.sort(key=lambda trial: (trial.epsilon, trial.trial_id))
+    elif sort == "score":
+        sign = -1.0 if result.is_maximized else 1.0
+        scored = [trial for trial in trials if trial.value is not None]
+        unscored = [trial for trial in trials if trial.value is None]
+        trials = sorted(scored, key=lambda trial: sign * (trial.value or 0.0)) + unscored
+    print_trials(result, output, trials, explain=explain)
+    for line in advice(result):
+        say(line)
+
+
+def logs(
+    name: Name,
+    trial: Annotated[int | None, typer.Option(help="Only this trial.")] = None,
+    root: Root = None,
+    output: Output = Format.TABLE,
+    explain: Explain = False,
+) -> None:
+    """Show what happened in a study, in order."""
+    from dpsweep.results.claims import SO_FAR
+    from dpsweep.results.study import load_sweep
+
+    result = load_sweep(name, root=root)
+    if trial is not None and trial not in result.view.trials:
+        known = ", ".join(map(str, sorted(result.view.trials))) or "none"
+        raise BadInputError(f"study {name!r} has no trial {trial}", fix=f"trials: {known}")
+    rows = []
+    history = result.history(trial)
+    same_day = len({row["time"][:10] for row in history}) == 1
+    for row in history:
+        if row["epsilon"] is not None:
+            sampling = result.view.trials[row["trial"]].sampling
+            row.update(epsilon_cells(result, row["epsilon"], sampling, SO_FAR, output))
+        if output is Format.TABLE:
+            moment = row["time"][:23].replace("T", " ")
+            row = {"time (UTC)": moment[11:] if same_day else moment, **row}
+            del row["time"]
+        rows.append(row)
+    print_records(rows, output, caption=caption_of(result, explain, is_so_far=True))
+
+
+def pareto(
+    name: Name, root: Root = None, output: Output = Format.TABLE, explain: Explain = False
+) -> None:
+    """Show the trials that no other one beats in score at the same or less epsilon."""
+    from dpsweep.results.study import load_sweep
+
+    result = load_sweep(name, root=root)
+    print_trials(result, output, result.pareto(), explain=explain)
+
+
+def decisions(
+    name: Name, root: Root = None, output: Output = Format.TABLE, explain: Explain = False
+) -> None:
+    """Show why the scheduler stopped, paused or continued each trial."""
+    from dpsweep.results.claims import SO_FAR
+    from dpsweep.results.study import load_sweep
+
+    result = load_sweep(name, root=root)
+    rows = []
+    if not result.decisions():
+        say(f"no trial was judged so far; the scheduler is {result.spec.scheduler.type}")
+    for row in result.decisions():
+        epsilon = math.inf if row["epsilon"] is None else row["epsilon"]
+        sampling = result.view.trials[row["trial"]].sampling
+        cells = epsilon_cells(result, epsilon, sampling, SO_FAR, output)
+        rows.append({**row, **cells})
+        if output is Format.TABLE and not explain:
+            del rows[-1]["reason"]  # the columns before it, in words
+    print_records(rows, output, caption=caption_of(result, explain, is_so_far=True))

@@ -1,0 +1,27 @@
+"""Privacy events: one class for each way of reading protected records, and plans made of them."""
+
+from dpsweep.privacy.events.base import SAMPLINGS, PrivacyEvent
+from dpsweep.privacy.events.gaussian import Gaussian
+from dpsweep.privacy.events.laplace import Laplace
+from dpsweep.privacy.events.non_private import NonPrivate
+from dpsweep.privacy.events.plan import CHARGED_PARTS, PARTS, EventRun, Part, Plan, to_dp_event
+from dpsweep.privacy.events.poisson_gaussian import PoissonGaussian
+from dpsweep.privacy.events.repeat_and_select import RepeatAndSelect
+from dpsweep.privacy.events.table import EVENTS
+
+__all__ = [
+    "CHARGED_PARTS",
+    "EVENTS",
+    "PARTS",
+    "SAMPLINGS",
+    "EventRun",
+    "Gaussian",
+    "Laplace",
+    "NonPrivate",
+    "Part",
+    "Plan",
+    "PoissonGaussian",
+    "PrivacyEvent",
+    "RepeatAndSelect",
+    "to_dp_event",
+]

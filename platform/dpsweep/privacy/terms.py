@@ -1,0 +1,99 @@
+"""The terms of an epsilon: all that it means nothing without, in the words of each reader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from dpsweep.foundation import _validate
+from dpsweep.foundation.errors import BadInputError
+from dpsweep.privacy.accountants import ACCOUNTANTS
+from dpsweep.privacy.budget import ADD_OR_REMOVE_ONE
+from dpsweep.privacy.events.base import SAMPLINGS
+from dpsweep.privacy.modes import MODES
+
+#: Of an epsilon that is named before any plan is made.
+OF_ITS_PLAN = "sampling of its plan"
+#: Accounting of one plan alone, a calculator's answer; all others are modes of studies.
+SINGLE_RUN = "single_run"
+#: Field of the terms -> tag of a run in the tracking store.
+TAGS = {
+    "delta": "dp.delta",
+    "privacy_unit": "dp.unit",
+    "neighboring_relation": "dp.adjacency",
+    "sampling": "dp.sampling",
+    "accountant": "dp.accountant",
+    "accounting": "dp.accounting",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyTerms:
+    """All that must stand beside an epsilon, whoever shows it.
+
+    Attributes:
+        delta: Of the bound.
+        accountant: Name of the accountant that computed it.
+        neighboring_relation: Which data sets are neighbors.
+        sampling: How records enter the events: poisson, full_batch, mixed or none.
+        privacy_unit: Whose data one record is.
+        accounting: single_run (one plan alone, a calculator's answer) or a study's accounting
+            mode: unaccounted, composed, select, public.
+    Raises:
+        BadInputError: A field is missing or unknown.
+
+    >>> terms = PrivacyTerms(
+    ...     delta=1e-5, accountant="rdp", neighboring_relation="add_or_remove_one",
+    ...     sampling="poisson", privacy_unit="example", accounting="composed",
+    ... )
+    >>> terms.line()
+    'delta=1e-05, unit=example, add_or_remove_one, sampling=poisson, rdp, accounting=composed'
+    >>> terms.short()
+    'delta 1e-05, example, add_or_remove_one, poisson, rdp, composed'
+    """
+
+    delta: float
+    accountant: str
+    neighboring_relation: str
+    sampling: str
+    privacy_unit: str
+    accounting: str
+
+    def __post_init__(self) -> None:
+        missing = [f.name for f in fields(self) if getattr(self, f.name) in (None, "")]
+        if missing:
+            raise BadInputError(
+                f"a privacy statement without {', '.join(missing)} says nothing",
+                fix="state all of " + ", ".join(f.name for f in fields(self)),
+            )
+        _validate.in_unit_interval("delta", self.delta)
+        _validate.one_of("accountant", self.accountant, ACCOUNTANTS)
+        _validate.one_of("neighboring_relation", self.neighboring_relation, (ADD_OR_REMOVE_ONE,))
+        _validate.one_of("sampling", self.sampling, (*SAMPLINGS, OF_ITS_PLAN))
+        _validate.one_of("accounting", self.accounting, (SINGLE_RUN, *MODES))
+
+    def columns(self) -> dict[str, Any]:
+        """Return the terms as columns of a record, by the names of the fields."""
+        return {name: getattr(self, name) for name in COLUMNS}
+
+    def tags(self) -> dict[str, Any]:
+        """Return the terms as tags of a run in the tracking store."""
+        return {tag: getattr(self, name) for name, tag in TAGS.items()}
+
+    def line(self) -> str:
+        """Return the terms in a line, each that is not clear of itself with its name."""
+        return (
+            f"delta={self.delta:g}, unit={self.privacy_unit}, {self.neighboring_relation}, "
+            f"sampling={self.sampling}, {self.accountant}, accounting={self.accounting}"
+        )
+
+    def short(self) -> str:
+        """Return the terms as short as they can be, for a line of progress."""
+        return (
+            f"delta {self.delta:g}, {self.privacy_unit}, {self.neighboring_relation}, "
+            f"{self.sampling}, {self.accountant}, {self.accounting}"
+        )
+
+
+#: Names of the terms in records.
+COLUMNS = tuple(field.name for field in fields(PrivacyTerms))

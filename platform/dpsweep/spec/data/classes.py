@@ -1,0 +1,63 @@
+"""The classes that a task is about, of those of its dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, WithJsonSchema
+
+from dpsweep.spec.base import (
+    Flaw,
+    maybe_number,
+    peek_number,
+    peek_word,
+    seen,
+    whole,
+)
+from dpsweep.spec.data.datasets import BUILT_IN
+
+
+def _classes(value: Any) -> Any:
+    """Return class numbers: two or more, each once."""
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(f"must be a list of class numbers, got {seen(value)}")
+    numbers = tuple(whole(entry) for entry in value)
+    if len(numbers) < 2:
+        raise ValueError(f"must name at least two classes, got {seen(list(value))}")
+    if min(numbers) < 0:
+        raise ValueError(f"has {min(numbers)}, and classes are numbered from 0")
+    twice = [number for index, number in enumerate(numbers) if number in numbers[:index]]
+    if twice:
+        raise ValueError(f"has class {twice[0]} twice: name each once")
+    return numbers
+
+
+Classes = Annotated[
+    tuple[int, ...],
+    BeforeValidator(_classes),
+    WithJsonSchema(
+        {
+            "type": "array",
+            "items": {"type": "integer", "minimum": 0},
+            "minItems": 2,
+            "uniqueItems": True,
+        }
+    ),
+]
+
+
+def class_rules(raw: Mapping[str, Any], data: Any) -> Iterator[Flaw]:
+    """Yield what is wrong about the key ``classes`` of ``raw`` for the dataset of ``data``."""
+    classes = raw.get("classes")
+    if not isinstance(classes, (list, tuple)):
+        return
+    task = peek_word(data, "task", default="classification")
+    if task != "classification":
+        yield Flaw(("classes",), f"has no meaning for task {task}", "remove it")
+    known = BUILT_IN.get(peek_word(data, "dataset"), (0, 0))[1]
+    known = known or int(peek_number(data, "num_classes", default=0))
+    above = [n for n in map(maybe_number, classes) if n is not None and n >= known > 0]
+    if above:
+        what = f"has {above[0]:g}, but the dataset has the classes 0 to {known - 1}"
+        yield Flaw(("classes",), what, "give class numbers of the dataset")

@@ -1,0 +1,103 @@
+"""The launched spec of a study: what its claim rests on, and what may not change any more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dpsweep.foundation.errors import StudyError
+from dpsweep.spec.base import seen
+from dpsweep.spec.study import SweepSpec
+from dpsweep.study.files import StudyFiles
+
+# What may differ between two launches of one study: nothing that changes what a trial is.
+_FREE = {"resources", "tracking", "cluster", "storage"}
+_FREE_SEARCH = {"num_trials", "max_concurrent", "max_time"}
+
+
+def anchored(spec: SweepSpec) -> SweepSpec:
+    """Return the spec with its databases and ledgers by paths that hold in every directory."""
+    start, uri = "sqlite:///", spec.tracking.uri
+    if uri is not None and uri.startswith(start):
+        path = Path(uri.removeprefix(start)).resolve()
+        tracking = spec.tracking.model_copy(update={"uri": f"{start}{path}"})
+        spec = spec.model_copy(update={"tracking": tracking})
+    if spec.privacy.dataset_ledger is not None:
+        path = Path(spec.privacy.dataset_ledger).resolve()
+        privacy = spec.privacy.model_copy(update={"dataset_ledger": str(path)})
+        spec = spec.model_copy(update={"privacy": privacy})
+    return spec
+
+
+def enforced_terms(spec: SweepSpec) -> dict[str, Any]:
+    """Return what a study's claim rests on, by dotted key: which records are private, what is paid.
+
+    It is written to the study's ledger at the first launch and compared ever after.
+    """
+    tree = anchored(spec).to_dict()
+    terms = {"privacy_unit": spec.privacy_unit}
+    for section in ("privacy", "data"):
+        terms |= _leaves(section, tree[section])
+    return terms
+
+
+def _leaves(key: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {key: value}
+    return {name: leaf for k, v in value.items() for name, leaf in _leaves(f"{key}.{k}", v).items()}
+
+
+def _differing(before: Any, after: Any, path: str) -> list[str]:
+    """Return what differs, down to single keys, each with its old and its new value."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        keys = [*before, *(key for key in after if key not in before)]
+        found = [_differing(before.get(k, _NO), after.get(k, _NO), f"{path}.{k}") for k in keys]
+        return [leaf for leaves in found for leaf in leaves]
+    if before == after:
+        return []
+    shown = ["nothing" if value is _NO else seen(value) for value in (before, after)]
+    return [f"{path} ({shown[0]} -> {shown[1]})"]
+
+
+_NO = object()
+
+
+def _differences(old: SweepSpec, new: SweepSpec) -> list[str]:
+    before, after = old.to_dict(), new.to_dict()
+    changed = []
+    for key in sorted(set(before) | set(after)):
+        if key in _FREE or before.get(key) == after.get(key):
+            continue
+        if isinstance(before.get(key), dict) and isinstance(after.get(key), dict):
+            for part in sorted(set(before[key]) | set(after[key])):
+                free = key == "search" and part in _FREE_SEARCH
+                if not free and before[key].get(part) != after[key].get(part):
+                    old_part, new_part = before[key].get(part, _NO), after[key].get(part, _NO)
+                    changed += _differing(old_part, new_part, f"{key}.{part}")
+        else:
+            changed += _differing(before.get(key, _NO), after.get(key, _NO), key)
+    return changed
+
+
+def refuse_other_spec(spec: SweepSpec, files: StudyFiles | None = None) -> None:
+    """Refuse to continue a study from another spec than the one it was launched from.
+
+    Args:
+        spec: The spec to launch or continue.
+        files: Where, if not where the spec says.
+    Raises:
+        StudyError: They differ in more than may change, or the launched one is damaged.
+    """
+    files = files or StudyFiles(Path(spec.storage.path), spec.name)
+    if not files.spec.exists():
+        return
+    files.frozen()
+    old = SweepSpec.from_yaml(files.spec, is_stored=True)
+    changed = _differences(anchored(old), anchored(spec))
+    if changed:
+        raise StudyError(
+            f"study {spec.name!r} was launched from another spec",
+            because=f"changed since then: {', '.join(changed)}",
+            fix="give the new study another `name:`, or undo the change to continue this one "
+            "(num_trials, max_concurrent, max_time, resources, tracking, cluster may change)",
+        )

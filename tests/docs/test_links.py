@@ -1,0 +1,46 @@
+"""No page points at a file, a heading or a picture that is not there."""
+
+import re
+
+import pytest
+from import_graph import ROOT
+from pages import PAGES, README, anchors, links, prose
+
+LINKED = [
+    *PAGES,
+    *(ROOT / n for n in ("CONTRIBUTING.md", "DECISIONS.md", "CHANGELOG.md", "BENCHMARKS.md")),
+]
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: page.name)
+def test_links_of_a_page_lead_somewhere(page):
+    dead = []
+    for link in links(page):
+        if re.match(r"https?://", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            dead.append(link)
+    assert dead == []
+
+
+def test_the_readme_is_short_and_leads_to_every_page():
+    assert len(README.read_text().splitlines()) <= 140
+    assert {f"docs/{page.name}" for page in PAGES[1:]} <= {
+        link.partition("#")[0] for link in links(README)
+    }
+
+
+def test_no_picture_is_left_over_or_large():
+    shown = {link.rpartition("/")[2] for page in PAGES for link in links(page)}
+    pictures = list((ROOT / "docs" / "pictures").glob("*.png"))
+    assert {picture.name for picture in pictures} == {n for n in shown if n.endswith(".png")}
+    assert [picture.name for picture in pictures if picture.stat().st_size > 150_000] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_a_page_names_are_there(page):
+    folders = "platform|trainables|search_spaces|cluster|tests|docs"
+    named = re.findall(rf"`((?:{folders})/[\w./]+)`", prose(page))
+    assert [name for name in named if not (ROOT / name).exists()] == []

@@ -1,0 +1,1 @@
+"""Methods that are not DP-SGD, and an event of their own."""
