@@ -8,7 +8,7 @@ from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import did_you_mean, installed
 from dpsweep.search_spaces.presets import space_text
 from dpsweep.search_spaces.recommended import SPACES, methods_for, recommended
-from dpsweep.spec.data import DATASET_GROUP
+from dpsweep.spec.data.datasets import DATASET_GROUP
 
 _DATA: Mapping[str, str] = {
     "digits": """\
