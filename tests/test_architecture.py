@@ -58,7 +58,7 @@ def allowed(module, doors):
 
 def test_the_walk_sees_the_code(graph):
     assert {"dpsweep.sweep", "dpsweep.trainables.methods.dp_sgd"} <= graph.keys()
-    assert "dpsweep.running.stage" in graph["dpsweep.sweep"]
+    assert "dpsweep.ledgers.study" in graph["dpsweep.sweep"]
     assert ["planning", "results"] in FLOORS
     assert FLOORS_OF_TRAINABLES[-1] == ["data"]
 

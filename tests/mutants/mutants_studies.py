@@ -78,7 +78,7 @@ STUDIES = (
     Mutant(
         "exact scores of private records under a claim",
         "platform/dpsweep/running/tuner.py",
-        'validation.visibility == "exact" and spec.privacy.accounting == "unaccounted"',
+        'validation.visibility == "exact" and not spec.privacy.mode.is_accounted',
         'validation.visibility == "exact"',
         (
             "tests/unit/running/test_stage.py::test_exact_scores_of_private_records_do_not_leave_a_study_with_a_claim",
@@ -105,7 +105,7 @@ STUDIES = (
         "run times asked for under a claim",
         "platform/dpsweep/running/stage.py",
         (
-            'return self.spec.privacy.accounting == "unaccounted"\n\n    @_keeps_failure\n    def on_verdict'
+            'return not self.spec.privacy.mode.is_accounted\n\n    @_keeps_failure\n    def on_verdict'
         ),
         ("return True\n\n    @_keeps_failure\n    def on_verdict"),
         ("tests/unit/running/test_stage.py::test_a_run_time_never_arrives",),
@@ -238,8 +238,8 @@ STUDIES = (
     Mutant(
         "methods without noise in a composed study",
         "platform/dpsweep/planning/problems.py",
-        'if spec.privacy.accounting != "unaccounted":',
-        'if spec.privacy.accounting not in ("unaccounted", "composed"):',
+        'if spec.privacy.mode.is_accounted:',
+        'if spec.privacy.mode.is_sealed or spec.privacy.mode.is_public_search:',
         (
             "tests/unit/planning/test_before_spending.py::test_a_claim_covers_no_method_without_a_finite_epsilon",
         ),
