@@ -105,7 +105,7 @@ STUDIES = (
         "run times asked for under a claim",
         "platform/dpsweep/running/stage.py",
         (
-            'return not self.spec.privacy.mode.is_accounted\n\n    @_keeps_failure\n    def on_verdict'
+            "return not self.spec.privacy.mode.is_accounted\n\n    @_keeps_failure\n    def on_verdict"
         ),
         ("return True\n\n    @_keeps_failure\n    def on_verdict"),
         ("tests/unit/running/test_stage.py::test_a_run_time_never_arrives",),
@@ -238,8 +238,8 @@ STUDIES = (
     Mutant(
         "methods without noise in a composed study",
         "platform/dpsweep/planning/problems.py",
-        'if spec.privacy.mode.is_accounted:',
-        'if spec.privacy.mode.is_sealed or spec.privacy.mode.is_public_search:',
+        "if spec.privacy.mode.is_accounted:",
+        "if spec.privacy.mode.is_sealed or spec.privacy.mode.is_public_search:",
         (
             "tests/unit/planning/test_before_spending.py::test_a_claim_covers_no_method_without_a_finite_epsilon",
         ),
