@@ -199,12 +199,12 @@ def starter_spec(dataset: str = "digits", method: str | None = None) -> str:
     """
     method = method or ("bitfit" if dataset == "text" else "dp_sgd")
     datasets = [*_DATA, *(name for name in installed(DATASET_GROUP) if name not in _DATA)]
-    for what, word, known in (("dataset", dataset, datasets), ("method", method, list(SPACES))):
-        if word not in known:
-            hint = did_you_mean(word, known)
+    for kind_of, word, names in (("dataset", dataset, datasets), ("method", method, list(SPACES))):
+        if word not in names:
+            hint = did_you_mean(word, names)
             raise BadInputError(
-                f"no starter spec for {what} {word!r}",
-                fix=(hint + " " if hint else "") + f"known: {', '.join(known)}",
+                f"no starter spec for {kind_of} {word!r}",
+                fix=(hint + " " if hint else "") + f"known: {', '.join(names)}",
             )
     own = recommended(method)
     space = own.space(dataset)

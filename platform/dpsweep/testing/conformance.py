@@ -266,8 +266,8 @@ class PolicyConformance:
             steps[trial] += 5
             score = round(float(rng.random()), 1)
             kind = rng.random()
-            given = None if kind < 0.1 else math.nan if kind < 0.2 else score
-            report = self._report(trial, steps[trial], given)
+            reported = None if kind < 0.1 else math.nan if kind < 0.2 else score
+            report = self._report(trial, steps[trial], reported)
             verdict = policy.on_report(report)
             log.append((report, verdict))
             if report.done or verdict.decision is Decision.STOP:
