@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import pytest
 from outside import install
+from raw_specs import mistakes
 
-from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError, SpecError
+from dpsweep.planning import reading
 from dpsweep.search_spaces import SPACES, Recommended, starter_spec
+from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.spec.study import SweepSpec
 from dpsweep.trainables.data.sources import DATASETS
 
+MINE = (Hyperparameter("optim.lr", "float", 0.1, "."), Hyperparameter("depth", "int", 1, "."))
 SPACE = {"method": "mine", "optim.lr": {"loguniform": [0.1, 1]}, "depth": 3}
 ANY = Recommended({"*": SPACE}, {"depth": "of the tree"})
 DIGITS = Recommended({"digits": SPACE})
@@ -55,3 +59,50 @@ def test_a_word_near_one_is_told() -> None:
     with pytest.raises(BadInputError) as refused:
         starter_spec("spot", "any")
     assert "did you mean 'spots'?" in str(refused.value)
+
+
+TEXT = """
+name: short
+data: {dataset: digits, validation: {fraction: 0.2, visibility: public}}
+privacy: {trial_epsilon: 2.0, accounting: unaccounted}
+search: {preset: digits}
+"""
+
+
+def test_a_preset_stands_for_the_space_and_the_study_keeps_the_space(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reading, "declared_hyperparameters", lambda: {"mine": MINE})
+    spec = reading.read_spec(TEXT)
+    assert spec.search.space == SPACE
+    assert "preset" not in spec.to_dict()["search"]
+    assert SweepSpec.from_yaml(spec.to_yaml()) == spec
+
+
+@pytest.mark.parametrize(
+    ("preset", "said"),
+    [
+        ("digit", r"search\.preset: unknown recommended space 'digit' \(did you mean 'digits'\?"),
+        ("plain", r"search\.preset: the recommended space of plain is a dict, not a Recommended"),
+    ],
+)
+def test_a_preset_that_is_not_there_is_a_mistake_of_its_line(preset: str, said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        reading.read_spec(TEXT, overrides=[f"search.preset={preset}"])
+
+
+def test_a_preset_has_to_suit_the_data_and_stands_alone() -> None:
+    data = "data={dataset: npz, path: a.npz, num_records: 9, num_classes: 2, validation: {visibility: public}}"
+    with pytest.raises(SpecError, match=r"nothing is recommended for digits on npz \(known: .*any"):
+        reading.read_spec(TEXT, overrides=[data])
+    with pytest.raises(SpecError, match=r"search\.preset: stands beside space"):
+        reading.read_spec(TEXT, overrides=["search.space={method: dp_sgd}"])
+    raw = {
+        "name": "short",
+        "data": {"dataset": "digits", "validation": {"visibility": "public"}},
+        "privacy": {"trial_epsilon": 2.0, "accounting": "unaccounted"},
+        "search": {"preset": "digits"},
+    }
+    assert any(
+        "search.preset: is known to spec files alone" in line for line in mistakes(SweepSpec, **raw)
+    )
