@@ -75,16 +75,16 @@ class SearchSpace:
         ``values`` needs to hold the choices that conditions ask for; an inactive parameter in it
         activates nothing.
         """
-        known: dict[str, Any] = {}
-        found = []
+        values_so_far: dict[str, Any] = {}
+        active = []
         for parameter in self.parameters:
-            if parameter.is_active(known):
-                found.append(parameter)
+            if parameter.is_active(values_so_far):
+                active.append(parameter)
                 if parameter.kind == "fixed":
-                    known[parameter.name] = parameter.choices[0]
+                    values_so_far[parameter.name] = parameter.choices[0]
                 elif parameter.name in values:
-                    known[parameter.name] = values[parameter.name]
-        return tuple(found)
+                    values_so_far[parameter.name] = values[parameter.name]
+        return tuple(active)
 
     def suggest(self, trial: optuna.trial.BaseTrial) -> dict[str, Any]:
         """Return a configuration of Optuna's choice; fixed values are not asked for."""
@@ -121,17 +121,17 @@ class SearchSpace:
         Args:
             method: In configurations of this method alone; None: of any.
         """
-        found: dict[str, list[Any]] = {}
+        values: dict[str, list[Any]] = {}
         for parameter in self._reachable:
             if method is None or self._reaches(parameter, method):
                 own = [parameter.low, parameter.high] if parameter.is_range else parameter.choices
-                known = found.setdefault(parameter.name, [])
-                known += [value for value in own if not same_among(value, known)]
-        return found
+                listed = values.setdefault(parameter.name, [])
+                listed += [value for value in own if not same_among(value, listed)]
+        return values
 
     def notes(self) -> list[str]:
         """Return a line for each parameter that no configuration has: its ``when`` never holds."""
-        found = []
+        unused = []
         for parameter in self.parameters:
             if parameter in self._reachable:
                 continue
@@ -146,8 +146,8 @@ class SearchSpace:
             )
             place = dotted(("search", "space", *parameter.path))
             words = " or ".join(map(str, waited))
-            found.append(f"{place} is never used: it waits for {name} = {words}")
-        return found
+            unused.append(f"{place} is never used: it waits for {name} = {words}")
+        return unused
 
     def grid(self) -> list[dict[str, Any]]:
         """Return every configuration, ranges at ``num`` points from bound to bound.
@@ -287,8 +287,8 @@ class SearchSpace:
             if method in knowing
             for problem in _problems(parameter, declared[method][parameter.name])
         )
-        for what, fix in problems:
-            yield Mistake(where, what, fix)
+        for wrong, fix in problems:
+            yield Mistake(where, wrong, fix)
 
     def _reaches(self, parameter: Parameter, method: str) -> bool:
         """Return whether a parameter can have a meaning in a trial of ``method``."""
@@ -325,20 +325,20 @@ def _unknown(
     name, where = parameter.name, dotted(("search", "space", *parameter.path))
     owners = [method for method, table in everything.items() if name in table]
     has = f"{' and '.join(declared)} {'has' if len(declared) == 1 else 'have'} no such "
-    what = (has if is_certain else "no method has such a ") + "hyperparameter"
+    wrong = (has if is_certain else "no method has such a ") + "hyperparameter"
     if owners:
         fix = f"leave it out, or search over a method that has it: {', '.join(owners)}"
-        return Mistake(where, what, fix)
-    known = sorted({other for table in declared.values() for other in table})
+        return Mistake(where, wrong, fix)
+    names = sorted({other for table in declared.values() for other in table})
     last = name.rpartition(".")[2]
     meant = [_OTHER_WORDS.get(last, "")]
-    meant += [other for other in known if other.rpartition(".")[2] == last]
-    found = next((other for other in meant if other in known), None)
-    hint = f"did you mean {found!r}?" if found else did_you_mean(name, known)
+    meant += [other for other in names if other.rpartition(".")[2] == last]
+    closest = next((other for other in meant if other in names), None)
+    hint = f"did you mean {closest!r}?" if closest else did_you_mean(name, names)
     if not hint and not is_certain:
         hint = "`dpsweep describe METHOD` lists what a method has"
-    near = [other for other in known if other.split(".")[0] == name.split(".")[0]]
-    return Mistake(where, what, hint or f"known: {', '.join(near or known)}")
+    near = [other for other in names if other.split(".")[0] == name.split(".")[0]]
+    return Mistake(where, wrong, hint or f"known: {', '.join(near or names)}")
 
 
 def space_check(
@@ -354,18 +354,18 @@ def _unloadable(error: BadInputError) -> Mistake:
     )
 
 
-def _unknown_method(name: Any, known: list[str]) -> Mistake:
-    hint = did_you_mean(str(name), known)
-    fix = (hint + " " if hint else "") + (f"known: {', '.join(known)}" if known else "")
+def _unknown_method(name: Any, names: list[str]) -> Mistake:
+    hint = did_you_mean(str(name), names)
+    fix = (hint + " " if hint else "") + (f"known: {', '.join(names)}" if names else "")
     return Mistake("search.space.method", f"unknown method {seen(name)}", fix)
 
 
-def _no_such_method(parameter: Parameter, name: Any, known: list[str]) -> Mistake:
+def _no_such_method(parameter: Parameter, name: Any, names: list[str]) -> Mistake:
     its = "`by`" if parameter.by == "method" else "`when`"
     return Mistake(
         dotted(("search", "space", *parameter.path)),
         f"its {its} waits for method = {seen(name)}, which is no method",
-        did_you_mean(str(name), known) or f"known: {', '.join(known)}",
+        did_you_mean(str(name), names) or f"known: {', '.join(names)}",
     )
 
 

@@ -143,11 +143,11 @@ def preset_spec(name: str) -> str:
     Raises:
         BadInputError: There is no such preset.
     """
-    known = preset_titles()
+    titles = preset_titles()
     if name in RENAMED:
         raise BadInputError(f"the preset {name} is called {RENAMED[name]} now", fix="name that one")
-    if name not in known:
-        hint = did_you_mean(name, list(known))
+    if name not in titles:
+        hint = did_you_mean(name, list(titles))
         raise BadInputError(
             f"no preset {name!r}",
             fix=(hint + "; " if hint else "") + "see `dpsweep init --presets`",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,3 +72,13 @@ def recommended(method: str) -> Recommended:
             fix="ask the authors of its package",
         )
     return own
+
+
+def methods_for(dataset: str) -> list[str]:
+    """Return the methods that have a recommended space for a dataset; broken packages aside."""
+    able = []
+    for method in SPACES:
+        with suppress(BadInputError):
+            if recommended(method).space(dataset) is not None:
+                able.append(method)
+    return able

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import did_you_mean, installed
 from dpsweep.search_spaces.presets import space_text
-from dpsweep.search_spaces.recommended import SPACES, recommended
+from dpsweep.search_spaces.recommended import SPACES, methods_for, recommended
 from dpsweep.spec.data.datasets import DATASET_GROUP
 
 _DATA: Mapping[str, str] = {
@@ -199,17 +199,17 @@ def starter_spec(dataset: str = "digits", method: str | None = None) -> str:
     """
     method = method or ("bitfit" if dataset == "text" else "dp_sgd")
     datasets = [*_DATA, *(name for name in installed(DATASET_GROUP) if name not in _DATA)]
-    for what, word, known in (("dataset", dataset, datasets), ("method", method, list(SPACES))):
-        if word not in known:
-            hint = did_you_mean(word, known)
+    for kind_of, word, names in (("dataset", dataset, datasets), ("method", method, list(SPACES))):
+        if word not in names:
+            hint = did_you_mean(word, names)
             raise BadInputError(
-                f"no starter spec for {what} {word!r}",
-                fix=(hint + " " if hint else "") + f"known: {', '.join(known)}",
+                f"no starter spec for {kind_of} {word!r}",
+                fix=(hint + " " if hint else "") + f"known: {', '.join(names)}",
             )
     own = recommended(method)
     space = own.space(dataset)
     if space is None:
-        able = [name for name in SPACES if recommended(name).space(dataset) is not None]
+        able = methods_for(dataset)
         raise BadInputError(
             f"no starter spec for {method} on {dataset}",
             fix=f"use --method {' or '.join(able)}"

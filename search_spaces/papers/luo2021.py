@@ -269,12 +269,12 @@ def _row(row: str, name: str, setting: Setting) -> Preset:
     """Return one row of the table: a method at the rates that the search found for it."""
     train, density = ROWS[row]
     lr, body_lr = setting.best[row]
-    told = train if density is None else f"{train}, density {density:g}"
+    trained = train if density is None else f"{train}, density {density:g}"
     then = ["dpsweep report {name} --by noise.target_epsilon --over train.repeat"]
     if train != "cls":
         then.append("dpsweep layers {name} --figure layers.png")
     return Preset(
-        title=f"Sparse finetuning, {told}: {_PLACES[row]}.",
+        title=f"Sparse finetuning, {trained}: {_PLACES[row]}.",
         source=SOURCE,
         about=_about(
             setting,

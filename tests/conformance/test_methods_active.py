@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from dpsweep.testing.conformance import MethodConformance, tiny_data
-from dpsweep.trainables.methods.active_learning import dp_pca, nearest_votes
+from dpsweep.trainables.methods.active_learning import dp_pca, label_choice, nearest_votes
 from dpsweep.trainables.methods.active_learning.active_learning import ActiveLearning
 
 GIVEN = {
@@ -66,7 +66,7 @@ class TestNearPrivate(TestDiversePublic):
             seen.append(("votes", scale, int(votes.sum()), noisy - votes))
             return noisy
 
-        monkeypatch.setattr(dp_pca, "symmetric_noise", of_moment)
+        monkeypatch.setattr(label_choice, "symmetric_noise", of_moment)
         monkeypatch.setattr(nearest_votes, "noisy_counts", of_counts)
         given = {**type(self).given, "select.voters": voters}
         monkeypatch.setattr(type(self), "given", given)

@@ -152,7 +152,7 @@ TRIALS = (
     Mutant(
         "a damaged checkpoint",
         "trainables/execution/checkpoint_files.py",
-        'if found != meta["sha256"]:',
+        'if digest != meta["sha256"]:',
         "if False:",
         (
             "tests/unit/trainables/execution/test_execution.py::test_a_trial_goes_on_from_its_latest_whole_checkpoint",

@@ -60,12 +60,12 @@ class Episodes:
     @classmethod
     def of(cls, spec: SweepSpec) -> Episodes | None:
         """Return the episodes of a study; None where trials train on all private records."""
-        given = spec.episodes
-        if given is None:
+        section = spec.episodes
+        if section is None:
             return None
-        seed = spec.seed if given.seed is None else given.seed
+        seed = spec.seed if section.seed is None else section.seed
         with_test = spec.data.test.visibility == "public"
-        return cls(given.ways, given.shots, given.queries, given.number, seed, with_test)
+        return cls(section.ways, section.shots, section.queries, section.number, seed, with_test)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -95,19 +95,19 @@ class Episodes:
         """Return why a pool of these declared sizes cannot do: (key of the spec, what, fix)."""
         problems = []
         if self.ways > pool.num_classes:
-            what = (
+            wrong = (
                 f"{self.ways} is more than the {counted(pool.num_classes, 'class')} of {pool.name}"
             )
-            problems.append(("episodes.ways", what, f"at most {pool.num_classes}"))
+            problems.append(("episodes.ways", wrong, f"at most {pool.num_classes}"))
         for part, count in self.counts.items():
             declared = getattr(pool, f"num_{part}")
             if self.ways * count > declared:
                 key = "episodes.shots" if part == "private" else "episodes.queries"
-                what = f"{self.ways} ways of {count} are more than the {declared} {part} records"
+                wrong = f"{self.ways} ways of {count} are more than the {declared} {part} records"
                 fix = f"at most {declared // self.ways} for {self.ways} ways"
                 if part != "private":
                     fix += f", or a larger data.{part}.fraction"
-                problems.append((key, what, fix))
+                problems.append((key, wrong, fix))
         return problems
 
     def classes(self, number: int, num_classes: int) -> np.ndarray:
@@ -129,8 +129,8 @@ class Episodes:
         drawn = [self.classes(n, pool.info.num_classes) for n in range(self.number)]
         used = np.unique(drawn)
         for part, count in self.counts.items():
-            found = np.bincount(pool.parts[part][1], minlength=pool.info.num_classes)
-            short = [pool.info.class_names[c] for c in used if found[c] < count]
+            counts = np.bincount(pool.parts[part][1], minlength=pool.info.num_classes)
+            short = [pool.info.class_names[c] for c in used if counts[c] < count]
             if short:
                 names = ", ".join(map(repr, short[:_SHOWN]))
                 more = f" and {len(short) - _SHOWN} more" if len(short) > _SHOWN else ""

@@ -45,7 +45,7 @@ def open_image_folder(spec: DataSpec) -> Source:
     _refuse_empty_class(folders["train"], classes, files["train"])
 
     def read() -> dict[str, Arrays]:
-        return {part: _read_images(found, size, channels) for part, found in files.items()}
+        return {part: _read_images(listed, size, channels) for part, listed in files.items()}
 
     return Source(
         (channels, *size),
@@ -62,14 +62,14 @@ def open_image_folder(spec: DataSpec) -> Source:
 
 def _image_size(spec: DataSpec) -> tuple[int, int]:
     """Return (height, width); a single number stands for a square."""
-    given = spec.image_size
-    if given is None:
+    size = spec.image_size
+    if size is None:
         raise DataError(
             "data.image_size is missing for image_folder",
             because="shapes must be known before an image is opened",
             fix="give the height and width to resize to",
         )
-    height, width = (given, given) if isinstance(given, int) else given
+    height, width = (size, size) if isinstance(size, int) else size
     return int(height), int(width)
 
 
@@ -83,22 +83,22 @@ def _image_files(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int
     unknown = [p.name for p in folder.iterdir() if _is_class_folder(p) and p.name not in classes]
     if unknown:
         raise DataError(f"{folder} has a class that train lacks: {sorted(unknown)[0]}")
-    found = []
+    paths = []
     for label, name in enumerate(classes):
         if (folder / name).is_dir():
             for path in (folder / name).iterdir():
                 if path.suffix.lower() in IMAGE_SUFFIXES:
-                    found.append((path, label))
-    return sorted(found)
+                    paths.append((path, label))
+    return sorted(paths)
 
 
 def _refuse_empty_class(
-    folder: Path, classes: tuple[str, ...], found: list[tuple[Path, int]]
+    folder: Path, classes: tuple[str, ...], paths: list[tuple[Path, int]]
 ) -> None:
     """Refuse a folder without images: it would be a class that no record has."""
-    filled = {label for _, label in found}
+    filled = {label for _, label in paths}
     empty = [name for label, name in enumerate(classes) if label not in filled]
-    if found and empty:
+    if paths and empty:
         raise DataError(
             f"{folder / empty[0]} has no images, and every folder there is a class",
             fix="remove it, or put its images there",
@@ -122,8 +122,8 @@ def _read_images(files: list[tuple[Path, int]], size: tuple[int, int], channels:
                 pixels = image.convert("L" if channels == 1 else "RGB")
                 pixels = pixels.resize((size[1], size[0]), Image.Resampling.BILINEAR)
         except (OSError, UnidentifiedImageError, SyntaxError) as error:
-            what = f"cannot read an image: {type(error).__name__}"
-            raise DataError(what, fix=f"mend or remove it; {find}") from error
+            wrong = f"cannot read an image: {type(error).__name__}"
+            raise DataError(wrong, fix=f"mend or remove it; {find}") from error
         array = np.asarray(pixels, np.float32) / 255
         inputs[row] = array[None] if channels == 1 else array.transpose(2, 0, 1)
     return inputs, np.array([label for _, label in files], np.int64)

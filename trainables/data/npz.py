@@ -101,8 +101,8 @@ def open_npz(spec: DataSpec) -> Source:
         )
     if not path.is_file():
         where = f"{path}" if path.is_absolute() else f"{path}, that is {path.resolve()}"
-        what = f"{where} is a directory" if path.is_dir() else f"no file {where}"
-        raise DataError(what, fix="set data.path to an .npz file")
+        wrong = f"{where} is a directory" if path.is_dir() else f"no file {where}"
+        raise DataError(wrong, fix="set data.path to an .npz file")
     num_classes = int(spec.num_classes)
     headers = npz_headers(path)
     for key in ("x_train", "y_train"):

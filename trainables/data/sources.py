@@ -77,14 +77,14 @@ def _checked(source: Source, spec: DataSpec) -> Source:
         )
 
     def read() -> dict[str, Arrays]:
-        found = source.read()
-        check_arrays(source, found, name, spec.task)
-        return found
+        parts = source.read()
+        check_arrays(source, parts, name, spec.task)
+        return parts
 
     return replace(source, read=read)
 
 
-def check_arrays(source: Source, found: Mapping[str, Arrays], name: str, task: str) -> None:
+def check_arrays(source: Source, parts: Mapping[str, Arrays], name: str, task: str) -> None:
     """Refuse records that are not as the source says; which ones stays unsaid, as they are private.
 
     Raises:
@@ -92,12 +92,12 @@ def check_arrays(source: Source, found: Mapping[str, Arrays], name: str, task: s
     """
     own = {"validation": source.own_validation, "test": source.own_test}
     expected = {"train", *(part for part, size in own.items() if size is not None)}
-    if set(found) != expected:
+    if set(parts) != expected:
         raise DataError(
-            f"dataset {name} has the parts {', '.join(sorted(found))}, and said "
+            f"dataset {name} has the parts {', '.join(sorted(parts))}, and said "
             f"{', '.join(sorted(expected))}"
         )
-    for part, (inputs, labels) in found.items():
+    for part, (inputs, labels) in parts.items():
         types = (np.dtype(np.float32 if source.text is None else np.int64), _label_type(task))
         if (inputs.dtype, labels.dtype) != types:
             raise DataError(

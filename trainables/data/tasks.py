@@ -106,11 +106,11 @@ class MultiLabel(Task):
 
     def scores(self, tallies: Sequence[Tally], class_names: Sequence[str]) -> dict[str, float]:
         """See ``Task``."""
-        found = super().scores(tallies, class_names)
+        scores = super().scores(tallies, class_names)
         count = sum(tally.asked for tally in tallies)
         correct = sum(tally.correct.cpu() for tally in tallies)
         shares = (correct.double() / count).tolist()  # type: ignore[union-attr]
-        return found | {f"accuracy/{name}": share for name, share in zip(class_names, shares)}
+        return scores | {f"accuracy/{name}": share for name, share in zip(class_names, shares)}
 
     def metric_names(self, class_names: Sequence[str]) -> tuple[str, ...]:
         """See ``Task``."""
@@ -146,9 +146,9 @@ class CausalLM(Task):
         """See ``Task``."""
         import torch
 
-        found = super().scores(tallies, class_names)
-        loss = torch.tensor(found["loss"], dtype=torch.float64)
-        return found | {"perplexity": float(loss.exp())}
+        scores = super().scores(tallies, class_names)
+        loss = torch.tensor(scores["loss"], dtype=torch.float64)
+        return scores | {"perplexity": float(loss.exp())}
 
 
 TASKS = {task.name: task for task in (Task(), MultiLabel(), CausalLM())}

@@ -182,37 +182,37 @@ def _tokenize(
     tokenizer: Any, info: TextInfo, texts: Sequence[Any], length: int, part: str
 ) -> np.ndarray:
     """Return int64 (texts, length): special tokens included, cut or padded on the right."""
-    found = np.full((len(texts), length), info.pad_id, np.int64)
+    ids_of_all = np.full((len(texts), length), info.pad_id, np.int64)
     if not all(isinstance(text, str) for text in texts):
         raise DataError(
             f"the text column of {part} has values that are not text",
             fix="clean it, or name another data.text_column",
         )
     for begin in range(0, len(texts), _BLOCK):
-        given = list(texts[begin : begin + _BLOCK])
+        block_of_texts = list(texts[begin : begin + _BLOCK])
         try:
-            block = tokenizer(given, truncation=True, max_length=length)
+            block = tokenizer(block_of_texts, truncation=True, max_length=length)
         except Exception as error:  # tokenizers raise their own kinds, which may quote a text
             raise DataError(
                 f"the tokenizer cannot read a text of {part}: {type(error).__name__}",
                 fix="clean the texts: they must be valid Unicode",
             ) from None
         for row, ids in enumerate(block["input_ids"], start=begin):
-            found[row, : len(ids)] = ids
-    return found
+            ids_of_all[row, : len(ids)] = ids
+    return ids_of_all
 
 
 def _open_npz(
     spec: DataSpec, path: Path
 ) -> tuple[dict[str, int], Callable[[], dict[str, tuple[np.ndarray, Any]]]]:
     headers = npz_headers(path)
-    found = {
+    stored = {
         part: key for part, keys in _PARTS.items() for key in keys if f"x_{key}" in headers
     }  # "validation" and "val" both: the latter wins
-    if "train" not in found:
+    if "train" not in stored:
         raise DataError(f"{path.name} has no x_train", fix="save it with numpy.savez")
     has_labels = spec.task != "causal_lm"
-    for key in found.values():
+    for key in stored.values():
         shape, dtype = headers[f"x_{key}"]
         if len(shape) != 2 or shape[1] != spec.max_length:
             raise DataError(
@@ -234,10 +234,10 @@ def _open_npz(
                     np.ascontiguousarray(npz_array(file, f"x_{key}", path), dtype=np.int64),
                     npz_array(file, f"y_{key}", path) if has_labels else None,
                 )
-                for part, key in found.items()
+                for part, key in stored.items()
             }
 
-    return {part: headers[f"x_{key}"][0][0] for part, key in found.items()}, read
+    return {part: headers[f"x_{key}"][0][0] for part, key in stored.items()}, read
 
 
 def _open_columns(
@@ -260,14 +260,14 @@ def _open_columns(
 
 
 def _check_columns(
-    known: Sequence[str], text: str, label: str | None, where: str, *, are_names: bool = True
+    columns: Sequence[str], text: str, label: str | None, where: str, *, are_names: bool = True
 ) -> None:
     """Check the names of columns; they are told only if they cannot be a record."""
     for key, name in (("text_column", text), ("label_column", label)):
-        if name is not None and name not in known:
+        if name is not None and name not in columns:
             hint = "the first line of a csv file must name its columns"
             if are_names:
-                hint = did_you_mean(name, list(known)) or f"there are: {', '.join(known[:10])}"
+                hint = did_you_mean(name, list(columns)) or f"there are: {', '.join(columns[:10])}"
             raise DataError(f"{where} has no column {name!r}", fix=f"set data.{key}; {hint}")
 
 
@@ -331,16 +331,16 @@ def _open_saved(
             fix="give such a directory, or a .csv, .jsonl or .npz file",
         ) from error
     splits = dict(saved) if isinstance(saved, datasets.DatasetDict) else {"train": saved}
-    found = {part: splits[key] for part, keys in _PARTS.items() for key in keys if key in splits}
-    if "train" not in found:
+    chosen = {part: splits[key] for part, keys in _PARTS.items() for key in keys if key in splits}
+    if "train" not in chosen:
         raise DataError(f"{path} has no split train", because=f"it has {', '.join(splits)}")
-    for part, split in found.items():
+    for part, split in chosen.items():
         _check_columns(split.column_names, text, label, f"{path.name} ({part})")
 
     def read() -> dict[str, Columns]:
         return {
             part: (list(split[text]), None if label is None else list(split[label]))
-            for part, split in found.items()
+            for part, split in chosen.items()
         }
 
-    return {part: len(split) for part, split in found.items()}, read
+    return {part: len(split) for part, split in chosen.items()}, read

@@ -159,10 +159,10 @@ def _result(report: TrialReport) -> dict[str, Any]:
 
 def _is_out_of_memory(error: Exception) -> bool:
     """Say whether a process or a device has no room for what was asked, as PyTorch says it."""
-    told = str(error)  # looked at and not shown
+    message = str(error)  # looked at and not shown
     words = ("can't allocate memory", "out of memory", "Unable to allocate")
     is_foreign = not isinstance(error, SweepError)
-    return isinstance(error, MemoryError) or (is_foreign and any(word in told for word in words))
+    return isinstance(error, MemoryError) or (is_foreign and any(word in message for word in words))
 
 
 def _failure(trial: int, error: Exception) -> TrialReport:

@@ -49,12 +49,12 @@ def find(directory: Path, which: str) -> Found | None:
     try:
         content = path.read_bytes()
     except OSError as error:
-        what = "missing" if isinstance(error, FileNotFoundError) else f"damaged: {error.strerror}"
-        raise CheckpointError(f"{path} is {what}", fix=_remedy(pointer)) from error
-    found = hashlib.sha256(content).hexdigest()
-    if found != meta["sha256"]:
+        state = "missing" if isinstance(error, FileNotFoundError) else f"damaged: {error.strerror}"
+        raise CheckpointError(f"{path} is {state}", fix=_remedy(pointer)) from error
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != meta["sha256"]:
         raise CheckpointError(
-            f"{path} is damaged: its SHA-256 is {found[:_SHOWN]}..., not "
+            f"{path} is damaged: its SHA-256 is {digest[:_SHOWN]}..., not "
             f"{meta['sha256'][:_SHOWN]}..., which was written",
             fix=_remedy(pointer),
         )
@@ -109,11 +109,11 @@ def find_resumption(directory: Path) -> Resumption:
         name: str | None = "last"
     else:
         name = max(whole, key=lambda which: int(whole[which].meta["step"]), default=None)
-    found = whole[name] if name is not None else None
+    newest = whole[name] if name is not None else None
     best = directory / "best.json"
-    if found is not None and found.meta["value"] is not None and not best.exists():
+    if newest is not None and newest.meta["value"] is not None and not best.exists():
         damages.append(f"{best} is missing")
-    return Resumption(name, found, tuple(damages))
+    return Resumption(name, newest, tuple(damages))
 
 
 def _remedy(pointer: Path) -> str:

@@ -127,8 +127,8 @@ class CheckpointStore:
         Raises:
             CheckpointError: The file is missing or not what was written.
         """
-        found = find(self.directory, which)
-        return None if found is None else _loaded(found)
+        file = find(self.directory, which)
+        return None if file is None else _loaded(file)
 
     def load_best(self, last: Checkpoint | None, metric: str) -> Checkpoint | None:
         """Return the best checkpoint, or the last one in the place of a damaged or missing one.
@@ -171,15 +171,15 @@ class CheckpointStore:
         return checkpoint, resumption
 
 
-def _loaded(found: Found) -> Checkpoint:
-    meta = found.meta
+def _loaded(file: Found) -> Checkpoint:
+    meta = file.meta
     return Checkpoint(
         step=meta["step"],
         value=meta["value"],
         best_step=meta["best_step"],
         charged=meta["charged"],
         metrics=meta["metrics"],
-        state=torch.load(io.BytesIO(found.content), map_location="cpu", weights_only=True),
+        state=torch.load(io.BytesIO(file.content), map_location="cpu", weights_only=True),
         rung=meta["rung"],
         paused=meta["paused"],
         is_scored=meta.get("is_scored", True),  # of before there were others

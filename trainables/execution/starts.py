@@ -51,9 +51,9 @@ class Starts:
         release = self.releases[key]
         saved = CheckpointStore(release.directory).load(release.name)
         if saved is None or saved.sha256 != release.sha256:
-            what = "no" if saved is None else "another"
+            which = "no" if saved is None else "another"
             raise CheckpointError(
-                f"{release.directory} has {what} {release.name} than the ledger of its run says",
+                f"{release.directory} has {which} {release.name} than the ledger of its run says",
                 fix="restore it, or start a new study under another name",
             )
         state: Mapping[str, Any] = saved.state["model"]

@@ -160,8 +160,8 @@ def feature_problems(
     try:
         return feature_spec(hparams, info, norm=norm).describe(info), []
     except SweepError as error:
-        what = error.message + (f": {error.because}" if error.because else "")
+        wrong = error.message + (f": {error.because}" if error.because else "")
         checkpoint = hparams["features.checkpoint"]
-        is_of_file = checkpoint is not None and ("checkpoint" in what or str(checkpoint) in what)
+        is_of_file = checkpoint is not None and ("checkpoint" in wrong or str(checkpoint) in wrong)
         key = "features.checkpoint" if is_of_file else "features.name"
-        return None, [(key, what, error.fix or "use other features")]
+        return None, [(key, wrong, error.fix or "use other features")]

@@ -61,9 +61,9 @@ class FeatureParts:
             Whatever ``FeatureStore.open`` raises.
         """
         source = self.raw.parts[part]
-        known = self._opened.get(part)
-        if known is not None and known[0] is source[0]:
-            return known[1]
+        before = self._opened.get(part)
+        if before is not None and before[0] is source[0]:
+            return before[1]
         alone = dataclasses.replace(self.raw, parts={part: source})
         opened = FeatureStore(self.raw.feature_root).open(alone, self.spec)
         self._opened[part] = (source[0], opened)
@@ -151,9 +151,9 @@ class FeatureStore:
             return features
         entry = self._entry(data, spec, part)
         for _ in range(_TRIES):  # it may be evicted between its creation and its use
-            found = entry.read(shape, spec.dtype, is_use=False)
-            if found is not None:
-                return found
+            kept = entry.read(shape, spec.dtype, is_use=False)
+            if kept is not None:
+                return kept
             with self.creating(data, spec, part) as creation:
                 if creation is not None:
                     for _ in creation.fill():
@@ -254,8 +254,8 @@ class FeatureStore:
         """Return the bytes of all features, finished or not."""
         if self.root is None:
             return 0
-        found = [*self.root.glob("*.npy"), *self.root.glob("*.part")]
-        return sum(size_of(path) for path in found)
+        paths = [*self.root.glob("*.npy"), *self.root.glob("*.part")]
+        return sum(size_of(path) for path in paths)
 
     def num_entries(self) -> int:
         """Return the number of finished entries, one for each part of a dataset."""
@@ -268,8 +268,8 @@ class FeatureStore:
         with locked(self.root / "lock", keep=True):
             before = self.num_bytes()
             ends = ("npy", "json", "part", "lock")
-            found = [path for end in ends for path in self.root.glob(f"*.{end}")]
-            for entry in {Entry(path).path: Entry(path) for path in found}.values():
+            paths = [path for end in ends for path in self.root.glob(f"*.{end}")]
+            for entry in {Entry(path).path: Entry(path) for path in paths}.values():
                 entry.evict()
             return before - self.num_bytes()
 

@@ -111,26 +111,26 @@ class _Gradients:
             first, end = (1, gradient.dim() - place.trailing) if place.trailing else (2, None)
             positions = tuple(range(gradient.dim())[first:end])
             summed = gradient.sum(dim=positions) if positions else gradient
-            known = self.parts.get(place.bias)
-            self.parts[place.bias] = summed if known is None else known + summed
+            before = self.parts.get(place.bias)
+            self.parts[place.bias] = summed if before is None else before + summed
         if place.weight is not None:
-            given, version = held.pop()
-            if given._version != version:
+            inputs, version = held.pop()
+            if inputs._version != version:
                 raise ModelError(
                     f"the input of layer {place.name} is overwritten after its use",
                     fix=f"freeze its weight: {place.name}.weight.requires_grad_(False)",
                 )
-            self._add_weight(place.weight, gradient, given)
+            self._add_weight(place.weight, gradient, inputs)
 
-    def _add_weight(self, index: int, gradient: torch.Tensor, given: torch.Tensor) -> None:
+    def _add_weight(self, index: int, gradient: torch.Tensor, inputs: torch.Tensor) -> None:
         if gradient.dim() == 2 and index not in self.factored and index not in self.formed:
-            self.factored[index] = (gradient, given)
+            self.factored[index] = (gradient, inputs)
             return
-        new = _outer(gradient, given)
+        new = _outer(gradient, inputs)
         if index in self.factored:  # the layer is used twice
             new += _outer(*self.factored.pop(index))
-        known = self.formed.get(index)
-        self.formed[index] = new if known is None else known.add_(new)
+        before = self.formed.get(index)
+        self.formed[index] = new if before is None else before.add_(new)
 
     def join(self, like: torch.Tensor) -> None:
         """Put the biases' gradients side by side; zeros where a layer was not called."""
@@ -269,15 +269,15 @@ class BiasEngine:
                 f"layer {place.name} ({type(layer).__name__}) is in training mode",
                 fix="keep it in eval mode: in training mode it mixes the examples of a batch",
             )
-        given = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
+        tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
         if place.inner is None:
-            self._note(place, output, given[:1] if place.weight is not None else [])
+            self._note(place, output, tensors[:1] if place.weight is not None else [])
         # Where no input needs a gradient, no layer before has trainable parameters.
-        if gradients.latest is not None and not any(tensor.requires_grad for tensor in given):
+        if gradients.latest is not None and not any(tensor.requires_grad for tensor in tensors):
             gradients.starts.append(gradients.latest)
         gradients.latest = None
 
-    def _note(self, place: _Place, output: torch.Tensor, given: list[torch.Tensor]) -> None:
+    def _note(self, place: _Place, output: torch.Tensor, inputs: list[torch.Tensor]) -> None:
         """Ask for an output's gradient. Without trainable weight, nothing of a layer is kept."""
         gradients = self._gradients
         if gradients is None or not output.requires_grad:
@@ -289,7 +289,7 @@ class BiasEngine:
                 fix="use another model; windowed attention cannot be trained this way",
             )
         # Hook and edge stay with this layer's result, also if the model writes to it later.
-        held = [(tensor.detach(), tensor._version) for tensor in given]
+        held = [(tensor.detach(), tensor._version) for tensor in inputs]
         output.register_hook(partial(gradients.take, place, held))
         gradients.latest = torch.autograd.graph.get_gradient_edge(output)
 
@@ -332,9 +332,9 @@ class BiasEngine:
         self._checked.add(kind)
 
 
-def _outer(gradient: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+def _outer(gradient: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
     """Return (examples, out, in): the sum over positions of g a^T."""
-    g, a = (v.reshape(len(v), -1, v.shape[-1]) for v in (gradient, given))
+    g, a = (v.reshape(len(v), -1, v.shape[-1]) for v in (gradient, inputs))
     return torch.bmm(g.transpose(1, 2), a)
 
 
@@ -344,8 +344,8 @@ def _rule(layer: nn.Module, entry: str) -> bool:
         return isinstance(layer, nn.Linear)
     # GPT-2's Conv1D is a linear layer with a transposed weight; no import for its sake.
     names = {f"{c.__module__}.{c.__name__}" for c in type(layer).__mro__}
-    known = isinstance(layer, (*_CHANNELS_FIRST, nn.Linear, nn.LayerNorm))
-    return entry == "bias" and (known or "transformers.pytorch_utils.Conv1D" in names)
+    is_known = isinstance(layer, (*_CHANNELS_FIRST, nn.Linear, nn.LayerNorm))
+    return entry == "bias" and (is_known or "transformers.pytorch_utils.Conv1D" in names)
 
 
 def _problem(model: nn.Module) -> ModelError | None:

@@ -62,11 +62,11 @@ class DepthwiseTaps:
             gradient: By its output, of the same batch and channels.
         """
         x, gradient = (t.permute(0, 2, 3, 1).contiguous() for t in (x, gradient))
-        found = x.new_empty(len(x), len(self._taps), x.shape[3])
-        for index, (output, given) in enumerate(self._taps):
-            product = gradient[:, output[0], output[1]] * x[:, given[0], given[1]]
-            torch.sum(product, dim=(1, 2), out=found[:, index])
-        return found
+        sums = x.new_empty(len(x), len(self._taps), x.shape[3])
+        for index, (output, source) in enumerate(self._taps):
+            product = gradient[:, output[0], output[1]] * x[:, source[0], source[1]]
+            torch.sum(product, dim=(1, 2), out=sums[:, index])
+        return sums
 
 
 def _range(offset: int, stride: int, size: int, out: int) -> tuple[slice, slice]:

@@ -60,11 +60,11 @@ class MaskedConv:
         size = (x.shape[2], x.shape[3])
         if size not in self._plans:
             self._plans[size] = _Plan(self._mask, size, x.device)
-        found: dict[object, torch.Tensor] = {self._mask: self._plans[size].samples(x, gradient)}
+        samples: dict[object, torch.Tensor] = {self._mask: self._plans[size].samples(x, gradient)}
         bias = self._mask.layer.bias
         if bias is not None and bias.requires_grad:
-            found[bias] = gradient.flatten(2).sum(dim=2)
-        return found
+            samples[bias] = gradient.flatten(2).sum(dim=2)
+        return samples
 
 
 class _Plan:
@@ -162,12 +162,12 @@ class _Plan:
 
     def samples(self, x: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
         """Return the gradients of the chosen entries, float (batch, nnz)."""
-        found = x.new_zeros(len(x), self._nnz)
+        samples = x.new_zeros(len(x), self._nnz)
         if self._none:
-            return found
+            return samples
         for begin in range(0, len(x), self._block):
             part = slice(begin, begin + self._block)
-            into = found[part]
+            into = samples[part]
             if self._where is not None:
                 into = x.new_zeros(len(into), len(self._where))
             if self._taps is not None:
@@ -177,8 +177,8 @@ class _Plan:
                 patches, by_output = self._patches(x[part]), gradient[part].flatten(2)
                 (self._pick if self.dense else self._sample)(by_output, patches, into)
             if self._where is not None:
-                found[part].index_copy_(1, self._where, into)
-        return found
+                samples[part].index_copy_(1, self._where, into)
+        return samples
 
     def _sample(self, by_output: torch.Tensor, patches: torch.Tensor, into: torch.Tensor) -> None:
         """Write the chosen entries of the product to ``into``, which must hold zeros.

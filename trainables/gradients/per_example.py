@@ -175,9 +175,9 @@ class OpacusEngine:
                 rule = self._rules[use.layer]
                 for parameter, sample in rule(use.layer, use.inputs, gradient).items():
                     if parameter.requires_grad:
-                        known = samples.get(parameter)
-                        samples[parameter] = sample if known is None else _both(known, sample)
-        found = []
+                        before = samples.get(parameter)
+                        samples[parameter] = sample if before is None else _both(before, sample)
+        ordered = []
         for parameter in self._parameters:
             if parameter not in samples or len(samples[parameter]) != len(x):
                 raise ModelError(
@@ -186,8 +186,8 @@ class OpacusEngine:
                     fix="use another model; windowed attention cannot be trained this way",
                 )
             sample = samples.pop(parameter)
-            found.append(sample.flatten(1) if isinstance(sample, torch.Tensor) else sample)
-        return found
+            ordered.append(sample.flatten(1) if isinstance(sample, torch.Tensor) else sample)
+        return ordered
 
     def _after_forward(
         self, layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor
@@ -301,10 +301,10 @@ def _whole_conv_rule(layer: nn.Conv2d) -> Rule:
     def rule(
         _: nn.Module, inputs: list[torch.Tensor], gradient: torch.Tensor
     ) -> dict[nn.Parameter, Sample]:
-        found = gradients(inputs, gradient)
-        samples: dict[nn.Parameter, Sample] = {layer.weight: found[mask]}
-        if layer.bias is not None and layer.bias in found:
-            samples[layer.bias] = found[layer.bias]
+        of_layer = gradients(inputs, gradient)
+        samples: dict[nn.Parameter, Sample] = {layer.weight: of_layer[mask]}
+        if layer.bias is not None and layer.bias in of_layer:
+            samples[layer.bias] = of_layer[layer.bias]
         return samples
 
     return rule
@@ -323,9 +323,9 @@ def _batch_norm_rule(
     act = activation_within(layer)
     if act is not None:
         # The same operation again, so that it rounds to the same side of a kink.
-        given = (layer.weight.detach(), layer.bias.detach())
+        affine = (layer.weight.detach(), layer.bias.detach())
         with torch.enable_grad():
-            before = nn.functional.batch_norm(x, *statistics, *given, eps=layer.eps)
+            before = nn.functional.batch_norm(x, *statistics, *affine, eps=layer.eps)
             before.requires_grad_(True)
             # A clone, as activations may write to their input.
             (gradient,) = torch.autograd.grad(act(before.clone()), before, gradient)

@@ -146,14 +146,14 @@ class SparseEngine:
                 if gradient is None:
                     continue
                 for key, sample in self._rules[use.layer](use.inputs, gradient).items():
-                    known = samples.get(key)
-                    samples[key] = sample if known is None else known + sample
-        found = []
+                    before = samples.get(key)
+                    samples[key] = sample if before is None else before + sample
+        ordered = []
         for key in (*self._masks, *self._parameters):
             if key not in samples or len(samples[key]) != len(x):
                 raise _no_gradient()
-            found.append(samples.pop(key).flatten(1))
-        return found
+            ordered.append(samples.pop(key).flatten(1))
+        return ordered
 
     def _before_forward(
         self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -208,14 +208,14 @@ class SparseEngine:
         """Return the sums over all examples, flat, as torch differentiates the whole weights."""
         weights: dict[nn.Parameter, torch.Tensor | None] = dict.fromkeys(self._parameters)
         weights.update({m.layer.weight: m.index.to(self._device) for m in self._masks})
-        found: dict[nn.Parameter, torch.Tensor] = {}
+        sums: dict[nn.Parameter, torch.Tensor] = {}
         kept = {parameter: parameter.grad for parameter in weights}
 
         def take(parameter: nn.Parameter) -> None:
             # Within the backward pass, so that whole gradients are there one layer at a time.
             gradient, index = parameter.grad, weights[parameter]
             assert gradient is not None
-            found[parameter] = gradient.flatten() if index is None else gradient.take(index)
+            sums[parameter] = gradient.flatten() if index is None else gradient.take(index)
             parameter.grad = None
 
         hooks = []
@@ -233,7 +233,7 @@ class SparseEngine:
                 parameter.grad = gradient
                 parameter.requires_grad_(weights[parameter] is None)
         order = [*(mask.layer.weight for mask in self._masks), *self._parameters]
-        return [found[parameter] for parameter in order]
+        return [sums[parameter] for parameter in order]
 
 
 def _no_gradient() -> ModelError:
@@ -267,22 +267,22 @@ def _rule(name: str, module: nn.Module, own: dict[str, nn.Parameter]) -> Rule:
         return {bias: gradient.flatten(2).sum(dim=2)}
 
     def linear(inputs: list[torch.Tensor], gradient: torch.Tensor) -> dict[object, torch.Tensor]:
-        found: dict[object, torch.Tensor] = {}
+        samples: dict[object, torch.Tensor] = {}
         if weight is not None:
-            found[weight] = torch.einsum("n...i,n...j->nij", gradient, inputs[0])
+            samples[weight] = torch.einsum("n...i,n...j->nij", gradient, inputs[0])
         if bias is not None:
-            found[bias] = torch.einsum("n...i->ni", gradient)
-        return found
+            samples[bias] = torch.einsum("n...i->ni", gradient)
+        return samples
 
     def norm(inputs: list[torch.Tensor], gradient: torch.Tensor) -> dict[object, torch.Tensor]:
         x, dims = inputs[0], _affine_dims(module, gradient, is_first)
         others = [d for d in range(1, gradient.ndim) if d not in dims]
-        found: dict[object, torch.Tensor] = {}
+        samples: dict[object, torch.Tensor] = {}
         if weight is not None:
-            found[weight] = gradient * _normalized(module, x, is_first)
+            samples[weight] = gradient * _normalized(module, x, is_first)
         if bias is not None:
-            found[bias] = gradient
-        return {key: value.sum(others) if others else value for key, value in found.items()}
+            samples[bias] = gradient
+        return {key: value.sum(others) if others else value for key, value in samples.items()}
 
     if isinstance(module, nn.Conv2d) and own.keys() == {"bias"}:
         return conv_bias
@@ -343,7 +343,7 @@ def _by_functorch(name: str, module: nn.Module, own: dict[str, nn.Parameter]) ->
         values = {key: parameter.detach() for key, parameter in own.items()}
         with torch.enable_grad():
             each = torch.func.vmap(torch.func.grad(inner), in_dims=(None, 0, 0))
-            found = each(values, tuple(inputs), gradient)
-        return {parameter: found[key].detach() for key, parameter in own.items()}
+            samples = each(values, tuple(inputs), gradient)
+        return {parameter: samples[key].detach() for key, parameter in own.items()}
 
     return rule

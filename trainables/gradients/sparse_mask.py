@@ -184,7 +184,7 @@ def shares(model: nn.Module, masks: Sequence[MaskedWeight]) -> list[tuple[str, i
     """
     chosen = {id(mask.layer.weight): mask.nnz for mask in masks}
     seen = set()
-    found = []
+    rows = []
     for name, module in model.named_modules():
         trainable = total = 0
         for parameter in module.parameters(recurse=False):
@@ -195,5 +195,5 @@ def shares(model: nn.Module, masks: Sequence[MaskedWeight]) -> list[tuple[str, i
             whole = parameter.numel() if parameter.requires_grad else 0
             trainable += chosen.get(id(parameter), whole)
         if total:
-            found.append((name, trainable, total))
-    return found
+            rows.append((name, trainable, total))
+    return rows

@@ -185,8 +185,8 @@ class BiTFiT(DPSGD):
         longest = max(cls._possible(values, "train.epochs"))
         if None not in cls._possible(values, "train.max_steps") or shortest < longest:
             return []
-        what = f"{shortest:g} leaves two_phase no second phase: train.epochs is {longest:g}"
-        return [("bitfit.full_epochs", what, f"below {longest:g}, or bitfit.variant: full")]
+        wrong = f"{shortest:g} leaves two_phase no second phase: train.epochs is {longest:g}"
+        return [("bitfit.full_epochs", wrong, f"below {longest:g}, or bitfit.variant: full")]
 
     def prepare(
         self, data: SweepData, hparams: Mapping[str, Any], plan: Plan, context: RunContext
@@ -317,15 +317,15 @@ def _chosen(model: torch.nn.Module, phase: str, added: Sequence[str]) -> set[str
             fix="use another model.name",
         )
     whole = {*head, *added}
-    found = set()
+    names = set()
     for path, module in model.named_modules():
         for own, parameter in module.named_parameters(recurse=False):
             if not (parameter.requires_grad or isinstance(module, _BatchNorm)):
                 continue
             is_small = _is_bias(own) and phase.endswith("bitfit")
             if phase == _FULL or path in whole or is_small:
-                found.add(f"{path}.{own}" if path else own)
-    return found
+                names.add(f"{path}.{own}" if path else own)
+    return names
 
 
 def _free(model: torch.nn.Module, names: set[str]) -> list[torch.nn.Parameter]:

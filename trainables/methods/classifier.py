@@ -83,25 +83,29 @@ class ClassifierMethod(Method):
             if not Path(path).is_file():
                 problems.append(("model.checkpoint", f"no file {path}", "give an existing file"))
             elif not Path(path).is_absolute():
-                what = f"{path} is a relative path, and trials run in directories of their own"
-                problems.append(("model.checkpoint", what, f"write {Path(path).resolve()}"))
+                wrong = f"{path} is a relative path, and trials run in directories of their own"
+                problems.append(("model.checkpoint", wrong, f"write {Path(path).resolve()}"))
         for name in cls._possible(values, "model.name"):
             if info.text is not None or name.startswith("text/"):
-                given = [c for c in cls._possible(values, "model.checkpoint") if c is not None]
-                if given:
-                    what = f"{given[0]} has no meaning for text: the directory holds the weights"
-                    problems.append(("model.checkpoint", what, "leave it out"))
+                checkpoints = [
+                    c for c in cls._possible(values, "model.checkpoint") if c is not None
+                ]
+                if checkpoints:
+                    wrong = (
+                        f"{checkpoints[0]} has no meaning for text: the directory holds the weights"
+                    )
+                    problems.append(("model.checkpoint", wrong, "leave it out"))
                 else:
                     problems += cls._model_problems(name, values, info)
                 continue
             if name == "linear" and not cls._has_front(values):
                 continue
             if len(info.input_shape) != 3 and not is_own(name):
-                what = f"{name} needs images, and records here have shape {info.input_shape}"
+                wrong = f"{name} needs images, and records here have shape {info.input_shape}"
                 fix = "use linear"
                 if name == "linear":
                     fix = "leave model.image_size, model.normalize and the weights out"
-                problems.append(("model.name", what, fix))
+                problems.append(("model.name", wrong, fix))
             elif name.startswith("timm/") or is_own(name) or cls._has_front(values):
                 problems += cls._model_problems(name, values, info)
         return problems
@@ -128,8 +132,8 @@ class ClassifierMethod(Method):
         has_rate = None not in cls._possible(values, "batch.sample_rate")
         if has_rate or largest <= info.num_private:
             return []
-        what = f"{largest} is larger than the {info.num_private} declared private records"
-        return [("batch.expected", f"{what}, for {cls.name}", f"at most {info.num_private}")]
+        wrong = f"{largest} is larger than the {info.num_private} declared private records"
+        return [("batch.expected", f"{wrong}, for {cls.name}", f"at most {info.num_private}")]
 
     @classmethod
     def complete(cls, hparams: Mapping[str, Any], context: PlanContext) -> dict[str, Any]:

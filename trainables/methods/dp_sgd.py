@@ -84,8 +84,8 @@ class DPSGD(ClassifierMethod):
             part: Hyperparameter that says what trains.
             whole: Its values under which everything does.
         """
-        known = cls._possible(values, "model.name")
-        names = [name for name in known if name != "linear" and not name.startswith("text/")]
+        possible = cls._possible(values, "model.name")
+        names = [name for name in possible if name != "linear" and not name.startswith("text/")]
         frozen = [value for value in cls._possible(values, part) if value not in whole]
         if not names or not frozen or None not in cls._possible(values, "model.checkpoint"):
             return []

@@ -87,8 +87,8 @@ def scale_problems(
     """
     if list(checkpoints) != [PUBLISHED]:
         return []
-    what = "comes on top of that of published weights"
-    return [(NORMALIZE.name, f"{how} {what}", "remove it") for how in ways if how is not None]
+    wrong = "comes on top of that of published weights"
+    return [(NORMALIZE.name, f"{how} {wrong}", "remove it") for how in ways if how is not None]
 
 
 def scale_notes(

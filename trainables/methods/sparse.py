@@ -160,8 +160,8 @@ class SparseFinetuning(DPSGD):
             is_initial=False,
         )
         if is_own(name) and not head_layers(model) and set(trains) - set(_WHOLE):
-            what = f"{name} does not say which layers are its classifier"
-            return [("model.name", what, HEAD_FIX)]
+            wrong = f"{name} does not say which layers are its classifier"
+            return [("model.name", wrong, HEAD_FIX)]
         density = min(cls._possible(values, "sparse.density"))
         problems = []
         for train in trains:
@@ -177,8 +177,8 @@ class SparseFinetuning(DPSGD):
                         check_gradients(network, info)
                 except ModelError as error:
                     key = "sparse.density" if "density" in error.message else "sparse.train"
-                    what = f"{train} of {name}: {error.message}"
-                    problems.append((key, what, error.fix or "use another model"))
+                    wrong = f"{train} of {name}: {error.message}"
+                    problems.append((key, wrong, error.fix or "use another model"))
         return list(dict.fromkeys(problems))
 
     def _build_model(self, *, is_initial: bool = True) -> torch.nn.Module:

@@ -73,9 +73,9 @@ def build_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if info.text is not None or name.startswith(TEXT):
-            given = {"checkpoint": checkpoint, "image_size": image_size, "normalize": normalize}
-            if any(value is not None for value in given.values()):
-                key = next(f"model.{key}" for key, value in given.items() if value is not None)
+            options = {"checkpoint": checkpoint, "image_size": image_size, "normalize": normalize}
+            if any(value is not None for value in options.values()):
+                key = next(f"model.{key}" for key, value in options.items() if value is not None)
                 raise BadInputError(
                     f"{key} has no meaning for text: the directory holds network and weights",
                     fix="leave it out",
@@ -154,10 +154,10 @@ def _build(name: str, info: DatasetInfo) -> nn.Module:
     if name.startswith("timm/"):
         channels, *size = info.input_shape
         return _timm(name.removeprefix("timm/"), info.num_classes, channels, tuple(size))
-    known = (*BUILT_IN, "timm/NAME", "text/DIRECTORY", "PACKAGE.MODULE:FUNCTION")
-    hint = did_you_mean(name, known)
+    kinds = (*BUILT_IN, "timm/NAME", "text/DIRECTORY", "PACKAGE.MODULE:FUNCTION")
+    hint = did_you_mean(name, kinds)
     raise BadInputError(
-        f"unknown model {name!r}", fix=(hint + " " if hint else "") + f"known: {', '.join(known)}"
+        f"unknown model {name!r}", fix=(hint + " " if hint else "") + f"known: {', '.join(kinds)}"
     )
 
 
@@ -186,9 +186,9 @@ def _timm(
             return timm.create_model(name, pretrained=False, **options)
     except (TypeError, ValueError, RuntimeError, AssertionError, ZeroDivisionError) as error:
         shape = "x".join(map(str, (channels, *(image_size or ()))))
-        what = f"{shape} images" if image_size else f"images of {channels} channels"
+        images = f"{shape} images" if image_size else f"images of {channels} channels"
         raise ModelError(
-            f"timm/{name} cannot be built for {what}: {error}",
+            f"timm/{name} cannot be built for {images}: {error}",
             fix="use another model, or larger images (model.image_size)",
         ) from error
 
@@ -298,18 +298,18 @@ def _read_checkpoint(path: Path) -> dict[str, torch.Tensor]:
             state = load_file(str(path))
         else:
             state = torch.load(path, map_location="cpu", weights_only=True)
-        found = unwrapped(state)
+        weights = unwrapped(state)
     except Exception as error:  # pickle, zip, safetensors and torch each raise their own kinds
         raise BadInputError(
             f"cannot read model.checkpoint {path}: {type(error).__name__}",
             fix="give a state dict written by torch.save or safetensors",
         ) from error
-    if found is None:
+    if weights is None:
         raise BadInputError(
             f"model.checkpoint {path} holds no state dict",
             fix="give a state dict written by torch.save or safetensors",
         )
-    return found
+    return weights
 
 
 def _load_checkpoint(model: nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:
@@ -346,16 +346,16 @@ def _batch_norms(model: nn.Module) -> Iterator[tuple[str, _BatchNorm]]:
 
 
 def _treat_batch_norm(model: nn.Module, name: str, norm: str) -> None:
-    found = list(_batch_norms(model))
-    if found and norm == "refuse":
-        path, module = found[0]
+    norms = list(_batch_norms(model))
+    if norms and norm == "refuse":
+        path, module = norms[0]
         raise ModelError(
             f"{name} has BatchNorm: layer {path} ({type(module).__name__})"
-            + (f" and {len(found) - 1} more" if len(found) > 1 else ""),
+            + (f" and {len(norms) - 1} more" if len(norms) > 1 else ""),
             because="it mixes the examples of a batch, so that no example has a gradient alone",
             fix="set model.norm to group (rebuild as GroupNorm) or frozen (keep its statistics)",
         )
-    for path, module in found:
+    for path, module in norms:
         if norm == "frozen":
             for parameter in module.parameters():
                 parameter.requires_grad_(False)

@@ -31,8 +31,8 @@ def head_layers(model: nn.Module) -> frozenset[str]:
     """
     get_classifier = getattr(model, "get_classifier", None)
     if get_classifier is not None:
-        found = get_classifier()
-        heads = found if isinstance(found, (tuple, list)) else (found,)
+        classifier = get_classifier()
+        heads = classifier if isinstance(classifier, (tuple, list)) else (classifier,)
     elif isinstance(model, nn.Sequential):
         last = str(len(model) - 1)
         inner = head_layers(model[-1])  # a network behind the resizing of its images

@@ -64,9 +64,9 @@ def add_lora(model: nn.Module, rank: int, alpha: float, seed: int) -> list[str]:
         up = nn.Linear(rank, size_out, bias=False)
         graph = fx.Graph()
         x = graph.placeholder("x")
-        given = graph.call_module("base", (x,))
+        output = graph.call_module("base", (x,))
         update = graph.call_module("up", (graph.call_module("down", (x,)),))
-        graph.output(graph.call_function(torch.add, (given, update), {"alpha": alpha / rank}))
+        graph.output(graph.call_function(torch.add, (output, update), {"alpha": alpha / rank}))
         return _module({"base": base, "down": down, "up": up}, graph)
 
     return _replace(model, _attention_layers(model), with_update, seed)
@@ -101,10 +101,10 @@ def add_adapters(model: nn.Module, width: int, seed: int) -> list[str]:
         for bias in (down.bias, up.bias):
             nn.init.zeros_(bias)
         graph = fx.Graph()
-        given = graph.call_module("base", (graph.placeholder("x"),))
-        narrow = graph.call_module("act", (graph.call_module("down", (given,)),))
+        output = graph.call_module("base", (graph.placeholder("x"),))
+        narrow = graph.call_module("act", (graph.call_module("down", (output,)),))
         added = graph.call_module("up", (narrow,))
-        graph.output(graph.call_function(torch.add, (given, added)))
+        graph.output(graph.call_function(torch.add, (output, added)))
         return _module({"base": base, "down": down, "act": nn.GELU(), "up": up}, graph)
 
     names = [n for n in _attention_layers(model) if _is_output(n, _ATTENTION_OUTPUTS)]
@@ -129,7 +129,7 @@ def add_biases(model: nn.Module) -> list[str]:
     Returns:
         Names of the layers that have got one.
     """
-    found = []
+    paths = []
     for path, layer in model.named_modules():
         weight = getattr(layer, "weight", None)
         if not isinstance(layer, (nn.Linear, _ConvNd, nn.GroupNorm, nn.LayerNorm, _BatchNorm)):
@@ -143,8 +143,8 @@ def add_biases(model: nn.Module) -> list[str]:
         else:
             shape = (len(weight),)
         layer.bias = nn.Parameter(torch.zeros(shape, dtype=weight.dtype, device=weight.device))
-        found.append(path)
-    return found
+        paths.append(path)
+    return paths
 
 
 def _sizes(layer: nn.Module) -> tuple[int, int]:
@@ -179,7 +179,7 @@ def _has(words: tuple[str, ...], *names: str) -> bool:
 
 def _attention_layers(model: nn.Module) -> list[str]:
     head = head_layers(model)
-    found = []
+    paths = []
     for path, layer in model.named_modules():
         if not _is_linear(layer) or path in head:
             continue
@@ -189,16 +189,16 @@ def _attention_layers(model: nn.Module) -> list[str]:
             if _has(_MLP, *around):
                 break
             if _has(_ATTENTION, *around):
-                found.append(path)
+                paths.append(path)
                 break
-    if not found:
+    if not paths:
         raise _no_attention()
-    return found
+    return paths
 
 
 def _mlp_outputs(model: nn.Module) -> list[str]:
     head, attention = head_layers(model), set(_attention_layers(model))
-    found = []
+    paths = []
     for path, layer in model.named_modules():
         if not _is_linear(layer) or path in head or path in attention:
             continue
@@ -207,8 +207,8 @@ def _mlp_outputs(model: nn.Module) -> list[str]:
             continue  # an MLP that makes the biases of an attention, not one of a block
         is_in_mlp = bool(around) and _has(_MLP, *around[0])
         if path.split(".")[-2:] == _BERT_OUTPUT or (is_in_mlp and _is_output(path, _MLP_OUTPUTS)):
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths
 
 
 def _is_output(path: str, names: tuple[str, ...]) -> bool:

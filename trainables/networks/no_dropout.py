@@ -76,10 +76,12 @@ class _Draws(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         if torch.Tag.nondeterministic_seeded in func.tags:
-            given = dict(zip((argument.name for argument in func._schema.arguments), args))
-            given |= kwargs or {}
+            arguments = dict(zip((argument.name for argument in func._schema.arguments), args))
+            arguments |= kwargs or {}
             rates = [
-                given[name] for name in ("p", "dropout_p") if isinstance(given.get(name), float)
+                arguments[name]
+                for name in ("p", "dropout_p")
+                if isinstance(arguments.get(name), float)
             ]
             # Attention is tagged as drawing, and draws where it has a rate of dropout.
             if any(rates) or not (rates or "attention" in func.name()):

@@ -105,10 +105,10 @@ def own_network(name: str, info: DatasetInfo) -> nn.Module:
 def _function(name: str) -> Any:
     module, attribute = _module(name), name.partition(":")[2]
     if not hasattr(module, attribute):
-        known = [word for word, value in vars(module).items() if callable(value)]
+        names = [word for word, value in vars(module).items() if callable(value)]
         raise ModelError(
             f"{name}: {module.__name__} has no {attribute!r}",
-            fix=did_you_mean(attribute, known) or f"define it in {module.__file__}",
+            fix=did_you_mean(attribute, names) or f"define it in {module.__file__}",
         )
     function = getattr(module, attribute)
     if not callable(function):

@@ -160,13 +160,13 @@ def parameter_table(
         BadInputError: Unknown name, a size that is none, or a built-in network without one.
         ModelError: The network cannot be built for such images.
     """
-    for what, value in (
+    for key, value in (
         ("classes", num_classes),
         ("image size", image_size),
         ("channels", channels),
     ):
         if value is not None and value < 1:
-            raise BadInputError(f"{what} must be at least 1, got {value}")
+            raise BadInputError(f"{key} must be at least 1, got {value}")
     model_name = full_name(name)
     try:
         with torch.device("cpu" if is_own(model_name) else "meta"):
@@ -174,8 +174,8 @@ def parameter_table(
                 model_name, num_classes, channels=channels, image_size=image_size
             )
     except ModelError as error:
-        what = "model" if image_size is None else "image size"
-        raise ModelError(error.message, fix=f"use another {what}") from error
+        other = "model" if image_size is None else "image size"
+        raise ModelError(error.message, fix=f"use another {other}") from error
     head = head_layers(model)
     return ParameterTable(
         model_name,
@@ -204,10 +204,10 @@ def full_name(name: str) -> str:
     plain = name.removeprefix("timm/")
     if timm.is_model(plain):
         return f"timm/{plain}"
-    known = timm.list_models()
+    names = timm.list_models()
     if plain == name:
-        known = [*BUILT_IN, *known]
-    hint = did_you_mean(plain, known) or f"known: {', '.join(BUILT_IN)} and timm.list_models()"
+        names = [*BUILT_IN, *names]
+    hint = did_you_mean(plain, names) or f"known: {', '.join(BUILT_IN)} and timm.list_models()"
     raise BadInputError(f"unknown model {name!r}, {hint}")
 
 

@@ -65,9 +65,9 @@ def build_text(name: str, info: DatasetInfo) -> nn.Module:
     """
     text = info.text
     if text is None or not name.startswith(TEXT):
-        what = "is text" if text is not None else "is no text"
+        kind = "is text" if text is not None else "is no text"
         raise BadInputError(
-            f"model.name {name} does not fit the data, which {what}",
+            f"model.name {name} does not fit the data, which {kind}",
             fix="use dataset: text with model.name: text/DIRECTORY, and only with it",
         )
     directory = Path(name.removeprefix(TEXT)).expanduser()
@@ -96,10 +96,10 @@ def build_text(name: str, info: DatasetInfo) -> nn.Module:
     else:
         parts = _classifier(directory, info)
         network = next(iter(parts.values()))
-    known = network.get_input_embeddings().num_embeddings
-    if known < text.vocabulary_size:
+    num_tokens = network.get_input_embeddings().num_embeddings
+    if num_tokens < text.vocabulary_size:
         raise ModelError(
-            f"{name} knows {known} tokens, and the tokenizer has {text.vocabulary_size}",
+            f"{name} knows {num_tokens} tokens, and the tokenizer has {text.vocabulary_size}",
             fix="use the tokenizer that the network was trained with (data.tokenizer)",
         )
     remove_dropout(network)
@@ -231,15 +231,15 @@ def _with_positions(parts: dict[str, nn.Module], name: str, info: DatasetInfo) -
     network = next(iter(parts.values()))
     if "position_ids" not in inspect.signature(network.forward).parameters:
         return plain
-    given = _graph(parts, info, gives_positions=True).eval()
+    with_positions = _graph(parts, info, gives_positions=True).eval()
     ids = _examples(info)[0]
     with torch.no_grad():
         wanted = _run(plain, ids, name, info)
         try:
-            is_same = torch.equal(given(ids), wanted)
+            is_same = torch.equal(with_positions(ids), wanted)
         except (RuntimeError, ValueError, IndexError, TypeError):
             is_same = False
-    return given if is_same else plain
+    return with_positions if is_same else plain
 
 
 def _graph(

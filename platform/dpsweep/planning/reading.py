@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from dpsweep.foundation.errors import BadInputError, Mistake, SpecError
 from dpsweep.search_spaces.base import space_check
+from dpsweep.search_spaces.recommended import methods_for, recommended
+from dpsweep.spec.base import given, peek, peek_word
+from dpsweep.spec.file import override, read_document
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.spec.study import SweepSpec
 from dpsweep.trainables import TRAINABLES
@@ -20,8 +25,33 @@ def read_spec(
     Raises:
         SpecError: Every mistake at once.
     """
+    overrides = [*overrides, *_space_of_preset(source, overrides, text_name)]
     check = space_check(declared_hyperparameters, TRAINABLES.broken)
     return SweepSpec.from_yaml(source, overrides=overrides, check_space=check, text_name=text_name)
+
+
+def _space_of_preset(source: Path | str, overrides: Sequence[str], text_name: str) -> Sequence[str]:
+    """Return overrides that put the recommended space in the place of ``search.preset``.
+
+    What is read, and stored with the study, is that space: it stays when the preset changes.
+
+    Raises:
+        SpecError: Nothing is recommended for that method and dataset.
+    """
+    document = override(read_document(source, text_name=text_name), overrides)
+    method = peek(document.value, "search", "preset")
+    if not isinstance(method, str) or given(document.value, "search", "space"):
+        return []
+    dataset = peek_word(document.value, "data", "dataset")
+    try:
+        space = recommended(method).space(dataset)
+        wrong, fix = f"nothing is recommended for {method} on {dataset}", ""
+    except BadInputError as error:
+        space, wrong, fix = None, error.message, error.fix or ""
+    if space is None:
+        able = ", ".join(methods_for(dataset)) or "none; write search.space"
+        raise SpecError([Mistake(document.where("search.preset"), wrong, fix or f"known: {able}")])
+    return [f"search.space={json.dumps(space)}", "search.preset=null"]
 
 
 def declared_hyperparameters(spec: SweepSpec | None = None) -> dict[str, Sequence[Hyperparameter]]:

@@ -14,6 +14,7 @@ from dpsweep.spec.base import (
     Flaw,
     Part,
     Positive,
+    Text,
     given,
     maybe_number,
     number,
@@ -120,6 +121,12 @@ class SearchSpec(Part):
     points_to_evaluate: tuple[dict[str, PointValue], ...] = Field(
         default=(), description="Configurations to try first, each a mapping of parameter to value."
     )
+    preset: Text | None = Field(
+        default=None,
+        exclude=True,
+        description="In the place of space: the space that is recommended for this method on this "
+        "dataset, as `dpsweep init --method` writes it.",
+    )
     space: Annotated[
         dict[str, Any], AfterValidator(canonical_space), WithJsonSchema(SPACE_SCHEMA)
     ] = Field(
@@ -144,6 +151,9 @@ class SearchSpec(Part):
                 f"use mode: {'min' if mode == 'max' else 'max'}",
             )
         yield from _objective_rules(raw)
+        if raw.get("preset") is not None:
+            beside = "stands beside space" if "space" in raw else "is known to spec files alone"
+            yield Flaw(("preset",), beside, "give search.space, or a file without it")
         space = raw.get("space")
         if not isinstance(space, Mapping):
             return

@@ -21,7 +21,7 @@ from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.study.trial import Decision, TrialReport, Verdict
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.hooks import FromRelease, release_key
+from dpsweep.trainables.hooks import FromRelease, PublicScores, release_key
 
 if TYPE_CHECKING:
     from dpsweep.schedulers.base import TrialPolicy
@@ -148,6 +148,16 @@ class MethodConformance:
         assert other.evaluate("validation") == expected
         other.run(middle, len(plan))
 
+    def test_public_scores_have_the_names_that_were_said(self) -> None:
+        """Scores of its own that leave the actor are those that the study was told of."""
+        if not issubclass(self.method, PublicScores):
+            return
+        instance, plan = self._prepared()
+        assert isinstance(instance, PublicScores)
+        for start, stop in ((0, len(plan) // 2), (len(plan) // 2, len(plan))):
+            instance.run(start, stop)
+            assert set(instance.public_scores()) <= set(self.method.public_metrics())
+
     def test_an_earlier_state_scores_as_it_did_then(self) -> None:
         """Test scores are of the best checkpoint, which a trial that has run on looks back at."""
         instance, plan = self._prepared()
@@ -256,8 +266,8 @@ class PolicyConformance:
             steps[trial] += 5
             score = round(float(rng.random()), 1)
             kind = rng.random()
-            given = None if kind < 0.1 else math.nan if kind < 0.2 else score
-            report = self._report(trial, steps[trial], given)
+            reported = None if kind < 0.1 else math.nan if kind < 0.2 else score
+            report = self._report(trial, steps[trial], reported)
             verdict = policy.on_report(report)
             log.append((report, verdict))
             if report.done or verdict.decision is Decision.STOP:

@@ -31,8 +31,8 @@ class DatasetConformance:
     data: ClassVar[Mapping[str, Any]] = {}
 
     def _spec(self) -> DataSpec:
-        given = {"dataset": "under_test", "validation": {"visibility": "public"}, **self.data}
-        return DataSpec.model_validate(given, context=AS_STORED)
+        section = {"dataset": "under_test", "validation": {"visibility": "public"}, **self.data}
+        return DataSpec.model_validate(section, context=AS_STORED)
 
     def _source(self) -> Source:
         return type(self).opener(self._spec())

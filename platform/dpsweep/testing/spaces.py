@@ -38,8 +38,8 @@ class RecommendedConformance:
         """Names and values are those that the method declares."""
         declared = {parameter.name: parameter for parameter in self.method.hyperparameters}
         rng = np.random.default_rng(0)
-        for given in self.recommended.spaces.values():
-            space = SearchSpace.from_spec(given)
+        for domains in self.recommended.spaces.values():
+            space = SearchSpace.from_spec(domains)
             for _ in range(20):
                 values = space.sample(rng)
                 assert values.pop("method") == self.method.name
@@ -50,5 +50,5 @@ class RecommendedConformance:
     def test_nothing_is_overruled(self) -> None:
         """No parameter is without effect beside another."""
         declared = {self.method.name: self.method.hyperparameters}
-        for given in self.recommended.spaces.values():
-            assert SearchSpace.from_spec(given).overruled(declared) == []
+        for domains in self.recommended.spaces.values():
+            assert SearchSpace.from_spec(domains).overruled(declared) == []

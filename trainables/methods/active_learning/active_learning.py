@@ -85,8 +85,8 @@ class ActiveLearning(Method):
     @classmethod
     def may_start(cls, values: Mapping[str, Sequence[Any]]) -> bool:
         """Say whether the space has more than random labels alone; see ``ChecksStart``."""
-        found = possible(cls.hyperparameters, values)
-        return set(found["finetune.recipe"]) != {"labels_only"} or set(found["select.by"]) != {
+        choices = possible(cls.hyperparameters, values)
+        return set(choices["finetune.recipe"]) != {"labels_only"} or set(choices["select.by"]) != {
             "random"
         }
 
@@ -97,19 +97,19 @@ class ActiveLearning(Method):
         Raises:
             InfeasibleBudgetError: No release is small enough.
         """
-        found = dict(hparams)
-        if found["start.epsilon"] is not None or starts_from_nothing(found):
-            return found
+        completed = dict(hparams)
+        if completed["start.epsilon"] is not None or starts_from_nothing(completed):
+            return completed
         cap = context.budget.target_epsilon
-        asks = found["select.by"] == "near_private"
+        asks = completed["select.by"] == "near_private"
         within = [e for _, e in context.starts if e < cap or (e == cap and not asks)]
         if not within:
             raise InfeasibleBudgetError(
                 f"no release of the start is below privacy.trial_epsilon={cap:g}, so that nothing "
-                f"is left for {found['select.by']}",
+                f"is left for {completed['select.by']}",
                 fix="add a smaller one to start.epsilons",
             )
-        return {**found, "start.epsilon": max(within)}
+        return {**completed, "start.epsilon": max(within)}
 
     @classmethod
     def plan(cls, hparams: Mapping[str, Any], context: PlanContext) -> Plan:
@@ -178,8 +178,8 @@ class ActiveLearning(Method):
         most = max(values.get("select.components", [default]))
         if most <= size or set(values.get("select.by", ["diverse_public"])) <= _WITHOUT_COMPONENTS:
             return []
-        what = f"{most:g} components cannot be had of embeddings with {size} numbers"
-        return [("search.space.select.components", what, f"at most {size}")]
+        wrong = f"{most:g} components cannot be had of embeddings with {size} numbers"
+        return [("search.space.select.components", wrong, f"at most {size}")]
 
     def prepare(
         self, data: SweepData, hparams: Mapping[str, Any], plan: Plan, context: RunContext
@@ -327,10 +327,10 @@ class ActiveLearning(Method):
         rows = self._choice.rows
         if rows is None:
             return {"labels": 0.0}
-        found = {"labels": float(self._oracle.num_bought)}
+        scores = {"labels": float(self._oracle.num_bought)}
         if self._data.polluted is not None:
-            found["polluted_share"] = float(self._data.polluted[rows.numpy()].mean())
-        return found
+            scores["polluted_share"] = float(self._data.polluted[rows.numpy()].mean())
+        return scores
 
     def pictures(self, directory: Path) -> list[Path]:
         """Draw the first or most central records that were labelled (figure 4b of the paper).

@@ -52,15 +52,15 @@ def soft_labels(
         raise BadInputError("there is no public record to label", fix="raise data.public.fraction")
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
-    found = []
+    labels = []
     for begin in range(0, len(inputs), block):
         logits = model(_moved(inputs[begin : begin + block], device)).float()
         rows = torch.softmax(logits / temperature, dim=1)
         broken = ~logits.isfinite().all(dim=1, keepdim=True)
-        found.append(rows.masked_fill(broken, 1 / logits.shape[1]).cpu())
+        labels.append(rows.masked_fill(broken, 1 / logits.shape[1]).cpu())
     for module, mode in modes:
         module.training = mode
-    return torch.cat(found)
+    return torch.cat(labels)
 
 
 class SoftTrainer:
@@ -229,9 +229,9 @@ class SoftTrainer:
         return np.resize(order, len(rows))
 
     def _logits(self, rows: torch.Tensor) -> torch.Tensor:
-        found = self.model(_moved(self._inputs[rows.to(self._inputs.device)], self._device))
-        assert isinstance(found, torch.Tensor)
-        return found.float()
+        logits = self.model(_moved(self._inputs[rows.to(self._inputs.device)], self._device))
+        assert isinstance(logits, torch.Tensor)
+        return logits.float()
 
     def _soft_loss(
         self, logits: torch.Tensor, targets: torch.Tensor, rows: torch.Tensor

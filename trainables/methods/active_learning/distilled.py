@@ -72,10 +72,10 @@ class DistilledStates:
         if self._store is None:
             return None
         try:
-            found = self._store.load(self.address(epoch))
+            saved = self._store.load(self.address(epoch))
         except Exception:  # whatever is wrong with a file: the state can be had without it
             return None
-        return None if found is None else found.state
+        return None if saved is None else saved.state
 
     def save(self, epoch: int, state: Mapping[str, Any]) -> None:
         """Keep the state after an epoch, if there is room for it."""

@@ -38,7 +38,7 @@ def embed(
     """
     layer = last_linear(model)
     seen: list[torch.Tensor] = []
-    hook = layer.register_forward_pre_hook(lambda _, given: seen.append(given[0].flatten(1)))
+    hook = layer.register_forward_pre_hook(lambda _, args: seen.append(args[0].flatten(1)))
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     rows, logits = [], []
@@ -72,11 +72,11 @@ def project(rows: torch.Tensor, directions: torch.Tensor, *, block: int) -> torc
     Returns:
         float64 (n, p).
     """
-    found = []
+    blocks = []
     for begin in range(0, len(rows), block):
         chosen = rows[begin : begin + block]
-        found.append((filled(chosen.double(), block) @ directions)[: len(chosen)])
-    return torch.cat(found) if found else rows.double() @ directions
+        blocks.append((filled(chosen.double(), block) @ directions)[: len(chosen)])
+    return torch.cat(blocks) if blocks else rows.double() @ directions
 
 
 def last_linear(model: nn.Module) -> nn.Linear:

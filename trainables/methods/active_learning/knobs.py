@@ -153,26 +153,26 @@ def selection_problems(
 
     kinds = values["select.by"]
     if info.num_public == 0:
-        what = "there is no public record to label"
-        return [("method", what, "set data.public.fraction")]
+        wrong = "there is no public record to label"
+        return [("method", wrong, "set data.public.fraction")]
     largest, smallest = max(values["labels.max"]), min(values["labels.max"])
     if info.num_public and largest > info.num_public:
-        what = f"{largest:g} is more than the {info.num_public} public records"
-        problems.append(("labels.max", what, "lower it, or raise data.public.fraction"))
+        wrong = f"{largest:g} is more than the {info.num_public} public records"
+        problems.append(("labels.max", wrong, "lower it, or raise data.public.fraction"))
     if not {"diverse_public", "near_private"} & set(kinds):
         return problems
     most = min(min(values["select.candidates"]), info.num_public)
     if smallest > most:
-        what = f"{most:g} candidates are fewer than the {smallest:g} labels wanted of them"
-        problems.append(("select.candidates", what, "raise it, or lower labels.max"))
+        wrong = f"{most:g} candidates are fewer than the {smallest:g} labels wanted of them"
+        problems.append(("select.candidates", wrong, "raise it, or lower labels.max"))
     each = [count for count in values["select.each"] if count is not None]
     clusters = min(values["select.clusters"])
     if "diverse_public" in kinds and clusters > largest:
-        what = f"{clusters:g} clusters are more than the {largest:g} labels"
-        problems.append(("select.clusters", what, "at most labels.max"))
+        wrong = f"{clusters:g} clusters are more than the {largest:g} labels"
+        problems.append(("select.clusters", wrong, "at most labels.max"))
     elif "diverse_public" in kinds and each and clusters * min(each) > largest:
-        what = f"{clusters:g} clusters with {min(each):g} labels each are over labels.max"
-        problems.append(("select.each", what, "raise labels.max, or leave select.each out"))
+        wrong = f"{clusters:g} clusters with {min(each):g} labels each are over labels.max"
+        problems.append(("select.each", wrong, "raise labels.max, or leave select.each out"))
     return problems
 
 

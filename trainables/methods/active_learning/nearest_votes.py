@@ -77,8 +77,8 @@ def nearest(private: torch.Tensor, public: torch.Tensor, *, block: int = 2048) -
         a = private[begin : begin + block].double()
         measurable = _squares(a.T).le(LARGEST_SQUARE)
         # A record that votes for nothing in particular still takes part, as zero.
-        found = usable[_nearest_of_block(torch.where(measurable[:, None], a, 0.0), b)]
-        votes[begin : begin + block] = torch.where(measurable, found, 0).cpu()
+        nearest_rows = usable[_nearest_of_block(torch.where(measurable[:, None], a, 0.0), b)]
+        votes[begin : begin + block] = torch.where(measurable, nearest_rows, 0).cpu()
     return votes
 
 
@@ -120,10 +120,10 @@ def counts(votes: torch.Tensor, num: int) -> torch.Tensor:
     Raises:
         ValueError: A vote is for a point that there is not.
     """
-    found = torch.bincount(votes, minlength=num)
-    if len(found) > num:
+    totals = torch.bincount(votes, minlength=num)
+    if len(totals) > num:
         raise ValueError(f"a vote is for a point beyond the {num} there are")
-    return found
+    return totals
 
 
 def voters(

@@ -107,10 +107,10 @@ def _check(
         raise BadInputError(
             f"{len(images)} pictures have {len(predicted)} predictions and {len(true)} classes"
         )
-    known = len(class_names)
+    num_named = len(class_names)
     for classes in (predicted, true):
-        if int(classes.min()) < 0 or int(classes.max()) >= known:
-            raise BadInputError(f"a picture's class is none of the {known} that have a name")
+        if int(classes.min()) < 0 or int(classes.max()) >= num_named:
+            raise BadInputError(f"a picture's class is none of the {num_named} that have a name")
     if columns < 1:
         raise BadInputError(f"a row needs at least 1 picture, got {columns}")
 

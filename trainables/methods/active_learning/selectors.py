@@ -194,8 +194,8 @@ def diverse_public(
         centred = points - points.mean(axis=0)
         moment = torch.from_numpy(centred.T @ centred)
         projected = centred[candidates] @ principal_components(moment, num_components).numpy()
-        found = KMeans(num_clusters, n_init=1, random_state=random).fit(projected)
-    labels, centres = found.labels_.astype(np.int64), found.cluster_centers_
+        fitted = KMeans(num_clusters, n_init=1, random_state=random).fit(projected)
+    labels, centres = fitted.labels_.astype(np.int64), fitted.cluster_centers_
     distance = np.square(projected - centres[labels]).sum(axis=1)
     order = np.lexsort((np.arange(len(labels)), distance, labels))
     members = np.split(order, np.cumsum(np.bincount(labels, minlength=num_clusters))[:-1])

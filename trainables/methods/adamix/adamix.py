@@ -155,9 +155,9 @@ class AdaMix(LinearProbe):
                 if not name.startswith("clip/")
             ]
             if all(name.isdecimal() for name in info.class_names):
-                what = f"text encodes the names of classes, and those of {info.name} are numbers"
+                wrong = f"text encodes the names of classes, and those of {info.name} are numbers"
                 fix = "name them, data.class_names: [cat, dog, ...], or use init.kind: public"
-                problems.append(("init.kind", what, fix))
+                problems.append(("init.kind", wrong, fix))
         return problems
 
     def prepare(
@@ -217,19 +217,19 @@ class AdaMix(LinearProbe):
                 f"init.kind=text needs features of an image-text pair, not {features}",
                 fix="features.name: clip/NAME",
             )
-        found = text_weights(
+        weights = text_weights(
             self._features.raw.info.class_names,
             model=features.removeprefix("clip/"),
             prompt=self._hparams["init.prompt"],
             scale=self._hparams["init.scale"],
         )
-        if found.shape != self._weight.shape:
+        if weights.shape != self._weight.shape:
             raise BadInputError(
-                f"text weights have shape {tuple(found.shape)}, features need "
+                f"text weights have shape {tuple(weights.shape)}, features need "
                 f"{tuple(self._weight.shape)}",
                 fix="use the image tower that belongs to the text tower",
             )
-        return found.to(self._weight)
+        return weights.to(self._weight)
 
     def _step(self, position: int) -> None:
         from dpsweep.trainables.gradients.clipping import noise_bound

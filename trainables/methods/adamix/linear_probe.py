@@ -72,8 +72,8 @@ class LinearProbe(Method):
         """Return features that cannot be had, and shots that there are too few records for."""
         problems: list[tuple[str, str, str]] = []
         for hparams in possible_choices(PROBE_FEATURES, values):
-            found = feature_problems(hparams, info, norm=NORM)[1]
-            problems += [problem for problem in found if problem not in problems]
+            wrong = feature_problems(hparams, info, norm=NORM)[1]
+            problems += [problem for problem in wrong if problem not in problems]
         most = max(cls._possible(values, "public.shots"))
         if most * info.num_classes > info.num_public:
             problems.append(

@@ -110,13 +110,13 @@ class HeadRecords:
 
         Infinite where it is not a number (weights that have diverged).
         """
-        found = torch.empty_like(self._norms)
+        by_record = torch.empty_like(self._norms)
         for rows, x in self._blocks():
             logits = x @ weight.T
             target = filled(self._y[rows], self._block)
             losses = torch.nn.functional.cross_entropy(logits, target, reduction="none")
-            found[rows] = losses[: len(found[rows])]
-        return found.masked_fill_(found.isnan(), torch.inf)
+            by_record[rows] = losses[: len(by_record[rows])]
+        return by_record.masked_fill_(by_record.isnan(), torch.inf)
 
 
 def percentile_clip(norms: torch.Tensor, percentile: float, cap: float | None = None) -> float:
@@ -134,8 +134,8 @@ def percentile_clip(norms: torch.Tensor, percentile: float, cap: float | None = 
     Returns:
         A finite number, at least ``LEAST_CLIP``.
     """
-    found = float(torch.quantile(norms.double(), percentile / 100))
-    return max(found if cap is None else min(found, cap), LEAST_CLIP)
+    norm = float(torch.quantile(norms.double(), percentile / 100))
+    return max(norm if cap is None else min(norm, cap), LEAST_CLIP)
 
 
 class PublicSubspace:

@@ -227,12 +227,12 @@ def parts_of(hparams: Mapping[str, Any]) -> Parts:
         BadInputError: ``fully_private`` is to use a public record as such.
     """
     variant = RENAMED.get(hparams["adamix.variant"], hparams["adamix.variant"])
-    given = {name: hparams[f"adamix.{name}"] for name in Parts._fields}
-    found = VARIANTS[variant]._replace(**{k: v for k, v in given.items() if v is not None})
-    if variant == "fully_private" and any(found):
-        wrong = ", ".join(f"adamix.{name}" for name, value in given.items() if value)
+    switches = {name: hparams[f"adamix.{name}"] for name in Parts._fields}
+    parts = VARIANTS[variant]._replace(**{k: v for k, v in switches.items() if v is not None})
+    if variant == "fully_private" and any(parts):
+        wrong = ", ".join(f"adamix.{name}" for name, value in switches.items() if value)
         raise BadInputError(
             f"adamix.variant=fully_private uses no public record as such, but {wrong} is true",
             fix="leave it out, or choose another variant",
         )
-    return found
+    return parts

@@ -96,10 +96,10 @@ class OnFeatures(ClassifierMethod):
         problems = cls._batch_problems(values, info)
         shapes: list[tuple[str, tuple[int, ...]]] = []
         for choice in possible_choices(FEATURE_HYPERPARAMETERS, values):
-            found, wrong = feature_problems(choice, info, norm="none")
+            described, wrong = feature_problems(choice, info, norm="none")
             problems += [problem for problem in wrong if problem not in problems]
-            if found is not None:
-                shapes.append((choice["features.name"], found.input_shape))
+            if described is not None:
+                shapes.append((choice["features.name"], described.input_shape))
         kinds = cls._possible(values, "normalize.kind")
         grouped = [
             shape
@@ -113,8 +113,10 @@ class OnFeatures(ClassifierMethod):
                 problems += [error for error in errors[:1] if error]
         for name in cls._possible(values, "model.name"):
             if name != "linear" and shapes and all(len(shape) != 3 for _, shape in shapes):
-                what = f"{name} needs features that are images, these are {shapes[0][1][0]} numbers"
-                problems.append(("model.name", what, "use linear, or features.name: scatternet"))
+                misfit = (
+                    f"{name} needs features that are images, these are {shapes[0][1][0]} numbers"
+                )
+                problems.append(("model.name", misfit, "use linear, or features.name: scatternet"))
         return problems
 
     def prepare(

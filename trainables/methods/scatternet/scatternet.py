@@ -123,9 +123,9 @@ class ScatterNet(OnFeatures, DPSGD):
                     "validation does not pay for",
                     fix="set heads.count: 1, or use public validation records",
                 )
-            given = hparams["noise.noise_multiplier"]
-            if given is not None:
-                hparams = {**hparams, "noise.noise_multiplier": given / math.sqrt(count)}
+            joint_noise = hparams["noise.noise_multiplier"]
+            if joint_noise is not None:
+                hparams = {**hparams, "noise.noise_multiplier": joint_noise / math.sqrt(count)}
         return cls._plan_after(statistics_plan(hparams), hparams, context)
 
     def prepare(
@@ -202,8 +202,8 @@ class ScatterNet(OnFeatures, DPSGD):
         with torch.no_grad():
             for x, y in zip(inputs.split(_SCORE_BLOCK), labels.split(_SCORE_BLOCK)):
                 logits = self._model(x.to(self._context.device, torch.float32))
-                found = logits.argmax(dim=2) == y.to(self._context.device)[:, None]
-                counts += found.sum(dim=0).cpu().numpy()
+                is_correct = logits.argmax(dim=2) == y.to(self._context.device)[:, None]
+                counts += is_correct.sum(dim=0).cpu().numpy()
         return counts
 
     @staticmethod

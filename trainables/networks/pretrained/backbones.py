@@ -72,11 +72,11 @@ def backbone_settings(
 
         settings = tower_settings(name.removeprefix("clip/"))
     else:
-        known = (LITE0, "timm/NAME", "clip/PATH_OR_NAME")
-        hint = did_you_mean(name, known)
+        kinds = (LITE0, "timm/NAME", "clip/PATH_OR_NAME")
+        hint = did_you_mean(name, kinds)
         raise BadInputError(
             f"unknown backbone {name!r}",
-            fix=(hint + " " if hint else "") + f"known: {', '.join(known)}",
+            fix=(hint + " " if hint else "") + f"known: {', '.join(kinds)}",
         )
     if image_size is not None:
         settings["image_size"] = int(image_size)
@@ -145,11 +145,11 @@ def build_backbone(settings: Mapping[str, Any], info: DatasetInfo) -> nn.Module:
 
 def _lite0_settings() -> dict[str, Any]:
     path = package_file(_LITE0_PACKAGE, _LITE0_FILE, extra="backbones", what=LITE0)
-    found = hash_of(path)
-    if found != LITE0_SHA256:
+    digest = hash_of(path)
+    if digest != LITE0_SHA256:
         raise ModelError(
             f"{path.name} of the package {_LITE0_PACKAGE} is not the file that is known",
-            because=f"its SHA-256 is {found}, not {LITE0_SHA256}",
+            because=f"its SHA-256 is {digest}, not {LITE0_SHA256}",
             fix=f"reinstall it: pip install --force-reinstall {_LITE0_PACKAGE.replace('_', '-')}",
         )
     return {

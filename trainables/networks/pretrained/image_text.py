@@ -235,10 +235,10 @@ def _open_clip_name(name: str) -> tuple[str, str]:
             f"open_clip has no architecture {architecture!r}", fix="see open_clip.list_models()"
         )
     if not open_clip.is_pretrained_cfg(architecture, tag) and not Path(tag).is_file():
-        known = ", ".join(open_clip.list_pretrained_tags_by_model(architecture))
+        tags = ", ".join(open_clip.list_pretrained_tags_by_model(architecture))
         raise BadInputError(
             f"open_clip has no weights {tag!r} for {architecture}",
-            fix=f"give a checkpoint file, or one of: {known}",
+            fix=f"give a checkpoint file, or one of: {tags}",
         )
     return architecture, tag
 

@@ -101,9 +101,9 @@ def weight_files(directory: Path) -> list[Path]:
         BadInputError: There are none.
     """
     for pattern in ("*.safetensors", "pytorch_model*.bin"):
-        found = sorted(directory.glob(pattern))
-        if found:
-            return found
+        paths = sorted(directory.glob(pattern))
+        if paths:
+            return paths
     raise BadInputError(
         f"no weights in {directory}",
         because="it holds no *.safetensors and no pytorch_model*.bin",

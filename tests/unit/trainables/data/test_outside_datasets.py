@@ -11,12 +11,13 @@ from outside import install
 
 from dpsweep.foundation.errors import DataError, SpecError
 from dpsweep.planning.preflight import preflight
+from dpsweep.planning.pretrain import settings_of
 from dpsweep.planning.reading import read_spec
 from dpsweep.spec.data.datasets import DATASETS as BUILT_IN_NAMES
 from dpsweep.spec.study import DataSpec, SweepSpec
 from dpsweep.trainables.data.loading import describe_dataset, load_dataset
 from dpsweep.trainables.data.source import Source, declared_size
-from dpsweep.trainables.data.sources import DATASETS
+from dpsweep.trainables.data.sources import DATASETS, open_source
 
 TEXT = """
 name: spots
@@ -156,3 +157,34 @@ def test_a_part_of_another_size_and_names_that_lack_a_class_are_refused() -> Non
     CHANGES.update(class_names=("no",))
     with pytest.raises(DataError, match="names 1 of 2 classes"):
         describe_dataset(spec_of())
+
+
+def pretrained_on(*keys: str) -> SweepSpec:
+    """A study of digits whose network is first trained on the records of a package."""
+    CHANGES["input_shape"] = (1, 8, 8)
+    block = ", ".join(("model: tanh_cnn", *keys))
+    network = ["model.name=tanh_cnn", "model.checkpoint=pretrain"]
+    sets = ["data={dataset: digits, validation: {fraction: 0.2, visibility: public}}"]
+    sets += [f"pretrain={{{block}}}", *(f"search.space.{word}" for word in network)]
+    return read_spec(TEXT, overrides=sets)
+
+
+def test_a_network_is_pretrained_on_its_records() -> None:
+    spec = pretrained_on("dataset: changed")
+    assert settings_of(spec).num_classes == 2
+    assert preflight(spec).info.name == "digits"
+    assert spec.pretrain is not None
+    source = open_source(spec.pretrain.as_data())
+    CHANGES.clear()  # what it reads is as it says
+    assert source.num_records == 100
+
+
+def test_how_many_records_it_has_is_told_where_it_asks() -> None:
+    with pytest.raises(SpecError, match=r"pretrain\.num_records is missing for spots"):
+        preflight(pretrained_on("dataset: spots"))
+    spec = pretrained_on("dataset: spots", "num_records: 100")
+    assert spec.pretrain is not None
+    assert len(open_source(spec.pretrain.as_data()).read()["train"][1]) == 100
+    assert SweepSpec.from_yaml(spec.to_yaml()) == spec
+    with pytest.raises(SpecError, match=r"pretrain\.num_records: has no meaning for digits"):
+        pretrained_on("dataset: digits", "num_records: 100")

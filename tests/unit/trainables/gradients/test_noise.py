@@ -5,6 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
+from dpsweep.trainables.gradients.clipping import TOLERANCE, noise_bound
 from dpsweep.trainables.gradients.noise import SecretNoise
 
 
@@ -38,3 +39,20 @@ def test_noise_follows_shape_and_dtype():
     noise = SecretNoise("cpu").like(torch.zeros(3, 4, dtype=torch.float64), 2.0)
     assert noise.shape == (3, 4)
     assert noise.dtype == torch.float64
+
+
+def test_a_release_is_the_sum_and_noise_of_the_bound_times_the_multiplier():
+    torch.manual_seed(0)
+    exact = torch.randn(40_000, dtype=torch.float64)
+    total, seen = exact.clone(), []
+    released = SecretNoise("cpu").release(total, 3.0, 0.5, observer=seen.append)
+    assert released is total  # in place: nobody keeps the exact sum by accident
+    assert torch.equal(released, exact + seen[0])
+    assert seen[0].dtype == torch.float64
+    assert float(seen[0].std()) == pytest.approx(1.5, rel=0.02)
+
+
+def test_the_bound_of_a_sum_covers_rounding_and_sums_that_are_clipped_apart():
+    assert noise_bound(0.3, 1000) == (1 + TOLERANCE) * 0.3
+    assert noise_bound(0.3, 1000, joint=2.0) == (1 + TOLERANCE) * 2.0 * 0.3
+    assert noise_bound(0.3, 10**7) > 1.01 * 0.3
