@@ -17,7 +17,6 @@ from dpsweep.spec.base import (
     AS_TEXT,
     AS_WHOLE,
     Count,
-    Flaw,
     Part,
     mistakes_of,
     peek,
@@ -171,7 +170,7 @@ class SweepSpec(Part):
         return raw
 
     @classmethod
-    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
+    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Mistake]:
         """Check what the sections demand of each other."""
         yield from mode_rules(raw)
         yield from episode_rules(raw)
@@ -238,13 +237,13 @@ class SweepSpec(Part):
             spec = cls.model_validate(document.value, context=AS_STORED if is_stored else None)
         except ValidationError as error:
             # What could not be read is no second mistake: it is not missing, nor of another type.
-            unread = {mistake.where for mistake in mistakes if "YAML" in mistake.what}
-            mistakes += [m for m in mistakes_of(error) if m.where not in unread]
+            unread = {mistake.key for mistake in mistakes if "YAML" in mistake.what}
+            mistakes += [m for m in mistakes_of(error) if m.key not in unread]
         space = peek(document.value, "search", "space")
         if check_space is not None and isinstance(space, Mapping):
-            reported = {mistake.where for mistake in mistakes}
+            reported = {mistake.key for mistake in mistakes}
             found = check_space(parse_space(space)[0])
-            mistakes += [mistake for mistake in found if mistake.where not in reported]
+            mistakes += [mistake for mistake in found if mistake.key not in reported]
         if mistakes or spec is None:
             raise SpecError(document.located(mistakes))
         spec._document = document
