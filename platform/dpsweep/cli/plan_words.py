@@ -14,6 +14,7 @@ from dpsweep.planning.preflight import Preflight
 from dpsweep.planning.summary import PlanSummary
 from dpsweep.privacy.modes import MODES
 from dpsweep.privacy.statement import shown_epsilon
+from dpsweep.study.launched import is_new
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def dataset_left(checked: Preflight, summary: PlanSummary) -> DatasetLeft | None
         delta=account.delta,
         asked=privacy.trial_epsilon if privacy.mode.is_public_search else summary.study_epsilon,
         asked_delta=privacy.delta,
-        is_charged=Path(directory, "spec.yaml").exists()
+        is_charged=not is_new(spec)
         and any(study.directory == directory for study in account.studies),
         broken=account.broken,
     )
