@@ -61,12 +61,7 @@ class SearchSpace:
         """
         parameters, flaws = parse_space(space)
         if flaws:
-            raise SpecError(
-                [
-                    Mistake(dotted(("search", "space", *flaw.path)), flaw.what, flaw.fix)
-                    for flaw in flaws
-                ]
-            )
+            raise SpecError([flaw.below("search.space") for flaw in flaws])
         return cls(parameters)
 
     def active(self, values: Mapping[str, Any]) -> tuple[Parameter, ...]:

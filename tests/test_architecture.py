@@ -58,7 +58,7 @@ def allowed(module, doors):
 
 def test_the_walk_sees_the_code(graph):
     assert {"dpsweep.sweep", "dpsweep.trainables.methods.dp_sgd"} <= graph.keys()
-    assert "dpsweep.ledgers.study" in graph["dpsweep.sweep"]
+    assert "dpsweep.running.entries" in graph["dpsweep.sweep"]
     assert ["planning", "results"] in FLOORS
     assert FLOORS_OF_TRAINABLES[-1] == ["data"]
 
@@ -128,6 +128,19 @@ def test_checking_a_spec_loads_neither_torch_nor_ray():
         "print([m for m in ('torch', 'ray', 'mlflow', 'optuna') if m in sys.modules])"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+@pytest.mark.parametrize(("verb", "heavy"), [("validate", []), ("plan", ["torch"])])
+def test_a_light_verb_loads_only_what_it_measures_with(verb, heavy, tmp_path):
+    """`plan` measures a few training steps, with torch; neither verb needs Ray or a store."""
+    spec = ROOT / "tests" / "examples" / "digits.yaml"
+    code = (
+        "import sys; from dpsweep.cli.app import app; "
+        f"app([{verb!r}, {str(spec)!r}], standalone_mode=False); "
+        "print([m for m in ('torch', 'ray', 'mlflow', 'optuna') if m in sys.modules])"
+    )
+    said = subprocess.check_output([sys.executable, "-c", code], text=True, cwd=tmp_path)
+    assert said.strip().splitlines()[-1] == str(heavy)
 
 
 def test_platform_is_the_standard_library():

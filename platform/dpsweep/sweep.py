@@ -150,7 +150,7 @@ def run_checked(
         observer.on_stage(target.starting)
         cluster.enter_context(target)
         check_own_code(checked, target)
-        study.write(entries.study_started(spec, study.files))
+        study.write(entries.study_started(study))
         write_charges(study)
         spool = stack.enter_context(open_spool(study.files, spec.tracking, observer.on_message))
         launch = Launch(

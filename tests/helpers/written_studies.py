@@ -27,7 +27,7 @@ def write_study(root, shares, *, reason=ALL_STARTED, state="finished", privacy=C
     chosen = checked.choose_filter()
     if chosen is not None:
         ledger.open_filter(lambda: chosen)
-    study.write(entries.study_started(checked.spec, study.files))
+    study.write(entries.study_started(study))
     for number, (share, point) in enumerate(zip(shares, checked.draw(len(shares)))):
         task = checked.admit(number, point)
         assert ledger.reserve(number, task.full_plan, epsilon=task.planned_epsilon)
@@ -45,7 +45,7 @@ def write_study(root, shares, *, reason=ALL_STARTED, state="finished", privacy=C
         )  # fmt: skip
         end = TrialState.FINISHED if share == 1 else TrialState.PRUNED
         study.write_end(report, end, "", released="", artifacts=[])
-    study.write(entries.study_ended(study.files, state, reason))
+    study.write(entries.study_ended(study, state, reason))
     study.close()
     ledger.close()
     return load_sweep("digits", root=root / "studies")

@@ -11,7 +11,7 @@ from dpsweep.foundation.durable import read_log
 from dpsweep.ledgers.trial import study_spent, trial_spent
 from dpsweep.planning.preflight import preflight
 from dpsweep.privacy.accountants import epsilon_of
-from dpsweep.results.study import load_sweep
+from dpsweep.results.study import SweepResult, load_sweep
 from dpsweep.results.study_card import card
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Observer
@@ -115,7 +115,7 @@ def test_a_start_is_charged_once_and_covered_by_every_trial(tmp_path, ray_cluste
     releases = mlflow_rows(tmp_path, "select value from tags where key = 'dpsweep.releases'")
     assert releases == [("1, 2",)]
     told = "- Starts from private models: 1 run of `dp_sgd`, charged once each; they release models"
-    assert f"{told} within epsilon <= 2 at delta = 1e-05" in card(files)
+    assert f"{told} within epsilon <= 2 at delta = 1e-05" in card(SweepResult(files))
 
     # Nothing is run again.
     again = run_sweep(spec)
@@ -167,7 +167,7 @@ def test_labels_alone_need_no_run_of_a_start(tmp_path, ray_cluster):
     assert {trial.metrics["public/labels"] for trial in result.trials} == {20, 40}
     everything = study_spent(result.files.ledger, result.view.charged())
     assert {run.part for run in everything.runs} == {"public"}
-    assert "Starts from private models" not in card(result.files)
+    assert "Starts from private models" not in card(result)
 
 
 def plan_without(root):

@@ -13,7 +13,8 @@ from dpsweep.privacy.events import Plan
 from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.results.claims import with_caveats
-from dpsweep.results.study import SweepResult, TrialResult
+from dpsweep.results.study import SweepResult
+from dpsweep.results.trial import TrialResult
 from dpsweep.spec.episodes import EPISODE
 from dpsweep.spec.file import dump_yaml
 from dpsweep.spec.study import SweepSpec

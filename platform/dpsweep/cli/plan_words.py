@@ -12,7 +12,9 @@ from dpsweep.foundation.words import counted
 from dpsweep.ledgers.dataset import read_dataset_ledger
 from dpsweep.planning.preflight import Preflight
 from dpsweep.planning.summary import PlanSummary
+from dpsweep.privacy.modes import MODES
 from dpsweep.privacy.statement import shown_epsilon
+from dpsweep.study.launched import is_new
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ def dataset_left(checked: Preflight, summary: PlanSummary) -> DatasetLeft | None
         delta=account.delta,
         asked=privacy.trial_epsilon if privacy.mode.is_public_search else summary.study_epsilon,
         asked_delta=privacy.delta,
-        is_charged=Path(directory, "spec.yaml").exists()
+        is_charged=not is_new(spec)
         and any(study.directory == directory for study in account.studies),
         broken=account.broken,
     )
@@ -124,10 +126,10 @@ def plan_words(
 
 def _search(checked: Preflight, summary: PlanSummary) -> str:
     spec, methods = checked.spec, ", ".join(sorted(checked.methods))
-    mode = spec.privacy.accounting
-    if mode == "select" and summary.selection is not None:
+    mode = spec.privacy.mode
+    if mode.is_sealed and summary.selection is not None:
         which = f"a random number of trials, {summary.selection.mean:g} expected, drawn in secret,"
-    elif mode == "select":
+    elif mode.is_sealed:
         which = "a random number of trials"
     elif spec.episodes is not None:
         number = len(checked.space.grid()) // spec.episodes.number
@@ -161,7 +163,7 @@ def _search(checked: Preflight, summary: PlanSummary) -> str:
 
 
 def _fits(checked: Preflight, summary: PlanSummary) -> str:
-    if summary.accounting != "composed" or summary.composed is None:
+    if not checked.spec.privacy.mode.is_filtered or summary.composed is None:
         return ""
     most, (high, _, low) = summary.num_trials, summary.composed.fits
     least, at_most = min(low, most), min(high, most)
@@ -183,7 +185,7 @@ def _time(summary: PlanSummary, forecast: Mapping[str, Any]) -> str:
     if forecast["seconds_per_trial"] is None:
         return f"Time is not forecast: {forecast['because']}."
     number: float = summary.num_trials
-    if summary.accounting == "composed" and summary.composed is not None:
+    if MODES[summary.terms.accounting].is_filtered and summary.composed is not None:
         number = min(number, max(summary.composed.fits[1], 1))
     share = number / max(summary.num_trials, 1)
     where = ""
@@ -227,19 +229,15 @@ def size(count: float) -> str:
 
 
 def _claim(checked: Preflight, summary: PlanSummary) -> str:
-    privacy, mode = checked.spec.privacy, summary.accounting
-    terms = (
-        f"delta={summary.delta:g}, unit={summary.privacy_unit}, {summary.neighboring_relation}, "
-        f"sampling={summary.sampling}, {summary.accountant}, accounting={mode}"
-    )
+    privacy, mode, terms = checked.spec.privacy, checked.spec.privacy.mode, summary.terms.line()
     exact = ""
     if checked.spec.data.validation.visibility == "exact":
         exact = " Exact private validation scores and choices by them are not covered."
     trial = f"a trial alone costs at most epsilon={privacy.trial_epsilon:g}"
-    if mode == "composed" and privacy.study_epsilon is not None:
+    if mode.is_filtered and privacy.study_epsilon is not None:
         claim = f"epsilon={shown_epsilon(privacy.study_epsilon)} for all that the study releases"
         text = f"It will claim {claim}, however much of it is used; {trial} ({terms})."
-    elif mode == "select" and summary.selection is not None:
+    elif mode.is_sealed and summary.selection is not None:
         figures = summary.selection
         claim = f"epsilon={shown_epsilon(figures.epsilon)} for its winner, and for nothing else"
         text = f"It will claim {claim}; {trial} ({terms})."
@@ -251,10 +249,10 @@ def _claim(checked: Preflight, summary: PlanSummary) -> str:
                 "" if largest is None or figures.fits else f"; to fit it: trial_epsilon={largest:g}"
             )
             text += f"{fix}."
-    elif mode == "public":
+    elif mode.is_public_search:
         claim = f"epsilon={shown_epsilon(privacy.trial_epsilon)} at most, for its one final run"
         text = f"It will claim {claim}; the search reads public records only ({terms})."
-    elif mode == "unaccounted" and summary.epsilon is not None:
+    elif not mode.is_accounted and summary.epsilon is not None:
         text = f"It will claim nothing for the search; {trial} ({terms})."
         composed = summary.composed_epsilon
         if composed is not None and math.isfinite(composed):

@@ -13,7 +13,8 @@ from dpsweep.foundation.errors import (
 from dpsweep.study.journal import on_test_records
 
 if TYPE_CHECKING:
-    from dpsweep.results.study import SweepResult, TrialResult
+    from dpsweep.results.study import SweepResult
+    from dpsweep.results.trial import TrialResult
 
 
 _SCORES_ARE_OF = "Scores are of the model at `step`, which a trial delivers; `steps`: run, planned."

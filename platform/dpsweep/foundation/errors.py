@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import errno
 import traceback
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 #: What a disk says that is full, read-only or broken.
 OF_STORAGE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
@@ -56,16 +56,32 @@ class BadInputError(SweepError):
     exit_code = 2
 
 
-@dataclass(frozen=True)
-class Mistake:
-    """One mistake of a spec: where it stands, what is wrong, how to fix it."""
+class Mistake(NamedTuple):
+    """One mistake of a spec: the dotted key that has it, what is wrong, how to fix it.
 
-    where: str
+    Whoever finds a mistake names the key below the part that was looked at; file and line come to
+    it once, where it is raised (``at``).
+    """
+
+    key: str
     what: str
     fix: str = ""
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.what}" + (f" ({self.fix})" if self.fix else "")
+        return f"{self.key}: {self.what}" + (f" ({self.fix})" if self.fix else "")
+
+    def below(self, above: str) -> Mistake:
+        """Return the mistake of a part that stands at the key ``above``.
+
+        >>> Mistake("[0].optim.lr", "is not in the space").below("points_to_evaluate").key
+        'points_to_evaluate[0].optim.lr'
+        """
+        dot = "." if above and self.key and not self.key.startswith("[") else ""
+        return self._replace(key=f"{above}{dot}{self.key}")
+
+    def at(self, where: Callable[[str], str]) -> Mistake:
+        """Return the mistake with file and line of its key (``SweepSpec.where``)."""
+        return self._replace(key=where(self.key))
 
 
 class SpecError(BadInputError):

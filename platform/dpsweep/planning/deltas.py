@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from dpsweep.foundation.errors import Mistake
 from dpsweep.spec.deltas import derived_delta
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
 def delta_problems(
     spec: SweepSpec, info: DatasetInfo, *, has_private_method: bool
-) -> Iterator[tuple[str, str, str]]:
-    """Yield what is wrong about a spec's deltas: (key of the spec, what, how to fix it).
+) -> Iterator[Mistake]:
+    """Yield what is wrong about a spec's deltas.
 
     Every part that is protected counts: the private records that trials train on (those of one
     episode, where there are episodes), and validation records with noisy scores. A delta must be
@@ -52,7 +53,7 @@ def delta_problems(
                 f"{part} records {of}: publishing one of them at random would keep that guarantee"
             )
             how = fix if key == "delta" else "as much below it as the sum of the studies' deltas"
-            yield f"privacy.{key}", what.replace(" :", ":"), how
+            yield Mistake(f"privacy.{key}", what.replace(" :", ":"), how)
 
 
 def with_launched_delta(spec: SweepSpec) -> SweepSpec:

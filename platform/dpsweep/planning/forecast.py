@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from dpsweep.cluster import TARGETS
+from dpsweep.cluster.early import slots_early
 from dpsweep.planning.preflight import Preflight
 from dpsweep.privacy.events import PoissonGaussian
 from dpsweep.study.trial import TrialTask, report_interval
@@ -89,9 +89,9 @@ def expected_batch(task: TrialTask, num_private: int) -> float:
 
 
 def local_slots(checked: Preflight) -> int | None:
-    """Return how many trials run at once, None for a target that does not know; loads ray."""
+    """Return how many trials run at once, None for a target that does not know."""
     spec = checked.spec
-    slots: int | None = TARGETS[spec.cluster.target].slots_early(spec.cluster, spec.resources)
+    slots = slots_early(spec.cluster, spec.resources)
     if slots is None:
         return None
     return min(slots, spec.search.max_concurrent or slots)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError, Mistake
 from dpsweep.planning.start import start_methods
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.search_spaces.draws import bounds_of
@@ -74,10 +74,8 @@ def network_of_start(spec: SweepSpec) -> list[Mapping[str, Any]]:
     return [{name: values[name] for name in NETWORK}]
 
 
-def weights_problems(
-    spec: SweepSpec, space: SearchSpace, info: DatasetInfo
-) -> list[tuple[str, str, str]]:
-    """Return files of weights that cannot be read or do not fit: (key of the spec, what, fix).
+def weights_problems(spec: SweepSpec, space: SearchSpace, info: DatasetInfo) -> list[Mistake]:
+    """Return files of weights that cannot be read or do not fit.
 
     Each is loaded into the network of every configuration that starts from it, as a trial would.
 
@@ -93,7 +91,7 @@ def weights_problems(
 
 def _misfits(
     above: str, networks: Sequence[Mapping[str, Any]], spec: SweepSpec, info: DatasetInfo
-) -> Iterator[tuple[str, str, str]]:
+) -> Iterator[Mistake]:
     for network in networks:
         named, key = network["model.checkpoint"], f"{above}.model.checkpoint"
         if named == PRETRAIN and spec.pretrain is not None:
@@ -105,7 +103,9 @@ def _misfits(
             _build(network, info, path)
         except BadInputError as error:
             what = error.message.removeprefix("model.checkpoint ")
-            yield key, f"{what} ({network['model.name']})", error.fix or "give other weights"
+            yield Mistake(
+                key, f"{what} ({network['model.name']})", error.fix or "give other weights"
+            )
 
 
 def _is_buildable(network: Mapping[str, Any], info: DatasetInfo) -> bool:

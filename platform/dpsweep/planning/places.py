@@ -10,11 +10,12 @@ from dpsweep.foundation.errors import BadInputError, LedgerError, Mistake, SpecE
 from dpsweep.planning.problems import is_writable
 from dpsweep.spec.study import SweepSpec
 from dpsweep.spec.tracking import database_of
+from dpsweep.study.launched import is_new
 from dpsweep.tracking import refuse_uri
 
 
-def place_problems(spec: SweepSpec) -> list[tuple[str, str, str]]:
-    """Return which places a study cannot have: (key, what, how to fix it).
+def place_problems(spec: SweepSpec) -> list[Mistake]:
+    """Return which places a study cannot have.
 
     They must be writable, and not among its records: a folder of the study's own beside class
     folders would be a class from the second launch on.
@@ -22,35 +23,37 @@ def place_problems(spec: SweepSpec) -> list[tuple[str, str, str]]:
     problems = []
     if not is_writable(Path(spec.storage.path)):
         what = f"{spec.storage.path!r} cannot be written to"
-        problems.append(("storage.path", what, "name a directory of yours"))
+        problems.append(Mistake("storage.path", what, "name a directory of yours"))
     for key, file in _written(spec):
         if key not in ("tracking.uri", "privacy.dataset_ledger"):
             continue  # a folder
         if file.is_dir():
-            problems.append((key, f"{file} is a directory", "name a file in it"))
+            problems.append(Mistake(key, f"{file} is a directory", "name a file in it"))
         elif key == "privacy.dataset_ledger" and _is_other_log(file):
             what = f"{file} is no dataset ledger: it holds records of another kind"
-            problems.append((key, what, "name a dataset ledger, or a file that is not there yet"))
+            problems.append(
+                Mistake(key, what, "name a dataset ledger, or a file that is not there yet")
+            )
         elif not is_writable(file.parent):
             what = f"{str(file)!r} cannot be written"
-            problems.append((key, what, "name a file in a directory of yours, or null"))
+            problems.append(Mistake(key, what, "name a file in a directory of yours, or null"))
     try:
         refuse_uri(spec.tracking)
     except BadInputError as error:
         because = f": {error.because}" if error.because else ""
-        problems.append(("tracking.uri", error.message + because, error.fix or ""))
+        problems.append(Mistake("tracking.uri", error.message + because, error.fix or ""))
     if spec.data.path is None:
         return problems
     data = Path(spec.data.path).expanduser().resolve()
     problems += [
-        (key, f"{place} is written inside data.path, {data}", "name a place outside of it")
+        Mistake(key, f"{place} is written inside data.path, {data}", "name a place outside of it")
         for key, place in _written(spec)
         if data.is_dir() and spec.data.dataset != "npz" and place.is_relative_to(data)
     ]
     study = Path(spec.storage.path, spec.name).resolve()
     if data.is_relative_to(study):
         what = f"{data} lies inside the study's own folder, {study}"
-        problems.append(("data.path", what, "move the data, or set another storage.path"))
+        problems.append(Mistake("data.path", what, "move the data, or set another storage.path"))
     return problems
 
 
@@ -63,17 +66,17 @@ def make_places(spec: SweepSpec) -> None:
         SpecError: The folder cannot be made, or the file is something else.
     """
     database = database_of(spec.tracking.uri)
-    if database is None or Path(spec.storage.path, spec.name).exists():
+    if database is None or not is_new(spec):
         return
     if database.is_file() and not _is_sqlite(database):
         what, fix = f"{database} is a file, and no SQLite database", "name another file, or null"
-        raise SpecError([Mistake(spec.where("tracking.uri"), what, fix)])
+        raise SpecError([Mistake("tracking.uri", what, fix).at(spec.where)])
     try:
         database.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         what = f"{database.parent} cannot be made: {error.strerror}"
         fix = "name a file in a directory of yours, or null"
-        raise SpecError([Mistake(spec.where("tracking.uri"), what, fix)]) from error
+        raise SpecError([Mistake("tracking.uri", what, fix).at(spec.where)]) from error
 
 
 def _is_sqlite(path: Path) -> bool:

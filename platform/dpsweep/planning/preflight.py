@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from dpsweep.foundation.errors import (
     BadInputError,
-    DataError,
     InfeasibleBudgetError,
     Mistake,
     SpecError,
@@ -22,27 +21,18 @@ from dpsweep.foundation.errors import (
 from dpsweep.foundation.words import counted
 from dpsweep.ledgers.dataset import check_dataset_budget
 from dpsweep.planning.admission import Admission
-from dpsweep.planning.deltas import delta_note, delta_problems, with_launched_delta
-from dpsweep.planning.networks import weights_problems
-from dpsweep.planning.places import place_problems
-from dpsweep.planning.pretrain import pretrain_problems
+from dpsweep.planning.checks import CHECKS, CHECKS_OF_METHODS, read_draft
+from dpsweep.planning.deltas import delta_note, with_launched_delta
 from dpsweep.planning.problems import (
     budget_note,
-    data_problems,
-    sampler_problems,
     space_notes,
-    space_problems,
-    target_problems,
-    task_problems,
     validation_note,
 )
-from dpsweep.planning.reading import declared_hyperparameters
 from dpsweep.planning.start import (
     StartSummary,
     planned_starts,
     release_problems,
     start_notes,
-    start_problems,
     start_tasks,
     summarize_start,
 )
@@ -54,11 +44,9 @@ from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.search_spaces.base import MAX_INFEASIBLE_IN_A_ROW, SearchSpace
 from dpsweep.spec.facts import terms
 from dpsweep.spec.study import SweepSpec
+from dpsweep.study.launched import is_new
 from dpsweep.study.trial import TrialTask
-from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.dataset import DatasetInfo
-from dpsweep.trainables.data.episodes import Episodes
-from dpsweep.trainables.data.loading import describe_dataset
 from dpsweep.trainables.data.releases import ReleaseKey
 from dpsweep.trainables.method import Method
 
@@ -243,7 +231,7 @@ class Preflight:
                 f"at Renyi order {chosen.order:g}"
             )
             fix = "raise it, or lower privacy.trial_epsilon"
-            raise SpecError([Mistake(self.spec.where("privacy.study_epsilon"), what, fix)])
+            _refuse_all(self.spec, [Mistake("privacy.study_epsilon", what, fix)])
         return chosen
 
     def choose_selection(self) -> SelectionCharge | None:
@@ -265,7 +253,7 @@ class Preflight:
                 f"{counted(selection.mean, 'trial')} costs at delta={privacy.delta:g}"
             )
             fix = "lower privacy.trial_epsilon or privacy.selection.mean; `dpsweep plan` shows both"
-            raise SpecError([Mistake(self.spec.where("privacy.study_epsilon"), what, fix)])
+            _refuse_all(self.spec, [Mistake("privacy.study_epsilon", what, fix)])
         return SelectionCharge(selection, curve, epsilon)
 
     def declared_epsilon(self, selection: SelectionCharge | None) -> float:
@@ -306,8 +294,7 @@ class Preflight:
             DatasetBudgetError: It does not.
         """
         privacy = self.spec.privacy
-        is_new = not (Path(self.spec.storage.path) / self.spec.name).exists()
-        if privacy.dataset_ledger is not None and is_new:
+        if privacy.dataset_ledger is not None and is_new(self.spec):
             check_dataset_budget(
                 Path(privacy.dataset_ledger),
                 dataset=self.dataset_name,
@@ -338,65 +325,27 @@ def preflight(spec: SweepSpec) -> Preflight:
         DataError: The dataset is not there.
     """
     spec = with_launched_delta(spec)
-    where = spec.where
-    space = SearchSpace.from_spec(spec.space)
-    mistakes = [
-        Mistake(where(m.where), m.what, m.fix)
-        for m in space.check(declared_hyperparameters(spec), TRAINABLES.broken())
-    ]
-    info = None
-    try:
-        info = describe_dataset(spec.data)
-    except DataError as error:
-        key = "data" if spec.data.path is None else "data.path"
-        mistakes.append(Mistake(where(key), error.message, error.fix or ""))
-    episodes = Episodes.of(spec)
-    if info is not None and episodes is not None:
-        found = episodes.problems(info)
-        mistakes += [Mistake(where(key), what, fix) for key, what, fix in found]
-        info = episodes.describe(info)
-    is_unreadable = bool(mistakes)  # of the rest, methods can be asked in spite of mistakes
-    if info is not None:
-        found = data_problems(spec, info)
-        mistakes += [Mistake(where(key), what, fix) for key, what, fix in found]
-    problems = space_problems(spec, space.values(), info) + pretrain_problems(spec, space)
-    problems += place_problems(spec) + target_problems(spec) + sampler_problems(spec)
-    if info is not None:
-        loadable = TRAINABLES.loadable()
-        named = [loadable[name] for name in space.values()["method"] if name in loadable]
-        is_private = any(method.is_private for method in named)
-        problems += weights_problems(spec, space, info)
-        problems += delta_problems(spec, info, has_private_method=is_private)
-    mistakes += [Mistake(where(key), what, fix) for key, what, fix in problems]
-    if is_unreadable or info is None:
-        raise SpecError(mistakes)
-    methods: dict[str, type[Method]] = {name: TRAINABLES[name] for name in space.values()["method"]}
-    infos = [info]
-    if spec.privacy.mode.is_public_search and info.num_public:
-        infos.append(replace(info, num_private=info.num_public))  # what the search trains on
-    found = [
-        problem
-        for name, method in methods.items()
-        for each in infos
-        for problem in task_problems(name, method, each)
-        or method.preflight(space.values(name), each)
-    ]
-    for name, what, fix in dict.fromkeys(found):
-        mistakes.append(Mistake(where(f"search.space.{name}"), what, fix))
-    problems = start_problems(spec, methods, space.values(), info)
-    mistakes += [Mistake(where(key), what, fix) for key, what, fix in problems]
-    if mistakes:
-        raise SpecError(mistakes)
+    draft, mistakes = read_draft(spec)
+    checks = CHECKS if mistakes else (*CHECKS, *CHECKS_OF_METHODS)
+    for check in checks:
+        mistakes += check(draft)
+    _refuse_all(spec, mistakes)
+    assert draft.info is not None  # else there was a mistake
     budget = PrivacyBudget(
         target_epsilon=spec.privacy.trial_epsilon,
         delta=spec.privacy.delta,
         neighboring_relation=spec.privacy.neighboring_relation,
     )
-    checked = Preflight(spec, space, info, methods, budget)
+    checked = Preflight(spec, draft.space, draft.info, draft.methods, budget)
     try:
-        problems = list(release_problems(checked.admission, checked.start, checked.start_tasks))
+        mistakes = list(release_problems(checked.admission, checked.start, checked.start_tasks))
     except BadInputError as error:  # no plan at all
-        problems = [("start", error.message, error.fix or "")]
-    if problems:
-        raise SpecError([Mistake(where(key), what, fix) for key, what, fix in problems])
+        mistakes = [Mistake("start", error.message, error.fix or "")]
+    _refuse_all(spec, mistakes)
     return checked
+
+
+def _refuse_all(spec: SweepSpec, mistakes: Sequence[Mistake]) -> None:
+    """Refuse mistakes, if there are any, with the file and line of each."""
+    if mistakes:
+        raise SpecError([mistake.at(spec.where) for mistake in mistakes])

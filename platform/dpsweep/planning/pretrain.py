@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dpsweep.foundation.errors import DataError
+from dpsweep.foundation.errors import DataError, Mistake
 from dpsweep.foundation.words import counted
 from dpsweep.planning.networks import network_of_start, networks_of
 from dpsweep.search_spaces.base import SearchSpace
@@ -43,11 +43,9 @@ _OF_TRAINING = (
     "augment",
 )
 
-Problem = tuple[str, str, str]
 
-
-def pretrain_problems(spec: SweepSpec, space: SearchSpace) -> list[Problem]:
-    """Return what is wrong about pre-training: (key of the spec, what, how to fix it).
+def pretrain_problems(spec: SweepSpec, space: SearchSpace) -> list[Mistake]:
+    """Return what is wrong about pre-training.
 
     Args:
         spec: A valid spec.
@@ -65,16 +63,16 @@ def pretrain_problems(spec: SweepSpec, space: SearchSpace) -> list[Problem]:
             return []
         what = "pretrain stands for the weights of the section pretrain, which is missing"
         fix = "add the section pretrain: with classes or dataset, and model; or name a file"
-        return [(key, what, fix)]
+        return [Mistake(key, what, fix)]
     problems = []
     if users == []:
         what = "no trial can start from it: model.checkpoint is never pretrain"
         fix = "add model.checkpoint: pretrain to search.space, or remove the section"
-        problems.append(("pretrain", what, fix))
+        problems.append(Mistake("pretrain", what, fix))
     if block.checkpoint is not None:
         if not file_of(block).is_file():
             what = f"no file {block.checkpoint}"
-            problems.append(("pretrain.checkpoint", what, "give an existing file"))
+            problems.append(Mistake("pretrain.checkpoint", what, "give an existing file"))
         return problems
     for name, key in _SHARED.items():
         own = getattr(block, key)
@@ -82,13 +80,17 @@ def pretrain_problems(spec: SweepSpec, space: SearchSpace) -> list[Problem]:
         if others:
             shown = " and ".join("null" if other is None else str(other) for other in others)
             what = f"is {'null' if own is None else own}, but trials that start from it have {name}"
-            problems.append((f"pretrain.{key}", f"{what} {shown}", "make them equal"))
+            problems.append(Mistake(f"pretrain.{key}", f"{what} {shown}", "make them equal"))
     if any(values["model.normalize"] is not None for values in users or []):
         what = "images are not normalised in pre-training, and model.normalize does it afterwards"
-        problems.append(("pretrain", what, "leave model.normalize out where trials start from it"))
+        problems.append(
+            Mistake("pretrain", what, "leave model.normalize out where trials start from it")
+        )
     if block.model == "linear" and not _keeps_classifier(spec):
         what = "linear is a classifier and nothing else, and other classes need a new one"
-        problems.append(("pretrain.model", what, "use a network with layers below the classifier"))
+        problems.append(
+            Mistake("pretrain.model", what, "use a network with layers below the classifier")
+        )
     with contextlib.suppress(DataError):  # the study's own data are missing: said elsewhere
         problems += _record_problems(spec, block, describe_dataset(spec.data))
     return problems
@@ -99,39 +101,41 @@ def _users(networks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [network for network in networks if network["model.checkpoint"] == PRETRAIN]
 
 
-def _record_problems(spec: SweepSpec, block: PretrainSpec, info: DatasetInfo) -> Iterator[Problem]:
+def _record_problems(spec: SweepSpec, block: PretrainSpec, info: DatasetInfo) -> Iterator[Mistake]:
     """Yield what is wrong about the public records, from headers and names alone."""
     shape, key, fix = info.input_shape, "pretrain", "give records of the same shape"
     if block.classes is not None:
         known = open_source(spec.data).num_classes
         if max(block.classes) >= known:
             what = f"has {max(block.classes)}, but the dataset has the classes 0 to {known - 1}"
-            yield "pretrain.classes", what, "give class numbers of the dataset"
+            yield Mistake("pretrain.classes", what, "give class numbers of the dataset")
     elif block.dataset is not None:
         try:
             shape = open_source(block.as_data()).input_shape
         except DataError as error:
-            yield key, error.message.replace("data.", "pretrain."), error.fix or "correct it"
+            yield Mistake(
+                key, error.message.replace("data.", "pretrain."), error.fix or "correct it"
+            )
             return
     elif info.num_public < 2:
-        yield (
+        yield Mistake(
             key,
             f"data.public has {counted(info.num_public, 'record')}",
             "raise data.public.fraction",
         )
     elif spec.start is not None and block.objective != "rotations":
         what = f"{block.objective} reads the labels of the pool, which trials buy one by one"
-        yield "pretrain.objective", what, "use rotations, or other public records"
+        yield Mistake("pretrain.objective", what, "use rotations, or other public records")
     is_resized = block.resize is not None and len(shape) == len(info.input_shape) == 3
     if shape != info.input_shape and not (is_resized and shape[0] == info.input_shape[0]):
         if shape[1:] != info.input_shape[1:] and shape[:1] == info.input_shape[:1]:
             fix = "give both the same size: pretrain.resize, and model.image_size in the space"
         theirs, own = ("x".join(map(str, s)) for s in (shape, info.input_shape))
-        yield key, f"its records are {theirs}, those of the study {own}", fix
+        yield Mistake(key, f"its records are {theirs}, those of the study {own}", fix)
     if block.augment and len(shape) != 3:
-        yield "pretrain.augment", "needs images", "remove it"
+        yield Mistake("pretrain.augment", "needs images", "remove it")
     if block.objective != "classes" and (len(shape) != 3 or shape[1] != shape[2]):
-        yield "pretrain.objective", f"{block.objective} needs square images", "use classes"
+        yield Mistake("pretrain.objective", f"{block.objective} needs square images", "use classes")
 
 
 def plan_pretraining(spec: SweepSpec) -> str:

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from dpsweep.cluster import TARGETS
-from dpsweep.foundation.errors import BadInputError, DataError
+from dpsweep.foundation.errors import BadInputError, DataError, Mistake
 from dpsweep.foundation.words import counted
 from dpsweep.search.samplers import SAMPLERS
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.base import dotted
 from dpsweep.spec.space.hyperparameters import retired_words
 from dpsweep.spec.study import SweepSpec
+from dpsweep.study.launched import is_new
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData, is_far_above, is_far_below
 from dpsweep.trainables.features.files import is_open_to_others
@@ -33,18 +34,18 @@ Values = Mapping[str, Sequence[Any]]
 
 def space_problems(
     spec: SweepSpec, values: Mapping[str, Sequence[Any]], info: DatasetInfo | None
-) -> list[tuple[str, str, str]]:
-    """Return what is wrong whatever the method: (key of the spec, what, how to fix it)."""
+) -> list[Mistake]:
+    """Return what is wrong whatever the method."""
     problems = []
     wanted = [n for n in values.get("train.num_private", []) if isinstance(n, (int, float))]
     if info is not None and wanted and max(wanted) > info.num_private:
         what = f"{max(wanted)} is more than the {info.num_private} declared private records"
         key = "search.space.train.num_private"
-        problems.append((key, what, f"at most {info.num_private}, or leave it out for all"))
+        problems.append(Mistake(key, what, f"at most {info.num_private}, or leave it out for all"))
     reports = [n for n, given in values.items() if n.endswith(".private_report") and True in given]
     if spec.privacy.mode.is_sealed:
         what = "accounting select keeps no figure of a trial, and so no private report"
-        problems += [(f"search.space.{name}", what, "leave it out") for name in reports]
+        problems += [Mistake(f"search.space.{name}", what, "leave it out") for name in reports]
     loadable = TRAINABLES.loadable()
     named = [name for name in values["method"] if name in loadable]
     methods = [loadable[name] for name in named]
@@ -52,43 +53,45 @@ def space_problems(
         fix = "leave it out, or run it in a study of its own with accounting: unaccounted"
         for name in (name for name in named if not loadable[name].is_private):
             what = f"{name} has no finite epsilon, so {spec.privacy.accounting} cannot cover it"
-            problems.append(("search.space.method", what, fix))
-    if not (Path(spec.storage.path) / spec.name / "spec.yaml").exists():  # else it goes on
+            problems.append(Mistake("search.space.method", what, fix))
+    if is_new(spec):  # else it goes on
         old = [said for method in methods for said in retired_words(method.hyperparameters, values)]
-        problems += [(f"search.space.{n}", what, fix) for n, what, fix in dict.fromkeys(old)]
+        problems += [said.below("search.space") for said in dict.fromkeys(old)]
         declared = {name: loadable[name].hyperparameters for name in named}
         for parameter, winner in SearchSpace.from_spec(spec.space).overruled(declared):
             place = dotted(("search", "space", *parameter.path))
             what = f"has no effect: {winner}, which is given too, wins over it"
-            problems.append((place, what, f"leave one of the two out; --set {place}=null does"))
+            problems.append(
+                Mistake(place, what, f"leave one of the two out; --set {place}=null does")
+            )
         for shape in ("noise.shape", "clip.shape"):
             ratio = shape.replace("shape", "end_ratio")
             is_constant = set(values.get(shape, ["constant"])) == {"constant"}
             if is_constant and len(values.get(ratio, ())) > 1:
                 what = f"is searched in vain: {shape} is constant"
                 fix = f"leave it out, or let {shape} have other values"
-                problems.append((f"search.space.{ratio}", what, fix))
+                problems.append(Mistake(f"search.space.{ratio}", what, fix))
     if any(issubclass(method, OnFrozenFeatures) for method in methods):
         found = _folder_problems(spec.storage.features_path)
-        problems += [("storage.features", what, fix) for what, fix in found]
+        problems += [Mistake("storage.features", what, fix) for what, fix in found]
     return problems
 
 
-def target_problems(spec: SweepSpec) -> list[tuple[str, str, str]]:
+def target_problems(spec: SweepSpec) -> list[Mistake]:
     """Return what is wrong about the cluster target of another package; ours the spec knows."""
     if spec.cluster.target not in TARGETS.outside():
         return []
     try:
         target = TARGETS[spec.cluster.target]
     except BadInputError as error:
-        return [("cluster.target", f"{error.message}: {error.because}", error.fix or "")]
+        return [Mistake("cluster.target", f"{error.message}: {error.because}", error.fix or "")]
     if spec.privacy.mode.is_sealed and not target.is_secret:
         what = "does not keep traces of trials from others, and select needs them secret"
-        return [("cluster.target", what, "use local; or accounting: composed")]
+        return [Mistake("cluster.target", what, "use local; or accounting: composed")]
     return []
 
 
-def sampler_problems(spec: SweepSpec) -> list[tuple[str, str, str]]:
+def sampler_problems(spec: SweepSpec) -> list[Mistake]:
     """Return what is wrong about the sampler of another package; ours the spec knows."""
     if spec.search.sampler not in SAMPLERS.outside():
         return []
@@ -98,11 +101,11 @@ def sampler_problems(spec: SweepSpec) -> list[tuple[str, str, str]]:
         make_sampler(spec.search.sampler, seed=0)
     except BadInputError as error:
         because = f": {error.because}" if error.because else ""
-        return [("search.sampler", f"{error.message}{because}", error.fix or "")]
+        return [Mistake("search.sampler", f"{error.message}{because}", error.fix or "")]
     return []
 
 
-def data_problems(spec: SweepSpec, info: DatasetInfo) -> list[tuple[str, str, str]]:
+def data_problems(spec: SweepSpec, info: DatasetInfo) -> list[Mistake]:
     """Return what the data lacks that the spec counts on, from headers, names and declarations."""
     problems = []
     if info.num_validation == 0:
@@ -111,26 +114,28 @@ def data_problems(spec: SweepSpec, info: DatasetInfo) -> list[tuple[str, str, st
         if fraction:
             what += f": {fraction:g} of the declared records is less than one"
         problems.append(
-            ("search.metric", what, f"{'raise' if fraction else 'set'} data.validation.fraction")
+            Mistake(
+                "search.metric", what, f"{'raise' if fraction else 'set'} data.validation.fraction"
+            )
         )
     if spec.privacy.mode.is_public_search and info.num_public == 0:
         what = "accounting public searches on public records, and none are declared"
-        problems.append(("data.public", what, "set data.public.fraction"))
-    is_new = not Path(spec.storage.path, spec.name).exists()
+        problems.append(Mistake("data.public", what, "set data.public.fraction"))
+    is_first = is_new(spec)
     most = spec.data.max_private
-    if is_new and most is not None and most > info.num_private:
+    if is_first and most is not None and most > info.num_private:
         what = f"{most} is more than the {info.num_private} declared private records"
-        problems.append(("data.max_private", what, "lower it, or leave it out for all"))
+        problems.append(Mistake("data.max_private", what, "lower it, or leave it out for all"))
     if info.has_own_validation and spec.data.validation.visibility == "noisy":
         what = f"the size of {info.name}'s own validation part is counted, not declared"
         fix = "noisy scores need a declared one: leave the part out and use validation.fraction"
-        problems.append(("data.validation.visibility", what, fix))
+        problems.append(Mistake("data.validation.visibility", what, fix))
     if spec.data.test.visibility == "public" and info.num_test == 0:
         what = f"public, but {info.name} has no test records to score"
         fix = "give data.test.fraction, or a dataset with a test part; or leave test out"
-        problems.append(("data.test.visibility", what, fix))
-    if info.is_far_smaller and is_new:
-        problems.append(("data.num_records", *too_few(spec)))
+        problems.append(Mistake("data.test.visibility", what, fix))
+    if info.is_far_smaller and is_first:
+        problems.append(Mistake("data.num_records", *too_few(spec)))
     return problems
 
 
@@ -186,23 +191,23 @@ def check_records(
     declared = {"private": info.num_private}
     if spec.data.validation.visibility != "public":
         declared["validation"] = info.num_validation
-    is_new = not Path(spec.storage.path, spec.name).exists()
-    if is_new and any(is_far_below(len(parts[part][1]), n) for part, n in declared.items()):
+    is_first = is_new(spec)
+    if is_first and any(is_far_below(len(parts[part][1]), n) for part, n in declared.items()):
         what, fix = too_few(spec)
         raise DataError(what, fix=fix)
     has_all = spec.data.max_private is None  # records without a slot are private then
-    if is_new and has_all and is_far_above(len(parts["private"][1]), info.num_private):
+    if is_first and has_all and is_far_above(len(parts["private"][1]), info.num_private):
         what, fix = too_many(spec)
         raise DataError(what, fix=fix)
     for method in methods.values():
         if issubclass(method, ChecksRecords):
             method.check_records(values, data)
-    _check_classes(info, parts["validation"][1], shown["validation"], is_new=is_new)
+    _check_classes(info, parts["validation"][1], shown["validation"], is_first=is_first)
 
 
-def _check_classes(info: DatasetInfo, labels: Any, visibility: str, *, is_new: bool) -> None:
+def _check_classes(info: DatasetInfo, labels: Any, visibility: str, *, is_first: bool) -> None:
     """Refuse a number of classes of which public validation records have less than half."""
-    if not is_new or visibility != "public" or info.task != "classification":
+    if not is_first or visibility != "public" or info.task != "classification":
         return
     if len(labels) >= ENOUGH_TO_TELL and labels.max() < info.num_classes // 2:
         raise DataError(
@@ -246,7 +251,7 @@ def budget_note(spec: SweepSpec) -> str:
     )
 
 
-def task_problems(name: str, method: type[Method], info: DatasetInfo) -> list[tuple[str, str, str]]:
+def task_problems(name: str, method: type[Method], info: DatasetInfo) -> list[Mistake]:
     """Return why a method cannot learn the task of the data, as ``Method.preflight`` does."""
     if info.task not in method.tasks:
         what = f"{name} cannot learn {info.task}"
@@ -256,7 +261,7 @@ def task_problems(name: str, method: type[Method], info: DatasetInfo) -> list[tu
         able = [n for n, other in TRAINABLES.loadable().items() if other.reads_text]
     else:
         return []
-    return [("method", what, f"use one of {', '.join(able)}")]
+    return [Mistake("method", what, f"use one of {', '.join(able)}")]
 
 
 def _folder_problems(folder: Path) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from dpsweep.foundation.errors import Mistake
 from dpsweep.foundation.registry import did_you_mean
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.clock import EpsilonClock
@@ -35,16 +36,14 @@ if TYPE_CHECKING:
     from dpsweep.trainables.data.dataset import DatasetInfo
     from dpsweep.trainables.method import Method
 
-Problem = tuple[str, str, str]
-
 
 def start_problems(
     spec: SweepSpec,
     methods: Mapping[str, type[Method]],
     values: Mapping[str, Sequence[Any]],
     info: DatasetInfo,
-) -> list[Problem]:
-    """Return what is wrong about the start: (key of the spec, what, how to fix it).
+) -> list[Mistake]:
+    """Return what is wrong about the start.
 
     Args:
         spec: A valid spec.
@@ -57,39 +56,42 @@ def start_problems(
     if block is None:
         what = "starts from a private model, and the section start is missing"
         fix = "add start: with epsilons and hyperparameters"
-        return [("search.space.method", f"{name} {what}", fix) for name in users]
+        return [Mistake("search.space.method", f"{name} {what}", fix) for name in users]
     if not users:
         able = " or ".join(n for n in TRAINABLES if issubclass(TRAINABLES[n], FromRelease))
         what = "no method of the space starts from it"
-        return [("start", what, f"use method: {able}, or remove the section")]
+        return [Mistake("start", what, f"use method: {able}, or remove the section")]
     trainers = start_methods()
     if block.method not in trainers:
         is_there = block.method in TRAINABLES
         what = "trains no whole network privately" if is_there else "there is no such method"
         fix = did_you_mean(block.method, list(trainers)) or f"one of {', '.join(trainers)}"
-        return [("start.method", f"{block.method}: {what}", fix)]
+        return [Mistake("start.method", f"{block.method}: {what}", fix)]
     problems = _hyperparameter_problems(block, info)
     known = ", ".join(f"{epsilon:g}" for epsilon in block.epsilons)
     for epsilon in values.get("start.epsilon", ()):
         if epsilon is not None and epsilon not in block.epsilons:
             what = f"{epsilon:g} is not released by the start, which releases {known}"
-            problems.append(("search.space.start.epsilon", what, "name one of these"))
+            problems.append(Mistake("search.space.start.epsilon", what, "name one of these"))
     starting = [name for name in users if may_start(methods[name], values)]
     for run in values.get("start.run", (0,)):
         if starting and block.runs == 0:
             what = f"is 0, and configurations of {starting[0]} start from a run"
-            problems.append(("start.runs", what, "raise it"))
+            problems.append(Mistake("start.runs", what, "raise it"))
             break
         if starting and run >= block.runs:
             runs = counted(block.runs, "run")
             what = f"{run} is none of the start's {runs}, which are numbered from 0"
-            problems.append(("search.space.start.run", what, "lower it, or raise start.runs"))
+            problems.append(
+                Mistake("search.space.start.run", what, "lower it, or raise start.runs")
+            )
     if not problems:
         hparams = resolve(trainers[block.method].hyperparameters, block.hyperparameters)
         for name in users:
             method = methods[name]
             if issubclass(method, ChecksStart):
-                problems += method.start_problems(values, info, hparams)
+                own = method.start_problems(values, info, hparams)
+                problems += [Mistake(*problem) for problem in own]
     return problems
 
 
@@ -110,30 +112,32 @@ def start_methods() -> dict[str, type[Method]]:
     }
 
 
-def _hyperparameter_problems(block: StartSpec, info: DatasetInfo) -> list[Problem]:
+def _hyperparameter_problems(block: StartSpec, info: DatasetInfo) -> list[Mistake]:
     method = TRAINABLES[block.method]
     declared = {parameter.name: parameter for parameter in method.hyperparameters}
-    problems: list[Problem] = []
+    problems: list[Mistake] = []
     for name, value in block.hyperparameters.items():
         key = f"start.hyperparameters.{name}"
         if name not in declared:
             hint = did_you_mean(name, list(declared))
             what = f"{block.method} has no hyperparameter {name!r}"
-            problems.append((key, what, hint or f"`dpsweep describe {block.method}` lists them"))
+            problems.append(
+                Mistake(key, what, hint or f"`dpsweep describe {block.method}` lists them")
+            )
             continue
         wrong = declared[name].problem(value)
         if wrong is not None:
-            problems.append((key, wrong, f"see {name} in `dpsweep describe {block.method}`"))
+            problems.append(Mistake(key, wrong, f"see {name} in `dpsweep describe {block.method}`"))
     if problems:
         return problems
     values = {name: [value] for name, value in block.hyperparameters.items()}
     wanted = block.hyperparameters.get("train.num_private")
     if wanted is not None and wanted > info.num_private:
         what = f"{wanted} is more than the {info.num_private} declared private records"
-        problems.append(("start.hyperparameters.train.num_private", what, "lower it"))
+        problems.append(Mistake("start.hyperparameters.train.num_private", what, "lower it"))
         return problems
-    found = method.preflight(values, info)
-    return [(f"start.hyperparameters.{name}", what, fix) for name, what, fix in found]
+    own = method.preflight(values, info)
+    return [Mistake(f"start.hyperparameters.{name}", what, fix) for name, what, fix in own]
 
 
 def start_notes(
@@ -251,7 +255,7 @@ def summarize_start(spec: SweepSpec, tasks: Sequence[TrialTask]) -> StartSummary
 
 def release_problems(
     admission: Admission, summary: StartSummary | None, tasks: Sequence[TrialTask]
-) -> Iterator[Problem]:
+) -> Iterator[Mistake]:
     """Yield the releases that are over before the first step.
 
     Raises:
@@ -261,7 +265,7 @@ def release_problems(
     for index, (within, (position, _)) in enumerate(summary.releases.items() if summary else ()):
         if position == 0:
             first = admission.epsilon(tasks[0].plan.slice(0, 1))
-            yield (
+            yield Mistake(
                 f"start.epsilons[{index}]",
                 f"{within:g} is over before the first step, which costs {shown_epsilon(first)} at "
                 f"delta={privacy.delta:g} ({privacy.accountant}, {privacy.neighboring_relation}, "

@@ -6,10 +6,9 @@ of a search can be compared before one is chosen.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -29,6 +28,8 @@ from dpsweep.planning.start import StartSummary
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.filter import RenyiFilter
+from dpsweep.privacy.modes import COMPOSED, MODES, PUBLIC, SELECT, Mode
+from dpsweep.privacy.terms import PrivacyTerms
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.hooks import facts_of
@@ -121,12 +122,7 @@ class PlanSummary:
     notes: Sequence[str]
     modes: Mapping[str, ModeCost | None]
     study_epsilon: float | None
-    delta: float
-    accountant: str
-    accounting: str
-    privacy_unit: str
-    neighboring_relation: str
-    sampling: str
+    terms: PrivacyTerms
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record that ``dpsweep plan --json`` prints (a stable interface)."""
@@ -145,12 +141,7 @@ class PlanSummary:
             "notes": list(self.notes),
             "start": self.start.to_dict() if self.start else None,
             "plan_facts": {name: list(span) for name, span in self.plan_facts.items()},
-            "delta": self.delta,
-            "privacy_unit": self.privacy_unit,
-            "neighboring_relation": self.neighboring_relation,
-            "sampling": self.sampling,
-            "accountant": self.accountant,
-            "accounting": self.accounting,
+            **self.terms.columns(),
             "study_epsilon": self.study_epsilon,
             "composed_epsilon_indication": self.composed_epsilon,
             "composed_accountant": "rdp",
@@ -159,19 +150,16 @@ class PlanSummary:
             "selection": self._selection(),
         }
 
-    def _terms(self) -> dict[str, Any]:
-        return {
-            "delta": self.delta,
-            "privacy_unit": self.privacy_unit,
-            "neighboring_relation": self.neighboring_relation,
-        }
+    def _terms(self, mode: Mode) -> dict[str, Any]:
+        """Return what stands beside an epsilon that another accountant or mode bounds."""
+        return replace(self.terms, accountant="rdp", accounting=mode.name).columns()
 
     def _mode(self, mode: str) -> dict[str, Any] | None:
         cost = self.modes[mode]
         if cost is None:
             return None
-        chosen = mode == self.accounting
-        return {**dataclasses.asdict(cost), **self._terms(), "accounting": mode, "chosen": chosen}
+        chosen = mode == self.terms.accounting
+        return {**self._terms(MODES[mode]), **asdict(cost), "chosen": chosen}
 
     def _filter(self) -> dict[str, Any] | None:
         figures = self.composed
@@ -184,10 +172,7 @@ class PlanSummary:
             "full_length_trials_that_fit": dict(
                 zip(("at_min_cost", "at_median_cost", "at_max_cost"), figures.fits)
             ),
-            **self._terms(),
-            "sampling": self.sampling,
-            "accountant": "rdp",
-            "accounting": "composed",
+            **self._terms(COMPOSED),
         }
 
     def _selection(self) -> dict[str, Any] | None:
@@ -203,10 +188,7 @@ class PlanSummary:
             "study_epsilon": figures.cap,
             "fits": figures.fits,
             "trial_epsilon_that_fits": figures.trial_epsilon_that_fits,
-            **self._terms(),
-            "sampling": self.sampling,
-            "accountant": "rdp",
-            "accounting": "select",
+            **self._terms(SELECT),
         }
 
 
@@ -222,7 +204,6 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
     tasks = sample.tasks
     private = [task for task in tasks if task.is_private]
     charged = _charged_sample(checked) if len(private) == len(tasks) else []
-    accounting = privacy.accounting
     samplings = {(task.inherited + task.plan).sampling for task in tasks}
     sampling = ", ".join(sorted(samplings)) or "none"
     composed = figures = selection = None
@@ -234,7 +215,7 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
     if charged and episodes is None and spec.start is None:  # no other mode has them
         selection = selection_figures(checked, charged)
     modes = _modes(checked, charged, None if episodes else composed, selection, sampling)
-    chosen = modes[accounting]
+    chosen = modes[privacy.accounting]
     known = tasks if sample.is_exact else with_extremes(checked, tasks)
     rungs, signal = rung_figures(checked, known), signal_span(checked, known)
     return PlanSummary(
@@ -265,12 +246,7 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
         notes=planned_notes(checked, rungs, signal),
         modes=modes,
         study_epsilon=None if chosen is None else chosen.epsilon,
-        delta=privacy.delta,
-        accountant=privacy.accountant,
-        accounting=accounting,
-        privacy_unit=spec.privacy_unit,
-        neighboring_relation=privacy.neighboring_relation,
-        sampling=sampling,
+        terms=spec.privacy_terms(sampling),
     )
 
 
@@ -317,7 +293,7 @@ def _composed_epsilon(checked: Preflight, private: Sequence[TrialTask], num_tria
     delta = checked.spec.privacy.delta
     private = sorted(private, key=lambda task: -epsilon_of(task.full_plan, delta=delta))
     runs = [
-        dataclasses.replace(run, count=run.count * copies)
+        replace(run, count=run.count * copies)
         for index, task in enumerate(private)
         if (copies := whole + (index < rest))
         for run in task.full_plan.runs
@@ -353,9 +329,7 @@ def _modes(
     selection: SelectionFigures | None,
     sampling: str,
 ) -> dict[str, ModeCost | None]:
-    modes: dict[str, ModeCost | None] = dict.fromkeys(
-        ("composed", "select", "public", "unaccounted")
-    )
+    modes: dict[str, ModeCost | None] = dict.fromkeys(MODES)
     if not private or composed is None:
         return modes
     privacy, num_trials = checked.spec.privacy, expected_trials(checked)
@@ -363,10 +337,10 @@ def _modes(
     if privacy.mode.is_filtered and privacy.study_epsilon is not None:
         composed, assumes = privacy.study_epsilon, "enforced by a Renyi filter, pruning or not"
     released = "every model and score of the search"
-    modes["composed"] = ModeCost(composed, "rdp", sampling, released, assumes)
+    modes[COMPOSED.name] = ModeCost(composed, "rdp", sampling, released, assumes)
     if selection is None:
         return modes
-    modes["select"] = ModeCost(
+    modes[SELECT.name] = ModeCost(
         selection.epsilon,
         "rdp",
         sampling,
@@ -375,7 +349,7 @@ def _modes(
         f"(shape {selection.shape})",
     )
     num_public = checked.info.num_public
-    modes["public"] = ModeCost(
+    modes[PUBLIC.name] = ModeCost(
         max(task.planned_epsilon for task in private),
         privacy.accountant,
         sampling,

@@ -35,7 +35,8 @@ class PrivacyTerms:
         delta: Of the bound.
         accountant: Name of the accountant that computed it.
         neighboring_relation: Which data sets are neighbors.
-        sampling: How records enter the events: poisson, full_batch, mixed or none.
+        sampling: How records enter the events: poisson, full_batch, mixed or none; of several
+            plans all of them, with commas between.
         privacy_unit: Whose data one record is.
         accounting: single_run (one plan alone, a calculator's answer) or a study's accounting
             mode: unaccounted, composed, select, public.
@@ -69,7 +70,8 @@ class PrivacyTerms:
         _validate.in_unit_interval("delta", self.delta)
         _validate.one_of("accountant", self.accountant, ACCOUNTANTS)
         _validate.one_of("neighboring_relation", self.neighboring_relation, (ADD_OR_REMOVE_ONE,))
-        _validate.one_of("sampling", self.sampling, (*SAMPLINGS, OF_ITS_PLAN))
+        for word in self.sampling.split(", "):
+            _validate.one_of("sampling", word, (*SAMPLINGS, OF_ITS_PLAN))
         _validate.one_of("accounting", self.accounting, (SINGLE_RUN, *MODES))
 
     def columns(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.events import SAMPLINGS
-from dpsweep.privacy.modes import CLAIMS
+from dpsweep.privacy.modes import CLAIMS, MODES
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.results.card_facts import check_claim, is_number_secret, missing_facts
 from dpsweep.results.not_covered import not_covered
@@ -120,21 +120,23 @@ def _sampling(facts: Mapping[str, Any]) -> str | None:
 
 
 def _headline(facts: Mapping[str, Any]) -> str:
-    mode, study = facts["accounting"], facts.get("study")
-    lines = [f"> **{CLAIMS[mode]}.** (accounting mode: `{mode}`)"]
+    mode, study = MODES[facts["accounting"]], facts.get("study")
+    lines = [f"> **{mode.claim}.** (accounting mode: `{mode.name}`)"]
     if facts.get("downgrade"):
         asked = f" from `{facts['accounting_asked']}`" if facts.get("accounting_asked") else ""
-        lines += [">", f"> Downgraded{asked} to `{mode}`: {facts['downgrade']}"]
+        lines += [">", f"> Downgraded{asked} to `{mode.name}`: {facts['downgrade']}"]
     if study is not None:
         claim = _epsilon("<=", study["epsilon"], facts, study)
         lines += ["", f"The study: **{claim}**. It covers the release of: {study['released']}."]
     sampling = _sampling(facts)
-    if mode == "public" and study is None:
+    if mode.is_public_search and study is None:
         lines += ["", "The final run has not been started; no private record was used so far."]
     elif set(facts["methods"]) == set(facts["unbounded_methods"]):
         lines += ["", "No trial is private: **epsilon is infinite**."]
-    elif mode != "public" and sampling is not None:  # in public the study is one private trial
-        each = "One trial of the search" if mode == "select" else "Each private trial"
+    elif (
+        not mode.is_public_search and sampling is not None
+    ):  # in public the study is one private trial
+        each = "One trial of the search" if mode.is_sealed else "Each private trial"
         cap = _epsilon("<=", facts["trial_epsilon"], facts, {"sampling": sampling})
         lines += ["", f"{each} alone: {cap if study else f'**{cap}**'}."]
     return "\n".join(lines)
@@ -201,26 +203,26 @@ def _episodes(episodes: Mapping[str, int]) -> str:
 
 
 def _search(facts: Mapping[str, Any]) -> str:
-    mode = facts["accounting"]
+    mode = MODES[facts["accounting"]]
     rows = []
     trials = facts.get("trials") or {}
     is_secret = is_number_secret(facts)
     if any(trials.values()) and not is_secret:
         by_state = [f"{trials[state]} {state}" for state in _STATES if trials.get(state)]
         rows.append(("Configurations", f"{sum(trials.values())} ({', '.join(by_state)})"))
-    if mode == "unaccounted" and facts.get("composed") and not is_secret:
+    if not mode.is_accounted and facts.get("composed") and not is_secret:
         which = "All trials of one episode" if facts.get("episodes") else "All trials"
         rows.append((f"{which} composed", _composed(facts)))
-    if mode == "composed" and facts.get("filter"):
+    if mode.is_filtered and facts.get("filter"):
         rows += _filter(facts)
-    if mode == "select" and facts.get("selection"):
+    if mode.is_sealed and facts.get("selection"):
         rows.append(("Number of trials", _selection(facts["selection"])))
-    if mode == "public":
+    if mode.is_public_search:
         rows.append(("Cost of the search", "none: it ran on records declared public"))
     if facts.get("dataset_ledger"):
         rows += _dataset_ledger(facts)
     if facts.get("best"):
-        name = "Released winner" if mode == "select" else "Best trial"
+        name = "Released winner" if mode.is_sealed else "Best trial"
         if facts.get("episodes"):
             name = "Best configuration, on its first episode"
         rows.append((name, _best(facts)))

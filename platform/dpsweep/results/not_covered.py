@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dpsweep.privacy.modes import MODES
 from dpsweep.results.card_facts import is_number_secret
 
 
 def not_covered(facts: Mapping[str, Any]) -> str:
     """Return the part of the card, as Markdown; ``facts`` as for ``privacy_card``."""
-    mode, validation = facts["accounting"], facts["validation_visibility"]
-    points = list(_NOT_COVERED[mode])
+    mode, validation = MODES[facts["accounting"]], facts["validation_visibility"]
+    points = list(_NOT_COVERED[mode.name])
     if facts.get("classes"):
         points.append(
             "**Records of other classes.** Which class a record has decides whether it is private "
@@ -29,7 +30,7 @@ def not_covered(facts: Mapping[str, Any]) -> str:
             "of these may be in several episodes: an epsilon is for one record of one episode, as "
             "if each episode were the data of an owner of its own."
         )
-    if mode == "unaccounted" and facts.get("composed") and not is_number_secret(facts):
+    if not mode.is_accounted and facts.get("composed") and not is_number_secret(facts):
         points.append(
             "**The composed sum** above adds up the training of all trials; no filter enforced it, "
             "so it is a size to think with, not a bound."

@@ -19,7 +19,8 @@ from scipy import special
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import did_you_mean
 from dpsweep.privacy.statement import PrivacyStatement
-from dpsweep.results.study import SweepResult, TrialResult
+from dpsweep.results.study import SweepResult
+from dpsweep.results.trial import TrialResult
 from dpsweep.spec.episodes import EPISODE
 from dpsweep.study.trial import TrialState
 

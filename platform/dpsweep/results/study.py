@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Protocol
 
 from dpsweep.foundation.durable import is_locked, read_log
 from dpsweep.foundation.errors import BadInputError, CheckpointError, NothingWithinBudgetError
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.statement import PrivacyStatement, shown_epsilon
 from dpsweep.results.claims import Claims
+from dpsweep.results.trial import TrialResult
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.episodes import EPISODE
 from dpsweep.spec.facts import describe_pretraining
@@ -23,76 +22,19 @@ from dpsweep.spec.study import SweepSpec
 from dpsweep.study.events import StudySpent, TrialJudged, TrialReported, event_of
 from dpsweep.study.files import StudyFiles
 from dpsweep.study.journal import StudyView, TrialView
+from dpsweep.study.launched import anchored
 from dpsweep.study.roots import default_root
 from dpsweep.study.trial import TrialState
 from dpsweep.tracking.state import read_run_ids
 from dpsweep.trainables.execution.checkpoint_files import find
 
 
-@dataclass(frozen=True)
-class TrialResult:
-    """One trial as its user sees it.
+class OpenStudy(Protocol):
+    """What is in hand of a study that is open."""
 
-    ``value``, ``step``, ``metrics`` and ``model_uri`` are of one model: the one that the trial
-    delivers, which is its best checkpoint by ``metric``.
-
-    Attributes:
-        trial_id: Trial number within the study.
-        state: How it stands.
-        config: Hyperparameters, the method included.
-        metric: Name of the score.
-        value: Best score of the trial, or None.
-        step: Steps that the delivered model has run.
-        steps_run: Steps that the trial has run.
-        num_steps: Steps of the whole plan.
-        reason: Why it ended.
-        metrics: Scores of the delivered model, on test records only of a finished trial.
-        statement: Epsilon of everything ever charged to it, with all that epsilon depends on.
-        run_id: Run of the tracking store, or None without tracking.
-        model_uri: Model in the tracking store if it was logged, else the best checkpoint's file.
-        curve: Reports so far: step, epsilon, metrics.
-        study_statement: What the study as a whole may claim, or None (accounting unaccounted).
-    """
-
-    trial_id: int
-    state: TrialState
-    config: dict[str, Any]
-    metric: str
-    value: float | None
-    step: int
-    steps_run: int
-    num_steps: int
-    reason: str
-    metrics: dict[str, float]
-    statement: PrivacyStatement
-    run_id: str | None
-    model_uri: str | None
-    curve: Sequence[dict[str, Any]]
-    study_statement: PrivacyStatement | None
-
-    @property
-    def epsilon(self) -> float:
-        """Epsilon that ``statement`` is about: this trial alone, or a selection's winner."""
-        return self.statement.epsilon
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the record that ``dpsweep best -f json`` prints (a stable interface)."""
-        statement = self.statement.to_json()
-        statement["epsilon"] = self.epsilon if math.isfinite(self.epsilon) else None
-        return {
-            "config": self.config,
-            "metric": self.metric,
-            "value": self.value,
-            **statement,
-            "metrics": self.metrics,
-            "step": self.step,
-            "steps_run": self.steps_run,
-            "num_steps": self.num_steps,
-            "run_id": self.run_id,
-            "trial_id": self.trial_id,
-            "model_uri": self.model_uri,
-            "study": self.study_statement.to_json() if self.study_statement else None,
-        }
+    files: StudyFiles
+    spec: SweepSpec
+    view: StudyView
 
 
 class SweepResult:
@@ -100,15 +42,24 @@ class SweepResult:
 
     Args:
         files: The study's files.
+        spec: Its frozen spec, where that is in hand.
+        view: Its journal's, where that is in hand.
     """
 
-    def __init__(self, files: StudyFiles) -> None:
+    def __init__(
+        self, files: StudyFiles, *, spec: SweepSpec | None = None, view: StudyView | None = None
+    ) -> None:
         self.files = files
         self.name = files.name
-        self.spec = SweepSpec.from_yaml(files.spec, is_stored=True)
-        self.view: StudyView = files.view()
+        self.spec = spec or SweepSpec.from_yaml(files.spec, is_stored=True)
+        self.view: StudyView = view or files.view()
         self.claims = Claims(files, self.spec, self.view)
         self._run_ids = read_run_ids(files.tracking)
+
+    @classmethod
+    def of(cls, study: OpenStudy) -> SweepResult:
+        """Return the results of a study that is open, as they stand; only ledgers are read."""
+        return cls(study.files, spec=anchored(study.spec), view=study.view)
 
     @property
     def state(self) -> str:

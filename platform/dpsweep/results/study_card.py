@@ -13,15 +13,13 @@ from dpsweep.results.card import privacy_card
 from dpsweep.results.study import SweepResult
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.facts import describe_pretraining
-from dpsweep.study.files import StudyFiles
 from dpsweep.study.trial import TrialState
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.loading import describe_dataset
 
 
-def card(files: StudyFiles) -> str:
+def card(result: SweepResult) -> str:
     """Return the study's privacy card as it stands, in Markdown."""
-    result = SweepResult(files)
     spec, privacy, account = result.spec, result.spec.privacy, result.claims.account
     info = describe_dataset(spec.data)
     methods = SearchSpace.from_spec(spec.search.space).values()["method"]

@@ -35,13 +35,13 @@ def log_best_model(
     if not spool.is_enabled:
         return
     try:
-        best = SweepResult(study.files).best().trial_id
+        best = SweepResult.of(study).best().trial_id
     except NothingWithinBudgetError:
         return
     if not deliver(spool, observer):
         return
     for trial in study.view.model_uris:
-        spool.label_model(trial, model_label(study.files, trial))
+        spool.label_model(trial, model_label(study, trial))
     if best in study.view.model_uris and spool.has_model(best):
         return
     try:
@@ -58,7 +58,7 @@ def log_best_model(
     except SweepError as error:  # a task, a checkpoint or features that can no longer be had
         observer.on_message(f"the best model is not in the tracking store: {error}")
         return
-    uri = spool.log_model(best, model, example, model_label(study.files, best))
+    uri = spool.log_model(best, model, example, model_label(study, best))
     if uri is None:
         return
     figures: list[Path] = []

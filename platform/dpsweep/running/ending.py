@@ -71,7 +71,7 @@ class Conclusion:
 
     def _write(self, ending: Ending) -> None:
         study = self._study
-        study.write(entries.study_ended(study.files, ending.state, ending.reason))
+        study.write(entries.study_ended(study, ending.state, ending.reason))
         if not study.spec.privacy.mode.is_sealed:
             say_failures(study, self._observer)
 

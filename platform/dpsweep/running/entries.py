@@ -18,7 +18,7 @@ from dpsweep.ledgers.trial import STUDY_FILE, trial_file
 from dpsweep.privacy.modes import UNACCOUNTED
 from dpsweep.privacy.terms import OF_ITS_PLAN
 from dpsweep.results.claims import PUBLIC_MODEL, SO_FAR, with_caveats
-from dpsweep.results.study import SweepResult
+from dpsweep.results.study import OpenStudy, SweepResult
 from dpsweep.results.study_card import card
 from dpsweep.spec.facts import without_password
 from dpsweep.spec.study import SweepSpec
@@ -45,8 +45,9 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
             yield f"{prefix}{key}", value
 
 
-def study_started(spec: SweepSpec, files: StudyFiles) -> StudyStarted:
+def study_started(study: OpenStudy) -> StudyStarted:
     """Return the event of a launch."""
+    spec, result = study.spec, SweepResult.of(study)
     tree = without_password(spec).to_dict()
     space = tree["search"].pop("space")
     params = {name: value for name, value in flat(tree) if value is not None and value != []}
@@ -56,8 +57,8 @@ def study_started(spec: SweepSpec, files: StudyFiles) -> StudyStarted:
         name=spec.name,
         spec_yaml=without_password(spec).to_yaml(),
         params=params,
-        tags={**privacy_tags(spec), **claim_tags(files), "dpsweep.version": __version__},
-        card=card(files),
+        tags={**privacy_tags(spec), **claim_tags(result), "dpsweep.version": __version__},
+        card=card(result),
     )
 
 
@@ -83,9 +84,9 @@ def privacy_tags(spec: SweepSpec) -> dict[str, Any]:
     }
 
 
-def claim_tags(files: StudyFiles) -> dict[str, Any]:
+def claim_tags(result: SweepResult) -> dict[str, Any]:
     """Return the tags of what a study as a whole may claim now."""
-    claims = SweepResult(files).claims
+    claims = result.claims
     tags: dict[str, Any] = {"dp.accounting": claims.accounting}
     if claims.downgraded:
         tags["dp.downgraded"] = claims.downgraded
@@ -102,10 +103,10 @@ def claim_tags(files: StudyFiles) -> dict[str, Any]:
     return tags
 
 
-def study_downgraded(files: StudyFiles, reason: str) -> StudyDowngraded:
+def study_downgraded(study: OpenStudy, reason: str) -> StudyDowngraded:
     """Return the event of a claim that was given up."""
     try:
-        return StudyDowngraded(reason, card(files))
+        return StudyDowngraded(reason, card(SweepResult.of(study)))
     except LedgerError as error:
         return StudyDowngraded(reason, _lost_card(error))
 
@@ -195,13 +196,13 @@ def artifacts(files: StudyFiles, trial: int) -> list[str]:
     return [str(path) for path in paths if path.exists()]
 
 
-def study_ended(files: StudyFiles, state: str, reason: str) -> StudyEnded:
+def study_ended(study: OpenStudy, state: str, reason: str) -> StudyEnded:
     """Return the event of a study's end, with its final card and decision log."""
     try:
-        result = SweepResult(files)
+        result = SweepResult.of(study)
     except LedgerError as error:  # why the study had to stop; that comes from elsewhere
         return StudyEnded(state, reason, _lost_card(error), tags=_NO_CLAIM)
-    artifacts = [str(files.ledger / STUDY_FILE)]
+    artifacts = [str(study.files.ledger / STUDY_FILE)]
     metrics = {}
     composed = result.claims.composed()
     is_indication = composed is not None and not result.claims.mode.is_accounted
@@ -211,10 +212,10 @@ def study_ended(files: StudyFiles, state: str, reason: str) -> StudyEnded:
         metrics |= _of_best(result)
     decisions = result.decisions()
     if decisions:
-        path = files.path / "decisions.csv"
+        path = study.files.path / "decisions.csv"
         write_atomically(path, csv_text([_with_terms(result, r) for r in decisions]))
         artifacts.append(str(path))
-    return StudyEnded(state, reason, card(files), metrics, claim_tags(files), artifacts)
+    return StudyEnded(state, reason, card(result), metrics, claim_tags(result), artifacts)
 
 
 def _of_best(result: SweepResult) -> dict[str, float]:
@@ -235,9 +236,9 @@ def _with_terms(result: SweepResult, row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "sampling": sampling, **terms, "released": SO_FAR}
 
 
-def model_label(files: StudyFiles, trial: int) -> ModelLabel:
+def model_label(study: OpenStudy, trial: int) -> ModelLabel:
     """Return what a trial's model must carry wherever it goes, as the claims stand now."""
-    result = SweepResult(files)
+    result = SweepResult.of(study)
     found, claims = result.trial(trial), result.claims
     config = json.dumps(found.config, sort_keys=True)
     facts = {
@@ -255,7 +256,7 @@ def model_label(files: StudyFiles, trial: int) -> ModelLabel:
         "asked": result.spec.privacy.accounting,
         "downgrade": claims.downgraded,
     }
-    return label_model(facts, card(files))
+    return label_model(facts, card(result))
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> bytes:

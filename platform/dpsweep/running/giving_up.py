@@ -19,4 +19,4 @@ def give_up_claim(study: Study, ledger: StudyLedger, reason: str) -> None:
             DatasetLedger(dataset_ledger).break_claim(ledger.study_id, reason)
     finally:
         ledger.downgrade(reason)
-    study.write(entries.study_downgraded(study.files, reason))
+    study.write(entries.study_downgraded(study, reason))

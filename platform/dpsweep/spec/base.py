@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -20,14 +20,6 @@ from typing_extensions import Self
 
 from dpsweep.foundation.errors import Mistake, SpecError
 from dpsweep.foundation.registry import did_you_mean
-
-
-class Flaw(NamedTuple):
-    """One mistake, by its path below the part that found it (``("validation", "fraction")``)."""
-
-    path: tuple[str | int, ...]
-    what: str
-    fix: str = ""
 
 
 def seen(value: Any) -> str:
@@ -136,7 +128,7 @@ class Part(BaseModel):
         return raw
 
     @classmethod
-    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
+    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Mistake]:
         """Yield what is wrong about the keys together; ``raw`` may hold anything."""
         yield from ()
 
@@ -147,7 +139,7 @@ class Part(BaseModel):
             return handler(data)
         if isinstance(data, Mapping):
             data = cls.complete(data)
-        flaws: list[Flaw] = []
+        flaws: list[Mistake] = []
         part = None
         try:
             part = handler(data)
@@ -155,8 +147,8 @@ class Part(BaseModel):
             flaws = _flaws(cls, error.errors(include_url=False))
         if isinstance(data, Mapping):
             found = list(cls.rules(data))
-            better = {flaw.path for flaw in found}
-            flaws = [flaw for flaw in flaws if flaw.path not in better] + found
+            better = {flaw.key for flaw in found}
+            flaws = [flaw for flaw in flaws if flaw.key not in better] + found
         if not flaws and part is not None:
             return part
         raise ValidationError.from_exception_data(
@@ -166,7 +158,7 @@ class Part(BaseModel):
                     type=PydanticCustomError(
                         "mistake", "mistake", {"what": flaw.what, "fix": flaw.fix}
                     ),
-                    loc=flaw.path,
+                    loc=(flaw.key,) if flaw.key else (),
                     input=None,
                 )
                 for flaw in flaws
@@ -220,7 +212,8 @@ def dotted(path: tuple[str | int, ...]) -> str:
     """
     text = ""
     for key in path:
-        text += f"[{key}]" if isinstance(key, int) else ("." if text else "") + key
+        is_index = isinstance(key, int) or key.startswith("[")
+        text += f"[{key}]" if isinstance(key, int) else ("" if is_index or not text else ".") + key
     return text
 
 
@@ -240,7 +233,7 @@ _RANGES = {
 }
 
 
-def _flaws(cls: type[Part], details: list[ErrorDetails]) -> list[Flaw]:
+def _flaws(cls: type[Part], details: list[ErrorDetails]) -> list[Mistake]:
     """Translate the errors of one part; a misspelt key is not reported as missing as well."""
     unknown = [str(d["loc"][-1]) for d in details if d["type"] == "extra_forbidden"]
     meant = {did_you_mean(key, list(cls.model_fields)) for key in unknown}
@@ -251,12 +244,13 @@ def _flaws(cls: type[Part], details: list[ErrorDetails]) -> list[Flaw]:
     ]
 
 
-def _flaw(cls: type[Part], detail: ErrorDetails) -> Flaw:
+def _flaw(cls: type[Part], detail: ErrorDetails) -> Mistake:
     """Say in plain words what pydantic found; what a nested part said already passes through."""
     path, kind, context = detail["loc"], detail["type"], detail.get("ctx", {})
+    key = dotted(path)
     got = detail["input"]
     if kind == "mistake":
-        return Flaw(path, context["what"], context["fix"])
+        return Mistake(key, context["what"], context["fix"])
     if kind == "extra_forbidden":
         fix = _which_key(cls, str(path[-1]))
         if "search" in cls.model_fields:
@@ -264,33 +258,33 @@ def _flaw(cls: type[Part], detail: ErrorDetails) -> Flaw:
                 fix = f"known: {', '.join(cls.model_fields)}"  # whatever section it resembles
             if fix.startswith("known") and _is_parameter(path, got):
                 fix = f"hyperparameters stand below search.space; {fix} here"
-        return Flaw(path, "unknown key", fix)
+        return Mistake(key, "unknown key", fix)
     if kind == "missing":
         description = cls.model_fields[str(path[-1])].description
-        return Flaw(path, "is missing", description or "")
+        return Mistake(key, "is missing", description or "")
     if kind in _RANGES:
         wording, bound = _RANGES[kind]
-        return Flaw(path, f"{wording.format(seen(context[bound]))}, got {seen(got)}")
+        return Mistake(key, f"{wording.format(seen(context[bound]))}, got {seen(got)}")
     if kind == "literal_error":
         known = _literals(cls.model_fields[str(path[0])].annotation)
         hint = did_you_mean(str(got), known)
-        return Flaw(
-            path,
+        return Mistake(
+            key,
             f"unknown value {seen(got)}",
             (hint + " " if hint else "") + f"known: {', '.join(known)}",
         )
     if kind in ("model_type", "dict_type", "model_attributes_type"):
         if got is None:
-            return Flaw(path, "is empty", "give it keys, or leave the line out")
-        return Flaw(path, f"must be a mapping of keys to values, got {seen(got)}")
+            return Mistake(key, "is empty", "give it keys, or leave the line out")
+        return Mistake(key, f"must be a mapping of keys to values, got {seen(got)}")
     if kind in ("list_type", "tuple_type"):
-        return Flaw(path, f"must be a list, got {seen(got)}")
+        return Mistake(key, f"must be a list, got {seen(got)}")
     if kind == "string_pattern_mismatch":
         description = cls.model_fields[str(path[0])].description
-        return Flaw(path, f"{seen(got)} is not allowed", description or "")
+        return Mistake(key, f"{seen(got)} is not allowed", description or "")
     if kind == "value_error":
-        return Flaw(path, str(context["error"]))
-    return Flaw(path, f"{detail['msg'][:1].lower()}{detail['msg'][1:]}, got {seen(got)}")
+        return Mistake(key, str(context["error"]))
+    return Mistake(key, f"{detail['msg'][:1].lower()}{detail['msg'][1:]}, got {seen(got)}")
 
 
 #: First words of hyperparameters that many methods have.

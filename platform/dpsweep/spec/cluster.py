@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
+from dpsweep.foundation.errors import Mistake
 from dpsweep.foundation.registry import installed
 from dpsweep.spec.base import (
     AS_WHOLE,
     Count,
-    Flaw,
     NotNegative,
     Part,
     Positive,
@@ -33,12 +33,12 @@ class ResourcesSpec(Part):
     )
 
     @classmethod
-    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
+    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Mistake]:
         """Refuse what Ray cannot place."""
         gpu = peek_number(raw, "gpu", default=0)
         if gpu > 1 and gpu != int(gpu):
-            yield Flaw(
-                ("gpu",),
+            yield Mistake(
+                "gpu",
                 f"a trial can share one GPU or have several whole ones, got {gpu:g}",
                 f"use {int(gpu)} or {int(gpu) + 1}",
             )
@@ -78,25 +78,25 @@ class ClusterSpec(Part):
     )
 
     @classmethod
-    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
+    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Mistake]:
         """Refuse what is not built yet, and keys that the target would ignore."""
         target = raw.get("target", "local")
         if target in _MISSED and target not in installed(TARGET_GROUP):
-            yield Flaw(
-                ("target",),
+            yield Mistake(
+                "target",
                 f"{target!r} is not available yet",
                 "use local, or ray with the address of a cluster that runs already",
             )
         if target == "ray" and raw.get("address") is None:
-            yield Flaw(
-                ("address",),
+            yield Mistake(
+                "address",
                 "is missing: target ray joins a running cluster",
                 "give ray://HOST:10001, HOST:6379, or auto on a machine of the cluster",
             )
         if target == "local" and raw.get("address") is not None:
-            yield Flaw(("address",), "has no meaning for target local", "use target: ray")
+            yield Mistake("address", "has no meaning for target local", "use target: ray")
         for key in ("num_cpus", "num_gpus"):
             if target == "ray" and raw.get(key) is not None:
-                yield Flaw(
-                    (key,), "has no meaning for target ray: the cluster is there", "remove it"
+                yield Mistake(
+                    key, "has no meaning for target ray: the cluster is there", "remove it"
                 )

@@ -12,7 +12,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from dpsweep.spec.base import AS_WHOLE, Count, Flaw, Part, given, peek, peek_word
+from dpsweep.foundation.errors import Mistake
+from dpsweep.spec.base import AS_WHOLE, Count, Part, dotted, given, peek, peek_word
 
 #: Hyperparameter that says which episode a trial runs on; the platform adds it to the space.
 EPISODE = "train.episode"
@@ -46,55 +47,55 @@ class EpisodesSpec(Part):
     )
 
 
-def episode_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
+def episode_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
     """Yield what episodes demand of the other sections of a spec; ``raw`` may hold anything."""
     if raw.get("episodes") is None:
         return
     mode = peek_word(raw, "privacy", "accounting")
     if mode in ("composed", "select", "public"):
-        yield Flaw(
-            ("privacy", "accounting"),
+        yield Mistake(
+            "privacy.accounting",
             f"{mode} cannot cover episodes: drawing them reads labels of the private part, and one "
             "record may be in several",
             "use unaccounted: every epsilon is then for one example of one episode",
         )
     task = peek_word(raw, "data", "task")
     if task in ("multi_label", "causal_lm"):
-        yield Flaw(
-            ("data", "task"),
+        yield Mistake(
+            "data.task",
             f"episodes draw records class by class, and a record of {task} has no one class",
             "use classification, or remove `episodes:`",
         )
     sampler = peek_word(raw, "search", "sampler")
     if sampler and sampler != "grid" and mode != "select":
-        yield Flaw(
-            ("search", "sampler"),
+        yield Mistake(
+            "search.sampler",
             f"{sampler!r} cannot run every configuration on every episode",
             "use grid, or leave it out",
         )
     if mode != "select" and given(raw, "search", "num_trials"):
-        yield Flaw(
-            ("search", "num_trials"),
+        yield Mistake(
+            "search.num_trials",
             "has no meaning with episodes: every configuration of the grid runs on every episode",
             "remove it; episodes.number is how many there are",
         )
     if mode != "select" and given(raw, "search", "objectives"):
-        yield Flaw(
-            ("search", "objectives"),
+        yield Mistake(
+            "search.objectives",
             "compare single trials, and those of different episodes do not compare",
             "remove them",
         )
     scheduler = peek_word(raw, "scheduler", "type", default="fifo")
     if scheduler in ("median", "epsilon_halving"):
-        yield Flaw(
-            ("scheduler", "type"),
+        yield Mistake(
+            "scheduler.type",
             f"{scheduler} compares trials of different episodes, and would stop the hard episodes",
             "use fifo: a mean over episodes needs all of them",
         )
     space = peek(raw, "search", "space")
     if isinstance(space, Mapping) and EPISODE in space:
-        yield Flaw(
-            ("search", "space", EPISODE),
+        yield Mistake(
+            dotted(("search", "space", EPISODE)),
             "is what `episodes:` adds to the space",
             "remove it; episodes.number says how many there are",
         )

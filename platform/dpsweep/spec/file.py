@@ -85,8 +85,8 @@ class Document:
 
     def located(self, mistakes: Sequence[Mistake]) -> list[Mistake]:
         """Return mistakes with file and line, in the order of the lines."""
-        ordered = sorted(mistakes, key=lambda mistake: self.line(mistake.where))
-        return [replace(mistake, where=self.where(mistake.where)) for mistake in ordered]
+        ordered = sorted(mistakes, key=lambda mistake: self.line(mistake.key))
+        return [mistake.at(self.where) for mistake in ordered]
 
 
 def read_document(source: Path | str, *, text_name: str = "<text>") -> Document:

@@ -16,11 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dpsweep.spec.base import Flaw, given, maybe_number, peek, peek_word
+from dpsweep.foundation.errors import Mistake
+from dpsweep.spec.base import dotted, given, maybe_number, peek, peek_word
 from dpsweep.spec.search import FOREIGN_SCHEDULERS, INDEPENDENT_SAMPLERS
 
 
-def mode_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
+def mode_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
     """Yield what no single section of a spec can see; ``raw`` may hold anything."""
     mode = peek_word(raw, "privacy", "accounting")
     if mode in ("composed", "select"):
@@ -34,48 +35,48 @@ def mode_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
     yield from _rung_rules(raw)
 
 
-def _no_exact_scores(raw: Mapping[str, Any], mode: str) -> Iterator[Flaw]:
+def _no_exact_scores(raw: Mapping[str, Any], mode: str) -> Iterator[Mistake]:
     if peek_word(raw, "data", "validation", "visibility") == "exact":
-        yield Flaw(
-            ("data", "validation", "visibility"),
+        yield Mistake(
+            "data.validation.visibility",
             f"exact scores of private records have no finite epsilon, so {mode} cannot cover them",
             "use noisy or public; or accounting: unaccounted",
         )
 
 
-def _select_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
+def _select_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
     """Trials are independent draws from one prior, their number is blind to everything."""
     sampler = peek_word(raw, "search", "sampler")
     if sampler and sampler not in INDEPENDENT_SAMPLERS:
-        yield Flaw(
-            ("search", "sampler"),
+        yield Mistake(
+            "search.sampler",
             f"{sampler!r} learns from other trials, and select needs them independent",
             "use random; or accounting: composed",
         )
     if sampler == "grid":
-        yield Flaw(
-            ("search", "sampler"),
+        yield Mistake(
+            "search.sampler",
             "'grid' runs every point once: that is a fixed number of trials, and select needs a "
             "random one",
             "use random; or accounting: composed",
         )
     if peek_word(raw, "cluster", "target", default="local") == "ray":
-        yield Flaw(
-            ("cluster", "target"),
+        yield Mistake(
+            "cluster.target",
             "a shared cluster keeps traces of every trial, and select needs them secret",
             "use local; or accounting: composed",
         )
     scheduler = peek_word(raw, "scheduler", "type", default="fifo")
     if scheduler in ("epsilon_halving", "median", *FOREIGN_SCHEDULERS):
         does = "copies weights between trials" if scheduler == "pbt" else "compares trials"
-        yield Flaw(
-            ("scheduler", "type"),
+        yield Mistake(
+            "scheduler.type",
             f"{scheduler!r} {does}, and select needs them independent, each run to its end",
             "use fifo; or accounting: composed with epsilon_halving",
         )
     for key, (what, fix) in _NOT_IN_SELECT.items():
         if given(raw, "search", key):
-            yield Flaw(("search", key), what, fix)
+            yield Mistake(dotted(("search", key)), what, fix)
 
 
 _NOT_IN_SELECT = {
@@ -98,46 +99,46 @@ _NOT_IN_SELECT = {
 }
 
 
-def _public_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
+def _public_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
     if maybe_number(peek(raw, "data", "public", "fraction", default=0)) == 0:
-        yield Flaw(
-            ("data", "public", "fraction"),
+        yield Mistake(
+            "data.public.fraction",
             "is 0, so there are no public records that the search could train on",
             "declare the share of all records that needs no protection, for instance 0.2",
         )
     visibility = peek_word(raw, "data", "validation", "visibility")
     if visibility in ("noisy", "exact"):
-        yield Flaw(
-            ("data", "validation", "visibility"),
+        yield Mistake(
+            "data.validation.visibility",
             f"{visibility} says that these records are private, and a public search reads no "
             "private record",
             "use public; or accounting: composed with noisy scores",
         )
 
 
-def _accountant_rules(raw: Mapping[str, Any], mode: str) -> Iterator[Flaw]:
+def _accountant_rules(raw: Mapping[str, Any], mode: str) -> Iterator[Mistake]:
     """A plan that may be cut by what it showed is not fixed; composed and select refuse pld."""
     scheduler = peek_word(raw, "scheduler", "type", default="fifo")
     is_pld = peek_word(raw, "privacy", "accountant") == "pld"
     if is_pld and mode not in ("composed", "select") and scheduler in ("median", "epsilon_halving"):
-        yield Flaw(
-            ("privacy", "accountant"),
+        yield Mistake(
+            "privacy.accountant",
             f"pld bounds plans that are fixed beforehand, and {scheduler} stops trials on the way",
             "use rdp, or scheduler: {type: fifo}",
         )
 
 
-def _noisy_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
+def _noisy_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
     is_noisy = peek_word(raw, "data", "validation", "visibility") == "noisy"
     if is_noisy and peek_word(raw, "search", "metric") == "validation/loss":
-        yield Flaw(
-            ("search", "metric"),
+        yield Mistake(
+            "search.metric",
             "'validation/loss' has no bound on what one record changes, so no noise covers it",
             "use validation/accuracy with mode: max",
         )
 
 
-def _rung_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
+def _rung_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
     rungs = peek(raw, "scheduler", "rungs", default=())
     cap = maybe_number(peek(raw, "privacy", "trial_epsilon"))
     kind = peek_word(raw, "scheduler", "type", default="fifo")
@@ -149,8 +150,8 @@ def _rung_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
         epsilon = maybe_number(rung)
         if epsilon is not None and epsilon >= most:
             compared = f"{epsilon:g}" if is_share else f"{epsilon:g} >= {cap:g}"
-            yield Flaw(
-                ("scheduler", "rungs", index),
+            yield Mistake(
+                dotted(("scheduler", "rungs", index)),
                 f"must be smaller than {name}, got {compared}",
                 "a trial ends there anyway; remove it",
             )

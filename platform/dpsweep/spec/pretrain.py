@@ -8,11 +8,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
+from dpsweep.foundation.errors import Mistake
 from dpsweep.spec.base import (
     AS_NUMBER,
     AS_WHOLE,
     Count,
-    Flaw,
     NotNegative,
     Part,
     Positive,
@@ -126,19 +126,19 @@ class PretrainSpec(Part):
     )
 
     @classmethod
-    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
+    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Mistake]:
         """Check that there is one source of weights, and one of records."""
         if raw.get("checkpoint") is not None:
             others = [key for key in cls.model_fields if key != "checkpoint" and given(raw, key)]
             for key in others:
-                yield Flaw((key,), "has no meaning beside checkpoint", "keep one of the two")
+                yield Mistake(key, "has no meaning beside checkpoint", "keep one of the two")
             return
         if raw.get("model") is None:
-            yield Flaw(("model",), "is missing", cls.model_fields["model"].description or "")
+            yield Mistake("model", "is missing", cls.model_fields["model"].description or "")
         dataset = raw.get("dataset")
         if dataset is not None and raw.get("classes") is not None:
             what = "stands beside classes, which are of the study's own dataset"
-            yield Flaw(("dataset",), what, "keep one of the two")
+            yield Mistake("dataset", what, "keep one of the two")
         allowed = {
             None: (),
             "digits": (),
@@ -149,12 +149,12 @@ class PretrainSpec(Part):
         for key in _OF_DATASET:
             if given(raw, key) and key not in allowed:
                 of = f"for {dataset}" if dataset is not None else "without dataset"
-                yield Flaw((key,), f"has no meaning {of}", "remove it")
+                yield Mistake(key, f"has no meaning {of}", "remove it")
         needed = {"npz": ("path", "num_classes"), "image_folder": ("path", "image_size")}
         for key in needed.get(str(dataset), ()):
             if raw.get(key) is None:
                 description = cls.model_fields[key].description or ""
-                yield Flaw((key,), f"is missing: {dataset} needs it", description)
+                yield Mistake(key, f"is missing: {dataset} needs it", description)
 
     def as_data(self) -> DataSpec:
         """Return the other dataset as a data section, to be opened; its records are counted.
@@ -189,7 +189,7 @@ def _training_place(path: str) -> Path:
     return root / "train" if (root / "train").is_dir() else root
 
 
-def pretrain_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
+def pretrain_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
     """Yield what the sections ``pretrain`` and ``data`` of a raw spec demand of each other."""
     block = peek(raw, "pretrain")
     if block is None or given(raw, "pretrain", "checkpoint"):
@@ -197,38 +197,38 @@ def pretrain_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
     task = peek_word(raw, "data", "task", default="classification")
     if task != "classification" or peek_word(raw, "data", "dataset") == "text":
         what = "trains classifiers of images and features, and of nothing else"
-        yield Flaw(("pretrain",), what, "name a file: pretrain.checkpoint")
+        yield Mistake("pretrain", what, "name a file: pretrain.checkpoint")
         return
     classes, own = peek(block, "classes"), peek(raw, "data", "classes")
     if classes is not None:
         data = peek(raw, "data")
         for flaw in class_rules({"classes": classes}, data):
-            yield Flaw(("pretrain", *flaw.path), flaw.what, flaw.fix)
+            yield flaw.below("pretrain")
         if own is None:
-            yield Flaw(
-                ("pretrain", "classes"),
+            yield Mistake(
+                "pretrain.classes",
                 "needs data.classes: records of all classes are private without it",
                 "give data.classes, the classes of the private task",
             )
         elif isinstance(own, (list, tuple)) and isinstance(classes, (list, tuple)):
             both = [label for label in classes if label in own]
             if both:
-                yield Flaw(
-                    ("pretrain", "classes"),
+                yield Mistake(
+                    "pretrain.classes",
                     f"has class {both[0]}, which data.classes makes private",
                     "no class can be both",
                 )
         return
     if is_same_data(block, peek(raw, "data")):
-        yield Flaw(
-            ("pretrain", "dataset"),
+        yield Mistake(
+            "pretrain.dataset",
             "is the study's own data, of which records are private",
             "name classes of it (pretrain.classes), or use data.public and leave dataset out",
         )
     is_own = not any(given(block, key) for key in _RECORDS)
     if is_own and peek_number(raw, "data", "public", "fraction", default=0.0) <= 0:
-        yield Flaw(
-            ("pretrain",),
+        yield Mistake(
+            "pretrain",
             "has no public records to train on",
             "give classes or dataset here, or data.public.fraction",
         )

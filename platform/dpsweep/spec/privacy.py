@@ -7,13 +7,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
+from dpsweep.foundation.errors import Mistake
 from dpsweep.privacy.modes import MODES, Mode
 from dpsweep.spec.base import (
     AS_NUMBER,
-    Flaw,
     Part,
     Positive,
     Text,
+    dotted,
     given,
     maybe_number,
     number,
@@ -119,66 +120,68 @@ class PrivacySpec(Part):
         return MODES[self.accounting]
 
     @classmethod
-    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
+    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Mistake]:
         """Refuse budgets that nothing would keep and accountants that do not bound the mode."""
         mode = peek_word(raw, "accounting")
         for key in ("trial_epsilon", "study_epsilon", "dataset_epsilon"):
             if (maybe_number(raw.get(key)) or 0) > MAX_EPSILON:
                 what = f"must be <= {MAX_EPSILON:g}, got {seen(raw[key])}: it would promise nothing"
                 fix = "1 is strict, 8 is loose; method non_private trains without privacy"
-                yield Flaw((key,), what, fix)
+                yield Mistake(key, what, fix)
         yield from cls._study_rules(raw, mode)
         if mode in _NO_PLD and raw.get("accountant") == "pld":
-            yield Flaw(("accountant",), f"pld does not bound {mode}: {_NO_PLD[mode]}", "use rdp")
+            yield Mistake("accountant", f"pld does not bound {mode}: {_NO_PLD[mode]}", "use rdp")
         yield from cls._dataset_rules(raw, mode)
         relation = peek_word(raw, "neighboring_relation")
         if relation in ("replace_one", "replace_special"):
-            yield Flaw(
-                ("neighboring_relation",),
+            yield Mistake(
+                "neighboring_relation",
                 f"{relation!r} is not available yet",
                 "use add_or_remove_one; an epsilon under another relation is another number",
             )
 
     @classmethod
-    def _study_rules(cls, raw: Mapping[str, Any], mode: str) -> Iterator[Flaw]:
+    def _study_rules(cls, raw: Mapping[str, Any], mode: str) -> Iterator[Mistake]:
         place = ("study_epsilon",)
         if given(raw, *place):
             study = maybe_number(raw.get("study_epsilon"))
             trial = maybe_number(raw.get("trial_epsilon"))
             if mode == "unaccounted":
                 what = "an unaccounted study has no budget of its own, so this would not be kept"
-                yield Flaw(place, what, "remove it")
+                yield Mistake(dotted(place), what, "remove it")
             elif mode == "public":
                 what = "has no meaning for public: the study's epsilon is that of its final run"
-                yield Flaw(place, what, "remove it; trial_epsilon is the final run's")
+                yield Mistake(dotted(place), what, "remove it; trial_epsilon is the final run's")
             elif mode == "composed" and study and trial and 0 < study < trial:
                 what = (
                     f"is smaller than trial_epsilon, so no trial would fit: {study:g} < {trial:g}"
                 )
-                yield Flaw(place, what, "raise it, or lower trial_epsilon")
+                yield Mistake(dotted(place), what, "raise it, or lower trial_epsilon")
         elif mode == "composed":
             what = "is missing: composed keeps all trials together under it"
-            yield Flaw(place, what, "two to four times trial_epsilon is usual; see `dpsweep plan`")
+            yield Mistake(
+                dotted(place), what, "two to four times trial_epsilon is usual; see `dpsweep plan`"
+            )
         if mode in MODES and mode != "select" and given(raw, "selection"):
             what = f"has no meaning for {mode}: it says how select draws the number of trials"
-            yield Flaw(("selection",), what, "remove it, or use accounting: select")
+            yield Mistake("selection", what, "remove it, or use accounting: select")
 
     @classmethod
-    def _dataset_rules(cls, raw: Mapping[str, Any], mode: str) -> Iterator[Flaw]:
+    def _dataset_rules(cls, raw: Mapping[str, Any], mode: str) -> Iterator[Mistake]:
         caps = ("dataset_epsilon", "dataset_delta")
         if given(raw, "dataset_ledger"):
             if mode == "unaccounted":
                 what = "an unaccounted study has no bound on its cost that could be added up"
-                yield Flaw(("dataset_ledger",), what, "remove it, or use another accounting")
+                yield Mistake("dataset_ledger", what, "remove it, or use another accounting")
             for key, other in (caps, caps[::-1]):
                 if given(raw, other) and not given(raw, key):
                     what = f"is missing: a cap is a pair, and {other} is given"
-                    yield Flaw((key,), what, "give both, or neither if the file has its cap")
+                    yield Mistake(key, what, "give both, or neither if the file has its cap")
             return
         for key in caps:
             if given(raw, key):
                 what = "is the cap of a dataset ledger, and there is none"
-                yield Flaw((key,), what, "name its file with dataset_ledger, or remove this")
+                yield Mistake(key, what, "name its file with dataset_ledger, or remove this")
 
 
 _NO_PLD = {

@@ -8,13 +8,14 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
+from dpsweep.foundation.errors import Mistake
 from dpsweep.spec.base import (
     AS_NUMBER,
     Count,
-    Flaw,
     Part,
     Positive,
     Text,
+    dotted,
     given,
     maybe_number,
     number,
@@ -135,45 +136,44 @@ class SearchSpec(Part):
     )
 
     @classmethod
-    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
+    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Mistake]:
         """Check the space, the first points, and that scores and sampler suit each other."""
         metric, mode = raw.get("metric", "validation/accuracy"), raw.get("mode", "max")
         if isinstance(metric, str) and metric.startswith("test/"):
-            yield Flaw(
-                ("metric",),
+            yield Mistake(
+                "metric",
                 f"{metric!r} cannot be searched by: its value for the winner would be too good",
                 "use validation/accuracy or validation/loss",
             )
         if isinstance(metric, str) and _WORST.get(metric) == mode:
-            yield Flaw(
-                ("mode",),
+            yield Mistake(
+                "mode",
                 f"mode {mode} with {metric} looks for the worst configuration",
                 f"use mode: {'min' if mode == 'max' else 'max'}",
             )
         yield from _objective_rules(raw)
         if raw.get("preset") is not None:
             beside = "stands beside space" if "space" in raw else "is known to spec files alone"
-            yield Flaw(("preset",), beside, "give search.space, or a file without it")
+            yield Mistake("preset", beside, "give search.space, or a file without it")
         space = raw.get("space")
         if not isinstance(space, Mapping):
             return
         parameters, flaws = parse_space(space)
-        yield from (Flaw(("space", *path), what, fix) for path, what, fix in flaws)
+        yield from (flaw.below("space") for flaw in flaws)
         if not flaws:
             yield from _sampler_rules(peek_word(raw, "sampler", default="tpe"), parameters)
         if raw.get("sampler") == "grid":
             for parameter in reachable(parameters):
                 if parameter.is_range and parameter.num is None:
-                    yield Flaw(
-                        ("space", *parameter.path),
+                    yield Mistake(
+                        dotted(("space", *parameter.path)),
                         "sampler grid needs to know how many points to take from a range",
                         "add `num: 5` to it, or use a choice",
                     )
         points = raw.get("points_to_evaluate", ())
         if isinstance(points, (list, tuple)) and not flaws:
             yield from (
-                Flaw(("points_to_evaluate", *path), what, fix)
-                for path, what, fix in check_points(parameters, points)
+                flaw.below("points_to_evaluate") for flaw in check_points(parameters, points)
             )
 
     @property
@@ -182,7 +182,7 @@ class SearchSpec(Part):
         return parse_space(self.space)[0]
 
 
-def _objective_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
+def _objective_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
     """Check that there are two objectives where any are given, and a sampler that can have two."""
     sampler = peek_word(raw, "sampler", default="tpe")
     metric = peek_word(raw, "metric", default="validation/accuracy")
@@ -191,11 +191,11 @@ def _objective_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
     if not given(raw, "objectives"):
         if sampler == "nsga2":
             what = "nsga2 looks for trade-offs between two objectives, and there is one"
-            yield Flaw(("sampler",), what, f"add objectives: {two}, or use tpe")
+            yield Mistake("sampler", what, f"add objectives: {two}, or use tpe")
         return
     if sampler == "cmaes":
         what = "cmaes has a single objective, and `objectives` names several"
-        yield Flaw(("sampler",), what, "use nsga2, tpe or gp; or remove `objectives`")
+        yield Mistake("sampler", what, "use nsga2, tpe or gp; or remove `objectives`")
     words = (*_WORST, EPSILON)
     is_list = isinstance(objectives, (list, tuple))
     if not is_list or any(name not in words for name in objectives):
@@ -203,10 +203,10 @@ def _objective_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
     if metric in words and tuple(objectives) != (metric, EPSILON):
         shown = ", ".join(objectives)
         what = f"must be the metric and then {EPSILON}, got [{shown}]"
-        yield Flaw(("objectives",), what, f"write {two}, or [] for the metric alone")
+        yield Mistake("objectives", what, f"write {two}, or [] for the metric alone")
 
 
-def _sampler_rules(sampler: str, parameters: Sequence[Parameter]) -> Iterator[Flaw]:
+def _sampler_rules(sampler: str, parameters: Sequence[Parameter]) -> Iterator[Mistake]:
     """Refuse samplers that would silently draw at random from all of the space.
 
     Optuna's CMA-ES models ranges that every configuration has, its Gaussian process also choices;
@@ -217,19 +217,19 @@ def _sampler_rules(sampler: str, parameters: Sequence[Parameter]) -> Iterator[Fl
     always = [p for p in found if p.kind != "fixed" and fixed.issuperset(p.when)]
     if sampler == "cmaes" and not any(parameter.is_range for parameter in always):
         what = "cmaes works on ranges, and no range is part of every configuration"
-        yield Flaw(("sampler",), what, "use tpe, or search over a range without `when`")
+        yield Mistake("sampler", what, "use tpe, or search over a range without `when`")
     if sampler == "gp" and not always:
         what = "gp works on parameters of every configuration, and each one here is fixed or has "
-        yield Flaw(("sampler",), f"{what}a `when`", "use tpe, or search over one without `when`")
+        yield Mistake("sampler", f"{what}a `when`", "use tpe, or search over one without `when`")
 
 
-def metric_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
+def metric_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
     """Yield what the metric demands of the task; ``raw`` is a whole spec and may hold anything."""
     task = peek_word(raw, "data", "task", default="classification")
     if peek_word(raw, "search", "metric") == "validation/perplexity" and task != "causal_lm":
         what = f"validation/perplexity is a score of language models, and the task is {task}"
         fix = "use validation/loss, or data.task: causal_lm"
-        yield Flaw(("search", "metric"), what, fix)
+        yield Mistake("search.metric", what, fix)
 
 
 #: Schedulers that people know from elsewhere: what to say of them, and what to do.
@@ -288,17 +288,17 @@ class SchedulerSpec(Part):
     )
 
     @classmethod
-    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
+    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Mistake]:
         """Name what is known by another name, refuse keys of another type, check the rungs."""
         kind = peek_word(raw, "type", default="fifo")
         if kind in FOREIGN_SCHEDULERS:
             what, fix = FOREIGN_SCHEDULERS[kind]
-            yield Flaw(("type",), f"{kind!r} {what}", fix)
+            yield Mistake("type", f"{kind!r} {what}", fix)
         for key in cls.unused(kind):
             if given(raw, key):
                 owners = " or ".join(name for name, keys in cls.KEYS.items() if key in keys)
                 fix = f"remove it, or use type: {owners}"
-                yield Flaw((key,), f"has no meaning for {kind}", fix)
+                yield Mistake(key, f"has no meaning for {kind}", fix)
         if "rungs" in cls.KEYS.get(kind, ()) and isinstance(raw.get("rungs"), (list, tuple)):
             yield from _order_rules([maybe_number(rung) for rung in raw["rungs"]])
 
@@ -310,13 +310,13 @@ class SchedulerSpec(Part):
         return () if used is None else tuple(key for key in keys if key not in used)
 
 
-def _order_rules(rungs: Sequence[float | None]) -> Iterator[Flaw]:
+def _order_rules(rungs: Sequence[float | None]) -> Iterator[Mistake]:
     """Check that rungs ascend; None stands for what is no number, which is reported elsewhere."""
     for index, (before, rung) in enumerate(pairwise(rungs), start=1):
         if before is None or rung is None:
             continue
         if before == rung:
-            yield Flaw(("rungs", index), f"stands twice: {rung:g}", "remove one of the two")
+            yield Mistake(f"rungs[{index}]", f"stands twice: {rung:g}", "remove one of the two")
         elif before > rung:
             what = f"must be larger than the rung before it, got {rung:g} after {before:g}"
-            yield Flaw(("rungs", index), what, "write the rungs in ascending order")
+            yield Mistake(f"rungs[{index}]", what, "write the rungs in ascending order")

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from dpsweep.spec.base import AS_WHOLE, Flaw, Part, Positive, maybe_number, peek, peek_word
+from dpsweep.foundation.errors import Mistake
+from dpsweep.spec.base import AS_WHOLE, Part, Positive, dotted, maybe_number, peek, peek_word
 from dpsweep.spec.space.parameters import DOMAINS
 
 _WHICH = "say at which epsilons a run releases its model, ascending, for instance [2.2, 3.2]"
@@ -44,22 +45,22 @@ class StartSpec(Part):
     )
 
     @classmethod
-    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
+    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Mistake]:
         """Check the order of the releases, and what fixes the noise."""
         given = raw.get("epsilons")
         if maybe_number(raw.get("runs")) == 0:
             if given:
-                yield Flaw(("epsilons",), "start.runs is 0, so nothing is released", "remove it")
+                yield Mistake("epsilons", "start.runs is 0, so nothing is released", "remove it")
         elif given is None:
-            yield Flaw(("epsilons",), "is missing", _WHICH)
+            yield Mistake("epsilons", "is missing", _WHICH)
         elif isinstance(given, (list, tuple)):
             if not given:
-                yield Flaw(("epsilons",), "is empty", "give one epsilon at least")
+                yield Mistake("epsilons", "is empty", "give one epsilon at least")
             known = [maybe_number(epsilon) for epsilon in given]
             for index, (before, epsilon) in enumerate(pairwise(known), start=1):
                 if before is not None and epsilon is not None and before >= epsilon:
                     what = f"must ascend, got {epsilon:g} after {before:g}"
-                    yield Flaw(("epsilons", index), what, "write them in ascending order")
+                    yield Mistake(f"epsilons[{index}]", what, "write them in ascending order")
         hyperparameters = raw.get("hyperparameters")
         if not isinstance(hyperparameters, Mapping):
             return
@@ -67,13 +68,15 @@ class StartSpec(Part):
             below = [key for key in value if key not in DOMAINS] if _is_section(value) else []
             if below:
                 what = "is a mapping, and hyperparameters have dotted names"
-                yield Flaw(("hyperparameters", name), what, f"write `{name}.{below[0]}:`")
+                yield Mistake(
+                    dotted(("hyperparameters", name)), what, f"write `{name}.{below[0]}:`"
+                )
             elif isinstance(value, (Mapping, list, tuple)):
                 what = "is searched over, and a start has one value of each"
-                yield Flaw(("hyperparameters", name), what, "give one value")
+                yield Mistake(dotted(("hyperparameters", name)), what, "give one value")
         for name, what in _INSTEAD.items():
             if name in hyperparameters:
-                yield Flaw(("hyperparameters", name), what, "remove it")
+                yield Mistake(dotted(("hyperparameters", name)), what, "remove it")
 
 
 def _is_section(value: Any) -> bool:
@@ -88,7 +91,7 @@ _INSTEAD = {
 }
 
 
-def start_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
+def start_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
     """Yield what a start demands of the other sections of a spec; ``raw`` may hold anything."""
     if raw.get("start") is None:
         return
@@ -98,14 +101,14 @@ def start_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
             "select": "keeps all but its best trial secret, and a start is released before",
             "public": "searches on public records alone, and a start is trained on private ones",
         }[mode]
-        yield Flaw(("privacy", "accounting"), f"{mode} {reason}", "use composed or unaccounted")
+        yield Mistake("privacy.accounting", f"{mode} {reason}", "use composed or unaccounted")
     if raw.get("episodes") is not None:
         what = "has one private dataset, and episodes have one each"
-        yield Flaw(("start",), what, "remove `episodes:` or `start:`")
+        yield Mistake("start", what, "remove `episodes:` or `start:`")
     scheduler = peek_word(raw, "scheduler", "type", default="fifo")
     if scheduler in ("median", "epsilon_halving"):
-        yield Flaw(
-            ("scheduler", "type"),
+        yield Mistake(
+            "scheduler.type",
             f"{scheduler} compares trials on their way to epsilons that a start has passed already",
             "use fifo",
         )
@@ -114,8 +117,8 @@ def start_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
     for index, given in enumerate(epsilons if isinstance(epsilons, (list, tuple)) else ()):
         epsilon = maybe_number(given)
         if cap is not None and epsilon is not None and epsilon > cap:
-            yield Flaw(
-                ("start", "epsilons", index),
+            yield Mistake(
+                dotted(("start", "epsilons", index)),
                 f"must be at most privacy.trial_epsilon, got {epsilon:g} > {cap:g}",
                 "lower it, or raise privacy.trial_epsilon",
             )

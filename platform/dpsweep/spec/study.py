@@ -6,7 +6,6 @@ raises SpecError with every mistake of the spec, one line each, with file and li
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +18,6 @@ from dpsweep.spec.base import (
     AS_TEXT,
     AS_WHOLE,
     Count,
-    Flaw,
     Part,
     mistakes_of,
     peek,
@@ -173,7 +171,7 @@ class SweepSpec(Part):
         return raw
 
     @classmethod
-    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
+    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Mistake]:
         """Check what the sections demand of each other."""
         yield from mode_rules(raw)
         yield from episode_rules(raw)
@@ -198,23 +196,25 @@ class SweepSpec(Part):
         unit = self.data.privacy_unit
         return unit if self.episodes is None else f"{unit} of one episode"
 
-    def privacy_terms(self, sampling: str, **changed: str) -> PrivacyTerms:
+    def privacy_terms(
+        self, sampling: str, *, accountant: str | None = None, accounting: str | None = None
+    ) -> PrivacyTerms:
         """Return what must stand beside an epsilon of this study.
 
         Args:
             sampling: How records enter the events that it bounds.
-            changed: Terms that differ from the spec's: another accountant or accounting.
+            accountant: Where another one than the spec's bounds it.
+            accounting: Where another mode than the spec's holds.
         """
         privacy = self.privacy
-        terms = PrivacyTerms(
+        return PrivacyTerms(
             delta=privacy.delta,
-            accountant=privacy.accountant,
+            accountant=accountant or privacy.accountant,
             neighboring_relation=privacy.neighboring_relation,
             sampling=sampling,
             privacy_unit=self.privacy_unit,
-            accounting=privacy.accounting,
+            accounting=accounting or privacy.accounting,
         )
-        return dataclasses.replace(terms, **changed)
 
     @property
     def num_starts(self) -> int:
@@ -258,13 +258,13 @@ class SweepSpec(Part):
             spec = cls.model_validate(document.value, context=AS_STORED if is_stored else None)
         except ValidationError as error:
             # What could not be read is no second mistake: it is not missing, nor of another type.
-            unread = {mistake.where for mistake in mistakes if "YAML" in mistake.what}
-            mistakes += [m for m in mistakes_of(error) if m.where not in unread]
+            unread = {mistake.key for mistake in mistakes if "YAML" in mistake.what}
+            mistakes += [m for m in mistakes_of(error) if m.key not in unread]
         space = peek(document.value, "search", "space")
         if check_space is not None and isinstance(space, Mapping):
-            reported = {mistake.where for mistake in mistakes}
+            reported = {mistake.key for mistake in mistakes}
             found = check_space(parse_space(space)[0])
-            mistakes += [mistake for mistake in found if mistake.where not in reported]
+            mistakes += [mistake for mistake in found if mistake.key not in reported]
         if mistakes or spec is None:
             raise SpecError(document.located(mistakes))
         spec._document = document

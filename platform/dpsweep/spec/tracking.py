@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from dpsweep.spec.base import Flaw, Part, Text, peek_word
+from dpsweep.foundation.errors import Mistake
+from dpsweep.spec.base import Part, Text, peek_word
 from dpsweep.spec.installed import known_name, name_schema
 
 #: The tracker that dpsweep has itself; an installed package may add others (``TRACKER_GROUP``).
@@ -38,19 +39,19 @@ class TrackingSpec(Part):
     )
 
     @classmethod
-    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
+    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Mistake]:
         """Refuse directories: MLflow's file store loses what is written concurrently."""
         uri, kind = raw.get("uri"), peek_word(raw, "kind", default="mlflow")
         if kind != "mlflow":  # its own to check (``dpsweep.tracking.refuse_uri``)
             if "uri" not in raw:
                 what = f"is missing: the default is for mlflow, and the kind is {kind}"
-                yield Flaw(("uri",), what, "say where its records go, or null")
+                yield Mistake("uri", what, "say where its records go, or null")
             return
         if not isinstance(uri, str) or not uri.strip() or uri == "databricks":
             return
         if "://" not in uri or uri.startswith("file:"):
-            yield Flaw(
-                ("uri",),
+            yield Mistake(
+                "uri",
                 f"{uri!r} is {_kind_of_uri(uri)}",
                 _STORES,
             )
@@ -58,9 +59,9 @@ class TrackingSpec(Part):
         scheme = uri.partition("://")[0].partition("+")[0]
         plugins = {entry.name for entry in entry_points(group="mlflow.tracking_store")}
         if scheme not in {*_SCHEMES, *plugins}:
-            yield Flaw(("uri",), f"{uri!r}: MLflow knows no store {scheme}://", _STORES)
+            yield Mistake("uri", f"{uri!r}: MLflow knows no store {scheme}://", _STORES)
         if uri.partition("?")[0] in ("sqlite://", "sqlite:///", "sqlite:///:memory:"):
-            yield Flaw(("uri",), f"{uri!r} names no file", _STORES)
+            yield Mistake("uri", f"{uri!r} names no file", _STORES)
 
 
 def database_of(uri: str | None) -> Path | None:

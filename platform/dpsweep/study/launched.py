@@ -79,6 +79,11 @@ def _differences(old: SweepSpec, new: SweepSpec) -> list[str]:
     return changed
 
 
+def is_new(spec: SweepSpec) -> bool:
+    """Say whether the study of a spec has not been launched yet."""
+    return not StudyFiles(Path(spec.storage.path), spec.name).spec.exists()
+
+
 def refuse_other_spec(spec: SweepSpec, files: StudyFiles | None = None) -> None:
     """Refuse to continue a study from another spec than the one it was launched from.
 

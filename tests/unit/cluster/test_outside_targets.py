@@ -7,6 +7,7 @@ from outside import install
 
 from dpsweep.cluster import TARGETS
 from dpsweep.cluster.base import ClusterTarget
+from dpsweep.cluster.early import slots_early
 from dpsweep.cluster.local import LocalTarget
 from dpsweep.foundation.errors import SpecError
 from dpsweep.planning.forecast import local_slots
@@ -82,3 +83,11 @@ def test_slots_count_cpus_and_gpus() -> None:
     assert LocalTarget.slots_early(spec, ResourcesSpec(cpu=2)) == 4
     assert LocalTarget.slots_early(spec, ResourcesSpec(cpu=2, gpu=0.5)) == 2
     assert LocalTarget.slots_early(spec, ResourcesSpec(cpu=16)) == 1
+
+
+@pytest.mark.parametrize(("cpu", "gpu"), [(1, 0), (2, 0.5), (3, 1), (16, 0)])
+def test_early_slots_of_ours_are_those_of_the_target(cpu: float, gpu: float) -> None:
+    resources = ResourcesSpec(cpu=cpu, gpu=gpu)
+    for here in (ClusterSpec(), ClusterSpec(num_cpus=8, num_gpus=1)):
+        assert slots_early(here, resources) == LocalTarget.slots_early(here, resources)
+    assert slots_early(ClusterSpec(target="ray", address="auto"), resources) is None

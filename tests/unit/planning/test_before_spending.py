@@ -48,6 +48,12 @@ def raw(tmp_path):
     }  # fmt: skip
 
 
+def launched(root):
+    """Have the study ``nothing`` look like one that was launched."""
+    (root / "studies" / "nothing").mkdir(parents=True)
+    (root / "studies" / "nothing" / "spec.yaml").touch()
+
+
 def images(root, **counts):
     for name, count in counts.items():
         (root / name).mkdir(parents=True)
@@ -93,7 +99,7 @@ class TestParts:
         assert "41" not in str(caught.value)  # how many there are is private
         limited = SweepSpec(**changed(raw, {"data/max_private": 1500}))
         check_records(limited, {}, load_dataset(limited.data), {})  # the others are not used
-        (tmp_path / "studies" / "nothing").mkdir(parents=True)
+        launched(tmp_path)
         check_records(spec, {}, load_dataset(spec.data), {})  # one that was launched goes on
 
     def test_twice_of_them_is_a_rough_declaration(self, raw, tmp_path):
@@ -115,7 +121,7 @@ class TestParts:
 
     def test_a_study_that_was_launched_goes_on(self, raw, tmp_path):
         store(tmp_path / "records.npz", train=10, val=100)
-        (tmp_path / "studies" / "nothing").mkdir(parents=True)
+        launched(tmp_path)
         assert preflight(SweepSpec(**raw))
 
     def test_what_only_reading_tells_is_told_after_it(self, raw, tmp_path):
@@ -392,8 +398,7 @@ class TestSlips:
             f"search.space.{loser}: has no effect: {winner}, which is given too, wins over it "
             f"(leave one of the two out; --set search.space.{loser}=null does)"
         ]
-        (tmp_path / "studies" / "nothing").mkdir(parents=True)
-        (tmp_path / "studies" / "nothing" / "spec.yaml").touch()
+        launched(tmp_path)
         assert preflight(spec)  # a study that was launched goes on
 
     @pytest.mark.parametrize(
@@ -523,7 +528,7 @@ class TestSlips:
             "tracking.uri: /proc/nowhere cannot be made: No such file or directory "
             "(name a file in a directory of yours, or null)"
         ]
-        Path(nowhere.storage.path, nowhere.name).mkdir(parents=True)
+        launched(Path(nowhere.storage.path).parent)
         make_places(nowhere)  # a study that was launched goes on, and events wait
 
     @pytest.mark.parametrize(

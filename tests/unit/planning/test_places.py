@@ -44,7 +44,7 @@ def test_a_study_among_its_records_is_refused(tmp_path, monkeypatch, changes, ke
     spec = SweepSpec(**{**spec_of(tmp_path, "xray"), **changes})
     with pytest.raises(SpecError) as caught:
         preflight(spec)
-    told = {mistake.where: mistake.what for mistake in caught.value.mistakes}
+    told = {mistake.key: mistake.what for mistake in caught.value.mistakes}
     assert "is written inside data.path" in told[key]
 
 

@@ -80,7 +80,7 @@ def test_the_figures_of_a_trial_are_those_of_the_space():
     low, high = summary.epsilon
     assert 1.99 < low <= high <= 2.0
     assert summary.noise_multiplier[0] < summary.noise_multiplier[1]
-    assert (summary.infeasible, summary.is_exact, summary.sampling) == (0, False, "poisson")
+    assert (summary.infeasible, summary.is_exact, summary.terms.sampling) == (0, False, "poisson")
 
 
 def test_the_composed_indication_is_the_composition_of_all_trials():

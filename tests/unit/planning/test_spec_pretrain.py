@@ -19,6 +19,7 @@ from dpsweep.planning.pretrain import plan_pretraining, settings_of
 from dpsweep.planning.reading import read_spec
 from dpsweep.results import study_card
 from dpsweep.results.origins import weights_path
+from dpsweep.results.study import SweepResult
 from dpsweep.running import entries
 from dpsweep.running.pretrain import _public_records, with_pretrained
 from dpsweep.spec.pretrain import is_same_data
@@ -399,7 +400,7 @@ def test_tracking_has_one_public_run_of_it(open_study, accounting):
 def test_card_and_trials_name_the_weights(open_study):
     study, _data = open_study()
     address = study.view.pretrained["address"]
-    card = study_card.card(study.files)
+    card = study_card.card(SweepResult.of(study))
     line = "- Starts from weights trained on public records: tanh_cnn on classes 0, 1, 2 of digits, 1 epoch"
     assert f"{line} ({address})\n" in card
     assert "- Classes: 5, 6, 7: records of no others\n" in card

@@ -9,7 +9,7 @@ from dpsweep.foundation.durable import DurableLog, read_log
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
 from dpsweep.planning.preflight import preflight
-from dpsweep.results.study import load_sweep
+from dpsweep.results.study import SweepResult, load_sweep
 from dpsweep.running import entries
 from dpsweep.running.stage import Stage
 from dpsweep.schedulers import POLICIES
@@ -94,7 +94,7 @@ def test_every_door_shows_the_delivered_model(files):
     assert (row["validation/accuracy"], row["test/accuracy"]) == (0.776, 0.740)
     words = " ".join(show(files, "best").stdout.split())
     assert "test/accuracy 0.7400 of the same model" in words
-    told = json.dumps(entries.study_ended(files, "finished", "").metrics)
+    told = json.dumps(entries.study_ended(SweepResult(files), "finished", "").metrics)
     assert json.loads(told) == {
         "best/trial": 0.0, "best/value": 0.776,
         "dp/composed_epsilon": json.loads(told)["dp/composed_epsilon"],

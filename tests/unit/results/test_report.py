@@ -17,7 +17,8 @@ from dpsweep.ledgers.trial import TrialLedger, trial_file
 from dpsweep.planning.preflight import preflight
 from dpsweep.privacy.statement import PrivacyStatement
 from dpsweep.results.report import ReportedStudy, build_report
-from dpsweep.results.study import TrialResult, load_sweep
+from dpsweep.results.study import load_sweep
+from dpsweep.results.trial import TrialResult
 from dpsweep.running import entries
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Study

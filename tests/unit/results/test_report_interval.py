@@ -10,7 +10,8 @@ from scipy import stats
 from dpsweep.cli.verbs.report import caption, legend, table
 from dpsweep.privacy.statement import PrivacyStatement
 from dpsweep.results.report import ReportedStudy, build_report, half_width
-from dpsweep.results.study import TrialResult, _by_configuration
+from dpsweep.results.study import _by_configuration
+from dpsweep.results.trial import TrialResult
 from dpsweep.spec.episodes import EPISODE
 from dpsweep.study.trial import TrialState
 

@@ -380,7 +380,7 @@ def test_a_folder_that_cannot_hold_features_is_refused_before_anything_starts(
             preflight(read(SCATTERNET, features=str(tmp_path / name)))
         (mistake,) = error.value.mistakes
         assert told in mistake.what
-        assert "storage.features" in mistake.where
+        assert "storage.features" in mistake.key
         preflight(read({"method": "dp_sgd"}, features=str(tmp_path / name)))  # it needs none
     preflight(read(SCATTERNET, features=str(tmp_path / "new" / "folder")))
     assert not (tmp_path / "new").exists()

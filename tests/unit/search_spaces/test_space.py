@@ -73,7 +73,7 @@ def test_condition_on_a_number_is_not_met_by_true():
 def test_from_spec_raises_every_mistake():
     with pytest.raises(SpecError) as error:
         SearchSpace.from_spec({"a": {"uniform": [2, 1]}, "b": {"choice": []}})
-    assert [m.where for m in error.value.mistakes] == [
+    assert [m.key for m in error.value.mistakes] == [
         "search.space",
         "search.space.a",
         "search.space.b",

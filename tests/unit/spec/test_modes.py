@@ -264,7 +264,7 @@ def test_whatever_stands_there_is_a_mistake_or_survives_yaml(mode, changes):
     try:
         spec = SweepSpec(**raw)
     except SpecError as error:
-        places = [(mistake.where, mistake.what) for mistake in error.mistakes]
+        places = [(mistake.key, mistake.what) for mistake in error.mistakes]
         assert len(set(places)) == len(places)
     else:
         assert SweepSpec.from_yaml(spec.to_yaml()) == spec

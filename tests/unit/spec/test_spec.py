@@ -167,7 +167,7 @@ def test_python_raises_the_same_error_with_dotted_paths():
     raw["sed"] = 1
     with pytest.raises(SpecError) as error:
         SweepSpec(**raw)
-    assert [m.where for m in error.value.mistakes] == ["privacy.trial_epsilon", "sed"]
+    assert [m.key for m in error.value.mistakes] == ["privacy.trial_epsilon", "sed"]
     assert "did you mean 'seed'?" in str(error.value)
 
 
@@ -197,7 +197,7 @@ def test_a_nested_section_reports_with_its_full_path():
         SweepSpec(
             **{**MINIMAL, "data": {"dataset": "npz", "validation": {"fraction": 3}}, "seed": "x"}
         )
-    assert {m.where for m in error.value.mistakes} == {
+    assert {m.key for m in error.value.mistakes} == {
         "seed", "data.path", "data.num_records", "data.num_classes",
         "data.validation.fraction", "data.validation.visibility",
     }  # fmt: skip

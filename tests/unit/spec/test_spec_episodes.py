@@ -4,6 +4,7 @@ import pytest
 from raw_specs import changed, mistakes
 
 from dpsweep.planning.preflight import preflight
+from dpsweep.planning.reading import declared_hyperparameters
 from dpsweep.running import entries
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.episodes import EPISODE
@@ -162,7 +163,7 @@ def test_too_few_records_are_found_in_declared_numbers(changes, expected, tmp_pa
 def test_no_method_has_to_know_of_episodes(name):
     assert EPISODE not in {p.name for p in TRAINABLES[name].hyperparameters}
     space = SweepSpec(**changed(SPEC, {"search/space": {"method": name}})).space
-    checked = preflight.__globals__["declared_hyperparameters"](SweepSpec(**SPEC))
+    checked = declared_hyperparameters(SweepSpec(**SPEC))
     assert SearchSpace.from_spec(space).check(checked) == []
 
 

@@ -14,7 +14,8 @@ from dpsweep.foundation.errors import (
 )
 
 if TYPE_CHECKING:
-    from dpsweep.results.study import SweepResult, TrialResult
+    from dpsweep.results.study import SweepResult
+    from dpsweep.results.trial import TrialResult
 
 
 def best(

@@ -12,6 +12,7 @@ from dpsweep.cli.base import Json, Output, Sets, Spec, load_checked, say, stage
 from dpsweep.cli.output import Format, print_records
 from dpsweep.cli.tables import TALK, width, wrapped
 from dpsweep.foundation.words import counted
+from dpsweep.privacy.modes import MODES, UNACCOUNTED
 
 if TYPE_CHECKING:
     from dpsweep.planning.sample import Sample
@@ -133,7 +134,7 @@ def _plan_cells(summary: PlanSummary, forecast: Mapping[str, Any]) -> dict[str, 
         elif isinstance(value, list) and len(value) == 2 and not isinstance(value[0], str):
             value = " to ".join(f"{number:.6g}" for number in value)
         cells[key] = value
-    assert set(modes) >= {summary.accounting}
+    assert set(modes) >= {summary.terms.accounting}
     cells["filter"], cells["selection"] = _filter_text(summary), _selection_text(summary)
     cells["time"], cells["disk"] = _time_text(forecast), _disk_text(forecast)
     return {key: value for key, value in cells.items() if value not in (None, [], "")}
@@ -217,18 +218,18 @@ def _mode_rows(summary: PlanSummary) -> list[dict[str, Any]]:
 
     rows = []
     for mode, cost in summary.modes.items():
-        row = {"": "*" if mode == summary.accounting else "", "mode": mode}
+        row = {"": "*" if mode == summary.terms.accounting else "", "mode": mode}
         if cost is None:
             row["epsilon"] = "none"
             row["released"] = "no claim about the search is made"
-            if mode != "unaccounted":
+            if MODES[mode].is_accounted:
                 row["released"] = "no price: some trial has no plan or no finite epsilon"
                 if summary.episodes is not None:
                     row["released"] = "not for episodes: drawing them reads labels"
-                elif summary.has_start and mode != "composed":
+                elif summary.has_start and not MODES[mode].is_filtered:
                     row["released"] = "not with a start: it is released before the search"
         else:
-            row["epsilon"], row["delta"] = shown_epsilon(cost.epsilon), f"{summary.delta:g}"
+            row["epsilon"], row["delta"] = shown_epsilon(cost.epsilon), f"{summary.terms.delta:g}"
             row["accountant"], row["released"] = cost.accountant, cost.released
         rows.append(row)
     columns = ("", "mode", "epsilon", "delta", "accountant", "released")
@@ -239,13 +240,14 @@ def _caption(summary: PlanSummary) -> str:
     """Return what stands below the table of modes: terms, and what each figure holds for."""
     from dpsweep.privacy.statement import shown_epsilon
 
+    terms = summary.terms
     lines = [
-        f"Study epsilon by accounting mode (* the spec's). Every epsilon: delta={summary.delta:g}, "
-        f"unit={summary.privacy_unit}, {summary.neighboring_relation}, "
-        f"sampling={summary.sampling}, a trial's by {summary.accountant}. --explain shows more."
+        f"Study epsilon by accounting mode (* the spec's). Every epsilon: delta={terms.delta:g}, "
+        f"unit={terms.privacy_unit}, {terms.neighboring_relation}, "
+        f"sampling={terms.sampling}, a trial's by {terms.accountant}. --explain shows more."
     ]
     lines += [f"{mode}: {cost.assumes}" for mode, cost in summary.modes.items() if cost is not None]
-    if summary.modes["unaccounted"] is None and summary.composed_epsilon is not None:
+    if summary.modes[UNACCOUNTED.name] is None and summary.composed_epsilon is not None:
         trials = "all trials" if summary.episodes is None else "the trials of one episode"
         lines.append(
             f"unaccounted: {trials} composed would cost {shown_epsilon(summary.composed_epsilon)} "

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema
 
+from dpsweep.foundation.errors import Mistake
 from dpsweep.foundation.words import counted
-from dpsweep.spec.base import Flaw, peek_word, seen
+from dpsweep.spec.base import peek_word, seen
 
 #: A name of an attribute is part of the name of a metric.
 _METRIC_NAME = re.compile(r"[A-Za-z0-9_. -]+")
@@ -41,7 +42,7 @@ ClassNames = Annotated[
 ]
 
 
-def name_rules(raw: Mapping[str, Any], num_classes: int) -> Iterator[Flaw]:
+def name_rules(raw: Mapping[str, Any], num_classes: int) -> Iterator[Mistake]:
     """Yield what is wrong about ``class_names`` of a raw section ``data``.
 
     Args:
@@ -54,14 +55,14 @@ def name_rules(raw: Mapping[str, Any], num_classes: int) -> Iterator[Flaw]:
     task = peek_word(raw, "task", default="classification")
     if task == "causal_lm":
         what = "has no meaning for causal_lm: the next token is the label"
-        yield Flaw(("class_names",), what, "remove it")
+        yield Mistake("class_names", what, "remove it")
         return
     if num_classes and len(names) != num_classes:
         classes = counted(num_classes, "class")
         what = f"has {counted(len(names), 'name')}, and the dataset has {classes}"
-        yield Flaw(("class_names",), what, "give one name for each, in the order of numbers")
+        yield Mistake("class_names", what, "give one name for each, in the order of numbers")
     texts = [name for name in names if isinstance(name, str)]
     odd = [name for name in texts if not _METRIC_NAME.fullmatch(name.strip())]
     if task == "multi_label" and odd:
         what = f"has {seen(odd[0])}, and the name of an attribute is part of a metric's name"
-        yield Flaw(("class_names",), what, "use letters, digits, spaces and _ . - alone")
+        yield Mistake("class_names", what, "use letters, digits, spaces and _ . - alone")

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema
 
+from dpsweep.foundation.errors import Mistake
 from dpsweep.spec.base import (
-    Flaw,
     maybe_number,
     peek_number,
     peek_word,
@@ -47,17 +47,17 @@ Classes = Annotated[
 ]
 
 
-def class_rules(raw: Mapping[str, Any], data: Any) -> Iterator[Flaw]:
+def class_rules(raw: Mapping[str, Any], data: Any) -> Iterator[Mistake]:
     """Yield what is wrong about the key ``classes`` of ``raw`` for the dataset of ``data``."""
     classes = raw.get("classes")
     if not isinstance(classes, (list, tuple)):
         return
     task = peek_word(data, "task", default="classification")
     if task != "classification":
-        yield Flaw(("classes",), f"has no meaning for task {task}", "remove it")
+        yield Mistake("classes", f"has no meaning for task {task}", "remove it")
     known = BUILT_IN.get(peek_word(data, "dataset"), (0, 0))[1]
     known = known or int(peek_number(data, "num_classes", default=0))
     above = [n for n in map(maybe_number, classes) if n is not None and n >= known > 0]
     if above:
         what = f"has {above[0]:g}, but the dataset has the classes 0 to {known - 1}"
-        yield Flaw(("classes",), what, "give class numbers of the dataset")
+        yield Mistake("classes", what, "give class numbers of the dataset")

@@ -7,9 +7,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from dpsweep.foundation.errors import Mistake
 from dpsweep.spec.base import (
     AS_NUMBER,
-    Flaw,
     Part,
     Positive,
     given,
@@ -51,24 +51,24 @@ class ValidationSpec(Part):
     )
 
     @classmethod
-    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
+    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Mistake]:
         """Check that there is noise where it is promised, and only there."""
         visibility = raw.get("visibility")
         if visibility == "noisy" and not given(raw, "noise_std"):
-            yield Flaw(
-                ("noise_std",),
+            yield Mistake(
+                "noise_std",
                 "is missing: noisy scores need the standard deviation of their noise",
                 "0.01 is one point of accuracy in a hundred; `dpsweep plan` shows what it costs",
             )
         if visibility in ("public", "exact") and given(raw, "noise_std"):
-            yield Flaw(
-                ("noise_std",),
+            yield Mistake(
+                "noise_std",
                 f"has no meaning for visibility {visibility}: these scores are exact",
                 "remove it, or use visibility: noisy",
             )
         if (maybe_number(raw.get("noise_std")) or 0) > MAX_NOISE_STD:
-            yield Flaw(
-                ("noise_std",),
+            yield Mistake(
+                "noise_std",
                 f"must be <= {MAX_NOISE_STD:g}, got {seen(raw['noise_std'])}: an accuracy lies "
                 "between 0 and 1",
                 "0.01 is one point of accuracy in a hundred",

@@ -7,10 +7,11 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from dpsweep.foundation.errors import Mistake
 from dpsweep.spec.base import (
     Count,
-    Flaw,
     Part,
+    dotted,
     given,
     peek,
     peek_number,
@@ -42,16 +43,16 @@ class Pollution(Part):
     )
 
     @classmethod
-    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
+    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Mistake]:
         """Check that there are kinds, each once."""
         kinds = raw.get("kinds", ("digits",))
         if not isinstance(kinds, (list, tuple)):
             return
         twice = [kind for index, kind in enumerate(kinds) if kind in kinds[:index]]
         if twice:
-            yield Flaw(("kinds",), f"has {seen(twice[0])} twice", "name each once")
+            yield Mistake("kinds", f"has {seen(twice[0])} twice", "name each once")
         if not kinds:
-            yield Flaw(("kinds",), "is empty", "remove it, or leave pollution out")
+            yield Mistake("kinds", "is empty", "remove it, or leave pollution out")
 
 
 class PublicSpec(Part):
@@ -65,29 +66,29 @@ class PublicSpec(Part):
     )
 
     @classmethod
-    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
+    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Mistake]:
         """Check that there is something to pollute."""
         if given(raw, "pollution") and peek_number(raw, "fraction", default=0.0) <= 0:
-            yield Flaw(
-                ("pollution",),
+            yield Mistake(
+                "pollution",
                 "is mixed into public records, and there are none",
                 "set data.public.fraction, or leave it out",
             )
 
 
-def pollution_rules(raw: Mapping[str, Any]) -> Iterator[Flaw]:
+def pollution_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
     """Yield what pollution of ``data.public`` demands of the other sections of a raw spec."""
     path = ("data", "public", "pollution")
     if not given(raw, *path):
         return
     if raw.get("episodes") is not None:
         what = "has no meaning with episodes, which draw records class by class"
-        yield Flaw(path, what, "keep one of the two")
+        yield Mistake(dotted(path), what, "keep one of the two")
     if peek_word(raw, "privacy", "accounting") == "public":
         what = "would be trained on by the search of accounting public"
-        yield Flaw(path, what, "remove it, or use another accounting")
+        yield Mistake(dotted(path), what, "remove it, or use another accounting")
     pretrain = peek(raw, "pretrain")
     elsewhere = ("checkpoint", "classes", "dataset")
     if pretrain is not None and not any(given(pretrain, key) for key in elsewhere):
         what = "would be trained on by `pretrain:`, which uses data.public"
-        yield Flaw(path, what, "remove it, or name pretrain.dataset")
+        yield Mistake(dotted(path), what, "remove it, or name pretrain.dataset")

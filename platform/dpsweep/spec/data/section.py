@@ -7,12 +7,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
+from dpsweep.foundation.errors import Mistake
 from dpsweep.spec.base import (
     AS_WHOLE,
     Count,
-    Flaw,
     Part,
     Text,
+    dotted,
     given,
     peek,
     peek_number,
@@ -137,11 +138,11 @@ class DataSpec(Part):
     )
 
     @classmethod
-    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
+    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Mistake]:
         """Check what each dataset needs and that something private is left."""
         if raw.get("privacy_unit") == "user":
-            yield Flaw(
-                ("privacy_unit",),
+            yield Mistake(
+                "privacy_unit",
                 "'user' is not available yet: every guarantee here is for one example",
                 "use example; somebody with k examples is protected k times less",
             )
@@ -156,15 +157,15 @@ class DataSpec(Part):
         ]
         total = sum(share for share in shares if 0 <= share < 1)
         if total >= 1:
-            yield Flaw(
-                (),
+            yield Mistake(
+                "",
                 "no private record is left: the fractions of validation, test and public add up "
                 f"to {total:g}",
                 "make their sum smaller than 1",
             )
 
     @classmethod
-    def _dataset_rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
+    def _dataset_rules(cls, raw: Mapping[str, Any]) -> Iterator[Mistake]:
         dataset = raw.get("dataset")
         if not isinstance(dataset, str):
             return
@@ -178,7 +179,7 @@ class DataSpec(Part):
         yield from cls._task_rules(raw, dataset)
         for key in needed.get(dataset, ()):
             if raw.get(key) is None:
-                yield Flaw((key,), f"is missing: {dataset} needs it", _WHY[key])
+                yield Mistake(key, f"is missing: {dataset} needs it", _WHY[key])
         only_for = {
             "path": ("fashion_mnist", "npz", "image_folder", "text"),
             "image_size": ("image_folder",),
@@ -189,57 +190,57 @@ class DataSpec(Part):
             known = dataset in BUILT_IN or dataset in needed  # another name has its own flaw
             is_said = raw.get(key) not in (None, _COLUMNS.get(key))
             if known and is_said and dataset not in datasets:
-                yield Flaw((key,), f"has no meaning for {dataset}", "remove it")
+                yield Mistake(key, f"has no meaning for {dataset}", "remove it")
         if dataset not in BUILT_IN:
             return
         for key, value in zip(("num_records", "num_classes"), BUILT_IN[dataset]):
             if peek_number(raw, key, default=value) != value and raw.get(key) is not None:
-                yield Flaw((key,), f"is {value} for {dataset}, got {seen(raw[key])}", "remove it")
+                yield Mistake(key, f"is {value} for {dataset}, got {seen(raw[key])}", "remove it")
         if dataset == "fashion_mnist" and peek_number(raw, "test", "fraction", default=0) > 0:
-            yield Flaw(
-                ("test", "fraction"),
+            yield Mistake(
+                "test.fraction",
                 "fashion_mnist has a test part of its own",
                 "remove it; data.test.visibility: public has it scored",
             )
         if peek_number(raw, "validation", "fraction", default=0.2) == 0:
-            yield Flaw(
-                ("validation", "fraction"),
+            yield Mistake(
+                "validation.fraction",
                 "is 0, so there is nothing to compare configurations on",
                 "0.2 is usual",
             )
 
     @classmethod
-    def _task_rules(cls, raw: Mapping[str, Any], dataset: str) -> Iterator[Flaw]:
+    def _task_rules(cls, raw: Mapping[str, Any], dataset: str) -> Iterator[Mistake]:
         """Check that the dataset has such a task, and that its scores can have the noise."""
         task = raw.get("task", "classification")
         is_npz = dataset == "npz" or str(raw.get("path")).endswith(".npz")
         is_ours = dataset in DATASETS  # of others, their source says which tasks it has
         if is_ours and task == "multi_label" and not (is_npz and dataset in ("npz", "text")):
-            yield Flaw(
-                ("task",),
+            yield Mistake(
+                "task",
                 f"multi_label needs the attributes of every record, which {dataset} does not have",
                 "store them in an .npz file, y_train of shape (records, attributes)",
             )
         if task == "causal_lm":
             if is_ours and dataset != "text":
                 what = f"causal_lm needs texts, and {dataset} has none"
-                yield Flaw(("task",), what, "use dataset: text")
+                yield Mistake("task", what, "use dataset: text")
             for key in ("num_classes", "label_column"):
                 if raw.get(key) not in (None, _COLUMNS.get(key)):
                     what = "has no meaning for causal_lm: the next token is the label"
-                    yield Flaw((key,), what, "remove it")
+                    yield Mistake(key, what, "remove it")
         if task in ("multi_label", "causal_lm") and (
             peek_word(raw, "validation", "visibility") == "noisy"
         ):
-            yield Flaw(
-                ("validation", "visibility"),
+            yield Mistake(
+                "validation.visibility",
                 f"noisy scores are for classification, and the task is {task}: one record changes "
                 "more than one count",
                 "declare the validation records public, or use exact with accounting unaccounted",
             )
 
     @classmethod
-    def _pollution_rules(cls, raw: Mapping[str, Any]) -> Iterator[Flaw]:
+    def _pollution_rules(cls, raw: Mapping[str, Any]) -> Iterator[Mistake]:
         """Check that records are images of one class each, and that none of them is pollution."""
         if not given(raw, "public", "pollution"):
             return
@@ -247,18 +248,20 @@ class DataSpec(Part):
         dataset = peek_word(raw, "dataset")
         task = peek_word(raw, "task", default="classification")
         if dataset == "text":
-            yield Flaw(path, "is made of images, and text has none", "remove it")
+            yield Mistake(dotted(path), "is made of images, and text has none", "remove it")
         elif task != "classification":
-            yield Flaw(path, f"has one class a record, and the task is {task}", "remove it")
+            yield Mistake(
+                dotted(path), f"has one class a record, and the task is {task}", "remove it"
+            )
         if raw.get("classes") is not None:
             what = "has no meaning with data.classes, which takes records out class by class"
-            yield Flaw(path, what, "keep one of the two")
+            yield Mistake(dotted(path), what, "keep one of the two")
         pollution = peek(raw, *path)
         is_section = isinstance(pollution, (Mapping, Pollution))  # else that is what is wrong
         kinds = peek(pollution, "kinds", default=("digits",)) if is_section else ()
         if dataset == "digits" and isinstance(kinds, (list, tuple)) and "digits" in kinds:
-            yield Flaw(
-                (*path, "kinds"),
+            yield Mistake(
+                dotted((*path, "kinds")),
                 "has digits, which are the study's own records, private ones among them",
                 "use kinds: [noise]",
             )

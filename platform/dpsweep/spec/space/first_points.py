@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from dpsweep.foundation.errors import Mistake
 from dpsweep.foundation.registry import did_you_mean
-from dpsweep.spec.base import Flaw
+from dpsweep.spec.base import dotted
 from dpsweep.spec.space.parameter import Parameter, Scalar
 from dpsweep.spec.space.parameters import canonical_scalar
 
 
-def check_points(parameters: Sequence[Parameter], points: Sequence[Any]) -> Iterator[Flaw]:
+def check_points(parameters: Sequence[Parameter], points: Sequence[Any]) -> Iterator[Mistake]:
     """Yield what is wrong about points to evaluate first; a point may leave parameters open."""
     names = list(dict.fromkeys(parameter.name for parameter in parameters))
     fixed = {p.name: p.choices[0] for p in parameters if p.kind == "fixed" and p.by is None}
@@ -23,7 +24,7 @@ def check_points(parameters: Sequence[Parameter], points: Sequence[Any]) -> Iter
             try:
                 value = canonical_scalar(raw)
             except ValueError as error:
-                yield Flaw((index, str(name)), error.args[0])
+                yield Mistake(dotted((index, str(name))), error.args[0])
                 continue
             if name not in names:
                 what = "is not in the space"
@@ -31,7 +32,7 @@ def check_points(parameters: Sequence[Parameter], points: Sequence[Any]) -> Iter
             else:
                 what, fix = _point_problem([p for p in parameters if p.name == name], value, values)
             if what:
-                yield Flaw((index, str(name)), what, fix)
+                yield Mistake(dotted((index, str(name))), what, fix)
 
 
 def _point_problem(

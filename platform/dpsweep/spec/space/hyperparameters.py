@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from dpsweep.foundation.errors import Mistake
 from dpsweep.foundation.registry import did_you_mean, installed
 
 Kind = Literal["float", "int", "str", "bool"]
@@ -128,15 +129,15 @@ class Hyperparameter:
 
 def retired_words(
     declared: Iterable[Hyperparameter], values: Mapping[str, Sequence[Any]]
-) -> list[tuple[str, str, str]]:
-    """Return what no new study may say any more: (hyperparameter, what is wrong, how to fix it).
+) -> list[Mistake]:
+    """Return what no new study may say any more; a key is the name of a hyperparameter.
 
     Args:
         declared: The hyperparameters of a method.
         values: For each hyperparameter, the values that a space can give it.
     """
     return [
-        (parameter.name, f"{old.word!r} {old.what}", old.fix)
+        Mistake(parameter.name, f"{old.word!r} {old.what}", old.fix)
         for parameter in declared
         for old in parameter.retired
         if old.word in values.get(parameter.name, ())

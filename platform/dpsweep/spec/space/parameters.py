@@ -18,8 +18,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from dpsweep.foundation.errors import Mistake
 from dpsweep.foundation.registry import did_you_mean
-from dpsweep.spec.base import Flaw, number, seen, whole
+from dpsweep.spec.base import dotted, number, seen, whole
 from dpsweep.spec.space.parameter import RANGES, Parameter, Scalar, same_among
 
 DOMAINS = (*RANGES, "choice")
@@ -48,14 +49,14 @@ def canonical_space(space: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def parse_space(space: Mapping[str, Any]) -> tuple[tuple[Parameter, ...], list[Flaw]]:
+def parse_space(space: Mapping[str, Any]) -> tuple[tuple[Parameter, ...], list[Mistake]]:
     """Return the parameters of a space that are well formed, and what is wrong about the rest.
 
     Parameters come in an order in which each stands after those that its ``when`` names. Which
     methods there are is not known here: a ``when`` may wait for any.
     """
     parameters: list[Parameter] = []
-    flaws: list[Flaw] = []
+    flaws: list[Mistake] = []
     for name, domain in space.items():
         for path, given in _branches(name, domain):
             try:
@@ -63,18 +64,24 @@ def parse_space(space: Mapping[str, Any]) -> tuple[tuple[Parameter, ...], list[F
                 parameters.append(parameter if len(path) == 1 else _branch(parameter, path))
             except ValueError as error:
                 what, fix = error.args if len(error.args) == 2 else (str(error), "")
-                flaws.append(Flaw(tuple(map(str, path)), what, fix))
+                flaws.append(Mistake(dotted(tuple(map(str, path))), what, fix))
     if "method" not in space:
         near = next((str(key) for key in space if did_you_mean(str(key), ["method"])), None)
         fix = f"write method instead of {near}" if near else "add `method: dp_sgd`"
-        flaws.append(Flaw((), "has no method", f"{fix}; see `dpsweep methods`"))
+        flaws.append(Mistake("", "has no method", f"{fix}; see `dpsweep methods`"))
     flaws += _condition_flaws(parameters, space)
     ordered = _ordered(parameters)
     left = [p for p in parameters if p not in ordered]
     flaws += _cycle_flaws({p.name: p for p in left})
     order = [str(name) for name in space]
-    flaws.sort(key=lambda flaw: order.index(str(flaw.path[0])) if flaw.path else -1)
+    flaws.sort(key=lambda flaw: _place(flaw.key, order))
     return ordered, flaws
+
+
+def _place(key: str, names: Sequence[str]) -> int:
+    """Return the place of the parameter that a mistake is about; -1 for the space itself."""
+    own = [name for name in names if key == name or key.startswith(f"{name}.")]
+    return names.index(max(own, key=len)) if own else -1
 
 
 def _branches(name: Any, domain: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -227,7 +234,9 @@ def _when(when: Any) -> dict[str, tuple[Scalar, ...]]:
     return result
 
 
-def _condition_flaws(parameters: Sequence[Parameter], space: Mapping[str, Any]) -> Iterator[Flaw]:
+def _condition_flaws(
+    parameters: Sequence[Parameter], space: Mapping[str, Any]
+) -> Iterator[Mistake]:
     for parameter in parameters:
         for name, values in parameter.when.items():
             what = fix = ""
@@ -250,7 +259,7 @@ def _condition_flaws(parameters: Sequence[Parameter], space: Mapping[str, Any]) 
                     fix = f"{name} is {' or '.join(seen(value) for value in choices)}; "
                     fix += f"remove {parameter.name}, or --set search.space.{parameter.name}=null"
             if what:
-                yield Flaw(parameter.path, what, fix)
+                yield Mistake(dotted(parameter.path), what, fix)
 
 
 def _ordered(parameters: Sequence[Parameter]) -> tuple[Parameter, ...]:
@@ -282,7 +291,7 @@ def reachable(parameters: Sequence[Parameter]) -> tuple[Parameter, ...]:
     return tuple(found)
 
 
-def _cycle_flaws(left: Mapping[str, Parameter]) -> Iterator[Flaw]:
+def _cycle_flaws(left: Mapping[str, Parameter]) -> Iterator[Mistake]:
     """Yield one flaw per circle; ``left`` are the parameters in a circle or behind one."""
     known: set[str] = set()
     for name in left:
@@ -292,5 +301,5 @@ def _cycle_flaws(left: Mapping[str, Parameter]) -> Iterator[Flaw]:
         circle = trail[trail.index(trail[-1]) :]
         if len(circle) > 2 and not known & set(circle):  # of itself: see _condition_flaws
             what = f"its `when` goes in a circle: {' -> '.join(circle)}"
-            yield Flaw((circle[0],), what, "break the circle")
+            yield Mistake(circle[0], what, "break the circle")
         known |= set(circle)

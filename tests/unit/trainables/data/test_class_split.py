@@ -170,7 +170,7 @@ def test_what_is_wrong_about_classes_is_one_line(make_spec: MakeSpec, classes, s
     with pytest.raises(SpecError) as caught:
         make_spec(classes=classes)
     (mistake,) = caught.value.mistakes
-    assert (mistake.where, mistake.what) == ("classes", said)
+    assert (mistake.key, mistake.what) == ("classes", said)
 
 
 def test_classes_are_for_classification_alone(make_spec: MakeSpec) -> None:

@@ -268,7 +268,7 @@ def study(**more: Any) -> dict[str, Any]:
 def test_sections_that_use_all_public_records_are_refused(more: dict[str, Any], word: str) -> None:
     with pytest.raises(SpecError) as caught:
         SweepSpec(**study(**more))
-    (found,) = (m for m in caught.value.mistakes if m.where == "data.public.pollution")
+    (found,) = (m for m in caught.value.mistakes if m.key == "data.public.pollution")
     assert found.what.startswith(word)
     assert "\n" not in str(found)
     clean = study(**more, data={**FASHION, "public": public()})

@@ -1,0 +1,135 @@
+"""Checks of a spec that need more than the spec alone; each says all that it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from dpsweep.foundation.errors import DataError, Mistake
+from dpsweep.planning.deltas import delta_problems
+from dpsweep.planning.networks import weights_problems
+from dpsweep.planning.places import place_problems
+from dpsweep.planning.pretrain import pretrain_problems
+from dpsweep.planning.problems import (
+    data_problems,
+    sampler_problems,
+    space_problems,
+    target_problems,
+    task_problems,
+)
+from dpsweep.planning.reading import declared_hyperparameters
+from dpsweep.planning.start import start_problems
+from dpsweep.search_spaces.base import SearchSpace
+from dpsweep.spec.study import SweepSpec
+from dpsweep.trainables import TRAINABLES
+from dpsweep.trainables.data.dataset import DatasetInfo
+from dpsweep.trainables.data.episodes import Episodes
+from dpsweep.trainables.data.loading import describe_dataset
+from dpsweep.trainables.method import Method
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A spec under check.
+
+    Attributes:
+        spec: The spec.
+        space: Its search space.
+        info: Shapes and declared sizes of the data of a trial; None: they cannot be had.
+    """
+
+    spec: SweepSpec
+    space: SearchSpace
+    info: DatasetInfo | None
+
+    @cached_property
+    def values(self) -> Mapping[str, Sequence[Any]]:
+        """What the space can give each hyperparameter."""
+        return self.space.values()
+
+    @cached_property
+    def methods(self) -> dict[str, type[Method]]:
+        """The methods that the space can choose, as far as there are such."""
+        loadable = TRAINABLES.loadable()
+        return {name: loadable[name] for name in self.values["method"] if name in loadable}
+
+
+Check = Callable[[Draft], Sequence[Mistake]]
+
+
+def read_draft(spec: SweepSpec) -> tuple[Draft, list[Mistake]]:
+    """Return a spec with its space and its data, and what keeps them from being read."""
+    space = SearchSpace.from_spec(spec.space)
+    mistakes = list(space.check(declared_hyperparameters(spec), TRAINABLES.broken()))
+    info = None
+    try:
+        info = describe_dataset(spec.data)
+    except DataError as error:
+        key = "data" if spec.data.path is None else "data.path"
+        mistakes.append(Mistake(key, error.message, error.fix or ""))
+    episodes = Episodes.of(spec)
+    if info is not None and episodes is not None:
+        mistakes += [Mistake(*problem) for problem in episodes.problems(info)]
+        info = episodes.describe(info)
+    return Draft(spec, space, info), mistakes
+
+
+def _data(draft: Draft) -> list[Mistake]:
+    return [] if draft.info is None else data_problems(draft.spec, draft.info)
+
+
+def _space(draft: Draft) -> list[Mistake]:
+    return space_problems(draft.spec, draft.values, draft.info)
+
+
+def _weights(draft: Draft) -> list[Mistake]:
+    return [] if draft.info is None else weights_problems(draft.spec, draft.space, draft.info)
+
+
+def _deltas(draft: Draft) -> list[Mistake]:
+    if draft.info is None:
+        return []
+    is_private = any(method.is_private for method in draft.methods.values())
+    return list(delta_problems(draft.spec, draft.info, has_private_method=is_private))
+
+
+#: What can be asked of every spec, in the order in which it is told.
+CHECKS: Sequence[Check] = (
+    _data,
+    _space,
+    lambda draft: pretrain_problems(draft.spec, draft.space),
+    lambda draft: place_problems(draft.spec),
+    lambda draft: target_problems(draft.spec),
+    lambda draft: sampler_problems(draft.spec),
+    _weights,
+    _deltas,
+)
+
+
+def _methods(draft: Draft) -> list[Mistake]:
+    return list(dict.fromkeys(_of_methods(draft)))
+
+
+def _of_methods(draft: Draft) -> Iterator[Mistake]:
+    spec, info = draft.spec, draft.info
+    assert info is not None
+    infos = [info]
+    if spec.privacy.mode.is_public_search and info.num_public:
+        infos.append(replace(info, num_private=info.num_public))  # what the search trains on
+    for name, method in draft.methods.items():
+        for each in infos:
+            own = task_problems(name, method, each) or method.preflight(
+                draft.space.values(name), each
+            )
+            yield from (Mistake(*problem).below("search.space") for problem in own)
+
+
+def _start(draft: Draft) -> list[Mistake]:
+    assert draft.info is not None
+    return list(start_problems(draft.spec, draft.methods, draft.values, draft.info))
+
+
+#: What can be asked of a spec whose space and data could be read.
+CHECKS_OF_METHODS: Sequence[Check] = (_methods, _start)

@@ -1,0 +1,77 @@
+"""Results of one trial, as its user sees them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dpsweep.privacy.statement import PrivacyStatement
+from dpsweep.study.trial import TrialState
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """One trial as its user sees it.
+
+    ``value``, ``step``, ``metrics`` and ``model_uri`` are of one model: the one that the trial
+    delivers, which is its best checkpoint by ``metric``.
+
+    Attributes:
+        trial_id: Trial number within the study.
+        state: How it stands.
+        config: Hyperparameters, the method included.
+        metric: Name of the score.
+        value: Best score of the trial, or None.
+        step: Steps that the delivered model has run.
+        steps_run: Steps that the trial has run.
+        num_steps: Steps of the whole plan.
+        reason: Why it ended.
+        metrics: Scores of the delivered model, on test records only of a finished trial.
+        statement: Epsilon of everything ever charged to it, with all that epsilon depends on.
+        run_id: Run of the tracking store, or None without tracking.
+        model_uri: Model in the tracking store if it was logged, else the best checkpoint's file.
+        curve: Reports so far: step, epsilon, metrics.
+        study_statement: What the study as a whole may claim, or None (accounting unaccounted).
+    """
+
+    trial_id: int
+    state: TrialState
+    config: dict[str, Any]
+    metric: str
+    value: float | None
+    step: int
+    steps_run: int
+    num_steps: int
+    reason: str
+    metrics: dict[str, float]
+    statement: PrivacyStatement
+    run_id: str | None
+    model_uri: str | None
+    curve: Sequence[dict[str, Any]]
+    study_statement: PrivacyStatement | None
+
+    @property
+    def epsilon(self) -> float:
+        """Epsilon that ``statement`` is about: this trial alone, or a selection's winner."""
+        return self.statement.epsilon
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record that ``dpsweep best -f json`` prints (a stable interface)."""
+        statement = self.statement.to_json()
+        statement["epsilon"] = self.epsilon if math.isfinite(self.epsilon) else None
+        return {
+            "config": self.config,
+            "metric": self.metric,
+            "value": self.value,
+            **statement,
+            "metrics": self.metrics,
+            "step": self.step,
+            "steps_run": self.steps_run,
+            "num_steps": self.num_steps,
+            "run_id": self.run_id,
+            "trial_id": self.trial_id,
+            "model_uri": self.model_uri,
+            "study": self.study_statement.to_json() if self.study_statement else None,
+        }
