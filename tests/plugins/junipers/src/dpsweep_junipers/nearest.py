@@ -42,18 +42,6 @@ class NearestMean(Method):
         self._position = 0
         self._noise = SecretNoise("cpu")
 
-    def run(self, start: int, stop: int) -> None:
-        """Run positions in their order, one by one."""
-        if start != self._position or not start <= stop <= len(self._plan):
-            raise ValueError(f"cannot run positions {start} to {stop}, at {self._position}")
-        for position in range(start, stop):
-            self._step(position)
-            self._position = position + 1
-
-    @abstractmethod
-    def _step(self, position: int) -> None:
-        """Cause the event of a position."""
-
     @abstractmethod
     def _means(self) -> torch.Tensor:
         """Return the mean of each class as released so far, (classes, features)."""

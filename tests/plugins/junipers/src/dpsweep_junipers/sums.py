@@ -48,7 +48,7 @@ class JuniperSums(NearestMean):
         super().prepare(*args)
         self._nodes: dict[tuple[int, int], torch.Tensor] = {}
 
-    def _step(self, position: int) -> None:
+    def _execute(self, position: int) -> None:
         event = self._plan.at(position)
         if isinstance(event, TreeSums):
             self._release(event)

@@ -66,7 +66,7 @@ class JuniperVotes(NearestMean):
         part = "private" if self._data.records == "public" else "public"
         return part_tensors(self._data, part)[0].flatten(1)
 
-    def _step(self, position: int) -> None:
+    def _execute(self, position: int) -> None:
         import torch
 
         event = self._plan.at(position)
