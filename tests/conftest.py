@@ -5,8 +5,12 @@ import random
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
+
+# Of `make coverage`, which slows everything down.
+settings.register_profile("coverage", deadline=None)
 
 
 @pytest.fixture(autouse=True)

@@ -212,3 +212,23 @@ def test_a_plan_without_an_epsilon_has_no_selection_epsilon():
     assert selection_epsilon(envelope([endless]), Selection(10, 1), delta=DELTA) == math.inf
     assert selection_epsilon(envelope([endless]), Selection(3, "poisson"), delta=DELTA) == math.inf
     assert not is_under(endless, envelope([BASE]))
+
+
+@pytest.mark.parametrize("shape", [0.0, 1.0, 2.0, "poisson"])
+def test_probabilities_of_all_numbers_add_up_to_one(shape):
+    selection = Selection(6, shape)
+    assert math.fsum(selection.probability(k) for k in range(400)) == pytest.approx(1, abs=1e-9)
+    assert selection.probability(0) == (pytest.approx(math.exp(-6)) if shape == "poisson" else 0)
+    # Far beyond the first numbers, and where nothing is left.
+    assert 0 <= selection.probability(1500) < 1e-30
+    assert selection.probability(200_000) == 0.0
+
+
+def test_a_draw_at_the_very_end_of_the_distribution_ends():
+    class Last:
+        def random(self):
+            return 1 - 2.0**-53
+
+    for shape in (0.0, 1.0, "poisson"):
+        drawn = Selection(6, shape).draw(Last())
+        assert 6 < drawn < 10_000
