@@ -29,10 +29,10 @@ def main(path):
     for name, file in report["files"].items():
         for first, then in file["missing_branches"]:
             print(f"{name}:{first} never goes to {'its end' if then < 0 else then}")
-    found = shares(report)
-    for room, share in found.items():
+    taken = shares(report)
+    for room, share in taken.items():
         print(f"{room}: {share:.1f}% of branches, at least {FLOORS[room]:g}%")
-    return int(any(share < FLOORS[room] for room, share in found.items()))
+    return int(any(share < FLOORS[room] for room, share in taken.items()))
 
 
 if __name__ == "__main__":

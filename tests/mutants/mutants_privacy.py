@@ -223,4 +223,22 @@ PRIVACY = (
         ),
         "the filter's order may lie between two of the grid",
     ),
+    Mutant(
+        "terms below zero in a filter",
+        "platform/dpsweep/privacy/filter.py",
+        "if all(term >= 0 for term in terms)",
+        "if True",
+        (
+            "tests/unit/privacy/test_outside_events.py::test_a_cost_that_would_refund_others_fits_into_no_budget",
+        ),
+        "an event may not refund others",
+    ),
+    Mutant(
+        "a pure epsilon below zero",
+        "platform/dpsweep/privacy/events/base.py",
+        "if not epsilon >= 0:",
+        "if False:",
+        ("tests/unit/privacy/test_outside_events.py::test_what_is_no_pure_epsilon_is_refused",),
+        "an event may not refund others",
+    ),
 )

@@ -227,10 +227,10 @@ def _chord_log_moments(integer: Array, orders: Array) -> Array:
 
     log(A) is convex in the order and 0 at order 1, so it lies below its chords.
     """
-    known = np.concatenate([np.zeros((len(integer), 1)), integer], axis=1)
+    whole = np.concatenate([np.zeros((len(integer), 1)), integer], axis=1)
     low = np.floor(orders).astype(np.int64)
     part = orders - low
-    return known[:, low - 1] * (1 - part) + known[:, low] * part
+    return whole[:, low - 1] * (1 - part) + whole[:, low] * part
 
 
 def _between_neighbors(noise: Array, sample_rate: float, order: float) -> Array:
