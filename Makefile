@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: setup demo test test-lowest test-newest check docs mutants bench test-slow bench-gpu ui clean
+.PHONY: setup demo test test-lowest test-newest check coverage docs mutants bench test-slow bench-gpu ui clean
 
 setup: $(STAMP)
 
@@ -59,6 +59,12 @@ check: setup
 	cd build/check/site && ../../../$(BIN)/lint-imports --config ../../../pyproject.toml --no-cache
 	$(PYTEST) --doctest-modules --import-mode=importlib platform trainables search_spaces cluster
 	cd build/check/site && ../../../$(BIN)/python -I -c "import sys; sys.path.insert(0, '.'); import dpsweep; dpsweep.__version__; assert not {'torch', 'ray', 'mlflow'} & set(sys.modules)"
+
+# Branches of what epsilons rest on that its own unit tests take: at least 95% in each room.
+coverage: setup
+	mkdir -p build
+	$(PYTEST) -q -n 2 --cov=dpsweep.privacy --cov=dpsweep.ledgers --cov-branch --cov-report=json:build/coverage.json tests/unit/privacy tests/unit/ledgers
+	$(BIN)/python tests/branch_floors.py build/coverage.json
 
 # Edits of lines that privacy rests on; each must make the tests fail that are named for it.
 mutants: setup

@@ -112,7 +112,7 @@ LEDGERS = (
     Mutant(
         "another plan for an admitted trial",
         "platform/dpsweep/ledgers/study.py",
-        "and known is not None and not is_same:",
+        "and reserved is not None and not is_same:",
         "and False:",
         (
             "tests/unit/ledgers/test_study_ledger.py::test_a_plan_cannot_be_exchanged_after_its_admission",
@@ -160,7 +160,7 @@ LEDGERS = (
     Mutant(
         "a copy of a study",
         "platform/dpsweep/ledgers/dataset.py",
-        "if known.directory != str(directory):",
+        "if entry.directory != str(directory):",
         "if False:",
         ("tests/unit/ledgers/test_dataset_ledger.py::test_a_copy_of_a_study_elsewhere_is_refused",),
         "it spends the budget a second time",

@@ -128,19 +128,19 @@ class DatasetLedger:
             account = _account_of(log.records)
             _refuse_other_records(self.path, account, dataset, parts)
             caps = _caps(self.path, account, dataset, cap_epsilon, cap_delta)
-            known = next((s for s in account.studies if s.study_id == study_id), None)
+            entry = next((s for s in account.studies if s.study_id == study_id), None)
             self._refuse_lost_history(account, study_id, name, trials, is_charged=is_charged)
-            if known is not None and account.broken is None:
-                if (known.epsilon, known.delta) != (epsilon, delta):
+            if entry is not None and account.broken is None:
+                if (entry.epsilon, entry.delta) != (epsilon, delta):
                     raise BadInputError(
-                        f"study {name!r} was charged epsilon={known.epsilon:g} at delta="
-                        f"{known.delta:g} to {self.path}, and now declares epsilon={epsilon:g} at "
+                        f"study {name!r} was charged epsilon={entry.epsilon:g} at delta="
+                        f"{entry.delta:g} to {self.path}, and now declares epsilon={epsilon:g} at "
                         f"delta={delta:g}",
                         fix="undo the change, or start a new study under another name",
                     )
-                if known.directory != str(directory):
+                if entry.directory != str(directory):
                     raise BadInputError(
-                        f"study {name!r} was charged to {self.path} in {known.directory}, and this "
+                        f"study {name!r} was charged to {self.path} in {entry.directory}, and this "
                         f"is {directory}",
                         because="a copy would spend the study's budget again",
                         fix="move the directory back, or start a new study under another name",
@@ -279,9 +279,9 @@ def _refuse_other_records(
     names = [*account.parts, *(name for name in parts if name not in account.parts)]
     differ = [name for name in names if account.parts.get(name) != parts.get(name)]
     if differ:
-        known = ", ".join(f"{name}: {_yaml(account.parts.get(name))}" for name in differ)
+        declared = ", ".join(f"{name}: {_yaml(account.parts.get(name))}" for name in differ)
         raise BadInputError(
-            f"this study would have other records private than those in {path}, where {known}",
+            f"this study would have other records private than those in {path}, where {declared}",
             because="what one study shows of a record for free has no epsilon in another one",
             fix="declare the same; with a ledger of its own nothing holds for both together",
         )
@@ -342,8 +342,9 @@ def _refuse_over_cap(
     total_delta = _sum([*(study.delta for study in account.studies), delta])
     fits = total_epsilon <= Decimal(repr(caps[0])) and total_delta <= Decimal(repr(caps[1]))
     if not fits:
-        known = account.studies
-        names = ", ".join(f"{s.name} ({_text(s.epsilon)}, {_text(s.delta)})" for s in known)
+        names = ", ".join(
+            f"{s.name} ({_text(s.epsilon)}, {_text(s.delta)})" for s in account.studies
+        )
         raise DatasetBudgetError(
             f"a study of epsilon={_text(epsilon)} at delta={_text(delta)} does not fit into the "
             f"dataset's budget: epsilon={_text(account.epsilon)} at delta={_text(account.delta)} "

@@ -60,13 +60,13 @@ def check_trials(directory: Path, state: StudyState) -> None:
         actual, then = state.account.filter.cost(spent), cost_of(settled["cost"])
         for part in CHARGED_PARTS:
             if actual[part] < then[part] * (1 - COST_TOLERANCE):
-                what = f"a Renyi cost of {actual[part]:.6g} on the {part} records"
-                raise _cheaper(path, what, f"{then[part]:.6g}")
+                cost = f"a Renyi cost of {actual[part]:.6g} on the {part} records"
+                raise _cheaper(path, cost, f"{then[part]:.6g}")
 
 
-def _cheaper(path: Path, what: str, then: str) -> LedgerError:
+def _cheaper(path: Path, holds: str, then: str) -> LedgerError:
     return LedgerError(
-        f"{path} holds {what}, and {STUDY_FILE} settled the trial with {then}",
+        f"{path} holds {holds}, and {STUDY_FILE} settled the trial with {then}",
         because="the file was deleted, truncated or replaced by an older one",
         fix=_RESTORE,
     )
@@ -139,26 +139,26 @@ def check_terms(directory: Path, state: StudyState, terms: Mapping[str, Any]) ->
     Raises:
         LedgerError: Spec or ledger was edited after the study was launched.
     """
-    known = dict(state.terms or {})
+    enforced = dict(state.terms or {})
     if state.account is not None:
         kept = state.account.filter
-        known |= {"privacy.study_epsilon": kept.target_epsilon, "privacy.delta": kept.delta}
-        known["privacy.accounting"] = "composed"
+        enforced |= {"privacy.study_epsilon": kept.target_epsilon, "privacy.delta": kept.delta}
+        enforced["privacy.accounting"] = "composed"
     elif state.selection is not None:
-        known |= {"privacy.accounting": "select", "privacy.delta": state.selection["delta"]}
+        enforced |= {"privacy.accounting": "select", "privacy.delta": state.selection["delta"]}
     elif state.terms is None and state.num_trials is None and state.known:
         # Of before terms were written down; a ledger with a number of trials is a sealed one.
         is_claimed = terms.get("privacy.accounting") in ("composed", "select")
-        known |= {"privacy.accounting": _NO_BUDGET} if is_claimed else {}
-    differ = {key: value for key, value in known.items() if terms.get(key) != value}
+        enforced |= {"privacy.accounting": _NO_BUDGET} if is_claimed else {}
+    differ = {key: value for key, value in enforced.items() if terms.get(key) != value}
     if differ:
         path = directory / STUDY_FILE
-        told = "; ".join(
+        differences = "; ".join(
             f"{key} is {_shown(terms.get(key))}, and the study was launched with {_shown(value)}"
             for key, value in sorted(differ.items())
         )
         raise LedgerError(
-            f"the spec of the study is not the one whose terms {path} holds: {told}",
+            f"the spec of the study is not the one whose terms {path} holds: {differences}",
             because="spec.yaml was edited after the launch; what the study may claim is what its "
             "ledger enforced",
             fix="undo the change, or start a new study under another name",

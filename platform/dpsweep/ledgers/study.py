@@ -164,9 +164,9 @@ class StudyLedger:
                 "not reserved again",
                 because="it would spend the study's budget a second time",
             )
-        known, digest = state.reserved.get(trial), plan_digest(plan)
-        is_same = known is not None and known.get("plan_sha256") == digest
-        if account is not None and known is not None and not is_same:
+        reserved, digest = state.reserved.get(trial), plan_digest(plan)
+        is_same = reserved is not None and reserved.get("plan_sha256") == digest
+        if account is not None and reserved is not None and not is_same:
             raise LedgerError(f"trial {trial} was admitted with another plan; it cannot get more")
         if is_same and trial in state.running:
             return True
@@ -323,20 +323,20 @@ class StudyLedger:
         Raises:
             LedgerError: Another selection or delta is on record.
         """
-        known = self._state.selection
+        record = self._state.selection
         asked = {"mean": selection.mean, "shape": selection.shape, "delta": delta}
-        if known is None:
+        if record is None:
             values = [value if math.isfinite(value) else None for value in curve.tolist()]
             self._append({"kind": "selection", **asked, "curve": values, "epsilon": epsilon})
-            known = self._state.selection
-            assert known is not None
-        if {key: known[key] for key in asked} != asked:
+            record = self._state.selection
+            assert record is not None
+        if {key: record[key] for key in asked} != asked:
             raise LedgerError(
                 f"{self._log.path} holds another selection than {asked}",
                 fix="start a new study under another name",
             )
-        recorded = [math.inf if value is None else value for value in known["curve"]]
-        return np.array(recorded), known["epsilon"]
+        recorded = [math.inf if value is None else value for value in record["curve"]]
+        return np.array(recorded), record["epsilon"]
 
     @property
     def downgraded(self) -> str | None:

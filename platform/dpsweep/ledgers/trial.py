@@ -151,13 +151,13 @@ class TrialLedger:
 
     def _inherit(self) -> None:
         """Put on record what the trial inherits; what is on record already must be the same."""
-        known = inherited_events(self._log.records)
+        recorded = inherited_events(self._log.records)
         is_new = not any(record["kind"] in ("open", "inherit") for record in self._log.records)
         if is_new and self.inherited:
             self._log.append({"kind": "inherit", "events": self.inherited.to_json()})
-        elif known != self.inherited:
+        elif recorded != self.inherited:
             raise LedgerError(
-                f"{self.path} says that the trial has inherited {len(known)} events, not these "
+                f"{self.path} says that the trial has inherited {len(recorded)} events, not these "
                 f"{len(self.inherited)}",
                 because="a trial never starts from another release than the one it began with",
             )
@@ -317,11 +317,11 @@ def trial_covered(directory: Path, trial: int, inherited: Plan, *, at_least: int
     """
     path = trial_file(directory, trial)
     records = read_log(path)
-    spent, known = charged_events(records), inherited_events(records)
+    spent, recorded = charged_events(records), inherited_events(records)
     check_complete(path, len(spent), at_least)
-    if records and known != inherited.merged():
+    if records and recorded != inherited.merged():
         raise LedgerError(
-            f"{path} says that the trial has inherited {len(known)} events, and its task "
+            f"{path} says that the trial has inherited {len(recorded)} events, and its task "
             f"{len(inherited)}",
             because="one of the two was edited, or replaced by an older copy",
             fix="restore it; without it nothing true can be said of this trial's epsilon",

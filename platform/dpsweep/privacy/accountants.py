@@ -10,7 +10,7 @@ from scipy import special
 
 from dpsweep.foundation import _validate
 from dpsweep.privacy import rdp
-from dpsweep.privacy.events.base import PrivacyEvent, no_pld_error
+from dpsweep.privacy.events.base import PrivacyEvent, checked_pure, no_pld_error
 from dpsweep.privacy.events.gaussian import Gaussian
 from dpsweep.privacy.events.multiset import Multiset, by_class, in_order, multiset, plan_curve
 from dpsweep.privacy.events.plan import CHARGED_PARTS, Plan
@@ -119,11 +119,11 @@ def epsilon_and_order(events: Multiset, delta: float) -> tuple[float, float]:
         return 0.0, math.inf
     for level in range(len(rdp.HIGH_ORDERS) + 1):
         orders = rdp.orders_at(level)
-        found, best = rdp.epsilons(plan_curve(events, orders)[None, :], orders, delta)
-        epsilon, order = float(found[0]), float(orders[best[0]])
+        bounds, best = rdp.epsilons(plan_curve(events, orders)[None, :], orders, delta)
+        epsilon, order = float(bounds[0]), float(orders[best[0]])
         if best[0] < len(orders) - 1 or epsilon == 0.0:
             break
-    pure = math.fsum(count * event.pure_epsilon() for event, count in events)
+    pure = math.fsum(count * checked_pure(event) for event, count in events)
     return min(epsilon, pure), order
 
 

@@ -16,6 +16,7 @@ from dpsweep.privacy.accountants import (
     AccountantName,
     epsilon_of,
 )
+from dpsweep.privacy.events.base import checked_pure
 from dpsweep.privacy.events.multiset import event_curves, multiset, plan_curve
 from dpsweep.privacy.events.plan import Plan
 
@@ -167,9 +168,9 @@ class EpsilonClock:
             if len(rows) == 0:
                 break
         pure = np.zeros(len(runs))
-        pure[charged] = [runs[index].event.pure_epsilon() for index in charged]
+        pure[charged] = [checked_pure(runs[index].event) for index in charged]
         if len(runs) and np.isfinite(pure[0]):
-            before = sum(count * event.pure_epsilon() for event, count in spent)
+            before = sum(count * checked_pure(event) for event, count in spent)
             table[1:] = np.minimum(table[1:], before + np.cumsum(pure[run_of]))
         table = np.maximum.accumulate(table)
         table.flags.writeable = False

@@ -215,8 +215,8 @@ def _cost_at(order: float, plan: Plan) -> float:
         for group in runs
         for term in type(group[0].event).costs_at([(r.event, r.count) for r in group], order)
     ]
-    total = math.fsum(terms)
-    return math.inf if math.isnan(total) else total
+    # What is not a number, or would refund others, bounds nothing.
+    return math.fsum(terms) if all(term >= 0 for term in terms) else math.inf
 
 
 # --- Who holds how much ---------------------------------------------------------------------

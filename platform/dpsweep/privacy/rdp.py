@@ -1,4 +1,4 @@
-"""Renyi curves of privacy events, vectorised over noise multipliers, and their epsilon.
+"""Renyi curves of noisy sums, vectorised over noise multipliers, and the epsilon of any curve.
 
 The Poisson-subsampled Gaussian mechanism (Mironov, Talwar and Zhang 2019,
 https://arxiv.org/abs/1908.10530) with noise multiplier s and sample rate q has, at order a,
@@ -53,8 +53,8 @@ def level_of(order: float) -> int:
     return sum(bool(order > last) for last in (ORDERS[-1], *HIGH_ORDERS[:-1]))
 
 
-# Curves are rounded up by more than the error of the sums below, far below any digit printed.
-_ROUND_UP = 1.0 + 1e-8
+#: Curves are rounded up by more than the error of the sums below, far below any digit printed.
+ROUND_UP = 1.0 + 1e-8
 _BLOCK_ELEMENTS = 1 << 19  # elements of a temporary: 4 MiB of float64
 _TAIL = 9.0  # standard deviations kept on either side; the rest is below e^-40
 # Below this noise the quadrature needs more points than its curves are worth (one step costs an
@@ -227,10 +227,10 @@ def _chord_log_moments(integer: Array, orders: Array) -> Array:
 
     log(A) is convex in the order and 0 at order 1, so it lies below its chords.
     """
-    known = np.concatenate([np.zeros((len(integer), 1)), integer], axis=1)
+    whole = np.concatenate([np.zeros((len(integer), 1)), integer], axis=1)
     low = np.floor(orders).astype(np.int64)
     part = orders - low
-    return known[:, low - 1] * (1 - part) + known[:, low] * part
+    return whole[:, low - 1] * (1 - part) + whole[:, low] * part
 
 
 def _between_neighbors(noise: Array, sample_rate: float, order: float) -> Array:
@@ -268,7 +268,7 @@ def poisson_gaussian_rdp(noise: Array, sample_rate: float, orders: Array | None 
     # Squares of tinier noise underflow; it protects nothing in any case.
     live = np.flatnonzero(noise > 1e-100)
     if sample_rate == 1:
-        curves[live] = orders / (2 * noise[live, None] ** 2) * _ROUND_UP
+        curves[live] = orders / (2 * noise[live, None] ** 2) * ROUND_UP
         return curves
     is_integer = orders == np.floor(orders)
     whole, fraction = np.flatnonzero(is_integer), np.flatnonzero(~is_integer)
@@ -293,84 +293,7 @@ def poisson_gaussian_rdp(noise: Array, sample_rate: float, orders: Array | None 
                 if len(lost):
                     order = float(orders[column])
                     curves[lost, column] = _between_neighbors(noise[lost], sample_rate, order)
-    return curves / (orders - 1) * _ROUND_UP
-
-
-def laplace_rdp(scale: float, orders: Array) -> Array:
-    """Return the Renyi curve of Laplace noise (Mironov 2017, proposition 6).
-
-    With e = 1 / scale: r(a) = e + log(1 + (a-1) (e^((1-2a) e) - 1) / (2a-1)) / (a-1).
-    """
-    if scale == 0:
-        return np.full(len(orders), np.inf)
-    epsilon = 1.0 / scale
-    inner = (orders - 1) * np.expm1(epsilon * (1 - 2 * orders)) / (2 * orders - 1)
-    return np.asarray(np.maximum(epsilon + np.log1p(inner) / (orders - 1), 0.0) * _ROUND_UP)
-
-
-def _kl_log_delta(rdp: Array) -> Array:
-    """Return log of the delta that a Renyi bound alone gives at any epsilon: sqrt(1 - e^-r)."""
-    with np.errstate(divide="ignore"):
-        return np.asarray(0.5 * np.log(-np.expm1(-rdp)))
-
-
-def selection_gamma(mean: float, shape: float) -> float:
-    """Return gamma of the truncated negative binomial with E[K] = mean, on the low (safe) side.
-
-    E[K] = eta (1 - gamma) / (gamma (1 - gamma^eta)), or (1/gamma - 1) / log(1/gamma) for eta = 0.
-
-    >>> selection_gamma(10, 1), round(selection_gamma(10, 0), 4)
-    (0.1, 0.0269)
-
-    Args:
-        mean: E[K] >= 1.
-        shape: eta >= 0.
-    """
-    if mean == 1:
-        return 1.0
-    if shape == 1:
-        return 1.0 / mean
-
-    def mean_of(log_gamma: float) -> float:
-        odds = math.expm1(-log_gamma)  # 1/gamma - 1
-        return odds / -log_gamma if shape == 0 else shape * odds / -math.expm1(shape * log_gamma)
-
-    # E[K] falls in gamma; at mean <= 2 (shape + 1) / gamma this bracket holds it.
-    low, high = -700.0, -1e-12
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (middle, high) if mean_of(middle) >= mean else (low, middle)
-    return math.exp(low)
-
-
-def repeat_and_select_rdp(rdp: Array, orders: Array, mean: float, shape: float | str) -> Array:
-    """Return the Renyi curve of the best of K runs with curve ``rdp``.
-
-    Papernot and Steinke 2022 (https://arxiv.org/abs/2110.03620), theorem 2 (truncated negative
-    binomial K) and theorem 6 (Poisson K), as in dp_accounting.
-
-    Args:
-        rdp: Curve of one run, shape (m,).
-        orders: Its orders > 1, ascending, shape (m,).
-        mean: E[K] >= 1.
-        shape: eta >= 0 or "poisson".
-    """
-    with np.errstate(invalid="ignore"):
-        if shape == "poisson":
-            epsilon = np.log1p(1 / (orders - 1))
-            # Rows: the order of the result; columns: the order that bounds its delta.
-            log_delta = (orders - 1) * (rdp - epsilon[:, None] + np.log1p(-1 / orders)) - np.log(
-                orders
-            )
-            log_delta = np.minimum(np.min(log_delta, axis=1), np.min(_kl_log_delta(rdp)))
-            delta = np.minimum(np.exp(log_delta), 1.0)
-            return np.asarray(rdp + mean * delta + math.log(mean) / (orders - 1))
-        eta = float(shape)
-        log_gamma = math.log(selection_gamma(mean, eta))
-        constant = (1 + eta) * float(np.min((1 - 1 / orders) * rdp - log_gamma / orders))
-        curve = rdp + math.log(mean) / (orders - 1) + constant
-    # A Renyi curve does not fall, so a bound at a higher order holds at the lower ones too.
-    return np.asarray(np.minimum.accumulate(curve[::-1])[::-1])
+    return curves / (orders - 1) * ROUND_UP
 
 
 def epsilons(rdp: Array, orders: Array, delta: float) -> tuple[Array, NDArray[np.int64]]:

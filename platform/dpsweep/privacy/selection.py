@@ -16,6 +16,7 @@ from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import by_part
 from dpsweep.privacy.events import Plan, RepeatAndSelect
 from dpsweep.privacy.events.multiset import plan_curve
+from dpsweep.privacy.events.repeat_and_select import repeat_and_select_rdp, selection_gamma
 
 Array = NDArray[np.float64]
 
@@ -96,7 +97,7 @@ class Selection:
         if self.shape == "poisson":
             return 0, -self.mean, 0.0
         eta = float(self.shape)
-        gamma = rdp.selection_gamma(self.mean, eta)
+        gamma = selection_gamma(self.mean, eta)
         if gamma == 1:
             return 1, 0.0, -math.inf
         log_rest = math.log1p(-gamma)
@@ -183,5 +184,5 @@ def selection_epsilon(curve: Array, selection: Selection, *, delta: float) -> fl
         Epsilon, rounded up; infinite where the curve is.
     """
     delta = _validate.in_unit_interval("delta", delta)
-    total = rdp.repeat_and_select_rdp(curve, rdp.ORDERS, selection.mean, selection.shape)
+    total = repeat_and_select_rdp(curve, rdp.ORDERS, selection.mean, selection.shape)
     return float(rdp.epsilons(total[None, :], rdp.ORDERS, delta)[0][0]) * _ROUND_UP

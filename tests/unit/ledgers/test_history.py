@@ -2,6 +2,7 @@
 
 import shutil
 
+import numpy as np
 import pytest
 
 from dpsweep.foundation.durable import DurableLog
@@ -13,6 +14,7 @@ from dpsweep.ledgers.trial import STUDY_FILE, TrialLedger, trial_file
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.privacy.filter import RenyiFilter
+from dpsweep.privacy.selection import Selection
 
 FILTER = RenyiFilter.at(8, target_epsilon=2.0, delta=1e-5)
 BUDGET = PrivacyBudget(target_epsilon=100.0, delta=1e-5)
@@ -104,7 +106,7 @@ def test_what_is_settled_is_not_reserved_again(study):
 
 def test_a_trial_that_the_journal_lacks_stops_the_study(study):
     for in_journal in ({0, 1}, {1, 2}, set()):
-        with pytest.raises(LedgerError, match="knows trials that the journal does not"):
+        with pytest.raises(LedgerError, match=r"knows trials that the journal does not"):
             opened(study, in_journal=in_journal)
 
 
@@ -210,3 +212,20 @@ def test_a_file_that_is_removed_or_replaced_while_it_is_written_takes_no_more(tm
     log.close()
     with DurableLog(path) as again:
         assert [record["kind"] for record in again.records] == ["a"]
+
+
+def test_a_journal_that_knows_more_than_the_ledger_is_refused(study):
+    with pytest.raises(LedgerError, match=r"knows trials that .* does not: 17, 18"):
+        opened(study, in_journal={0, 1, 2, 17, 18})
+
+
+def test_the_terms_of_a_selection_are_those_of_its_charge(tmp_path):
+    ledger = StudyLedger(tmp_path)
+    ledger.charge_selection(Selection(10, 1.0), np.array([0.1, 0.2]), 1.7, 1e-5)
+    ledger.close()
+    state = read_study_state(tmp_path)
+    terms = {"privacy.accounting": "select", "privacy.delta": 1e-5}
+    check_terms(tmp_path, state, terms)
+    for key, value in (("privacy.accounting", "composed"), ("privacy.delta", 1e-6)):
+        with pytest.raises(LedgerError, match=f"{key} is {value}"):
+            check_terms(tmp_path, state, {**terms, key: value})

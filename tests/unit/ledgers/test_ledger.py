@@ -6,6 +6,7 @@ from dpsweep.foundation.errors import BudgetExceededError, LedgerError
 from dpsweep.ledgers.trial import (
     TrialLedger,
     TrialLimit,
+    steps_charged,
     study_spent,
     trial_covered,
     trial_file,
@@ -321,3 +322,22 @@ def test_what_a_trial_is_said_to_inherit_is_what_its_ledger_says(tmp_path):
         trial_covered(tmp_path, 0, Plan())
     with pytest.raises(LedgerError, match="holds 5 charged events"):
         trial_covered(tmp_path, 0, start, at_least=6)
+
+
+def test_a_release_is_noted_once(tmp_path):
+    ledger = open_ledger(tmp_path)
+    ledger.charge(0, 100, steps(100))
+    ledger.note_release(0, "ab" * 32)
+    with pytest.raises(LedgerError, match="release 0 was made before"):
+        ledger.note_release(0, "cd" * 32)
+    ledger.charge(100, 150, steps(50))
+    ledger.note_release(1, "ef" * 32)
+    assert {n: r["charged"] for n, r in ledger.releases.items()} == {0: 100, 1: 150}
+    assert ledger.position_charges == steps_charged(tmp_path, 0) == 150
+    ledger.close()
+
+
+def test_files_of_other_names_are_no_trials(tmp_path):
+    open_ledger(tmp_path, 3).close()
+    (tmp_path / "trial-three.jsonl").write_text("")
+    assert set(trials_on_disk(tmp_path)) == {3}

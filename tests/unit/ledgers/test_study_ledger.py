@@ -327,3 +327,27 @@ def test_a_filter_on_record_that_promises_too_much_is_refused(tmp_path):
     ledger.close()
     with pytest.raises(BadInputError, match="costs more than epsilon=2"):
         StudyLedger(tmp_path)
+
+
+def test_what_began_is_written_once_and_stays(tmp_path):
+    ledger = StudyLedger(tmp_path)
+    assert (ledger.is_on_dataset, ledger.has_begun_selection) == (False, False)
+    assert not ledger.has_num_trials
+    for _ in range(2):
+        ledger.note_dataset()
+        ledger.begin_selection()
+    ledger.num_trials(lambda: 4)
+    reopen(ledger)
+    assert (ledger.is_on_dataset, ledger.has_begun_selection) == (True, True)
+    assert ledger.has_num_trials
+    text = (tmp_path / STUDY_FILE).read_text()
+    assert (text.count('"dataset_charge"'), text.count('"begin_selection"')) == (1, 1)
+    ledger.close()
+
+
+def test_a_trial_whose_file_was_deleted_does_not_end(ledger):
+    assert ledger.reserve(0, steps(100), epsilon=0.5)
+    run(ledger.directory, 0, steps(100), charged=10).close()
+    trial_file(ledger.directory, 0).unlink()
+    with pytest.raises(LedgerError, match="what it has charged is not known"):
+        ledger.settle(0, "finished")

@@ -258,3 +258,21 @@ def test_a_statement_shows_everything_and_rounds_up() -> None:
     assert infinite.to_json()["epsilon"] == "inf"
     assert "no privacy guarantee" in infinite.one_line()
     assert PrivacyStatement(**STATEMENT).to_json() == STATEMENT
+
+
+def test_the_cache_of_high_orders_survives_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_of((PoissonGaussian(10.0, 1e-3), 50), (PoissonGaussian(11.0, 1e-3), 50))
+    first = epsilon_of(plan, delta=DELTA)
+    monkeypatch.setattr(poisson_gaussian, "_CACHED_CURVES", 1)
+    accountants.epsilon_and_order.cache_clear()
+    assert epsilon_of(plan, delta=DELTA) == first
+    assert not poisson_gaussian._high_curves
+
+
+def test_a_bracket_of_the_analytic_gaussian_that_is_too_low_is_moved_up() -> None:
+    # delta close to 1: half of the mass is above any guess of its tail.
+    for mu in (0.1, 5.0, 40.0):
+        for delta in (0.2, 1e-300):
+            epsilon = analytic_gaussian_epsilon(mu, delta)
+            top = stats.norm.logcdf(mu / 2 - epsilon / mu) if epsilon else 0
+            assert top >= math.log(delta) or epsilon == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import pytest
@@ -159,3 +160,24 @@ def test_a_cosine_of_a_thousand_steps_takes_about_a_second_at_most() -> None:
     again = calibrate_noise_schedule(BUDGET, schedule=schedule, sample_rate=0.0101, steps=1000)
     assert time.process_time() - start < 0.05
     assert first == again
+
+
+@pytest.mark.parametrize(
+    "epsilon",
+    [
+        lambda sigma: 10 / sigma,
+        lambda sigma: math.ceil(40 / sigma) / 4,  # a staircase
+        lambda sigma: 0.0 if sigma > 5 else math.nan,  # falls to nothing at once
+        lambda sigma: 2.0 if sigma >= 3.7 else math.inf,
+    ],
+    ids=["smooth", "stairs", "cliff", "exact"],
+)
+@pytest.mark.parametrize("guess", [(0.01, 0.02), (4.0, 6.0), (500.0, 900.0)])
+def test_the_smallest_noise_is_within_and_close(epsilon, guess) -> None:
+    noise_multiplier = noise._smallest(epsilon, 2.0, *guess, 1e-6)
+    assert epsilon(noise_multiplier) <= 2.0
+    assert not epsilon(noise_multiplier * (1 - 3e-6)) <= 2.0 or epsilon(noise_multiplier) == 2.0
+
+
+def test_next_to_no_noise_is_the_least_one() -> None:
+    assert noise._smallest(lambda sigma: 1.0, 2.0, 1.0, 2.0, 1e-6) < noise._LEAST_NOISE

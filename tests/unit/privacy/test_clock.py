@@ -159,3 +159,13 @@ def test_positions_on_public_records_are_free_whatever_they_do() -> None:
     )
     assert clock.epsilon_after(207) == alone.epsilon_after(200)
     assert clock.last_allowed(alone.epsilon_after(100)) == 107
+
+
+def test_the_last_allowed_position_is_what_the_accountant_accepts() -> None:
+    clock = EpsilonClock(Plan((EventRun(PoissonGaussian(1.0, 0.01), 300),)), delta=1e-5)
+    right = clock.last_allowed(1.0)
+    assert clock.epsilon_after(right) <= 1.0 < clock.epsilon_after(right + 1)
+    # As if the table had been a little too low: the accountant that will refuse decides.
+    low = EpsilonClock(clock.plan, delta=1e-5)
+    low.__dict__["_table"] = clock.table() * 0.99
+    assert low.last_allowed(1.0) == right

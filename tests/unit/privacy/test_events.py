@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 
 import dp_accounting
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import (
@@ -214,3 +216,26 @@ def test_a_budget_says_what_it_refuses() -> None:
             PrivacyBudget(**wrong)
     with pytest.raises(BadInputError, match="'replace_one' is not supported"):
         PrivacyBudget(target_epsilon=1, delta=1e-5, neighboring_relation="replace_one")
+
+
+def test_what_a_plan_is_made_of() -> None:
+    with pytest.raises(BadInputError, match="a plan is made of EventRun, got Gaussian"):
+        Plan((Gaussian(1.0),))  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        _ = Plan() + EventRun(Gaussian(1.0))  # type: ignore[operator]
+    with pytest.raises(BadInputError, match="segment 0: phase must be a word, got 7"):
+        Plan.from_json([{"event": "gaussian", "noise_multiplier": 1.0, "phase": 7}])
+    with pytest.raises(BadInputError, match="of must be a Plan, got list"):
+        RepeatAndSelect(2, 1, [])  # type: ignore[arg-type]
+
+
+def test_curves_of_steps_off_the_grid_are_those_of_rdp_for_each_rate() -> None:
+    events = [PoissonGaussian(1.0, 0.01), PoissonGaussian(2.0, 0.5), PoissonGaussian(3.0, 0.01)]
+    for orders in (np.array([3.33]), np.array([2.0, 3.33, 200.0])):
+        curves = PoissonGaussian.curves(events, orders)
+        for event, curve in zip(events, curves):
+            noise = np.array([event.noise_multiplier])
+            exact = rdp.poisson_gaussian_rdp(noise, event.sample_rate, orders)[0]
+            np.testing.assert_allclose(curve, exact, rtol=1e-9)
+            np.testing.assert_allclose(event.renyi(orders), exact, rtol=1e-9)
+    assert PoissonGaussian(1.0, 0.0).pure_epsilon() == 0

@@ -200,6 +200,25 @@ def test_what_is_no_curve_is_refused(wrong: Any) -> None:
         epsilon_of(plan_of((event, 1), (Gaussian(1.0), 1)), delta=DELTA)
 
 
+@pytest.mark.parametrize("pure", [-1.0, math.nan])
+def test_what_is_no_pure_epsilon_is_refused(pure: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Doubled, "pure_epsilon", lambda self: pure)
+    plan = plan_of((Doubled(6.5), 1), (Gaussian(6.0), 1))
+    with pytest.raises(BadInputError, match="pure epsilon of doubled is"):
+        epsilon_of(plan, delta=DELTA)
+    with pytest.raises(BadInputError, match="pure epsilon of doubled is"):
+        EpsilonClock(plan, delta=DELTA).table()
+
+
+@pytest.mark.parametrize("term", [-1.0, math.nan])
+def test_a_cost_that_would_refund_others_fits_into_no_budget(
+    term: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Doubled, "costs_at", classmethod(lambda cls, items, order: [term, 1e-3]))
+    chosen = RenyiFilter.at(8.0, target_epsilon=8.0, delta=DELTA)
+    assert chosen.cost(plan_of((Doubled(6.0), 1), (Gaussian(1.0), 1)))["private"] == math.inf
+
+
 def test_an_event_without_a_form_has_no_pld_and_no_exchange_format() -> None:
     formless = plan_of((Formless(6.0), 10))
     with pytest.raises(BadInputError, match="accountant pld cannot bound formless"):

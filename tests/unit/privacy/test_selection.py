@@ -16,6 +16,7 @@ from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.calculator import account_epsilon
 from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian, to_dp_event
+from dpsweep.privacy.events.repeat_and_select import selection_gamma
 from dpsweep.privacy.selection import Selection, envelope, is_under, selection_epsilon
 
 DELTA = 1e-5
@@ -56,7 +57,7 @@ def test_a_fixed_number_of_trials_is_composed(number, expected):
 
 
 def generating_function(mean, eta, x):
-    gamma = rdp.selection_gamma(mean, eta)
+    gamma = selection_gamma(mean, eta)
     if eta == 0:
         return math.log1p(-(1 - gamma) * x) / math.log(gamma)
     return ((1 - (1 - gamma) * x) ** -eta - 1) / (gamma**-eta - 1)
@@ -106,7 +107,7 @@ def test_probabilities_are_the_formula_and_add_up(mean, shape):
     elif mean == 1:
         expected = np.eye(60)[1]
     else:
-        gamma, k = rdp.selection_gamma(mean, shape), np.arange(1, 60)
+        gamma, k = selection_gamma(mean, shape), np.arange(1, 60)
         log_factor = math.log(-math.log(gamma)) if shape == 0 else math.log(gamma**-shape - 1)
         rising = -np.log(k) if shape == 0 else special.gammaln(k + shape) - special.gammaln(k + 1)
         rising = rising if shape == 0 else rising - special.gammaln(shape)
@@ -212,3 +213,23 @@ def test_a_plan_without_an_epsilon_has_no_selection_epsilon():
     assert selection_epsilon(envelope([endless]), Selection(10, 1), delta=DELTA) == math.inf
     assert selection_epsilon(envelope([endless]), Selection(3, "poisson"), delta=DELTA) == math.inf
     assert not is_under(endless, envelope([BASE]))
+
+
+@pytest.mark.parametrize("shape", [0.0, 1.0, 2.0, "poisson"])
+def test_probabilities_of_all_numbers_add_up_to_one(shape):
+    selection = Selection(6, shape)
+    assert math.fsum(selection.probability(k) for k in range(400)) == pytest.approx(1, abs=1e-9)
+    assert selection.probability(0) == (pytest.approx(math.exp(-6)) if shape == "poisson" else 0)
+    # Far beyond the first numbers, and where nothing is left.
+    assert 0 <= selection.probability(1500) < 1e-30
+    assert selection.probability(200_000) == 0.0
+
+
+def test_a_draw_at_the_very_end_of_the_distribution_ends():
+    class Last:
+        def random(self):
+            return 1 - 2.0**-53
+
+    for shape in (0.0, 1.0, "poisson"):
+        drawn = Selection(6, shape).draw(Last())
+        assert 6 < drawn < 10_000

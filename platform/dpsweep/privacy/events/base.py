@@ -59,7 +59,8 @@ class PrivacyEvent(ABC):
         Of an event that another package brings, dpsweep guarantees the arithmetic alone: its curve
         is added ``count`` times to those of other events, converted to an epsilon that is rounded
         up, charged before it runs, and refused where it is negative. That the curve bounds what
-        the method does is the package's claim, as is ``dp_event``; no check can show it.
+        the method does is the package's claim, as is all else that it overrides (``dp_event``,
+        ``pure_epsilon``, ``gaussian_variance``, ..); no check can show it.
     """
 
     #: Name in events files and ledgers; that of its row in ``EVENTS``.
@@ -208,6 +209,20 @@ def no_pld_error(name: str, because: str) -> BadInputError:
     return BadInputError(
         f"accountant pld cannot bound {name}", because=because, fix="accountant rdp"
     )
+
+
+def checked_pure(event: PrivacyEvent) -> float:
+    """Return the pure epsilon of an event.
+
+    Raises:
+        BadInputError: It is negative, or not a number.
+    """
+    epsilon = event.pure_epsilon()
+    if not epsilon >= 0:
+        raise BadInputError(
+            f"the pure epsilon of {event.name} is {epsilon!r}", fix="a number >= 0, or infinity"
+        )
+    return epsilon
 
 
 def checked_curves(events: Sequence[PrivacyEvent], orders: Array) -> Array:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from dpsweep.foundation import _validate
 from dpsweep.privacy import rdp
 from dpsweep.privacy.events.base import Array, Check, PrivacyEvent
@@ -31,8 +33,16 @@ class Laplace(PrivacyEvent):
         return "full_batch"
 
     def renyi(self, orders: Array) -> Array:
-        """Return the curve of Mironov 2017, proposition 6, rounded up."""
-        return rdp.laplace_rdp(self.scale, orders)
+        """Return the curve of Mironov 2017, proposition 6, rounded up.
+
+        With e = 1 / scale: r(a) = e + log(1 + (a-1) (e^((1-2a) e) - 1) / (2a-1)) / (a-1).
+        """
+        if self.scale == 0:
+            return np.full(len(orders), np.inf)
+        epsilon = 1.0 / self.scale
+        inner = (orders - 1) * np.expm1(epsilon * (1 - 2 * orders)) / (2 * orders - 1)
+        curve = np.maximum(epsilon + np.log1p(inner) / (orders - 1), 0.0)
+        return np.asarray(curve * rdp.ROUND_UP)
 
     def dp_event(self) -> Any:
         """Return it as a ``LaplaceDpEvent``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -14,6 +15,71 @@ from dpsweep.privacy import rdp
 from dpsweep.privacy.events.base import Array, Check, PrivacyEvent
 from dpsweep.privacy.events.multiset import multiset, plan_curve
 from dpsweep.privacy.events.plan import Plan, to_dp_event
+
+
+def _kl_log_delta(curve: Array) -> Array:
+    """Return log of the delta that a Renyi bound alone gives at any epsilon: sqrt(1 - e^-r)."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(0.5 * np.log(-np.expm1(-curve)))
+
+
+def selection_gamma(mean: float, shape: float) -> float:
+    """Return gamma of the truncated negative binomial with E[K] = mean, on the low (safe) side.
+
+    E[K] = eta (1 - gamma) / (gamma (1 - gamma^eta)), or (1/gamma - 1) / log(1/gamma) for eta = 0.
+
+    >>> selection_gamma(10, 1), round(selection_gamma(10, 0), 4)
+    (0.1, 0.0269)
+
+    Args:
+        mean: E[K] >= 1.
+        shape: eta >= 0.
+    """
+    if mean == 1:
+        return 1.0
+    if shape == 1:
+        return 1.0 / mean
+
+    def mean_of(log_gamma: float) -> float:
+        odds = math.expm1(-log_gamma)  # 1/gamma - 1
+        return odds / -log_gamma if shape == 0 else shape * odds / -math.expm1(shape * log_gamma)
+
+    # E[K] falls in gamma; at mean <= 2 (shape + 1) / gamma this bracket holds it.
+    low, high = -700.0, -1e-12
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if mean_of(middle) >= mean else (low, middle)
+    return math.exp(low)
+
+
+def repeat_and_select_rdp(once: Array, orders: Array, mean: float, shape: float | str) -> Array:
+    """Return the Renyi curve of the best of K runs with curve ``once``.
+
+    Papernot and Steinke 2022 (https://arxiv.org/abs/2110.03620), theorem 2 (truncated negative
+    binomial K) and theorem 6 (Poisson K), as in dp_accounting.
+
+    Args:
+        once: Curve of one run, shape (m,).
+        orders: Its orders > 1, ascending, shape (m,).
+        mean: E[K] >= 1.
+        shape: eta >= 0 or "poisson".
+    """
+    with np.errstate(invalid="ignore"):
+        if shape == "poisson":
+            epsilon = np.log1p(1 / (orders - 1))
+            # Rows: the order of the result; columns: the order that bounds its delta.
+            log_delta = (orders - 1) * (once - epsilon[:, None] + np.log1p(-1 / orders)) - np.log(
+                orders
+            )
+            log_delta = np.minimum(np.min(log_delta, axis=1), np.min(_kl_log_delta(once)))
+            delta = np.minimum(np.exp(log_delta), 1.0)
+            return np.asarray(once + mean * delta + math.log(mean) / (orders - 1))
+        eta = float(shape)
+        log_gamma = math.log(selection_gamma(mean, eta))
+        constant = (1 + eta) * float(np.min((1 - 1 / orders) * once - log_gamma / orders))
+        curve = once + math.log(mean) / (orders - 1) + constant
+    # A Renyi curve does not fall, so a bound at a higher order holds at the lower ones too.
+    return np.asarray(np.minimum.accumulate(curve[::-1])[::-1])
 
 
 def _mean(name: str, value: Any) -> float:
@@ -85,7 +151,7 @@ class RepeatAndSelect(PrivacyEvent):
         """Return the curve of theorem 2 or 6; it rests on other orders too, those of the grid."""
         grid = np.union1d(rdp.ORDERS, orders)
         once = plan_curve(multiset(self.of), grid)
-        curve = rdp.repeat_and_select_rdp(once, grid, self.mean, self.shape)
+        curve = repeat_and_select_rdp(once, grid, self.mean, self.shape)
         return curve[np.searchsorted(grid, orders)]
 
     def dp_event(self) -> Any:
