@@ -2,6 +2,7 @@
 
 import re
 import runpy
+from pathlib import Path
 
 import pytest
 import yaml
@@ -11,6 +12,7 @@ from dpsweep import SweepSpec
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.reading import read_spec
 
+CORE = Path(__file__).parents[2] / "platform" / "dpsweep"
 WITH_SPECS = [page for page in PAGES if blocks(page, "yaml")]
 
 

@@ -57,6 +57,7 @@ def test_limits(accountant: str) -> None:
     assert epsilon(plan_of((Laplace(2.0), 1))) == pytest.approx(0.5, rel=1e-4)
 
 
+@settings(deadline=None)
 @given(sigmas, rates, few_steps, st.floats(1.001, 3))
 def test_rdp_is_monotone(sigma: float, rate: float, steps: int, factor: float) -> None:
     def epsilon(s: float, q: float, n: int, delta: float = DELTA) -> float:
