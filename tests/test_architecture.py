@@ -19,7 +19,7 @@ from import_graph import (
 )
 
 #: A longer file holds a second concept; a fuller folder is two rooms.
-MAX_LINES = 500
+MAX_LINES = 400
 MAX_LINES_OF_THE_CORE_LOOP = 299
 MAX_FILES = 16
 STRUCTURE = ROOT / "docs" / "structure.md"

@@ -230,8 +230,8 @@ STUDIES = (
     Mutant(
         "exact private scores in a composed study",
         "platform/dpsweep/spec/modes.py",
-        ('if mode in ("composed", "select"):\n        yield from _no_exact_scores'),
-        ('if mode == "select":\n        yield from _no_exact_scores'),
+        ("if mode.is_filtered or mode.is_sealed:\n        yield from _no_exact_scores"),
+        ("if mode.is_sealed:\n        yield from _no_exact_scores"),
         ("tests/unit/spec/test_modes.py::test_a_precondition_is_refused_by_name",),
         "no finite epsilon covers them",
     ),
@@ -264,8 +264,8 @@ STUDIES = (
     Mutant(
         "pld for trials that are stopped",
         "platform/dpsweep/spec/modes.py",
-        "if is_pld and mode not in",
-        "if False and mode not in",
+        "if is_pld and not is_refused",
+        "if False and not is_refused",
         ("tests/unit/spec/test_modes.py::test_a_precondition_is_refused_by_name",),
         "it bounds plans that are fixed beforehand",
     ),

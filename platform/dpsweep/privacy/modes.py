@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 #: An epsilon that covers what a study in ``select`` releases.
 WINNER = "the winner only: its configuration, score and model"
@@ -93,5 +93,8 @@ UNACCOUNTED = Mode(
 
 #: All of them by name, in the order in which they are shown.
 MODES: Mapping[str, Mode] = {mode.name: mode for mode in (COMPOSED, SELECT, PUBLIC, UNACCOUNTED)}
+#: Of a spec whose mode is missing or unknown: no rule of a mode holds.
+UNDECIDED = replace(UNACCOUNTED, name="")
+
 #: What each lets a study say, by name.
 CLAIMS: Mapping[str, str] = {mode.name: mode.claim for mode in MODES.values()}

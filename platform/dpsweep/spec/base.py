@@ -20,6 +20,7 @@ from typing_extensions import Self
 
 from dpsweep.foundation.errors import Mistake, SpecError
 from dpsweep.foundation.registry import did_you_mean
+from dpsweep.privacy.modes import MODES, UNDECIDED, Mode
 
 
 def seen(value: Any) -> str:
@@ -196,6 +197,11 @@ def peek_word(raw: Any, *path: str, default: str = "") -> str:
     """Return the word at a path, ``default`` where there is none, ``""`` for anything else."""
     value = peek(raw, *path, default=default)
     return value if isinstance(value, str) else ""
+
+
+def peek_mode(raw: Any, *path: str) -> Mode:
+    """Return the accounting mode that a path names, ``UNDECIDED`` where it names none."""
+    return MODES.get(peek_word(raw, *path), UNDECIDED)
 
 
 def peek_number(raw: Any, *path: str, default: float) -> float:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from dpsweep.foundation.errors import Mistake
-from dpsweep.spec.base import AS_WHOLE, Count, Part, dotted, given, peek, peek_word
+from dpsweep.spec.base import AS_WHOLE, Count, Part, dotted, given, peek, peek_mode, peek_word
 
 #: Hyperparameter that says which episode a trial runs on; the platform adds it to the space.
 EPISODE = "train.episode"
@@ -51,12 +51,12 @@ def episode_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
     """Yield what episodes demand of the other sections of a spec; ``raw`` may hold anything."""
     if raw.get("episodes") is None:
         return
-    mode = peek_word(raw, "privacy", "accounting")
-    if mode in ("composed", "select", "public"):
+    mode = peek_mode(raw, "privacy", "accounting")
+    if mode.is_accounted:
         yield Mistake(
             "privacy.accounting",
-            f"{mode} cannot cover episodes: drawing them reads labels of the private part, and one "
-            "record may be in several",
+            f"{mode.name} cannot cover episodes: drawing them reads labels of the private part, "
+            "and one record may be in several",
             "use unaccounted: every epsilon is then for one example of one episode",
         )
     task = peek_word(raw, "data", "task")
@@ -67,19 +67,19 @@ def episode_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
             "use classification, or remove `episodes:`",
         )
     sampler = peek_word(raw, "search", "sampler")
-    if sampler and sampler != "grid" and mode != "select":
+    if sampler and sampler != "grid" and not mode.is_sealed:
         yield Mistake(
             "search.sampler",
             f"{sampler!r} cannot run every configuration on every episode",
             "use grid, or leave it out",
         )
-    if mode != "select" and given(raw, "search", "num_trials"):
+    if not mode.is_sealed and given(raw, "search", "num_trials"):
         yield Mistake(
             "search.num_trials",
             "has no meaning with episodes: every configuration of the grid runs on every episode",
             "remove it; episodes.number is how many there are",
         )
-    if mode != "select" and given(raw, "search", "objectives"):
+    if not mode.is_sealed and given(raw, "search", "objectives"):
         yield Mistake(
             "search.objectives",
             "compare single trials, and those of different episodes do not compare",

@@ -17,29 +17,31 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dpsweep.foundation.errors import Mistake
-from dpsweep.spec.base import dotted, given, maybe_number, peek, peek_word
+from dpsweep.privacy.modes import Mode
+from dpsweep.spec.base import dotted, given, maybe_number, peek, peek_mode, peek_word
 from dpsweep.spec.search import FOREIGN_SCHEDULERS, INDEPENDENT_SAMPLERS
 
 
 def mode_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
     """Yield what no single section of a spec can see; ``raw`` may hold anything."""
-    mode = peek_word(raw, "privacy", "accounting")
-    if mode in ("composed", "select"):
+    mode = peek_mode(raw, "privacy", "accounting")
+    if mode.is_filtered or mode.is_sealed:
         yield from _no_exact_scores(raw, mode)
-    if mode == "select":
+    if mode.is_sealed:
         yield from _select_rules(raw)
-    if mode == "public":
+    if mode.is_public_search:
         yield from _public_rules(raw)
     yield from _accountant_rules(raw, mode)
     yield from _noisy_rules(raw)
     yield from _rung_rules(raw)
 
 
-def _no_exact_scores(raw: Mapping[str, Any], mode: str) -> Iterator[Mistake]:
+def _no_exact_scores(raw: Mapping[str, Any], mode: Mode) -> Iterator[Mistake]:
     if peek_word(raw, "data", "validation", "visibility") == "exact":
         yield Mistake(
             "data.validation.visibility",
-            f"exact scores of private records have no finite epsilon, so {mode} cannot cover them",
+            "exact scores of private records have no finite epsilon, so "
+            f"{mode.name} cannot cover them",
             "use noisy or public; or accounting: unaccounted",
         )
 
@@ -116,11 +118,12 @@ def _public_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
         )
 
 
-def _accountant_rules(raw: Mapping[str, Any], mode: str) -> Iterator[Mistake]:
+def _accountant_rules(raw: Mapping[str, Any], mode: Mode) -> Iterator[Mistake]:
     """A plan that may be cut by what it showed is not fixed; composed and select refuse pld."""
     scheduler = peek_word(raw, "scheduler", "type", default="fifo")
     is_pld = peek_word(raw, "privacy", "accountant") == "pld"
-    if is_pld and mode not in ("composed", "select") and scheduler in ("median", "epsilon_halving"):
+    is_refused = mode.is_filtered or mode.is_sealed  # with pld, whatever the scheduler
+    if is_pld and not is_refused and scheduler in ("median", "epsilon_halving"):
         yield Mistake(
             "privacy.accountant",
             f"pld bounds plans that are fixed beforehand, and {scheduler} stops trials on the way",

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from dpsweep.foundation.errors import Mistake
-from dpsweep.privacy.modes import MODES, Mode
+from dpsweep.privacy.modes import MODES, UNACCOUNTED, UNDECIDED, Mode
 from dpsweep.spec.base import (
     AS_NUMBER,
     Part,
@@ -18,6 +18,7 @@ from dpsweep.spec.base import (
     given,
     maybe_number,
     number,
+    peek_mode,
     peek_word,
     seen,
 )
@@ -122,15 +123,17 @@ class PrivacySpec(Part):
     @classmethod
     def rules(cls, raw: Mapping[str, Any]) -> Iterator[Mistake]:
         """Refuse budgets that nothing would keep and accountants that do not bound the mode."""
-        mode = peek_word(raw, "accounting")
+        mode = peek_mode(raw, "accounting")
         for key in ("trial_epsilon", "study_epsilon", "dataset_epsilon"):
             if (maybe_number(raw.get(key)) or 0) > MAX_EPSILON:
                 what = f"must be <= {MAX_EPSILON:g}, got {seen(raw[key])}: it would promise nothing"
                 fix = "1 is strict, 8 is loose; method non_private trains without privacy"
                 yield Mistake(key, what, fix)
         yield from cls._study_rules(raw, mode)
-        if mode in _NO_PLD and raw.get("accountant") == "pld":
-            yield Mistake("accountant", f"pld does not bound {mode}: {_NO_PLD[mode]}", "use rdp")
+        if mode.name in _NO_PLD and raw.get("accountant") == "pld":
+            yield Mistake(
+                "accountant", f"pld does not bound {mode.name}: {_NO_PLD[mode.name]}", "use rdp"
+            )
         yield from cls._dataset_rules(raw, mode)
         relation = peek_word(raw, "neighboring_relation")
         if relation in ("replace_one", "replace_special"):
@@ -141,36 +144,36 @@ class PrivacySpec(Part):
             )
 
     @classmethod
-    def _study_rules(cls, raw: Mapping[str, Any], mode: str) -> Iterator[Mistake]:
+    def _study_rules(cls, raw: Mapping[str, Any], mode: Mode) -> Iterator[Mistake]:
         place = ("study_epsilon",)
         if given(raw, *place):
             study = maybe_number(raw.get("study_epsilon"))
             trial = maybe_number(raw.get("trial_epsilon"))
-            if mode == "unaccounted":
+            if mode is UNACCOUNTED:
                 what = "an unaccounted study has no budget of its own, so this would not be kept"
                 yield Mistake(dotted(place), what, "remove it")
-            elif mode == "public":
+            elif mode.is_public_search:
                 what = "has no meaning for public: the study's epsilon is that of its final run"
                 yield Mistake(dotted(place), what, "remove it; trial_epsilon is the final run's")
-            elif mode == "composed" and study and trial and 0 < study < trial:
+            elif mode.is_filtered and study and trial and 0 < study < trial:
                 what = (
                     f"is smaller than trial_epsilon, so no trial would fit: {study:g} < {trial:g}"
                 )
                 yield Mistake(dotted(place), what, "raise it, or lower trial_epsilon")
-        elif mode == "composed":
+        elif mode.is_filtered:
             what = "is missing: composed keeps all trials together under it"
             yield Mistake(
                 dotted(place), what, "two to four times trial_epsilon is usual; see `dpsweep plan`"
             )
-        if mode in MODES and mode != "select" and given(raw, "selection"):
-            what = f"has no meaning for {mode}: it says how select draws the number of trials"
+        if mode is not UNDECIDED and not mode.is_sealed and given(raw, "selection"):
+            what = f"has no meaning for {mode.name}: it says how select draws the number of trials"
             yield Mistake("selection", what, "remove it, or use accounting: select")
 
     @classmethod
-    def _dataset_rules(cls, raw: Mapping[str, Any], mode: str) -> Iterator[Mistake]:
+    def _dataset_rules(cls, raw: Mapping[str, Any], mode: Mode) -> Iterator[Mistake]:
         caps = ("dataset_epsilon", "dataset_delta")
         if given(raw, "dataset_ledger"):
-            if mode == "unaccounted":
+            if mode is UNACCOUNTED:
                 what = "an unaccounted study has no bound on its cost that could be added up"
                 yield Mistake("dataset_ledger", what, "remove it, or use another accounting")
             for key, other in (caps, caps[::-1]):

@@ -9,7 +9,16 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from dpsweep.foundation.errors import Mistake
-from dpsweep.spec.base import AS_WHOLE, Part, Positive, dotted, maybe_number, peek, peek_word
+from dpsweep.spec.base import (
+    AS_WHOLE,
+    Part,
+    Positive,
+    dotted,
+    maybe_number,
+    peek,
+    peek_mode,
+    peek_word,
+)
 from dpsweep.spec.space.parameters import DOMAINS
 
 _WHICH = "say at which epsilons a run releases its model, ascending, for instance [2.2, 3.2]"
@@ -95,13 +104,12 @@ def start_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
     """Yield what a start demands of the other sections of a spec; ``raw`` may hold anything."""
     if raw.get("start") is None:
         return
-    mode = peek_word(raw, "privacy", "accounting")
-    if mode in ("select", "public"):
-        reason = {
-            "select": "keeps all but its best trial secret, and a start is released before",
-            "public": "searches on public records alone, and a start is trained on private ones",
-        }[mode]
-        yield Mistake("privacy.accounting", f"{mode} {reason}", "use composed or unaccounted")
+    mode = peek_mode(raw, "privacy", "accounting")
+    if mode.is_sealed or mode.is_public_search:
+        reason = "searches on public records alone, and a start is trained on private ones"
+        if mode.is_sealed:
+            reason = "keeps all but its best trial secret, and a start is released before"
+        yield Mistake("privacy.accounting", f"{mode.name} {reason}", "use composed or unaccounted")
     if raw.get("episodes") is not None:
         what = "has one private dataset, and episodes have one each"
         yield Mistake("start", what, "remove `episodes:` or `start:`")

@@ -21,7 +21,7 @@ from dpsweep.spec.base import (
     Part,
     mistakes_of,
     peek,
-    peek_word,
+    peek_mode,
 )
 from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec
 from dpsweep.spec.data.datasets import BUILT_IN
@@ -157,7 +157,7 @@ class SweepSpec(Part):
         Their num_trials may be null.
         """
         search = raw.get("search")
-        is_select = peek_word(raw, "privacy", "accounting") == "select"
+        is_select = peek_mode(raw, "privacy", "accounting").is_sealed
         if not is_select and raw.get("episodes") is None:
             return raw
         sampler = "random" if is_select else "grid"
