@@ -22,6 +22,8 @@ from import_graph import (
 MAX_LINES = 400
 MAX_LINES_OF_THE_CORE_LOOP = 299
 MAX_FILES = 16
+#: Imports of our own modules inside functions; each keeps a heavy package out of a light command.
+MAX_INNER_IMPORTS = 101
 STRUCTURE = ROOT / "docs" / "structure.md"
 DOORS = {
     "mlflow": {"dpsweep.tracking.mlflow", "dpsweep.tracking.mlflow_models"},
@@ -164,6 +166,40 @@ def test_no_file_is_too_long_and_the_core_loop_is_short(sources):
     lengths = {name: len(source.splitlines()) for name, source in sources.items()}
     assert {name: n for name, n in lengths.items() if n > MAX_LINES} == {}
     assert lengths["dpsweep.sweep"] <= MAX_LINES_OF_THE_CORE_LOOP
+
+
+def inner_imports(sources):
+    """Return (module, line, what it imports there inside a function) of our own modules."""
+    return {
+        (name, node.lineno, node.module)
+        for name, source in sources.items()
+        for function in ast.walk(ast.parse(source))
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+        for node in ast.walk(function)
+        if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("dpsweep.")
+    }
+
+
+def test_imports_inside_functions_are_the_exception(sources):
+    """They hide circles; outside `trainables` only what loads a heavy package is imported so."""
+    inner = inner_imports(sources)
+    assert len(inner) <= MAX_INNER_IMPORTS
+    outside = {module for name, _, module in inner if not name.startswith("dpsweep.trainables.")}
+    code = (
+        "import sys, importlib; importlib.import_module(sys.argv[1]); "
+        "print([m for m in ('torch', 'ray', 'mlflow', 'optuna', 'timm') if m in sys.modules])"
+    )
+    light = [
+        module
+        for module in sorted(outside)
+        if subprocess.check_output([sys.executable, "-c", code, module], text=True).strip() == "[]"
+    ]
+    assert light == []
+
+
+def test_inner_imports_are_seen():
+    source = "import dpsweep.spec\ndef f():\n    def g():\n        from dpsweep.sweep import x\n"
+    assert inner_imports({"a": source}) == {("a", 4, "dpsweep.sweep")}
 
 
 def test_no_folder_is_too_full():

@@ -12,6 +12,8 @@ import typer
 from dpsweep.cli.completion import study_names
 from dpsweep.cli.output import Format
 from dpsweep.cli.tables import TALK, talk, width
+from dpsweep.planning.preflight import preflight
+from dpsweep.planning.reading import read_spec
 
 if TYPE_CHECKING:
     from dpsweep.planning.preflight import Preflight
@@ -52,9 +54,6 @@ def say(text: str) -> None:
 
 def load_checked(spec: str, sets: list[str] | None) -> Preflight:
     """Read and check a spec whole: its own mistakes and those that its methods know."""
-    from dpsweep.planning.preflight import preflight
-    from dpsweep.planning.reading import read_spec
-
     source = sys.stdin.read() if spec == "-" else Path(spec)
     checked = preflight(read_spec(source, overrides=sets or [], text_name="stdin"))
     for note in checked.notes:

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import typer
 
+from dpsweep.search_spaces import preset_titles
+from dpsweep.study.roots import default_root
+from dpsweep.trainables import TRAINABLES
+
 
 def study_names(context: typer.Context, incomplete: str) -> list[str]:
     """Return the studies below ``--root``, or where studies are by default."""
-    from dpsweep.study.roots import default_root
-
     root = context.params.get("root") or default_root()
     names = sorted(path.parent.name for path in Path(root).glob("*/spec.yaml"))
     return [name for name in names if name.startswith(incomplete)]
@@ -18,13 +20,9 @@ def study_names(context: typer.Context, incomplete: str) -> list[str]:
 
 def method_names(incomplete: str) -> list[str]:
     """Return the training methods."""
-    from dpsweep.trainables import TRAINABLES
-
     return [name for name in TRAINABLES if name.startswith(incomplete)]
 
 
 def preset_names(incomplete: str) -> list[str]:
     """Return the papers' studies."""
-    from dpsweep.search_spaces import preset_titles
-
     return [name for name in preset_titles() if name.startswith(incomplete)]

@@ -11,11 +11,23 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpsweep.cluster import TARGETS
 from dpsweep.cluster.private_directory import remove_left_behind
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import Registry, installed, package_of
 from dpsweep.foundation.words import counted
+from dpsweep.privacy.events import EVENTS
+from dpsweep.schedulers import POLICIES
+from dpsweep.search.samplers import SAMPLERS
+from dpsweep.search_spaces import SPACES
+from dpsweep.search_spaces.presets import PAPERS
 from dpsweep.spec.storage import FEATURES
+from dpsweep.tracking import TRACKERS
+from dpsweep.trainables import TRAINABLES
+from dpsweep.trainables.data.built_in import FASHION_MNIST_PATH
+from dpsweep.trainables.data.sources import DATASETS
+from dpsweep.trainables.features.spec import EXTRACTORS
+from dpsweep.trainables.features.store import FeatureStore
 
 if TYPE_CHECKING:
     from dpsweep.trainables.features.store import FeatureStore
@@ -56,8 +68,6 @@ def diagnose(root: Path) -> list[dict[str, Any]]:
 def feature_stores(root: Path) -> list[FeatureStore]:
     """Return the stores of frozen features that the studies of a folder name, its own one first."""
     import yaml
-
-    from dpsweep.trainables.features.store import FeatureStore
 
     folders = {root / FEATURES: None}
     for path in sorted(root.glob("*/spec.yaml")):
@@ -132,17 +142,6 @@ def _left_behind() -> dict[str, Any]:
 
 def _added() -> list[dict[str, Any]]:
     """Return what installed packages add to what a spec may name, each loaded once."""
-    from dpsweep.cluster import TARGETS
-    from dpsweep.privacy.events import EVENTS
-    from dpsweep.schedulers import POLICIES
-    from dpsweep.search.samplers import SAMPLERS
-    from dpsweep.search_spaces import SPACES
-    from dpsweep.search_spaces.presets import PAPERS
-    from dpsweep.tracking import TRACKERS
-    from dpsweep.trainables import TRAINABLES
-    from dpsweep.trainables.data.sources import DATASETS
-    from dpsweep.trainables.features.spec import EXTRACTORS
-
     tables: list[Registry] = [
         TRAINABLES, EVENTS, SPACES, PAPERS, DATASETS, EXTRACTORS, POLICIES, SAMPLERS, TRACKERS,
         TARGETS,
@@ -192,8 +191,6 @@ def whole_gib(size: int) -> int:
 
 
 def _fashion_mnist() -> dict[str, Any]:
-    from dpsweep.trainables.data.built_in import FASHION_MNIST_PATH
-
     if FASHION_MNIST_PATH.is_dir():
         return _row("fashion_mnist", "ok", str(FASHION_MNIST_PATH))
     remedy = "apt-get install dataset-fashion-mnist, or set data.path"

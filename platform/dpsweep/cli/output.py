@@ -13,6 +13,7 @@ from typing import Any
 
 from dpsweep.cli.tables import TALK, lines_of_record, lines_of_table, width, wrapped
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.privacy.statement import shown_epsilon
 
 Record = Mapping[str, Any]
 
@@ -83,8 +84,6 @@ def _cell(value: Any, key: str = "") -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float) and "epsilon" in key:
-        from dpsweep.privacy.statement import shown_epsilon
-
         return shown_epsilon(value)
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 1e-3 or abs(value) >= 1e4 else f"{value:.4f}"

@@ -10,6 +10,7 @@ from dpsweep.cli.output import Format, print_records
 from dpsweep.foundation.errors import (
     NothingWithinBudgetError,
 )
+from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.study.journal import on_test_records
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ _SCORES_ARE_OF = "Scores are of the model at `step`, which a trial delivers; `st
 
 def in_short(trial: TrialResult) -> str:
     """Return a trial's epsilon with its terms and the first words of what it covers."""
-    from dpsweep.privacy.statement import shown_epsilon
-
     statement = trial.statement
     covers = statement.released.partition(":")[0].partition(";")[0].partition(",")[0]
     return f"epsilon={shown_epsilon(statement.epsilon)} ({covers}; {statement.line()})"
@@ -98,8 +97,6 @@ def epsilon_cells(
     result: SweepResult, epsilon: float, sampling: str, released: str, output: Format
 ) -> dict[str, Any]:
     """Return an epsilon for one row: a table has a caption, a record carries its terms itself."""
-    from dpsweep.privacy.statement import shown_epsilon
-
     if output is Format.TABLE:
         return {"epsilon": shown_epsilon(epsilon)}
     terms = result.claims.epsilon_terms()

@@ -21,6 +21,7 @@ from dpsweep.foundation.registry import did_you_mean
 from dpsweep.privacy.statement import PrivacyStatement
 from dpsweep.results.study import SweepResult
 from dpsweep.results.trial import TrialResult
+from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.episodes import EPISODE
 from dpsweep.study.trial import TrialState
 
@@ -54,8 +55,6 @@ class ReportedStudy:
     @classmethod
     def of(cls, result: SweepResult) -> ReportedStudy:
         """Return a study as it stands; of a public search, its final run alone."""
-        from dpsweep.search_spaces.base import SearchSpace
-
         trials = result.trials
         if result.spec.privacy.mode.is_public_search:
             trials = [t for t in trials if result.claims.is_final(result.view.trials[t.trial_id])]

@@ -168,6 +168,7 @@ class Stage:
 
     def _settings(self) -> ExecutionSettings:
         return settings_of(
+            self.spec,
             self.checked,
             self.study.files.ledger,
             filter=self.filter,

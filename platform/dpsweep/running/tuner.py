@@ -16,12 +16,14 @@ from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.schedulers.ray_adapter import PolicyScheduler, StopWhen, TuneListener
 from dpsweep.search.searcher import TaskSearcher
 from dpsweep.spec.cluster import ResourcesSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.execution.actor import DPTrainable
 from dpsweep.trainables.execution.settings import ExecutionSettings
 
 
 def settings_of(
+    spec: SweepSpec,
     checked: Preflight,
     ledger: Path,
     *,
@@ -32,13 +34,14 @@ def settings_of(
     """Return what every trial of a study is run by.
 
     Args:
-        checked: The study's checked spec.
+        spec: The study's.
+        checked: The same, checked.
         ledger: Directory of the study's ledger.
         filter: The Renyi filter that bounds the study, or None.
         fresh_attempts: True to begin a trial anew whose process died (accounting select).
         is_timed: Whether run times may be shown, which tell of batch sizes.
     """
-    spec, validation = checked.spec, checked.spec.data.validation
+    validation = spec.data.validation
     is_exact = validation.visibility == "public" or (
         validation.visibility == "exact" and not spec.privacy.mode.is_accounted
     )

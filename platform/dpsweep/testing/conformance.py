@@ -21,7 +21,10 @@ from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.study.trial import Decision, TrialReport, Verdict
 from dpsweep.trainables import TRAINABLES
+from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
+from dpsweep.trainables.execution.starts import Starts
 from dpsweep.trainables.hooks import FromRelease, PublicScores, release_key
+from dpsweep.trainables.method import PlanContext, RunContext
 
 if TYPE_CHECKING:
     from dpsweep.schedulers.base import TrialPolicy
@@ -36,8 +39,6 @@ def tiny_data(
     num_private: int = 400, features: int = 6, seed: int = 0, *, num_public: int = 50
 ) -> SweepData:
     """Return two separable classes of Gaussian points with every part of a dataset."""
-    from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
-
     rng = np.random.default_rng(seed)
 
     def part(count: int) -> tuple[Any, Any]:
@@ -76,17 +77,12 @@ class MethodConformance:
     start_method: ClassVar[str] = "dp_sgd"
 
     def _plan(self, **given: Any) -> tuple[dict[str, Any], Plan]:
-        from dpsweep.trainables.method import PlanContext
-
         hparams = resolve(self.method.hyperparameters, {**self.given, **given})
         key = release_key(self.method, hparams)
         starts = {} if key is None else {key: START}
         return hparams, self.method.plan(hparams, PlanContext(BUDGET, "rdp", 400, starts=starts))
 
     def _prepared(self, data: SweepData | None = None) -> tuple[Method, Plan]:
-        from dpsweep.trainables.execution.starts import Starts
-        from dpsweep.trainables.method import RunContext
-
         hparams, plan = self._plan()
         instance, data = self.method(), data or tiny_data()
         if issubclass(self.method, FromRelease):

@@ -124,7 +124,8 @@ def test_a_run_says_something_at_once(tmp_path):
     assert process.wait(timeout=60) == 2
     assert b"num_trials" in said
     assert os.times().elapsed - began.elapsed < 60
-    assert float(said.split()[0]) < 2  # seconds since its own first line of code
+    # Seconds since its own first line of code: half a one, and several on a machine that is busy.
+    assert float(said.split()[0]) < 5
 
 
 def test_elsewhere_mistakes_stand_alone(tmp_path):

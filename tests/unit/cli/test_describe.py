@@ -102,7 +102,7 @@ def test_a_method_says_what_it_trains(monkeypatch: pytest.MonkeyPatch) -> None:
             return name.rpartition(".")[2] == "bias"
 
     table = {**{name: TRAINABLES[name] for name in TRAINABLES}, "biases": Biases}
-    monkeypatch.setattr("dpsweep.trainables.TRAINABLES", table)
+    monkeypatch.setattr("dpsweep.cli.verbs.describe.TRAINABLES", table)
     found = json.loads(describe("biases", "--model", VIT, "--json").stdout)
     assert found["num_trainable"] == found["num_bias"] == 26_728
     assert all(row["num_trainable"] == row["num_bias"] for row in found["layers"])

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from dpsweep.cli.base import Json, Output
-from dpsweep.cli.output import Format, print_records
+from dpsweep.cli.output import Format, print_records, read_json
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.privacy import calculator
 
 if TYPE_CHECKING:
     from dpsweep.privacy.accountants import AccountantName
@@ -37,9 +38,6 @@ def account_epsilon(
     as_json: Json = False,
 ) -> None:
     """Print the epsilon of a list of privacy events, or of steps of DP-SGD."""
-    from dpsweep.cli.output import read_json
-    from dpsweep.privacy.calculator import account_epsilon as compute
-
     flags = {
         "sample_rate": sample_rate, "noise_multiplier": noise_multiplier, "steps": steps,
     }  # fmt: skip
@@ -51,7 +49,9 @@ def account_epsilon(
     if events is not None and len(missing) < len(flags):
         raise BadInputError("--events and a segment exclude each other", fix="give one of them")
     listed = read_json(events) if events is not None else [{"event": "poisson_gaussian", **flags}]
-    result = compute(listed, delta=delta, accountant=cast("AccountantName", accountant))
+    result = calculator.account_epsilon(
+        listed, delta=delta, accountant=cast("AccountantName", accountant)
+    )
     print_records(result, Format.JSON if as_json else output)
 
 
@@ -66,9 +66,7 @@ def account_steps(
     as_json: Json = False,
 ) -> None:
     """Print the last step that a budget allows."""
-    from dpsweep.privacy.calculator import account_steps as compute
-
-    result = compute(
+    result = calculator.account_steps(
         sample_rate=sample_rate,
         noise_multiplier=noise_multiplier,
         epsilon=epsilon,
@@ -93,9 +91,7 @@ def account_noise(
     as_json: Json = False,
 ) -> None:
     """Print the smallest start of a noise schedule that keeps a budget."""
-    from dpsweep.privacy.calculator import account_noise as compute
-
-    result = compute(
+    result = calculator.account_noise(
         sample_rate=sample_rate,
         steps=steps,
         epsilon=epsilon,

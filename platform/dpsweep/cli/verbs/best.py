@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpsweep.cli.base import Explain, Name, Output, Root, say
+from dpsweep.cli.best_spec import spec_text
 from dpsweep.cli.output import Format, print_records
 from dpsweep.cli.trials import caption_of, in_short
 from dpsweep.foundation.errors import (
     BadInputError,
 )
+from dpsweep.results.effects import without_effect
+from dpsweep.results.study import load_sweep
+from dpsweep.trainables import TRAINABLES
 
 if TYPE_CHECKING:
     from dpsweep.results.study import SweepResult
@@ -33,10 +37,6 @@ def best(
     explain: Explain = False,
 ) -> None:
     """Show the best configuration within a budget; exit 3 if there is none."""
-    from dpsweep.results.effects import without_effect
-    from dpsweep.results.study import load_sweep
-    from dpsweep.trainables import TRAINABLES
-
     if max_epsilon is not None and not max_epsilon >= 0:
         raise BadInputError(f"--max-epsilon must be >= 0, got {max_epsilon:g}")
     if as_spec and output not in (Format.TABLE, Format.YAML):
@@ -44,8 +44,6 @@ def best(
     result = load_sweep(name, root=root)
     found = result.best(max_epsilon=max_epsilon)
     if as_spec:
-        from dpsweep.cli.best_spec import spec_text
-
         print(spec_text(result, found), end="")
         return
     damage = result.model_damage(found)

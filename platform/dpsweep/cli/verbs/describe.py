@@ -10,6 +10,9 @@ from dpsweep.cli.base import Json, Output, say
 from dpsweep.cli.completion import method_names
 from dpsweep.cli.output import Format, print_records
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.trainables import TRAINABLES
+from dpsweep.trainables.hooks import TrainsSome
+from dpsweep.trainables.networks.own_models import is_own
 
 if TYPE_CHECKING:
     from dpsweep.spec.space.hyperparameters import Hyperparameter
@@ -17,8 +20,6 @@ if TYPE_CHECKING:
 
 def methods(output: Output = Format.TABLE) -> None:
     """List the training methods."""
-    from dpsweep.trainables import TRAINABLES
-
     rows = [
         {
             "method": name,
@@ -58,8 +59,6 @@ def describe(
     as_json: Json = False,
 ) -> None:
     """List a method's hyperparameters; with --model, what it trains of a network."""
-    from dpsweep.trainables import TRAINABLES
-
     output = Format.JSON if as_json else output
     if model is not None:
         _print_parameters(
@@ -97,12 +96,10 @@ def _print_parameters(
 ) -> None:
     """Print totals and layers: one record in JSON and YAML, the layers alone in CSV."""
     from dpsweep.trainables.networks.build import BUILT_IN
-    from dpsweep.trainables.networks.own_models import is_own
 
     knob = next((p for p in method.hyperparameters if p.name == "model.name"), None)
     if knob is None:
         raise BadInputError(f"{method.name} has no model.name, so it trains no network by name")
-    from dpsweep.trainables.hooks import TrainsSome
     from dpsweep.trainables.networks.parameter_table import everything, full_name, parameter_table
 
     if model.startswith("text/"):

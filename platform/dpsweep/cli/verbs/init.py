@@ -12,6 +12,8 @@ from dpsweep.cli.base import Output, say
 from dpsweep.cli.completion import method_names, preset_names
 from dpsweep.cli.output import Format, print_records
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.search_spaces import preset_spec, preset_titles, starter_spec
+from dpsweep.spec.study import SweepSpec
 
 
 def init(
@@ -44,9 +46,6 @@ def init(
     output: Output = Format.TABLE,
 ) -> None:
     """Write a starter spec, every key explained; or a preset: a paper's study."""
-    from dpsweep.search_spaces import preset_spec, preset_titles, starter_spec
-    from dpsweep.spec.study import SweepSpec
-
     chosen = [
         name
         for name, given in (("--preset", preset), ("--presets", presets), ("--schema", schema))

@@ -10,6 +10,8 @@ import typer
 from dpsweep.cli.base import Json, Output, Root, say
 from dpsweep.cli.completion import study_names
 from dpsweep.cli.output import Format, print_records
+from dpsweep.results.layers import study_layers, study_records, write_figure
+from dpsweep.results.study import load_sweep
 
 
 def layers(
@@ -33,9 +35,6 @@ def layers(
     as_json: Json = False,
 ) -> None:
     """Show noise against gradient and what trains, by layer, from public records."""
-    from dpsweep.results.layers import study_layers, study_records, write_figure
-    from dpsweep.results.study import load_sweep
-
     output = Format.JSON if as_json else output
     result = load_sweep(name, root=root)
     found = study_layers(result, study_records(result), trial=trial, at=at, num_records=records)

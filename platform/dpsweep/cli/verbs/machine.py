@@ -10,8 +10,12 @@ import typer
 
 from dpsweep.cli.base import Output, Root, say
 from dpsweep.cli.completion import study_names
+from dpsweep.cli.doctor import diagnose, feature_stores, whole_gib
 from dpsweep.cli.output import Format, print_records
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.results.study import load_sweep
+from dpsweep.spec.tracking import TrackingSpec
+from dpsweep.study.roots import default_root
 
 
 def ui(
@@ -24,9 +28,6 @@ def ui(
 ) -> None:
     """Open the MLflow UI on a study's tracking store, until Ctrl-C."""
     import subprocess
-
-    from dpsweep.results.study import load_sweep
-    from dpsweep.spec.tracking import TrackingSpec
 
     tracking = load_sweep(name, root=root).spec.tracking if name else TrackingSpec()
     if tracking.kind != "mlflow":
@@ -55,9 +56,6 @@ def doctor(
     output: Output = Format.TABLE,
 ) -> None:
     """Check this installation and machine; exit 1 if something is broken."""
-    from dpsweep.cli.doctor import diagnose, feature_stores, whole_gib
-    from dpsweep.study.roots import default_root
-
     folder = root or default_root()
     if root is not None and not root.is_dir():
         raise BadInputError(f"no folder {root}", fix="give the folder that the studies are in")

@@ -10,9 +10,15 @@ import typer
 
 from dpsweep.cli.base import Json, Output, Sets, Spec, load_checked, say, stage
 from dpsweep.cli.output import Format, print_records
+from dpsweep.cli.plan_words import dataset_left, duration, plan_words, size
 from dpsweep.cli.tables import TALK, width, wrapped
 from dpsweep.foundation.words import counted
+from dpsweep.planning.forecast import estimate
+from dpsweep.planning.pretrain import plan_pretraining
+from dpsweep.planning.sample import draw_sample
+from dpsweep.planning.summary import expected_trials, summarize_plan
 from dpsweep.privacy.modes import MODES, UNACCOUNTED
+from dpsweep.privacy.statement import shown_epsilon
 
 if TYPE_CHECKING:
     from dpsweep.planning.sample import Sample
@@ -35,12 +41,6 @@ def plan(
     Plans are those of configurations drawn from the space. Time and disk are measured with a few
     steps on made-up records; no private record is opened.
     """
-    from dpsweep.cli.plan_words import dataset_left, plan_words
-    from dpsweep.planning.forecast import estimate
-    from dpsweep.planning.pretrain import plan_pretraining
-    from dpsweep.planning.sample import draw_sample
-    from dpsweep.planning.summary import expected_trials, summarize_plan
-
     checked = load_checked(spec, sets)
     say(stage("planning configurations of the space"))
     sample = draw_sample(checked)
@@ -97,8 +97,6 @@ def method_row(sample: Sample, name: str) -> dict[str, Any]:
 
 
 def _shown_row(sample: Sample, name: str) -> dict[str, Any]:
-    from dpsweep.privacy.statement import shown_epsilon
-
     row = method_row(sample, name)
 
     def told(key: str, show: Callable[[float], str]) -> str:
@@ -118,8 +116,6 @@ def _shown_row(sample: Sample, name: str) -> dict[str, Any]:
 
 def _plan_cells(summary: PlanSummary, forecast: Mapping[str, Any]) -> dict[str, Any]:
     """Return the first table: nested records become one line each, epsilons are rounded up."""
-    from dpsweep.privacy.statement import shown_epsilon
-
     record = summary.to_dict()
     modes = record.pop("study_epsilon_by_mode")
     del record["notes"]
@@ -160,8 +156,6 @@ def _filter_text(summary: PlanSummary) -> str:
 
 
 def _selection_text(summary: PlanSummary) -> str:
-    from dpsweep.privacy.statement import shown_epsilon
-
     figures = summary.selection
     if figures is None:
         return ""
@@ -187,8 +181,6 @@ def _selection_text(summary: PlanSummary) -> str:
 
 
 def _time_text(forecast: Mapping[str, Any]) -> str:
-    from dpsweep.cli.plan_words import duration
-
     if forecast["seconds_per_trial"] is None:
         return f"not measured: {forecast['because']}"
     low, high = forecast["seconds_per_trial"]
@@ -203,8 +195,6 @@ def _time_text(forecast: Mapping[str, Any]) -> str:
 
 
 def _disk_text(forecast: Mapping[str, Any]) -> str:
-    from dpsweep.cli.plan_words import size
-
     if forecast["disk_bytes"] is None:
         return ""
     return (
@@ -214,8 +204,6 @@ def _disk_text(forecast: Mapping[str, Any]) -> str:
 
 
 def _mode_rows(summary: PlanSummary) -> list[dict[str, Any]]:
-    from dpsweep.privacy.statement import shown_epsilon
-
     rows = []
     for mode, cost in summary.modes.items():
         row = {"": "*" if mode == summary.terms.accounting else "", "mode": mode}
@@ -238,8 +226,6 @@ def _mode_rows(summary: PlanSummary) -> list[dict[str, Any]]:
 
 def _caption(summary: PlanSummary) -> str:
     """Return what stands below the table of modes: terms, and what each figure holds for."""
-    from dpsweep.privacy.statement import shown_epsilon
-
     terms = summary.terms
     lines = [
         f"Study epsilon by accounting mode (* the spec's). Every epsilon: delta={terms.delta:g}, "

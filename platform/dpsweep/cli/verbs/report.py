@@ -13,6 +13,8 @@ from dpsweep.cli.completion import study_names
 from dpsweep.cli.output import Format, print_records
 from dpsweep.foundation.errors import NothingWithinBudgetError
 from dpsweep.foundation.words import counted
+from dpsweep.results.report import ReportedStudy, build_report
+from dpsweep.results.study import load_sweep
 
 if TYPE_CHECKING:
     from dpsweep.results.report import ReportedStudy
@@ -63,8 +65,6 @@ def report(
     output: Output = Format.TABLE,
 ) -> None:
     """Compare studies: best configuration per row, mean and spread over repetitions."""
-    from dpsweep.results.report import build_report
-
     studies = [_load(name, root) for name in names]
     bounds = [None if name is None else _load(name, root) for name in (lower, upper)]
     rows = build_report(
@@ -122,9 +122,6 @@ def _table_row(row: Mapping[str, Any], dropped: Collection[str]) -> dict[str, An
 
 
 def _load(name: str, root: Path | None) -> ReportedStudy:
-    from dpsweep.results.report import ReportedStudy
-    from dpsweep.results.study import load_sweep
-
     return ReportedStudy.of(load_sweep(name, root=root))
 
 

@@ -11,12 +11,16 @@ from rich.console import Console
 
 from dpsweep.cli.base import Explain, Output, Sets, Spec, load_checked, say, stage
 from dpsweep.cli.output import Format
+from dpsweep.cli.progress import ProgressDisplay
 from dpsweep.cli.trials import in_short, print_trials
 from dpsweep.foundation.errors import (
     RayLostError,
 )
 from dpsweep.foundation.words import counted
+from dpsweep.planning.pretrain import plan_pretraining
+from dpsweep.results.advice import advice
 from dpsweep.running.termination import EXIT_CODE, sigterm_as_interrupt
+from dpsweep.spec.facts import terms
 from dpsweep.study.journal import on_test_records
 from dpsweep.study.launched import refuse_other_spec
 
@@ -26,9 +30,6 @@ if TYPE_CHECKING:
 
 def validate(spec: Spec, sets: Sets = None) -> None:
     """Check a spec completely; starts nothing, reads no private record."""
-    from dpsweep.planning.pretrain import plan_pretraining
-    from dpsweep.spec.facts import terms
-
     checked = load_checked(spec, sets)
     refuse_other_spec(checked.spec)
     checked.check_some_plan()
@@ -55,8 +56,6 @@ def run(
     """Run a sweep, or continue it: the same command resumes."""
     if sys.stderr.isatty():  # elsewhere nobody waits for a line, and mistakes stand alone
         say(stage(f"checking {'stdin' if spec == '-' else spec}"))
-    from dpsweep.cli.progress import ProgressDisplay
-    from dpsweep.results.advice import advice
 
     checked = load_checked(spec, sets)
     say(stage(f"spec ok: study {checked.spec.name!r}, {_num_trials(checked)}; loading Ray"))

@@ -14,7 +14,11 @@ import typer
 from dpsweep.cli.base import Output, Sets, Spec, load_checked, say
 from dpsweep.cli.output import Format, print_records
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.registry import did_you_mean
 from dpsweep.foundation.words import counted
+from dpsweep.planning.simulation.curves import SyntheticCurves, TableCurves, read_curves
+from dpsweep.privacy.statement import shown_epsilon
+from dpsweep.schedulers import POLICIES
 
 if TYPE_CHECKING:
     from dpsweep.planning.preflight import Preflight
@@ -73,9 +77,6 @@ def simulate(
 
 def _policies(given: str | None, checked: Preflight) -> list[str]:
     """Return the schedulers to compare, each once, in the order given."""
-    from dpsweep.foundation.registry import did_you_mean
-    from dpsweep.schedulers import POLICIES
-
     if given is None:
         spec = checked.spec
         only_fifo = spec.privacy.mode.is_sealed or spec.privacy.accountant == "pld"
@@ -92,8 +93,6 @@ def _policies(given: str | None, checked: Preflight) -> list[str]:
 
 
 def _curves(source: str | None, checked: Preflight) -> Any:
-    from dpsweep.planning.simulation.curves import SyntheticCurves, TableCurves, read_curves
-
     spec = checked.spec
     noise = spec.data.validation.noise_std or 0.0
     if source is None:
@@ -106,8 +105,6 @@ def _curves(source: str | None, checked: Preflight) -> Any:
 
 
 def _simulated_row(outcome: PolicyRun, checked: Preflight, output: Format) -> dict[str, Any]:
-    from dpsweep.privacy.statement import shown_epsilon
-
     spec, epsilon = checked.spec, outcome.composed_epsilon
     counts = {
         key: getattr(outcome, key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -13,9 +13,9 @@ from dpsweep.cli.trials import caption_of, epsilon_cells, print_trials
 from dpsweep.foundation.errors import (
     BadInputError,
 )
-
-if TYPE_CHECKING:
-    pass
+from dpsweep.results.advice import advice
+from dpsweep.results.claims import SO_FAR
+from dpsweep.results.study import load_sweep
 
 
 def status(
@@ -29,9 +29,6 @@ def status(
     explain: Explain = False,
 ) -> None:
     """Show a study's trials, running or not."""
-    from dpsweep.results.advice import advice
-    from dpsweep.results.study import load_sweep
-
     result = load_sweep(name, root=root)
     say(result.status_line())
     trials = result.trials
@@ -59,9 +56,6 @@ def logs(
     explain: Explain = False,
 ) -> None:
     """Show what happened in a study, in order."""
-    from dpsweep.results.claims import SO_FAR
-    from dpsweep.results.study import load_sweep
-
     result = load_sweep(name, root=root)
     if trial is not None and trial not in result.view.trials:
         known = ", ".join(map(str, sorted(result.view.trials))) or "none"
@@ -85,8 +79,6 @@ def pareto(
     name: Name, root: Root = None, output: Output = Format.TABLE, explain: Explain = False
 ) -> None:
     """Show the trials that no other one beats in score at the same or less epsilon."""
-    from dpsweep.results.study import load_sweep
-
     result = load_sweep(name, root=root)
     print_trials(result, output, result.pareto(), explain=explain)
 
@@ -95,9 +87,6 @@ def decisions(
     name: Name, root: Root = None, output: Output = Format.TABLE, explain: Explain = False
 ) -> None:
     """Show why the scheduler stopped, paused or continued each trial."""
-    from dpsweep.results.claims import SO_FAR
-    from dpsweep.results.study import load_sweep
-
     result = load_sweep(name, root=root)
     rows = []
     if not result.decisions():

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.spec.space.parameter import Parameter, same
+from dpsweep.study.files import StudyFiles
 
 Array = NDArray[np.float64]
 Axis = Literal["fraction", "epsilon"]
@@ -314,8 +315,6 @@ def _is_number(value: Any) -> bool:
 
 
 def _rows_of_study(name: str, metric: str, root: Path) -> list[Row]:
-    from dpsweep.study.files import StudyFiles
-
     rows = []
     for trial in StudyFiles.find(name, root).view().trials.values():
         points = [
