@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from dpsweep.privacy.accountants import AccountantName
 from dpsweep.privacy.events import Plan
+from dpsweep.privacy.terms import AccountantName
 from dpsweep.trainables.data.releases import ReleaseKey
 from dpsweep.trainables.method import Method
 

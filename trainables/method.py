@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
 
 from dpsweep.foundation.errors import InfeasibleBudgetError
-from dpsweep.privacy.accountants import AccountantName
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Plan
+from dpsweep.privacy.terms import AccountantName
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.data.releases import ReleaseKey
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from dpsweep.privacy.accountants import AccountantName
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.privacy.rungs import RungUnit
+from dpsweep.privacy.terms import AccountantName
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,12 @@ from typing import Any
 
 from dpsweep.foundation.durable import DurableLog, read_log
 from dpsweep.foundation.errors import BudgetExceededError, LedgerError
-from dpsweep.privacy.accountants import AccountantName, epsilon_of
+from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import ADD_OR_REMOVE_ONE, PrivacyBudget
 from dpsweep.privacy.events import CHARGED_PARTS, EventRun, Plan
 from dpsweep.privacy.filter import RESERVATION_SLACK, Cost, RenyiFilter
 from dpsweep.privacy.statement import shown_epsilon
+from dpsweep.privacy.terms import AccountantName
 
 STUDY_FILE = "study.jsonl"
 _NOTHING = Plan(())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from scipy import special
 
@@ -14,9 +14,7 @@ from dpsweep.privacy.events.base import PrivacyEvent, checked_pure, no_pld_error
 from dpsweep.privacy.events.gaussian import Gaussian
 from dpsweep.privacy.events.multiset import Multiset, by_class, in_order, multiset, plan_curve
 from dpsweep.privacy.events.plan import CHARGED_PARTS, Plan
-
-AccountantName = Literal["rdp", "pld"]
-ACCOUNTANTS: tuple[AccountantName, ...] = ("rdp", "pld")
+from dpsweep.privacy.terms import ACCOUNTANTS, AccountantName
 
 
 class Accountant(Protocol):

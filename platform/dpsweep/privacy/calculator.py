@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpsweep.privacy.accountants import AccountantName, epsilon_of
+from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import ADD_OR_REMOVE_ONE, PrivacyBudget
 from dpsweep.privacy.calibration import calibrate_noise_schedule, max_steps
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian, RepeatAndSelect
 from dpsweep.privacy.schedules import NoiseSchedule
 from dpsweep.privacy.statement import PrivacyStatement
-from dpsweep.privacy.terms import SINGLE_RUN
+from dpsweep.privacy.terms import SINGLE_RUN, AccountantName
 
 _PRIVACY_UNIT = "example"
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 from dpsweep.foundation import _validate
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.privacy.accountants import ACCOUNTANTS
 from dpsweep.privacy.budget import ADD_OR_REMOVE_ONE
-from dpsweep.privacy.events.base import SAMPLINGS
 from dpsweep.privacy.modes import MODES
 
+#: How records enter events, as a statement names it -> as a page says it. What is not a Poisson
+#: sample is ``full_batch``: all records may enter, and no sampling lowers the cost.
+SAMPLINGS: Mapping[str, str] = {
+    "poisson": "Poisson",
+    "full_batch": "full batch",
+    "mixed": "Poisson and full-batch releases",
+    "none": "none (no private step was run)",
+}
+AccountantName = Literal["rdp", "pld"]
+ACCOUNTANTS: tuple[AccountantName, ...] = ("rdp", "pld")
 #: Of an epsilon that is named before any plan is made.
 OF_ITS_PLAN = "sampling of its plan"
 #: Accounting of one plan alone, a calculator's answer; all others are modes of studies.

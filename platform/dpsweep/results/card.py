@@ -7,9 +7,9 @@ from typing import Any
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.words import counted
-from dpsweep.privacy.events import SAMPLINGS
 from dpsweep.privacy.modes import CLAIMS, MODES
 from dpsweep.privacy.statement import shown_epsilon
+from dpsweep.privacy.terms import SAMPLINGS
 from dpsweep.results.card_facts import check_claim, is_number_secret, missing_facts
 from dpsweep.results.not_covered import not_covered
 from dpsweep.tracking.schema import finite

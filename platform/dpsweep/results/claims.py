@@ -18,12 +18,12 @@ from dpsweep.ledgers.trial import (
     trial_spent,
     trials_on_disk,
 )
-from dpsweep.privacy.accountants import AccountantName, epsilon_of
+from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.filter import RESERVATION_SLACK
 from dpsweep.privacy.modes import PUBLIC, UNACCOUNTED, Mode
 from dpsweep.privacy.statement import PrivacyStatement, shown_epsilon
-from dpsweep.privacy.terms import PrivacyTerms
+from dpsweep.privacy.terms import AccountantName, PrivacyTerms
 from dpsweep.spec.episodes import EPISODE
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.files import StudyFiles

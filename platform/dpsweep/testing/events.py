@@ -19,8 +19,9 @@ import numpy as np
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import epsilon_of
-from dpsweep.privacy.events import EVENTS, SAMPLINGS, EventRun, Plan, PrivacyEvent
+from dpsweep.privacy.events import EVENTS, EventRun, Plan, PrivacyEvent
 from dpsweep.privacy.events.multiset import multiset, plan_curve
+from dpsweep.privacy.terms import SAMPLINGS
 
 _DELTA = 1e-5
 

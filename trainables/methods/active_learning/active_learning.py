@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
-from dpsweep.privacy.accountants import AccountantName
 from dpsweep.privacy.events import EventRun, Gaussian, Laplace, NonPrivate, Plan
 from dpsweep.privacy.randomness import public_seed
+from dpsweep.privacy.terms import AccountantName
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.data.releases import ReleaseKey
 from dpsweep.trainables.method import Method, PlanContext, RunContext

@@ -10,11 +10,12 @@ from dataclasses import replace
 from functools import lru_cache
 
 from dpsweep.foundation.errors import InfeasibleBudgetError
-from dpsweep.privacy.accountants import AccountantName, epsilon_of
+from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.calibration import gaussian_noise
 from dpsweep.privacy.events import EventRun, Gaussian, Laplace, Plan
 from dpsweep.privacy.statement import shown_epsilon
+from dpsweep.privacy.terms import AccountantName
 
 PCA, VOTES = "pca", "votes"
 _LEAST = 1e-3  # of the total: what is left has to be more

@@ -12,7 +12,7 @@ from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy import calculator
 
 if TYPE_CHECKING:
-    from dpsweep.privacy.accountants import AccountantName
+    from dpsweep.privacy.terms import AccountantName
 
 account = typer.Typer(no_args_is_help=True, help="Privacy calculator; nothing is run.")
 

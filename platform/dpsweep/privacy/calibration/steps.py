@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dpsweep.foundation import _validate
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.privacy.accountants import ACCOUNTANTS, AccountantName, epsilon_of
+from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian
+from dpsweep.privacy.terms import ACCOUNTANTS, AccountantName
 
 _MAX_STEPS = 10**9
 _NO_PLAN = Plan(())

@@ -1,6 +1,6 @@
 """Privacy events: one class for each way of reading protected records, and plans made of them."""
 
-from dpsweep.privacy.events.base import SAMPLINGS, PrivacyEvent
+from dpsweep.privacy.events.base import PrivacyEvent
 from dpsweep.privacy.events.gaussian import Gaussian
 from dpsweep.privacy.events.laplace import Laplace
 from dpsweep.privacy.events.non_private import NonPrivate
@@ -13,7 +13,6 @@ __all__ = [
     "CHARGED_PARTS",
     "EVENTS",
     "PARTS",
-    "SAMPLINGS",
     "EventRun",
     "Gaussian",
     "Laplace",

@@ -22,14 +22,6 @@ from dpsweep.foundation.registry import did_you_mean
 from dpsweep.privacy import rdp
 
 Array = NDArray[np.float64]
-#: How records enter events, as a statement names it -> as a page says it. What is not a Poisson
-#: sample is ``full_batch``: all records may enter, and no sampling lowers the cost.
-SAMPLINGS: Mapping[str, str] = {
-    "poisson": "Poisson",
-    "full_batch": "full batch",
-    "mixed": "Poisson and full-batch releases",
-    "none": "none (no private step was run)",
-}
 #: Returns the value of a field as it is kept; raises ``BadInputError`` with the field's name.
 Check = Callable[[str, Any], Any]
 

@@ -12,8 +12,9 @@ from typing import Any, Literal
 from dpsweep.foundation import _validate
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import did_you_mean
-from dpsweep.privacy.events.base import SAMPLINGS, PrivacyEvent
+from dpsweep.privacy.events.base import PrivacyEvent
 from dpsweep.privacy.events.table import EVENTS
+from dpsweep.privacy.terms import SAMPLINGS
 
 #: Whose records an event reads. A split that does not depend on the data makes the parts disjoint.
 Part = Literal["private", "validation", "public"]
