@@ -133,7 +133,7 @@ class Study:
 
         The hash depends on private records, so it stays in the study directory, in a file of its
         owner. It has no key, which would have to lie beside it: a copy of the directory confirms a
-        guess of all records (README, "Not covered").
+        guess of all records (docs/concepts.md, "Not covered").
 
         Args:
             content_hash: ``SweepData.content_hash``.
