@@ -72,9 +72,10 @@ class LocalTarget(ClusterTarget):
 
     def disconnect(self) -> None:
         """Stop Ray."""
-        if self._connected_here:
+        node = ray._private.worker._global_node
+        if self._connected_here and node is not None:
             # Ray waits a second for each of its processes, which do not hear SIGTERM.
-            for kind, process in ray._private.worker._global_node.live_processes():
+            for kind, process in node.live_processes():
                 if kind not in _VITAL:
                     process.kill()
         super().disconnect()

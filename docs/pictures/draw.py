@@ -12,6 +12,12 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 
+def terms(row: dict) -> str:
+    """Return what the epsilon of a row means nothing without."""
+    names = ("privacy_unit", "neighboring_relation", "sampling", "accountant", "accounting")
+    return f"delta {row['delta']:g}, {', '.join(row[name] for name in names)}"
+
+
 def draw(rows: list[dict], path: Path) -> None:
     """Write a line of mean test accuracy for each network, with its standard deviation."""
     figure = Figure(figsize=(6, 3.4), layout="constrained")
@@ -32,7 +38,8 @@ def draw(rows: list[dict], path: Path) -> None:
     axes.set_xscale("log", base=2)
     epsilons = sorted({row["noise.target_epsilon"] for row in rows})
     axes.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
-    axes.set_xlabel("epsilon of one trial (delta 1e-5, add or remove one example)")
+    (shared,) = {terms(row) for row in rows}  # else one label would not do
+    axes.set_xlabel(f"epsilon of one trial\n({shared})")
     axes.set_ylabel("test accuracy")
     axes.grid(alpha=0.3)
     axes.legend()
