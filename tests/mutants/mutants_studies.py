@@ -34,8 +34,8 @@ STUDIES = (
     Mutant(
         "records with a wrong checksum",
         "platform/dpsweep/foundation/durable.py",
-        ('if not found or tail != f\'{_checksum(body + "}")}"}}\':\n        return None'),
-        ("if not found:\n        return None"),
+        ('if not seal or tail != f\'{_checksum(body + "}")}"}}\':\n        return None'),
+        ("if not seal:\n        return None"),
         ("tests/unit/foundation/test_durable.py::test_damaged_history_is_refused[flip]",),
         "a ledger edited by an accident",
     ),

@@ -32,8 +32,8 @@ def _encode(record: Mapping[str, Any]) -> str:
 
 def _decode(line: str) -> dict[str, Any] | None:
     """Return the record of one complete line, or None if it is damaged."""
-    body, found, tail = line.rpartition(',"crc":"')
-    if not found or tail != f'{_checksum(body + "}")}"}}':
+    body, seal, tail = line.rpartition(',"crc":"')
+    if not seal or tail != f'{_checksum(body + "}")}"}}':
         return None
     record = json.loads(body + "}")
     return record if isinstance(record, dict) else None
@@ -99,11 +99,11 @@ def read_checked_json(content: bytes, *, known: Collection[str]) -> dict[str, An
         ValueError: It is damaged.
     """
     text = content.decode()
-    body, found, tail = text.rpartition(_SEAL)
-    if found and tail != f'{_checksum(body + "}")}"}}':
+    body, seal, tail = text.rpartition(_SEAL)
+    if seal and tail != f'{_checksum(body + "}")}"}}':
         raise ValueError("its checksum is not that of its content")
-    record = json.loads(body + "}" if found else text)
-    if not isinstance(record, dict) or not (found or set(record) <= set(known)):
+    record = json.loads(body + "}" if seal else text)
+    if not isinstance(record, dict) or not (seal or set(record) <= set(known)):
         raise ValueError("its keys are not those that were written")
     return record
 
@@ -275,12 +275,12 @@ def damage_of_sqlite(path: Path) -> str:
     """
     try:
         with contextlib.closing(sqlite3.connect(path)) as database:
-            found = str(database.execute("pragma integrity_check(1)").fetchone()[0])
+            verdict = str(database.execute("pragma integrity_check(1)").fetchone()[0])
     except sqlite3.OperationalError:
         raise
     except sqlite3.DatabaseError as error:
         return str(error)
-    return "" if found == "ok" else found.splitlines()[-1]
+    return "" if verdict == "ok" else verdict.splitlines()[-1]
 
 
 def is_locked(path: Path) -> bool:

@@ -69,8 +69,8 @@ class Registry(Mapping[str, Any]):
     def outside(self) -> dict[str, EntryPoint]:
         """Return what installed packages add, by name; imports nothing."""
         if self._outside is None:
-            found = {} if self.group is None else installed(self.group)
-            self._outside = {name: p for name, p in found.items() if name not in self._table}
+            points = {} if self.group is None else installed(self.group)
+            self._outside = {name: p for name, p in points.items() if name not in self._table}
         return self._outside
 
     def __getitem__(self, name: str) -> Any:
@@ -79,11 +79,11 @@ class Registry(Mapping[str, Any]):
             return getattr(import_module(module), attribute)
         point = self.outside().get(name)
         if point is None:
-            known = list(self)
-            hint = did_you_mean(name, known)
+            names = list(self)
+            hint = did_you_mean(name, names)
             raise BadInputError(
                 f"unknown {self.kind} {name!r}",
-                fix=(hint + " " if hint else "") + f"known: {', '.join(known)}",
+                fix=(hint + " " if hint else "") + f"known: {', '.join(names)}",
             )
         try:
             thing = point.load()

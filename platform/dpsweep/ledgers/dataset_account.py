@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class StudyCharge:
-    """What one study was declared to cost.
+    """The declared cost of one study.
 
     Attributes:
         study_id: Random name of the study; a study that is deleted and run again has another.
@@ -30,7 +30,7 @@ class StudyCharge:
 
 @dataclass(frozen=True)
 class DatasetAccount:
-    """What a dataset ledger says.
+    """The content of a dataset ledger.
 
     Attributes:
         dataset: Declared name of the dataset, or None: the file is not there yet.

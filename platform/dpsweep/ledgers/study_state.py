@@ -20,7 +20,7 @@ UNSTARTED = "unstarted"
 
 @dataclass
 class StudyState:
-    """What the records of a study ledger say.
+    """The state of a study, as the records of its ledger say.
 
     Attributes:
         study_id: Random name of the study, or None: there is no ledger.
@@ -101,7 +101,7 @@ class StudyState:
 
 @dataclass(frozen=True)
 class StudyAccount:
-    """What a study ledger says, for readers.
+    """The content of a study ledger, for readers.
 
     Attributes:
         study_id: Random name of the study, or None: there is no ledger.

@@ -69,7 +69,7 @@ def _events(records: list[dict[str, Any]], kind: str) -> Plan:
 
 @dataclass(frozen=True)
 class TrialLimit:
-    """What a trial holds of a composed study's budget.
+    """The part of a composed study's budget that a trial holds.
 
     Attributes:
         filter: The study's filter.
@@ -94,7 +94,7 @@ class TrialLimit:
 
 
 class TrialLedger:
-    """What one trial has spent; its length is the number of events ever charged.
+    """The spending of one trial; its length is the number of events ever charged.
 
     A trial that starts from the release of another run inherits that run's events: they are on
     record here too, count against the cap and in every epsilon of the trial, and are not charged
@@ -374,9 +374,9 @@ def study_spent(directory: Path, at_least: Mapping[int, int]) -> Plan:
             fix="restore it, or start a new study under another name",
         )
     runs: list[EventRun] = []
-    for trial, known in sorted(at_least.items()):
+    for trial, least in sorted(at_least.items()):
         attempts = [charged_events(read_log(path)) for path in files.get(trial, [])]
-        check_complete(trial_file(directory, trial), sum(map(len, attempts)), known)
+        check_complete(trial_file(directory, trial), sum(map(len, attempts)), least)
         for attempt in attempts:
             runs.extend(attempt.runs)
     return Plan(tuple(runs)).merged()

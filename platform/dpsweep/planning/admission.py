@@ -27,7 +27,7 @@ from dpsweep.trainables.method import Method, PlanContext
 
 @dataclass(frozen=True)
 class Admission:
-    """What it takes to make one configuration a task: public facts, a budget, and methods.
+    """The means to make one configuration a task: public facts, a budget, and methods.
 
     Attributes:
         spec: The spec.
@@ -53,9 +53,9 @@ class Admission:
         """
         name = values["method"]
         method = self.methods[name]
-        given = {key: value for key, value in values.items() if key != "method"}
+        chosen = {key: value for key, value in values.items() if key != "method"}
         declared = method.hyperparameters + platform_hyperparameters(self.spec)
-        hparams = resolve(declared, given)
+        hparams = resolve(declared, chosen)
         for parameter in declared:
             problem = parameter.problem(hparams[parameter.name])
             if problem:
@@ -66,7 +66,7 @@ class Admission:
             self.info.num_private,
             self.spec.data.validation.visibility,
             self.starts,
-            frozenset(given),
+            frozenset(chosen),
         )
         hparams = method.complete(hparams, context)
         inherited = release_of(method, hparams, self.starts)

@@ -46,7 +46,7 @@ class Draft:
 
     @cached_property
     def values(self) -> Mapping[str, Sequence[Any]]:
-        """What the space can give each hyperparameter."""
+        """The values that the space can give each hyperparameter."""
         return self.space.values()
 
     @cached_property

@@ -48,12 +48,12 @@ def delta_problems(
     for key, delta in deltas.items():
         if delta is not None and delta >= 1 / max(most, 1):
             of = "of one episode " if spec.episodes is not None else ""
-            what = (
+            problem = (
                 f"{delta:g} is not below 1 / {most} = {1 / max(most, 1):.3g}, for {most} declared "
                 f"{part} records {of}: publishing one of them at random would keep that guarantee"
             )
             how = fix if key == "delta" else "as much below it as the sum of the studies' deltas"
-            yield Mistake(f"privacy.{key}", what.replace(" :", ":"), how)
+            yield Mistake(f"privacy.{key}", problem.replace(" :", ":"), how)
 
 
 def with_launched_delta(spec: SweepSpec) -> SweepSpec:

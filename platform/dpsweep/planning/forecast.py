@@ -127,7 +127,7 @@ def estimate(
 
     spec, num_private = checked.spec, checked.info.num_private
     deadline = time.monotonic() + limit_s
-    found: list[tuple[TrialTask, Measurement]] = []
+    measured: list[tuple[TrialTask, Measurement]] = []
     reason = ""
     for task in _chosen(tasks, num_private):
         if time.monotonic() > deadline:
@@ -146,14 +146,14 @@ def estimate(
         except Exception as error:  # any method may refuse made-up records; a forecast is no need
             reason = f"{task.method} could not be measured: {type(error).__name__}: {error}"
             continue
-        found.append((task, measurement))
-    if not found:
+        measured.append((task, measurement))
+    if not measured:
         return Estimate(slots=slots, reason=reason.splitlines()[0])
-    seconds = [_trial_s(checked, task, found) for task in tasks]
+    seconds = [_trial_s(checked, task, measured) for task in tasks]
     reports = fmean(_num_reports(checked, task) for task in tasks)
-    checkpoint = max(m.checkpoint_bytes for _, m in found)
+    checkpoint = max(m.checkpoint_bytes for _, m in measured)
     per_trial = _CHECKPOINTS * fmean(
-        _like(task, found, lambda m, t: m.checkpoint_bytes) for task in tasks
+        _like(task, measured, lambda m, t: m.checkpoint_bytes) for task in tasks
     )
     per_trial += _BYTES_PER_TRIAL + reports * _BYTES_PER_REPORT
     slot_s = num_trials * fmean(seconds)
@@ -167,7 +167,7 @@ def estimate(
         wall_s=wall_s,
         disk_bytes=round(num_trials * per_trial),
         checkpoint_bytes=checkpoint,
-        measured=len(found),
+        measured=len(measured),
         start_s=None if slots is None else _START_S + _STAGE_S * (_num_stages(checked) - 1),
     )
 

@@ -42,19 +42,19 @@ def networks_of(space: SearchSpace) -> list[Mapping[str, Any]] | None:
         points = SearchSpace(chosen).grid()
     except BadInputError:
         return None
-    found: list[Mapping[str, Any]] = []
+    networks: list[Mapping[str, Any]] = []
     methods = TRAINABLES.loadable()
     for point in points:
         if point["method"] not in methods:
             continue
         declared = methods[point["method"]].hyperparameters
-        known = {parameter.name for parameter in declared}
-        values = resolve(declared, {name: value for name, value in point.items() if name in known})
+        own = {parameter.name for parameter in declared}
+        values = resolve(declared, {name: value for name, value in point.items() if name in own})
         if "model.checkpoint" in values:
             network = {name: values.get(name) for name in NETWORK}
-            if network not in found:
-                found.append(network)
-    return found
+            if network not in networks:
+                networks.append(network)
+    return networks
 
 
 def network_of_start(spec: SweepSpec) -> list[Mapping[str, Any]]:
@@ -65,12 +65,12 @@ def network_of_start(spec: SweepSpec) -> list[Mapping[str, Any]]:
         return []  # told with the start
     declared = TRAINABLES[spec.start.method].hyperparameters
     hparams = spec.start.hyperparameters
-    given = {
+    valid = {
         parameter.name: hparams[parameter.name]
         for parameter in declared
         if parameter.name in hparams and not parameter.problem(hparams[parameter.name])
     }  # what is wrong is told with the start
-    values = resolve(declared, given)
+    values = resolve(declared, valid)
     return [{name: values[name] for name in NETWORK}]
 
 
@@ -102,9 +102,9 @@ def _misfits(
         try:
             _build(network, info, path)
         except BadInputError as error:
-            what = error.message.removeprefix("model.checkpoint ")
+            problem = error.message.removeprefix("model.checkpoint ")
             yield Mistake(
-                key, f"{what} ({network['model.name']})", error.fix or "give other weights"
+                key, f"{problem} ({network['model.name']})", error.fix or "give other weights"
             )
 
 

@@ -22,21 +22,21 @@ def place_problems(spec: SweepSpec) -> list[Mistake]:
     """
     problems = []
     if not is_writable(Path(spec.storage.path)):
-        what = f"{spec.storage.path!r} cannot be written to"
-        problems.append(Mistake("storage.path", what, "name a directory of yours"))
+        problem = f"{spec.storage.path!r} cannot be written to"
+        problems.append(Mistake("storage.path", problem, "name a directory of yours"))
     for key, file in _written(spec):
         if key not in ("tracking.uri", "privacy.dataset_ledger"):
             continue  # a folder
         if file.is_dir():
             problems.append(Mistake(key, f"{file} is a directory", "name a file in it"))
         elif key == "privacy.dataset_ledger" and _is_other_log(file):
-            what = f"{file} is no dataset ledger: it holds records of another kind"
+            problem = f"{file} is no dataset ledger: it holds records of another kind"
             problems.append(
-                Mistake(key, what, "name a dataset ledger, or a file that is not there yet")
+                Mistake(key, problem, "name a dataset ledger, or a file that is not there yet")
             )
         elif not is_writable(file.parent):
-            what = f"{str(file)!r} cannot be written"
-            problems.append(Mistake(key, what, "name a file in a directory of yours, or null"))
+            problem = f"{str(file)!r} cannot be written"
+            problems.append(Mistake(key, problem, "name a file in a directory of yours, or null"))
     try:
         refuse_uri(spec.tracking)
     except BadInputError as error:
@@ -52,8 +52,8 @@ def place_problems(spec: SweepSpec) -> list[Mistake]:
     ]
     study = Path(spec.storage.path, spec.name).resolve()
     if data.is_relative_to(study):
-        what = f"{data} lies inside the study's own folder, {study}"
-        problems.append(Mistake("data.path", what, "move the data, or set another storage.path"))
+        problem = f"{data} lies inside the study's own folder, {study}"
+        problems.append(Mistake("data.path", problem, "move the data, or set another storage.path"))
     return problems
 
 
@@ -69,14 +69,14 @@ def make_places(spec: SweepSpec) -> None:
     if database is None or not is_new(spec):
         return
     if database.is_file() and not _is_sqlite(database):
-        what, fix = f"{database} is a file, and no SQLite database", "name another file, or null"
-        raise SpecError([Mistake("tracking.uri", what, fix).at(spec.where)])
+        problem, fix = f"{database} is a file, and no SQLite database", "name another file, or null"
+        raise SpecError([Mistake("tracking.uri", problem, fix).at(spec.where)])
     try:
         database.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        what = f"{database.parent} cannot be made: {error.strerror}"
+        problem = f"{database.parent} cannot be made: {error.strerror}"
         fix = "name a file in a directory of yours, or null"
-        raise SpecError([Mistake("tracking.uri", what, fix).at(spec.where)]) from error
+        raise SpecError([Mistake("tracking.uri", problem, fix).at(spec.where)]) from error
 
 
 def _is_sqlite(path: Path) -> bool:

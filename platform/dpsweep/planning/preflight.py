@@ -56,7 +56,7 @@ NUM_SAMPLED = 32
 
 @dataclass(frozen=True)
 class SelectionCharge:
-    """What the best of a random number of trials costs.
+    """The cost of the best of a random number of trials.
 
     Attributes:
         selection: Distribution of the number of trials.
@@ -114,16 +114,16 @@ class Preflight:
 
     @cached_property
     def start(self) -> StartSummary | None:
-        """What the start will do; None if nothing is trained before the search."""
+        """The plan of the start; None if nothing is trained before the search."""
         return summarize_start(self.spec, self.start_tasks)
 
     @property
     def notes(self) -> list[str]:
-        """What is valid, but hardly meant so."""
-        found = space_notes(self.space, self.methods, self.info)
-        found += start_notes(self.spec, self.methods, self.space.values())
-        found += [delta_note(self.spec), budget_note(self.spec), validation_note(self.info)]
-        return [note for note in dict.fromkeys(found) if note]
+        """Notes on what is valid, but hardly meant so."""
+        notes = space_notes(self.space, self.methods, self.info)
+        notes += start_notes(self.spec, self.methods, self.space.values())
+        notes += [delta_note(self.spec), budget_note(self.spec), validation_note(self.info)]
+        return [note for note in dict.fromkeys(notes) if note]
 
     @property
     def num_trials(self) -> int:
@@ -225,13 +225,13 @@ class Preflight:
         cheapest = min(max(chosen.cost(plan).values()) for plan in sampled)
         if not before + cheapest <= chosen.budget:
             after = f"after the start's {counted(len(starts), 'run')}, " if starts else ""
-            what = (
+            problem = (
                 f"{privacy.study_epsilon:g} admits no trial: {after}the cheapest of {len(sampled)} "
                 f"sampled costs {(before + cheapest) / chosen.budget:.2f} times the study's budget "
                 f"at Renyi order {chosen.order:g}"
             )
             fix = "raise it, or lower privacy.trial_epsilon"
-            _refuse_all(self.spec, [Mistake("privacy.study_epsilon", what, fix)])
+            _refuse_all(self.spec, [Mistake("privacy.study_epsilon", problem, fix)])
         return chosen
 
     def choose_selection(self) -> SelectionCharge | None:
@@ -248,12 +248,12 @@ class Preflight:
         epsilon = selection_epsilon(curve, selection, delta=privacy.delta)
         cap = privacy.study_epsilon
         if cap is not None and not epsilon <= cap:
-            what = (
+            problem = (
                 f"{cap:g} is below epsilon={shown_epsilon(epsilon)}, which the best of about "
                 f"{counted(selection.mean, 'trial')} costs at delta={privacy.delta:g}"
             )
             fix = "lower privacy.trial_epsilon or privacy.selection.mean; `dpsweep plan` shows both"
-            _refuse_all(self.spec, [Mistake("privacy.study_epsilon", what, fix)])
+            _refuse_all(self.spec, [Mistake("privacy.study_epsilon", problem, fix)])
         return SelectionCharge(selection, curve, epsilon)
 
     def declared_epsilon(self, selection: SelectionCharge | None) -> float:
@@ -273,7 +273,7 @@ class Preflight:
 
     @property
     def dataset_parts(self) -> dict[str, Any]:
-        """What decides which records are private, in a dataset ledger: keys and their values."""
+        """The keys that decide which records are private, and their values: for a ledger."""
         data, pretrain = self.spec.data, self.spec.pretrain
         declared = {
             "data.num_records": data.num_records,

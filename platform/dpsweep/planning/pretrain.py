@@ -61,35 +61,39 @@ def pretrain_problems(spec: SweepSpec, space: SearchSpace) -> list[Mistake]:
     if block is None:
         if not users:
             return []
-        what = "pretrain stands for the weights of the section pretrain, which is missing"
+        problem = "pretrain stands for the weights of the section pretrain, which is missing"
         fix = "add the section pretrain: with classes or dataset, and model; or name a file"
-        return [Mistake(key, what, fix)]
+        return [Mistake(key, problem, fix)]
     problems = []
     if users == []:
-        what = "no trial can start from it: model.checkpoint is never pretrain"
+        problem = "no trial can start from it: model.checkpoint is never pretrain"
         fix = "add model.checkpoint: pretrain to search.space, or remove the section"
-        problems.append(Mistake("pretrain", what, fix))
+        problems.append(Mistake("pretrain", problem, fix))
     if block.checkpoint is not None:
         if not file_of(block).is_file():
-            what = f"no file {block.checkpoint}"
-            problems.append(Mistake("pretrain.checkpoint", what, "give an existing file"))
+            problem = f"no file {block.checkpoint}"
+            problems.append(Mistake("pretrain.checkpoint", problem, "give an existing file"))
         return problems
     for name, key in _SHARED.items():
         own = getattr(block, key)
         others = dict.fromkeys(values[name] for values in users or [] if values[name] != own)
         if others:
             shown = " and ".join("null" if other is None else str(other) for other in others)
-            what = f"is {'null' if own is None else own}, but trials that start from it have {name}"
-            problems.append(Mistake(f"pretrain.{key}", f"{what} {shown}", "make them equal"))
+            problem = (
+                f"is {'null' if own is None else own}, but trials that start from it have {name}"
+            )
+            problems.append(Mistake(f"pretrain.{key}", f"{problem} {shown}", "make them equal"))
     if any(values["model.normalize"] is not None for values in users or []):
-        what = "images are not normalised in pre-training, and model.normalize does it afterwards"
+        problem = (
+            "images are not normalised in pre-training, and model.normalize does it afterwards"
+        )
         problems.append(
-            Mistake("pretrain", what, "leave model.normalize out where trials start from it")
+            Mistake("pretrain", problem, "leave model.normalize out where trials start from it")
         )
     if block.model == "linear" and not _keeps_classifier(spec):
-        what = "linear is a classifier and nothing else, and other classes need a new one"
+        problem = "linear is a classifier and nothing else, and other classes need a new one"
         problems.append(
-            Mistake("pretrain.model", what, "use a network with layers below the classifier")
+            Mistake("pretrain.model", problem, "use a network with layers below the classifier")
         )
     with contextlib.suppress(DataError):  # the study's own data are missing: said elsewhere
         problems += _record_problems(spec, block, describe_dataset(spec.data))
@@ -105,10 +109,12 @@ def _record_problems(spec: SweepSpec, block: PretrainSpec, info: DatasetInfo) ->
     """Yield what is wrong about the public records, from headers and names alone."""
     shape, key, fix = info.input_shape, "pretrain", "give records of the same shape"
     if block.classes is not None:
-        known = open_source(spec.data).num_classes
-        if max(block.classes) >= known:
-            what = f"has {max(block.classes)}, but the dataset has the classes 0 to {known - 1}"
-            yield Mistake("pretrain.classes", what, "give class numbers of the dataset")
+        num_classes = open_source(spec.data).num_classes
+        if max(block.classes) >= num_classes:
+            problem = (
+                f"has {max(block.classes)}, but the dataset has the classes 0 to {num_classes - 1}"
+            )
+            yield Mistake("pretrain.classes", problem, "give class numbers of the dataset")
     elif block.dataset is not None:
         try:
             shape = open_source(block.as_data()).input_shape
@@ -124,8 +130,8 @@ def _record_problems(spec: SweepSpec, block: PretrainSpec, info: DatasetInfo) ->
             "raise data.public.fraction",
         )
     elif spec.start is not None and block.objective != "rotations":
-        what = f"{block.objective} reads the labels of the pool, which trials buy one by one"
-        yield Mistake("pretrain.objective", what, "use rotations, or other public records")
+        problem = f"{block.objective} reads the labels of the pool, which trials buy one by one"
+        yield Mistake("pretrain.objective", problem, "use rotations, or other public records")
     is_resized = block.resize is not None and len(shape) == len(info.input_shape) == 3
     if shape != info.input_shape and not (is_resized and shape[0] == info.input_shape[0]):
         if shape[1:] != info.input_shape[1:] and shape[:1] == info.input_shape[:1]:
@@ -144,16 +150,16 @@ def plan_pretraining(spec: SweepSpec) -> str:
     Whether weights are there is looked up by the settings: records are not opened for a plan, so
     the run may still find that these have changed.
     """
-    told, block = describe_pretraining(spec), spec.pretrain
+    line, block = describe_pretraining(spec), spec.pretrain
     if block is None or block.checkpoint is not None:
-        return told
+        return line
     wanted = settings_of(spec).facts
     store = spec.storage.pretrained_path
     for path in sorted(store.glob("*.json")) if store.is_dir() else []:
         facts = json.loads(path.read_text())
         if facts["settings"] == wanted and facts["source"] == source_of(spec, block):
-            return f"{told}: done already ({facts['address'][:12]}), if the records are the same"
-    return f"{told}: to be done first, by this machine"
+            return f"{line}: done already ({facts['address'][:12]}), if the records are the same"
+    return f"{line}: to be done first, by this machine"
 
 
 def settings_of(spec: SweepSpec) -> PretrainSettings:

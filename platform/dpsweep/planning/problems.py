@@ -1,4 +1,4 @@
-"""What is wrong with a spec in view of its data, its methods and this machine's folders."""
+"""Problems of a spec in view of its data, its methods and this machine's folders."""
 
 from __future__ import annotations
 
@@ -39,41 +39,45 @@ def space_problems(
     problems = []
     wanted = [n for n in values.get("train.num_private", []) if isinstance(n, (int, float))]
     if info is not None and wanted and max(wanted) > info.num_private:
-        what = f"{max(wanted)} is more than the {info.num_private} declared private records"
+        problem = f"{max(wanted)} is more than the {info.num_private} declared private records"
         key = "search.space.train.num_private"
-        problems.append(Mistake(key, what, f"at most {info.num_private}, or leave it out for all"))
-    reports = [n for n, given in values.items() if n.endswith(".private_report") and True in given]
+        problems.append(
+            Mistake(key, problem, f"at most {info.num_private}, or leave it out for all")
+        )
+    reports = [
+        n for n, choices in values.items() if n.endswith(".private_report") and True in choices
+    ]
     if spec.privacy.mode.is_sealed:
-        what = "accounting select keeps no figure of a trial, and so no private report"
-        problems += [Mistake(f"search.space.{name}", what, "leave it out") for name in reports]
+        problem = "accounting select keeps no figure of a trial, and so no private report"
+        problems += [Mistake(f"search.space.{name}", problem, "leave it out") for name in reports]
     loadable = TRAINABLES.loadable()
     named = [name for name in values["method"] if name in loadable]
     methods = [loadable[name] for name in named]
     if spec.privacy.mode.is_accounted:
         fix = "leave it out, or run it in a study of its own with accounting: unaccounted"
         for name in (name for name in named if not loadable[name].is_private):
-            what = f"{name} has no finite epsilon, so {spec.privacy.accounting} cannot cover it"
-            problems.append(Mistake("search.space.method", what, fix))
+            problem = f"{name} has no finite epsilon, so {spec.privacy.accounting} cannot cover it"
+            problems.append(Mistake("search.space.method", problem, fix))
     if is_new(spec):  # else it goes on
         old = [said for method in methods for said in retired_words(method.hyperparameters, values)]
         problems += [said.below("search.space") for said in dict.fromkeys(old)]
         declared = {name: loadable[name].hyperparameters for name in named}
         for parameter, winner in SearchSpace.from_spec(spec.space).overruled(declared):
             place = dotted(("search", "space", *parameter.path))
-            what = f"has no effect: {winner}, which is given too, wins over it"
+            problem = f"has no effect: {winner}, which is given too, wins over it"
             problems.append(
-                Mistake(place, what, f"leave one of the two out; --set {place}=null does")
+                Mistake(place, problem, f"leave one of the two out; --set {place}=null does")
             )
         for shape in ("noise.shape", "clip.shape"):
             ratio = shape.replace("shape", "end_ratio")
             is_constant = set(values.get(shape, ["constant"])) == {"constant"}
             if is_constant and len(values.get(ratio, ())) > 1:
-                what = f"is searched in vain: {shape} is constant"
+                problem = f"is searched in vain: {shape} is constant"
                 fix = f"leave it out, or let {shape} have other values"
-                problems.append(Mistake(f"search.space.{ratio}", what, fix))
+                problems.append(Mistake(f"search.space.{ratio}", problem, fix))
     if any(issubclass(method, OnFrozenFeatures) for method in methods):
-        found = _folder_problems(spec.storage.features_path)
-        problems += [Mistake("storage.features", what, fix) for what, fix in found]
+        of_folder = _folder_problems(spec.storage.features_path)
+        problems += [Mistake("storage.features", problem, fix) for problem, fix in of_folder]
     return problems
 
 
@@ -86,8 +90,8 @@ def target_problems(spec: SweepSpec) -> list[Mistake]:
     except BadInputError as error:
         return [Mistake("cluster.target", f"{error.message}: {error.because}", error.fix or "")]
     if spec.privacy.mode.is_sealed and not target.is_secret:
-        what = "does not keep traces of trials from others, and select needs them secret"
-        return [Mistake("cluster.target", what, "use local; or accounting: composed")]
+        problem = "does not keep traces of trials from others, and select needs them secret"
+        return [Mistake("cluster.target", problem, "use local; or accounting: composed")]
     return []
 
 
@@ -110,30 +114,32 @@ def data_problems(spec: SweepSpec, info: DatasetInfo) -> list[Mistake]:
     problems = []
     if info.num_validation == 0:
         fraction = spec.data.validation.fraction
-        what = f"{spec.search.metric} needs validation records, and there are none"
+        problem = f"{spec.search.metric} needs validation records, and there are none"
         if fraction:
-            what += f": {fraction:g} of the declared records is less than one"
+            problem += f": {fraction:g} of the declared records is less than one"
         problems.append(
             Mistake(
-                "search.metric", what, f"{'raise' if fraction else 'set'} data.validation.fraction"
+                "search.metric",
+                problem,
+                f"{'raise' if fraction else 'set'} data.validation.fraction",
             )
         )
     if spec.privacy.mode.is_public_search and info.num_public == 0:
-        what = "accounting public searches on public records, and none are declared"
-        problems.append(Mistake("data.public", what, "set data.public.fraction"))
+        problem = "accounting public searches on public records, and none are declared"
+        problems.append(Mistake("data.public", problem, "set data.public.fraction"))
     is_first = is_new(spec)
     most = spec.data.max_private
     if is_first and most is not None and most > info.num_private:
-        what = f"{most} is more than the {info.num_private} declared private records"
-        problems.append(Mistake("data.max_private", what, "lower it, or leave it out for all"))
+        problem = f"{most} is more than the {info.num_private} declared private records"
+        problems.append(Mistake("data.max_private", problem, "lower it, or leave it out for all"))
     if info.has_own_validation and spec.data.validation.visibility == "noisy":
-        what = f"the size of {info.name}'s own validation part is counted, not declared"
+        problem = f"the size of {info.name}'s own validation part is counted, not declared"
         fix = "noisy scores need a declared one: leave the part out and use validation.fraction"
-        problems.append(Mistake("data.validation.visibility", what, fix))
+        problems.append(Mistake("data.validation.visibility", problem, fix))
     if spec.data.test.visibility == "public" and info.num_test == 0:
-        what = f"public, but {info.name} has no test records to score"
+        problem = f"public, but {info.name} has no test records to score"
         fix = "give data.test.fraction, or a dataset with a test part; or leave test out"
-        problems.append(Mistake("data.test.visibility", what, fix))
+        problems.append(Mistake("data.test.visibility", problem, fix))
     if info.is_far_smaller and is_first:
         problems.append(Mistake("data.num_records", *too_few(spec)))
     return problems
@@ -145,9 +151,9 @@ def too_few(spec: SweepSpec) -> tuple[str, str]:
     How many there are stays unsaid: their number is private.
     """
     declared = spec.data.num_records
-    told = "" if declared is None else f"{declared} are declared, and "
+    opening = "" if declared is None else f"{declared} are declared, and "
     return (
-        f"{told}the data have less than half as many records",
+        f"{opening}the data have less than half as many records",
         "correct data.path or data.num_records (a rounded number is fine); noise and sampling "
         "follow the declaration",
     )
@@ -193,12 +199,12 @@ def check_records(
         declared["validation"] = info.num_validation
     is_first = is_new(spec)
     if is_first and any(is_far_below(len(parts[part][1]), n) for part, n in declared.items()):
-        what, fix = too_few(spec)
-        raise DataError(what, fix=fix)
+        problem, fix = too_few(spec)
+        raise DataError(problem, fix=fix)
     has_all = spec.data.max_private is None  # records without a slot are private then
     if is_first and has_all and is_far_above(len(parts["private"][1]), info.num_private):
-        what, fix = too_many(spec)
-        raise DataError(what, fix=fix)
+        problem, fix = too_many(spec)
+        raise DataError(problem, fix=fix)
     for method in methods.values():
         if issubclass(method, ChecksRecords):
             method.check_records(values, data)
@@ -221,14 +227,14 @@ def space_notes(
     space: SearchSpace, methods: Mapping[str, type[Method]], info: DatasetInfo
 ) -> list[str]:
     """Return what is valid in a space, but hardly meant so: of itself, and of its methods."""
-    found = space.notes()
+    notes = space.notes()
     for name, method in methods.items():
         values = space.values(name)
-        found += method.notes(values)
+        notes += method.notes(values)
         fitted = method.fitted_defaults(values, info) if issubclass(method, FittedDefaults) else {}
         for key, value in fitted.items():
-            found.append(f"{key} of {name} is {value}: its default is too large for these data")
-    return found
+            notes.append(f"{key} of {name} is {value}: its default is too large for these data")
+    return notes
 
 
 def validation_note(info: DatasetInfo) -> str:
@@ -254,14 +260,14 @@ def budget_note(spec: SweepSpec) -> str:
 def task_problems(name: str, method: type[Method], info: DatasetInfo) -> list[Mistake]:
     """Return why a method cannot learn the task of the data, as ``Method.preflight`` does."""
     if info.task not in method.tasks:
-        what = f"{name} cannot learn {info.task}"
+        problem = f"{name} cannot learn {info.task}"
         able = [n for n, other in TRAINABLES.loadable().items() if info.task in other.tasks]
     elif info.text is not None and not method.reads_text:
-        what = f"{name} cannot learn from text"
+        problem = f"{name} cannot learn from text"
         able = [n for n, other in TRAINABLES.loadable().items() if other.reads_text]
     else:
         return []
-    return [Mistake("method", what, f"use one of {', '.join(able)}")]
+    return [Mistake("method", problem, f"use one of {', '.join(able)}")]
 
 
 def _folder_problems(folder: Path) -> list[tuple[str, str]]:
@@ -271,8 +277,8 @@ def _folder_problems(folder: Path) -> list[tuple[str, str]]:
     if not is_writable(folder):
         return [(f"{folder} cannot be written to", "name a directory of yours")]
     if folder.exists() and is_open_to_others(folder):
-        what = f"others may list {folder}, and features are as private as records"
-        return [(what, f"chmod 700 {folder}, or name a directory that is not there yet")]
+        problem = f"others may list {folder}, and features are as private as records"
+        return [(problem, f"chmod 700 {folder}, or name a directory that is not there yet")]
     return []
 
 

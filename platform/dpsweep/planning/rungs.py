@@ -108,8 +108,8 @@ def rung_figures(checked: Preflight, tasks: Sequence[TrialTask]) -> list[RungFig
             if position < len(task.plan):
                 reached[number].append((position, len(task.plan), number < skipped))
     return [
-        _figures(rung, spec.scheduler.rung_unit, found, len(tasks))
-        for rung, found in zip(spec.rungs, reached)
+        _figures(rung, spec.scheduler.rung_unit, places, len(tasks))
+        for rung, places in zip(spec.rungs, reached)
     ]
 
 
@@ -127,9 +127,11 @@ def _figures(
 
 def signal_span(checked: Preflight, tasks: Sequence[TrialTask]) -> tuple[float, float] | None:
     """Return the smallest and largest ``signal_to_noise`` of some trials, or None."""
-    found = [checked.admission.signal(task.plan, task.hparams) for task in tasks if task.is_private]
-    known = [signal for signal in found if signal is not None and math.isfinite(signal)]
-    return (min(known), max(known)) if known else None
+    signals = [
+        checked.admission.signal(task.plan, task.hparams) for task in tasks if task.is_private
+    ]
+    finite = [signal for signal in signals if signal is not None and math.isfinite(signal)]
+    return (min(finite), max(finite)) if finite else None
 
 
 def planned_notes(

@@ -21,7 +21,7 @@ _MOST_ITERATIONS = 8
 
 @dataclass(frozen=True)
 class SelectionFigures:
-    """What it costs to run a random number of trials and release the best.
+    """The price of running a random number of trials and releasing the best.
 
     Attributes:
         mean: Expected number of trials.
@@ -57,8 +57,8 @@ def selection_figures(checked: Preflight, private: Sequence[TrialTask]) -> Selec
     cap = privacy.study_epsilon
     fits_at = None
     if cap is not None and privacy.mode.is_sealed:
-        known = (privacy.trial_epsilon, epsilon)
-        fits_at = _trial_epsilon_for(checked, private, selection, cap, known)
+        pair = (privacy.trial_epsilon, epsilon)
+        fits_at = _trial_epsilon_for(checked, private, selection, cap, pair)
     return SelectionFigures(
         mean=selection.mean,
         shape=selection.shape,
@@ -101,17 +101,17 @@ def _trial_epsilon_for(
         guess = _three_digits_down(trial * (0.997 * cap / epsilon) ** (1 / slope))
         if guess == trial or (best is not None and guess <= best):
             break
-        found = _selected(checked, dearest, selection, guess)
-        if found <= cap:
-            found = max(found, _selected(checked, private, selection, guess))
-        if not math.isfinite(found) or found == epsilon:
+        selected = _selected(checked, dearest, selection, guess)
+        if selected <= cap:
+            selected = max(selected, _selected(checked, private, selection, guess))
+        if not math.isfinite(selected) or selected == epsilon:
             break
-        if found <= cap:
+        if selected <= cap:
             best = guess
-            if found >= 0.99 * cap:
+            if selected >= 0.99 * cap:
                 break
-        slope = min(max(math.log(found / epsilon) / math.log(guess / trial), 0.25), 4.0)
-        trial, epsilon = guess, found
+        slope = min(max(math.log(selected / epsilon) / math.log(guess / trial), 0.25), 4.0)
+        trial, epsilon = guess, selected
     return best
 
 

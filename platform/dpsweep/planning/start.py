@@ -54,36 +54,36 @@ def start_problems(
     block = spec.start
     users = [name for name, method in methods.items() if issubclass(method, FromRelease)]
     if block is None:
-        what = "starts from a private model, and the section start is missing"
+        statement = "starts from a private model, and the section start is missing"
         fix = "add start: with epsilons and hyperparameters"
-        return [Mistake("search.space.method", f"{name} {what}", fix) for name in users]
+        return [Mistake("search.space.method", f"{name} {statement}", fix) for name in users]
     if not users:
         able = " or ".join(n for n in TRAINABLES if issubclass(TRAINABLES[n], FromRelease))
-        what = "no method of the space starts from it"
-        return [Mistake("start", what, f"use method: {able}, or remove the section")]
+        statement = "no method of the space starts from it"
+        return [Mistake("start", statement, f"use method: {able}, or remove the section")]
     trainers = start_methods()
     if block.method not in trainers:
         is_there = block.method in TRAINABLES
-        what = "trains no whole network privately" if is_there else "there is no such method"
+        statement = "trains no whole network privately" if is_there else "there is no such method"
         fix = did_you_mean(block.method, list(trainers)) or f"one of {', '.join(trainers)}"
-        return [Mistake("start.method", f"{block.method}: {what}", fix)]
+        return [Mistake("start.method", f"{block.method}: {statement}", fix)]
     problems = _hyperparameter_problems(block, info)
-    known = ", ".join(f"{epsilon:g}" for epsilon in block.epsilons)
+    released = ", ".join(f"{epsilon:g}" for epsilon in block.epsilons)
     for epsilon in values.get("start.epsilon", ()):
         if epsilon is not None and epsilon not in block.epsilons:
-            what = f"{epsilon:g} is not released by the start, which releases {known}"
-            problems.append(Mistake("search.space.start.epsilon", what, "name one of these"))
+            statement = f"{epsilon:g} is not released by the start, which releases {released}"
+            problems.append(Mistake("search.space.start.epsilon", statement, "name one of these"))
     starting = [name for name in users if may_start(methods[name], values)]
     for run in values.get("start.run", (0,)):
         if starting and block.runs == 0:
-            what = f"is 0, and configurations of {starting[0]} start from a run"
-            problems.append(Mistake("start.runs", what, "raise it"))
+            statement = f"is 0, and configurations of {starting[0]} start from a run"
+            problems.append(Mistake("start.runs", statement, "raise it"))
             break
         if starting and run >= block.runs:
             runs = counted(block.runs, "run")
-            what = f"{run} is none of the start's {runs}, which are numbered from 0"
+            statement = f"{run} is none of the start's {runs}, which are numbered from 0"
             problems.append(
-                Mistake("search.space.start.run", what, "lower it, or raise start.runs")
+                Mistake("search.space.start.run", statement, "lower it, or raise start.runs")
             )
     if not problems:
         hparams = resolve(trainers[block.method].hyperparameters, block.hyperparameters)
@@ -120,9 +120,9 @@ def _hyperparameter_problems(block: StartSpec, info: DatasetInfo) -> list[Mistak
         key = f"start.hyperparameters.{name}"
         if name not in declared:
             hint = did_you_mean(name, list(declared))
-            what = f"{block.method} has no hyperparameter {name!r}"
+            problem = f"{block.method} has no hyperparameter {name!r}"
             problems.append(
-                Mistake(key, what, hint or f"`dpsweep describe {block.method}` lists them")
+                Mistake(key, problem, hint or f"`dpsweep describe {block.method}` lists them")
             )
             continue
         wrong = declared[name].problem(value)
@@ -133,11 +133,11 @@ def _hyperparameter_problems(block: StartSpec, info: DatasetInfo) -> list[Mistak
     values = {name: [value] for name, value in block.hyperparameters.items()}
     wanted = block.hyperparameters.get("train.num_private")
     if wanted is not None and wanted > info.num_private:
-        what = f"{wanted} is more than the {info.num_private} declared private records"
-        problems.append(Mistake("start.hyperparameters.train.num_private", what, "lower it"))
+        problem = f"{wanted} is more than the {info.num_private} declared private records"
+        problems.append(Mistake("start.hyperparameters.train.num_private", problem, "lower it"))
         return problems
     own = method.preflight(values, info)
-    return [Mistake(f"start.hyperparameters.{name}", what, fix) for name, what, fix in own]
+    return [Mistake(f"start.hyperparameters.{name}", problem, fix) for name, problem, fix in own]
 
 
 def start_notes(
@@ -152,8 +152,10 @@ def start_notes(
     idle = [str(run) for run in range(spec.start.runs) if run not in used]
     if not idle:
         return []
-    what = "starts from it" if spec.start.runs == 1 else f"starts from run {', '.join(idle)}"
-    return [f"start.runs is {spec.start.runs}, but no configuration {what}; it costs all the same"]
+    clause = "starts from it" if spec.start.runs == 1 else f"starts from run {', '.join(idle)}"
+    return [
+        f"start.runs is {spec.start.runs}, but no configuration {clause}; it costs all the same"
+    ]
 
 
 def start_tasks(admission: Admission) -> list[TrialTask]:
@@ -177,7 +179,7 @@ def start_tasks(admission: Admission) -> list[TrialTask]:
 
 @dataclass(frozen=True)
 class StartSummary:
-    """What a start will do, planned from public facts.
+    """The plan of a start, from public facts.
 
     Attributes:
         runs: Independent runs.

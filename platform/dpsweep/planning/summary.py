@@ -1,4 +1,4 @@
-"""What a sweep will do and cost, from a sample of its space; nothing is run and no record read.
+"""Summary of a sweep's work and cost, from a sample of its space; nothing is run, no record read.
 
 ``dpsweep plan`` prints it. All four accounting modes are computed side by side, so that the price
 of a search can be compared before one is chosen.
@@ -37,7 +37,7 @@ from dpsweep.trainables.hooks import facts_of
 
 @dataclass(frozen=True)
 class ModeCost:
-    """What the whole search costs under one accounting mode.
+    """The cost of the whole search under one accounting mode.
 
     Attributes:
         epsilon: Of what is released, at the study's delta.
@@ -74,7 +74,7 @@ class FilterFigures:
 
 @dataclass(frozen=True)
 class PlanSummary:
-    """What a sweep will do.
+    """The summary of a sweep before it runs.
 
     Attributes:
         num_trials: Trials that will run; under ``select`` the expected number.
@@ -209,15 +209,15 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
     composed = figures = selection = None
     episodes = None if spec.episodes is None else spec.episodes.number
     if charged:
-        known = private if sample.is_exact else charged
-        composed = _composed_epsilon(checked, known, expected_trials(checked) // (episodes or 1))
+        priced = private if sample.is_exact else charged
+        composed = _composed_epsilon(checked, priced, expected_trials(checked) // (episodes or 1))
         figures = _filter_figures(checked, charged)
     if charged and episodes is None and spec.start is None:  # no other mode has them
         selection = selection_figures(checked, charged)
     modes = _modes(checked, charged, None if episodes else composed, selection, sampling)
     chosen = modes[privacy.accounting]
-    known = tasks if sample.is_exact else with_extremes(checked, tasks)
-    rungs, signal = rung_figures(checked, known), signal_span(checked, known)
+    spread = tasks if sample.is_exact else with_extremes(checked, tasks)
+    rungs, signal = rung_figures(checked, spread), signal_span(checked, spread)
     return PlanSummary(
         num_trials=expected_trials(checked),
         num_sampled=sample.num_drawn,
@@ -253,7 +253,7 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
 def _plan_facts(checked: Preflight, tasks: Sequence[TrialTask]) -> dict[str, tuple[float, float]]:
     """Return the smallest and largest value of what methods say of the plans of ``tasks``."""
     privacy = checked.spec.privacy
-    found: dict[str, list[float]] = {}
+    by_name: dict[str, list[float]] = {}
     for task in tasks:
         facts = facts_of(
             TRAINABLES[task.method],
@@ -263,8 +263,8 @@ def _plan_facts(checked: Preflight, tasks: Sequence[TrialTask]) -> dict[str, tup
             accountant=privacy.accountant,
         )
         for name, value in facts.items():
-            found.setdefault(name, []).append(value)
-    return {name: (min(values), max(values)) for name, values in found.items()}
+            by_name.setdefault(name, []).append(value)
+    return {name: (min(values), max(values)) for name, values in by_name.items()}
 
 
 def expected_trials(checked: Preflight) -> int:

@@ -187,7 +187,7 @@ def known_trials(
         objectives: In their order; of scores the first one is reported.
         first: Number of the first trial of the search.
     """
-    known = {
+    trials = {
         event.trial: KnownTrial(event.hparams, "failed", reason=_first_line(event.reason))
         for event in map(event_of, records)
         if isinstance(event, TrialInfeasible)
@@ -195,7 +195,7 @@ def known_trials(
     for number, trial in view.trials.items():
         if number >= first:
             epsilon = math.inf if trial.epsilon is None else trial.epsilon
-            known[number] = KnownTrial(
+            trials[number] = KnownTrial(
                 trial.hparams,
                 OUTCOMES.get(trial.state),
                 objective_values(objectives, epsilon=epsilon, value=trial.value),
@@ -205,7 +205,7 @@ def known_trials(
                     if objectives[0] in point["metrics"]
                 },
             )
-    return known
+    return trials
 
 
 def _first_line(reason: str) -> str:

@@ -91,7 +91,7 @@ def first_points(spec: SweepSpec, space: SearchSpace) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class KnownTrial:
-    """What the journal says of a trial that Optuna once suggested.
+    """A trial that Optuna once suggested, as the journal says.
 
     Attributes:
         config: Its configuration, the method included.
@@ -112,8 +112,8 @@ def objective_values(
     objectives: Sequence[str], *, epsilon: float, value: float | None
 ) -> list[float] | None:
     """Return the objectives of a trial in their order, or None if it lacks one."""
-    known = {"dp/epsilon": epsilon}
-    values = [known.get(name, value) for name in objectives]
+    figures = {"dp/epsilon": epsilon}
+    values = [figures.get(name, value) for name in objectives]
     scores = [value for value in values if value is not None]
     return scores if len(scores) == len(values) else None
 
@@ -197,8 +197,8 @@ class Suggestions:
             if path.name.removeprefix(self._path.name) in ("", "-journal", "-wal", "-shm"):
                 set_aside(path)
         if known:
-            told = "is missing" if is_gone else f"{problem}; it is set aside"
-            on_message(f"{self._path} {told}; Optuna's study is written anew from the journal")
+            state = "is missing" if is_gone else f"{problem}; it is set aside"
+            on_message(f"{self._path} {state}; Optuna's study is written anew from the journal")
         return self._fill(self._create(), known)
 
     def _create(self) -> optuna.Study:
@@ -350,14 +350,14 @@ def _difference(study: optuna.Study, known: Mapping[int, optuna.trial.FrozenTria
     for number, wanted in known.items():
         if number >= len(trials):
             return f"does not know trial {number}"
-        found = trials[number]
-        is_behind = found.state is OptunaState.RUNNING and wanted.state.is_finished()
-        if wanted.params and found.params != wanted.params:
+        trial = trials[number]
+        is_behind = trial.state is OptunaState.RUNNING and wanted.state.is_finished()
+        if wanted.params and trial.params != wanted.params:
             return f"has another configuration for trial {number}"
-        if found.state is not wanted.state and not is_behind:
-            return f"says that trial {number} is {found.state.name.lower()}"
+        if trial.state is not wanted.state and not is_behind:
+            return f"says that trial {number} is {trial.state.name.lower()}"
         is_scored = wanted.state is OptunaState.COMPLETE and not is_behind
-        if is_scored and found.values != wanted.values:
+        if is_scored and trial.values != wanted.values:
             return f"has another score for trial {number}"
     return ""
 

@@ -1,4 +1,4 @@
-"""What the parts of a spec share: strict values, one wording for mistakes, all mistakes at once."""
+"""The base of a spec's parts: strict values, one wording for mistakes, all mistakes at once."""
 
 from __future__ import annotations
 
@@ -147,9 +147,9 @@ class Part(BaseModel):
         except ValidationError as error:
             flaws = _flaws(cls, error.errors(include_url=False))
         if isinstance(data, Mapping):
-            found = list(cls.rules(data))
-            better = {flaw.key for flaw in found}
-            flaws = [flaw for flaw in flaws if flaw.key not in better] + found
+            of_rules = list(cls.rules(data))
+            better = {flaw.key for flaw in of_rules}
+            flaws = [flaw for flaw in flaws if flaw.key not in better] + of_rules
         if not flaws and part is not None:
             return part
         raise ValidationError.from_exception_data(
@@ -206,8 +206,8 @@ def peek_mode(raw: Any, *path: str) -> Mode:
 
 def peek_number(raw: Any, *path: str, default: float) -> float:
     """Return the number at a path, or ``default`` where there is none (reported elsewhere)."""
-    found = maybe_number(peek(raw, *path, default=default))
-    return default if found is None else found
+    value = maybe_number(peek(raw, *path, default=default))
+    return default if value is None else value
 
 
 def dotted(path: tuple[str | int, ...]) -> str:
@@ -272,12 +272,12 @@ def _flaw(cls: type[Part], detail: ErrorDetails) -> Mistake:
         wording, bound = _RANGES[kind]
         return Mistake(key, f"{wording.format(seen(context[bound]))}, got {seen(got)}")
     if kind == "literal_error":
-        known = _literals(cls.model_fields[str(path[0])].annotation)
-        hint = did_you_mean(str(got), known)
+        words = _literals(cls.model_fields[str(path[0])].annotation)
+        hint = did_you_mean(str(got), words)
         return Mistake(
             key,
             f"unknown value {seen(got)}",
-            (hint + " " if hint else "") + f"known: {', '.join(known)}",
+            (hint + " " if hint else "") + f"known: {', '.join(words)}",
         )
     if kind in ("model_type", "dict_type", "model_attributes_type"):
         if got is None:
@@ -309,11 +309,11 @@ def _literals(annotation: Any) -> list[str]:
 
 
 def _which_key(cls: type[Part], key: str) -> str:
-    known = list(cls.model_fields)
-    hint = did_you_mean(key, known)
+    keys = list(cls.model_fields)
+    hint = did_you_mean(key, keys)
     if not hint:
         sections = [part for part in Part.__subclasses__() if part.is_hinted]
         owners = [part for part in sections if key in part.model_fields]
         if len(owners) == 1:
             return f"it belongs below `{owners[0].__name__.removesuffix('Spec').lower()}:`"
-    return (hint + " " if hint else "") + f"known: {', '.join(known)}"
+    return (hint + " " if hint else "") + f"known: {', '.join(keys)}"

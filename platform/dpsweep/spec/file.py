@@ -50,7 +50,7 @@ for _tag, _pattern, _first in _SCALARS:
 
 @dataclass(frozen=True)
 class Document:
-    """What a YAML file says, and on which line.
+    """The content of a YAML file, and the line of each key.
 
     Attributes:
         name: File name as given, or ``<text>``.
@@ -76,11 +76,11 @@ class Document:
 
     def where(self, path: str) -> str:
         """Return ``sweep.yaml:12 search.space.optim.lr`` for a dotted path."""
-        for given in self.overridden:
-            if path == given or path.startswith((given + ".", given + "[")):
+        for key in self.overridden:
+            if path == key or path.startswith((key + ".", key + "[")):
                 return f"--set {path}"
-            if path not in self.lines and given.startswith(path + "."):
-                return f"--set {given}"
+            if path not in self.lines and key.startswith(path + "."):
+                return f"--set {key}"
         return f"{self.name}:{self.line(path)} {path}"
 
     def located(self, mistakes: Sequence[Mistake]) -> list[Mistake]:
@@ -142,8 +142,8 @@ def parse_yaml(text: str, name: str) -> Document:
     reader = _Reader(name)
     value = reader.mapping(node, "")
     if {"config", "metric", "epsilon"} <= value.keys():
-        what = "is what `dpsweep best` prints of a configuration, and no spec"
-        raise SpecError([Mistake(name, what, "`dpsweep best NAME --as-spec` prints one")])
+        problem = "is what `dpsweep best` prints of a configuration, and no spec"
+        raise SpecError([Mistake(name, problem, "`dpsweep best NAME --as-spec` prints one")])
     return Document(name, value, reader.lines, (), tuple(reader.mistakes))
 
 
@@ -157,8 +157,8 @@ def _compose(text: str, name: str) -> yaml.Node | None:
         line = mark.line + 1 if mark else 1
         raise SpecError([Mistake(f"{name}:{line}", *_explain(error, text, line))]) from None
     except yaml.YAMLError as error:
-        what = str(error).splitlines()[0]
-        raise SpecError([Mistake(name, f"is not YAML: {what}")]) from None
+        message = str(error).splitlines()[0]
+        raise SpecError([Mistake(name, f"is not YAML: {message}")]) from None
     except RecursionError:
         raise SpecError([Mistake(name, "is nested too deeply")]) from None
     finally:
@@ -335,8 +335,8 @@ def _apply(raw: dict[str, Any], text: str) -> None:
     try:
         value = parse_scalar(value_text)
     except SpecError as error:
-        what = error.mistakes[0].what
-        raise SpecError([Mistake(where, f"the value {value_text!r} {what}")]) from None
+        problem = error.mistakes[0].what
+        raise SpecError([Mistake(where, f"the value {value_text!r} {problem}")]) from None
     here = raw
     for number, part in enumerate(path[:-1]):
         if here.get(part) is None:

@@ -27,11 +27,11 @@ def known_name(built_in: Sequence[str], group: str) -> Callable[[Any, Validation
         outside = list(installed(group))
         if isinstance(value, str) and value in outside:
             return value
-        known = [*built_in, *outside]
-        hint = did_you_mean(str(value), known)
-        fix = (hint + " " if hint else "") + f"known: {', '.join(known)}"
-        what = f"unknown value {seen(value)}"
-        raise PydanticCustomError("mistake", "mistake", {"what": what, "fix": fix})
+        names = [*built_in, *outside]
+        hint = did_you_mean(str(value), names)
+        fix = (hint + " " if hint else "") + f"known: {', '.join(names)}"
+        problem = f"unknown value {seen(value)}"
+        raise PydanticCustomError("mistake", "mistake", {"what": problem, "fix": fix})
 
     return check
 

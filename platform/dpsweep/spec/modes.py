@@ -76,9 +76,9 @@ def _select_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
             f"{scheduler!r} {does}, and select needs them independent, each run to its end",
             "use fifo; or accounting: composed with epsilon_halving",
         )
-    for key, (what, fix) in _NOT_IN_SELECT.items():
+    for key, (problem, fix) in _NOT_IN_SELECT.items():
         if given(raw, "search", key):
-            yield Mistake(dotted(("search", key)), what, fix)
+            yield Mistake(dotted(("search", key)), problem, fix)
 
 
 _NOT_IN_SELECT = {

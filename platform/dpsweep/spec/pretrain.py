@@ -137,8 +137,8 @@ class PretrainSpec(Part):
             yield Mistake("model", "is missing", cls.model_fields["model"].description or "")
         dataset = raw.get("dataset")
         if dataset is not None and raw.get("classes") is not None:
-            what = "stands beside classes, which are of the study's own dataset"
-            yield Mistake("dataset", what, "keep one of the two")
+            problem = "stands beside classes, which are of the study's own dataset"
+            yield Mistake("dataset", problem, "keep one of the two")
         allowed = {
             None: (),
             "digits": (),
@@ -196,8 +196,8 @@ def pretrain_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
         return
     task = peek_word(raw, "data", "task", default="classification")
     if task != "classification" or peek_word(raw, "data", "dataset") == "text":
-        what = "trains classifiers of images and features, and of nothing else"
-        yield Mistake("pretrain", what, "name a file: pretrain.checkpoint")
+        problem = "trains classifiers of images and features, and of nothing else"
+        yield Mistake("pretrain", problem, "name a file: pretrain.checkpoint")
         return
     classes, own = peek(block, "classes"), peek(raw, "data", "classes")
     if classes is not None:

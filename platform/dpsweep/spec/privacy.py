@@ -126,9 +126,11 @@ class PrivacySpec(Part):
         mode = peek_mode(raw, "accounting")
         for key in ("trial_epsilon", "study_epsilon", "dataset_epsilon"):
             if (maybe_number(raw.get(key)) or 0) > MAX_EPSILON:
-                what = f"must be <= {MAX_EPSILON:g}, got {seen(raw[key])}: it would promise nothing"
+                problem = (
+                    f"must be <= {MAX_EPSILON:g}, got {seen(raw[key])}: it would promise nothing"
+                )
                 fix = "1 is strict, 8 is loose; method non_private trains without privacy"
-                yield Mistake(key, what, fix)
+                yield Mistake(key, problem, fix)
         yield from cls._study_rules(raw, mode)
         if mode.name in _NO_PLD and raw.get("accountant") == "pld":
             yield Mistake(
@@ -150,41 +152,45 @@ class PrivacySpec(Part):
             study = maybe_number(raw.get("study_epsilon"))
             trial = maybe_number(raw.get("trial_epsilon"))
             if mode is UNACCOUNTED:
-                what = "an unaccounted study has no budget of its own, so this would not be kept"
-                yield Mistake(dotted(place), what, "remove it")
+                problem = "an unaccounted study has no budget of its own, so this would not be kept"
+                yield Mistake(dotted(place), problem, "remove it")
             elif mode.is_public_search:
-                what = "has no meaning for public: the study's epsilon is that of its final run"
-                yield Mistake(dotted(place), what, "remove it; trial_epsilon is the final run's")
+                problem = "has no meaning for public: the study's epsilon is that of its final run"
+                yield Mistake(dotted(place), problem, "remove it; trial_epsilon is the final run's")
             elif mode.is_filtered and study and trial and 0 < study < trial:
-                what = (
+                problem = (
                     f"is smaller than trial_epsilon, so no trial would fit: {study:g} < {trial:g}"
                 )
-                yield Mistake(dotted(place), what, "raise it, or lower trial_epsilon")
+                yield Mistake(dotted(place), problem, "raise it, or lower trial_epsilon")
         elif mode.is_filtered:
-            what = "is missing: composed keeps all trials together under it"
+            problem = "is missing: composed keeps all trials together under it"
             yield Mistake(
-                dotted(place), what, "two to four times trial_epsilon is usual; see `dpsweep plan`"
+                dotted(place),
+                problem,
+                "two to four times trial_epsilon is usual; see `dpsweep plan`",
             )
         if mode is not UNDECIDED and not mode.is_sealed and given(raw, "selection"):
-            what = f"has no meaning for {mode.name}: it says how select draws the number of trials"
-            yield Mistake("selection", what, "remove it, or use accounting: select")
+            problem = (
+                f"has no meaning for {mode.name}: it says how select draws the number of trials"
+            )
+            yield Mistake("selection", problem, "remove it, or use accounting: select")
 
     @classmethod
     def _dataset_rules(cls, raw: Mapping[str, Any], mode: Mode) -> Iterator[Mistake]:
         caps = ("dataset_epsilon", "dataset_delta")
         if given(raw, "dataset_ledger"):
             if mode is UNACCOUNTED:
-                what = "an unaccounted study has no bound on its cost that could be added up"
-                yield Mistake("dataset_ledger", what, "remove it, or use another accounting")
+                problem = "an unaccounted study has no bound on its cost that could be added up"
+                yield Mistake("dataset_ledger", problem, "remove it, or use another accounting")
             for key, other in (caps, caps[::-1]):
                 if given(raw, other) and not given(raw, key):
-                    what = f"is missing: a cap is a pair, and {other} is given"
-                    yield Mistake(key, what, "give both, or neither if the file has its cap")
+                    problem = f"is missing: a cap is a pair, and {other} is given"
+                    yield Mistake(key, problem, "give both, or neither if the file has its cap")
             return
         for key in caps:
             if given(raw, key):
-                what = "is the cap of a dataset ledger, and there is none"
-                yield Mistake(key, what, "name its file with dataset_ledger, or remove this")
+                problem = "is the cap of a dataset ledger, and there is none"
+                yield Mistake(key, problem, "name its file with dataset_ledger, or remove this")
 
 
 _NO_PLD = {

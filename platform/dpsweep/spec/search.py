@@ -190,20 +190,20 @@ def _objective_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
     two = f"[{metric or 'validation/accuracy'}, {EPSILON}]"
     if not given(raw, "objectives"):
         if sampler == "nsga2":
-            what = "nsga2 looks for trade-offs between two objectives, and there is one"
-            yield Mistake("sampler", what, f"add objectives: {two}, or use tpe")
+            problem = "nsga2 looks for trade-offs between two objectives, and there is one"
+            yield Mistake("sampler", problem, f"add objectives: {two}, or use tpe")
         return
     if sampler == "cmaes":
-        what = "cmaes has a single objective, and `objectives` names several"
-        yield Mistake("sampler", what, "use nsga2, tpe or gp; or remove `objectives`")
+        problem = "cmaes has a single objective, and `objectives` names several"
+        yield Mistake("sampler", problem, "use nsga2, tpe or gp; or remove `objectives`")
     words = (*_WORST, EPSILON)
     is_list = isinstance(objectives, (list, tuple))
     if not is_list or any(name not in words for name in objectives):
         return  # pydantic says so
     if metric in words and tuple(objectives) != (metric, EPSILON):
         shown = ", ".join(objectives)
-        what = f"must be the metric and then {EPSILON}, got [{shown}]"
-        yield Mistake("objectives", what, f"write {two}, or [] for the metric alone")
+        problem = f"must be the metric and then {EPSILON}, got [{shown}]"
+        yield Mistake("objectives", problem, f"write {two}, or [] for the metric alone")
 
 
 def _sampler_rules(sampler: str, parameters: Sequence[Parameter]) -> Iterator[Mistake]:
@@ -212,24 +212,26 @@ def _sampler_rules(sampler: str, parameters: Sequence[Parameter]) -> Iterator[Mi
     Optuna's CMA-ES models ranges that every configuration has, its Gaussian process also choices;
     both draw everything else at random.
     """
-    found = reachable(parameters)
-    fixed = {p.name for p in found if p.kind == "fixed" and p.by is None}
-    always = [p for p in found if p.kind != "fixed" and fixed.issuperset(p.when)]
+    reached = reachable(parameters)
+    fixed = {p.name for p in reached if p.kind == "fixed" and p.by is None}
+    always = [p for p in reached if p.kind != "fixed" and fixed.issuperset(p.when)]
     if sampler == "cmaes" and not any(parameter.is_range for parameter in always):
-        what = "cmaes works on ranges, and no range is part of every configuration"
-        yield Mistake("sampler", what, "use tpe, or search over a range without `when`")
+        problem = "cmaes works on ranges, and no range is part of every configuration"
+        yield Mistake("sampler", problem, "use tpe, or search over a range without `when`")
     if sampler == "gp" and not always:
-        what = "gp works on parameters of every configuration, and each one here is fixed or has "
-        yield Mistake("sampler", f"{what}a `when`", "use tpe, or search over one without `when`")
+        problem = (
+            "gp works on parameters of every configuration, and each one here is fixed or has "
+        )
+        yield Mistake("sampler", f"{problem}a `when`", "use tpe, or search over one without `when`")
 
 
 def metric_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
     """Yield what the metric demands of the task; ``raw`` is a whole spec and may hold anything."""
     task = peek_word(raw, "data", "task", default="classification")
     if peek_word(raw, "search", "metric") == "validation/perplexity" and task != "causal_lm":
-        what = f"validation/perplexity is a score of language models, and the task is {task}"
+        problem = f"validation/perplexity is a score of language models, and the task is {task}"
         fix = "use validation/loss, or data.task: causal_lm"
-        yield Mistake("search.metric", what, fix)
+        yield Mistake("search.metric", problem, fix)
 
 
 #: Schedulers that people know from elsewhere: what to say of them, and what to do.
@@ -292,8 +294,8 @@ class SchedulerSpec(Part):
         """Name what is known by another name, refuse keys of another type, check the rungs."""
         kind = peek_word(raw, "type", default="fifo")
         if kind in FOREIGN_SCHEDULERS:
-            what, fix = FOREIGN_SCHEDULERS[kind]
-            yield Mistake("type", f"{kind!r} {what}", fix)
+            problem, fix = FOREIGN_SCHEDULERS[kind]
+            yield Mistake("type", f"{kind!r} {problem}", fix)
         for key in cls.unused(kind):
             if given(raw, key):
                 owners = " or ".join(name for name, keys in cls.KEYS.items() if key in keys)
@@ -318,5 +320,5 @@ def _order_rules(rungs: Sequence[float | None]) -> Iterator[Mistake]:
         if before == rung:
             yield Mistake(f"rungs[{index}]", f"stands twice: {rung:g}", "remove one of the two")
         elif before > rung:
-            what = f"must be larger than the rung before it, got {rung:g} after {before:g}"
-            yield Mistake(f"rungs[{index}]", what, "write the rungs in ascending order")
+            problem = f"must be larger than the rung before it, got {rung:g} after {before:g}"
+            yield Mistake(f"rungs[{index}]", problem, "write the rungs in ascending order")

@@ -56,36 +56,36 @@ class StartSpec(Part):
     @classmethod
     def rules(cls, raw: Mapping[str, Any]) -> Iterator[Mistake]:
         """Check the order of the releases, and what fixes the noise."""
-        given = raw.get("epsilons")
+        epsilons = raw.get("epsilons")
         if maybe_number(raw.get("runs")) == 0:
-            if given:
+            if epsilons:
                 yield Mistake("epsilons", "start.runs is 0, so nothing is released", "remove it")
-        elif given is None:
+        elif epsilons is None:
             yield Mistake("epsilons", "is missing", _WHICH)
-        elif isinstance(given, (list, tuple)):
-            if not given:
+        elif isinstance(epsilons, (list, tuple)):
+            if not epsilons:
                 yield Mistake("epsilons", "is empty", "give one epsilon at least")
-            known = [maybe_number(epsilon) for epsilon in given]
-            for index, (before, epsilon) in enumerate(pairwise(known), start=1):
+            numbers = [maybe_number(epsilon) for epsilon in epsilons]
+            for index, (before, epsilon) in enumerate(pairwise(numbers), start=1):
                 if before is not None and epsilon is not None and before >= epsilon:
-                    what = f"must ascend, got {epsilon:g} after {before:g}"
-                    yield Mistake(f"epsilons[{index}]", what, "write them in ascending order")
+                    problem = f"must ascend, got {epsilon:g} after {before:g}"
+                    yield Mistake(f"epsilons[{index}]", problem, "write them in ascending order")
         hyperparameters = raw.get("hyperparameters")
         if not isinstance(hyperparameters, Mapping):
             return
         for name, value in hyperparameters.items():
             below = [key for key in value if key not in DOMAINS] if _is_section(value) else []
             if below:
-                what = "is a mapping, and hyperparameters have dotted names"
+                problem = "is a mapping, and hyperparameters have dotted names"
                 yield Mistake(
-                    dotted(("hyperparameters", name)), what, f"write `{name}.{below[0]}:`"
+                    dotted(("hyperparameters", name)), problem, f"write `{name}.{below[0]}:`"
                 )
             elif isinstance(value, (Mapping, list, tuple)):
-                what = "is searched over, and a start has one value of each"
-                yield Mistake(dotted(("hyperparameters", name)), what, "give one value")
-        for name, what in _INSTEAD.items():
+                problem = "is searched over, and a start has one value of each"
+                yield Mistake(dotted(("hyperparameters", name)), problem, "give one value")
+        for name, problem in _INSTEAD.items():
             if name in hyperparameters:
-                yield Mistake(dotted(("hyperparameters", name)), what, "remove it")
+                yield Mistake(dotted(("hyperparameters", name)), problem, "remove it")
 
 
 def _is_section(value: Any) -> bool:
@@ -111,8 +111,8 @@ def start_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
             reason = "keeps all but its best trial secret, and a start is released before"
         yield Mistake("privacy.accounting", f"{mode.name} {reason}", "use composed or unaccounted")
     if raw.get("episodes") is not None:
-        what = "has one private dataset, and episodes have one each"
-        yield Mistake("start", what, "remove `episodes:` or `start:`")
+        problem = "has one private dataset, and episodes have one each"
+        yield Mistake("start", problem, "remove `episodes:` or `start:`")
     scheduler = peek_word(raw, "scheduler", "type", default="fifo")
     if scheduler in ("median", "epsilon_halving"):
         yield Mistake(
@@ -122,8 +122,8 @@ def start_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
         )
     cap = maybe_number(peek(raw, "privacy", "trial_epsilon"))
     epsilons = peek(raw, "start", "epsilons", default=())
-    for index, given in enumerate(epsilons if isinstance(epsilons, (list, tuple)) else ()):
-        epsilon = maybe_number(given)
+    for index, entry in enumerate(epsilons if isinstance(epsilons, (list, tuple)) else ()):
+        epsilon = maybe_number(entry)
         if cap is not None and epsilon is not None and epsilon > cap:
             yield Mistake(
                 dotted(("start", "epsilons", index)),

@@ -37,8 +37,8 @@ class StorageSpec(Part):
     @property
     def features_path(self) -> Path:
         """Absolute directory of the feature store."""
-        given = Path(self.path, FEATURES) if self.features is None else Path(self.features)
-        return given.resolve()
+        folder = Path(self.path, FEATURES) if self.features is None else Path(self.features)
+        return folder.resolve()
 
     @property
     def pretrained_path(self) -> Path:

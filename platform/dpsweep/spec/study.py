@@ -263,8 +263,8 @@ class SweepSpec(Part):
         space = peek(document.value, "search", "space")
         if check_space is not None and isinstance(space, Mapping):
             reported = {mistake.key for mistake in mistakes}
-            found = check_space(parse_space(space)[0])
-            mistakes += [mistake for mistake in found if mistake.key not in reported]
+            flaws = check_space(parse_space(space)[0])
+            mistakes += [mistake for mistake in flaws if mistake.key not in reported]
         if mistakes or spec is None:
             raise SpecError(document.located(mistakes))
         spec._document = document

@@ -44,8 +44,8 @@ class TrackingSpec(Part):
         uri, kind = raw.get("uri"), peek_word(raw, "kind", default="mlflow")
         if kind != "mlflow":  # its own to check (``dpsweep.tracking.refuse_uri``)
             if "uri" not in raw:
-                what = f"is missing: the default is for mlflow, and the kind is {kind}"
-                yield Mistake("uri", what, "say where its records go, or null")
+                problem = f"is missing: the default is for mlflow, and the kind is {kind}"
+                yield Mistake("uri", problem, "say where its records go, or null")
             return
         if not isinstance(uri, str) or not uri.strip() or uri == "databricks":
             return

@@ -24,7 +24,7 @@ def _sparse(default: Any = None) -> Any:
 
 @dataclass(frozen=True)
 class Event:
-    """What all kinds share.
+    """The fields that all kinds share.
 
     Attributes:
         seq: Number of its line, -1 before it is written.
@@ -223,7 +223,7 @@ class TrialPaused(Event):
 
 @dataclass(frozen=True)
 class TrialCharged(Event):
-    """What an unfinished trial has been charged beyond what it reported: ``charged`` events."""
+    """The charge of an unfinished trial beyond what it reported: ``charged`` events."""
 
     kind = "trial_charged"
 
@@ -257,7 +257,7 @@ class ModelLogged(Event):
 
 @dataclass(frozen=True)
 class StudySpent(Event):
-    """What the study has committed: its epsilon, and its share of the budget."""
+    """The commitment of the study: its epsilon, and its share of the budget."""
 
     kind = "study_spent"
 

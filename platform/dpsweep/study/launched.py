@@ -51,8 +51,8 @@ def _differing(before: Any, after: Any, path: str) -> list[str]:
     """Return what differs, down to single keys, each with its old and its new value."""
     if isinstance(before, dict) and isinstance(after, dict):
         keys = [*before, *(key for key in after if key not in before)]
-        found = [_differing(before.get(k, _NO), after.get(k, _NO), f"{path}.{k}") for k in keys]
-        return [leaf for leaves in found for leaf in leaves]
+        branches = [_differing(before.get(k, _NO), after.get(k, _NO), f"{path}.{k}") for k in keys]
+        return [leaf for leaves in branches for leaf in leaves]
     if before == after:
         return []
     shown = ["nothing" if value is _NO else seen(value) for value in (before, after)]

@@ -145,22 +145,22 @@ class Study:
         """
         path = self.files.path / "data.sha256"
         try:
-            known = path.read_text(errors="replace").strip()
+            stored = path.read_text(errors="replace").strip()
         except FileNotFoundError:
-            known = ""
+            stored = ""
         except OSError as error:
             raise StudyError(f"{path} cannot be read: {error.strerror}", fix=_KEEP_DATA) from error
         current = f"{_HASH_VERSION} {content_hash}"
-        if known == current:
+        if stored == current:
             return ""
-        is_old = bool(old_hash) and known == old_hash
-        if not is_old and (known or self.view.trials) and not _IS_HASH.fullmatch(known):
-            what = "is damaged" if known else "is missing"
+        is_old = bool(old_hash) and stored == old_hash
+        if not is_old and (stored or self.view.trials) and not _IS_HASH.fullmatch(stored):
+            state = "is damaged" if stored else "is missing"
             raise StudyError(
-                f"{path} {what}: whether the study's data are the same cannot be known",
+                f"{path} {state}: whether the study's data are the same cannot be known",
                 fix=_KEEP_DATA,
             )
-        if known and not is_old:
+        if stored and not is_old:
             raise StudyError(
                 f"study {self.spec.name!r} was launched on other records",
                 because="the SHA-256 of its data and of the names of its classes has changed",

@@ -26,7 +26,7 @@ class TrialState(str, Enum):
 
 
 class Decision(str, Enum):
-    """What a policy says to a report."""
+    """The answer of a policy to a report."""
 
     CONTINUE = "continue"
     PAUSE = "pause"
@@ -35,7 +35,7 @@ class Decision(str, Enum):
 
 @dataclass(frozen=True)
 class TrialReport:
-    """What a trial says at a report point; every value is public or itself DP.
+    """The report of a trial at a report point; every value is public or itself DP.
 
     Attributes:
         trial: Trial number within the study, from 0.
@@ -85,7 +85,7 @@ class TrialReport:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a policy says to a report, and why; one line of the decision log.
+    """The judgement of a policy on a report, and why; one line of the decision log.
 
     Attributes:
         decision: What happens to the trial.
@@ -145,7 +145,7 @@ class TrialTask:
 
     @property
     def charges(self) -> Plan:
-        """What its positions charge: nothing, if it trains on public records in their place."""
+        """The charge of its positions: nothing, if it trains on public records in their place."""
         return self.plan if self.records == "private" else self.plan.labelled("public")
 
     @property
@@ -195,9 +195,9 @@ def read_task(path: Path) -> TrialTask:
     try:
         return TrialTask.from_json(path.read_text())
     except (OSError, ValueError, KeyError, TypeError) as error:
-        what = "missing" if isinstance(error, FileNotFoundError) else "damaged"
+        state = "missing" if isinstance(error, FileNotFoundError) else "damaged"
         raise StudyError(
-            f"{path} is {what}",
+            f"{path} is {state}",
             because="it holds the configuration and the plan of its trial",
             fix="restore it, or run the study again, which looks for them in its journal",
         ) from error

@@ -30,7 +30,7 @@ _MOST_MISTAKES = 20
 
 
 class Curves(Protocol):
-    """What configurations score while they train."""
+    """Scores of configurations while they train."""
 
     def scores(
         self, trial: int, values: Mapping[str, Any], *, fractions: Array, epsilons: Array

@@ -274,9 +274,9 @@ def _with_policy(spec: SweepSpec, policy: str) -> SweepSpec:
     Raises:
         SpecError: The accounting mode or the accountant does not allow this scheduler.
     """
-    known = SchedulerSpec.KEYS.get(spec.scheduler.type, ())
+    keys = SchedulerSpec.KEYS.get(spec.scheduler.type, ())
     wanted = SchedulerSpec.KEYS.get(policy, ())
-    scheduler = {key: getattr(spec.scheduler, key) for key in wanted if key in known}
+    scheduler = {key: getattr(spec.scheduler, key) for key in wanted if key in keys}
     return SweepSpec(**{**spec.to_dict(), "scheduler": {"type": policy, **scheduler}})
 
 

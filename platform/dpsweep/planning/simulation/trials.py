@@ -85,10 +85,10 @@ class Planner:
                 self._kept[number] = self._plan(number, values)
             except BadInputError as error:
                 self._kept[number] = error.with_traceback(None)
-        known = self._kept[number]
-        if isinstance(known, BadInputError):
-            raise known
-        return known
+        outcome = self._kept[number]
+        if isinstance(outcome, BadInputError):
+            raise outcome
+        return outcome
 
     def _plan(self, number: int, values: Mapping[str, Any]) -> Planned:
         checked = self._checked

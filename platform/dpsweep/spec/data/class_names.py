@@ -54,15 +54,15 @@ def name_rules(raw: Mapping[str, Any], num_classes: int) -> Iterator[Mistake]:
         return
     task = peek_word(raw, "task", default="classification")
     if task == "causal_lm":
-        what = "has no meaning for causal_lm: the next token is the label"
-        yield Mistake("class_names", what, "remove it")
+        problem = "has no meaning for causal_lm: the next token is the label"
+        yield Mistake("class_names", problem, "remove it")
         return
     if num_classes and len(names) != num_classes:
         classes = counted(num_classes, "class")
-        what = f"has {counted(len(names), 'name')}, and the dataset has {classes}"
-        yield Mistake("class_names", what, "give one name for each, in the order of numbers")
+        problem = f"has {counted(len(names), 'name')}, and the dataset has {classes}"
+        yield Mistake("class_names", problem, "give one name for each, in the order of numbers")
     texts = [name for name in names if isinstance(name, str)]
     odd = [name for name in texts if not _METRIC_NAME.fullmatch(name.strip())]
     if task == "multi_label" and odd:
-        what = f"has {seen(odd[0])}, and the name of an attribute is part of a metric's name"
-        yield Mistake("class_names", what, "use letters, digits, spaces and _ . - alone")
+        problem = f"has {seen(odd[0])}, and the name of an attribute is part of a metric's name"
+        yield Mistake("class_names", problem, "use letters, digits, spaces and _ . - alone")

@@ -55,9 +55,9 @@ def class_rules(raw: Mapping[str, Any], data: Any) -> Iterator[Mistake]:
     task = peek_word(data, "task", default="classification")
     if task != "classification":
         yield Mistake("classes", f"has no meaning for task {task}", "remove it")
-    known = BUILT_IN.get(peek_word(data, "dataset"), (0, 0))[1]
-    known = known or int(peek_number(data, "num_classes", default=0))
-    above = [n for n in map(maybe_number, classes) if n is not None and n >= known > 0]
+    num_classes = BUILT_IN.get(peek_word(data, "dataset"), (0, 0))[1]
+    num_classes = num_classes or int(peek_number(data, "num_classes", default=0))
+    above = [n for n in map(maybe_number, classes) if n is not None and n >= num_classes > 0]
     if above:
-        what = f"has {above[0]:g}, but the dataset has the classes 0 to {known - 1}"
-        yield Mistake("classes", what, "give class numbers of the dataset")
+        problem = f"has {above[0]:g}, but the dataset has the classes 0 to {num_classes - 1}"
+        yield Mistake("classes", problem, "give class numbers of the dataset")

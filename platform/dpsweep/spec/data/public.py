@@ -82,13 +82,13 @@ def pollution_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
     if not given(raw, *path):
         return
     if raw.get("episodes") is not None:
-        what = "has no meaning with episodes, which draw records class by class"
-        yield Mistake(dotted(path), what, "keep one of the two")
+        problem = "has no meaning with episodes, which draw records class by class"
+        yield Mistake(dotted(path), problem, "keep one of the two")
     if peek_word(raw, "privacy", "accounting") == "public":
-        what = "would be trained on by the search of accounting public"
-        yield Mistake(dotted(path), what, "remove it, or use another accounting")
+        problem = "would be trained on by the search of accounting public"
+        yield Mistake(dotted(path), problem, "remove it, or use another accounting")
     pretrain = peek(raw, "pretrain")
     elsewhere = ("checkpoint", "classes", "dataset")
     if pretrain is not None and not any(given(pretrain, key) for key in elsewhere):
-        what = "would be trained on by `pretrain:`, which uses data.public"
-        yield Mistake(dotted(path), what, "remove it, or name pretrain.dataset")
+        problem = "would be trained on by `pretrain:`, which uses data.public"
+        yield Mistake(dotted(path), problem, "remove it, or name pretrain.dataset")

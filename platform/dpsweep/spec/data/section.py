@@ -148,8 +148,8 @@ class DataSpec(Part):
             )
         yield from cls._dataset_rules(raw)
         yield from class_rules(raw, raw)
-        known = BUILT_IN.get(peek_word(raw, "dataset"), (0, 0))[1]
-        yield from name_rules(raw, known or int(peek_number(raw, "num_classes", default=0)))
+        num_classes = BUILT_IN.get(peek_word(raw, "dataset"), (0, 0))[1]
+        yield from name_rules(raw, num_classes or int(peek_number(raw, "num_classes", default=0)))
         yield from cls._pollution_rules(raw)
         shares = [
             peek_number(raw, part, "fraction", default=default)
@@ -187,9 +187,9 @@ class DataSpec(Part):
             **dict.fromkeys(("tokenizer", "max_length", "text_column", "label_column"), ("text",)),
         }
         for key, datasets in only_for.items():
-            known = dataset in BUILT_IN or dataset in needed  # another name has its own flaw
+            is_listed = dataset in BUILT_IN or dataset in needed  # another name has its own flaw
             is_said = raw.get(key) not in (None, _COLUMNS.get(key))
-            if known and is_said and dataset not in datasets:
+            if is_listed and is_said and dataset not in datasets:
                 yield Mistake(key, f"has no meaning for {dataset}", "remove it")
         if dataset not in BUILT_IN:
             return
@@ -223,12 +223,12 @@ class DataSpec(Part):
             )
         if task == "causal_lm":
             if is_ours and dataset != "text":
-                what = f"causal_lm needs texts, and {dataset} has none"
-                yield Mistake("task", what, "use dataset: text")
+                problem = f"causal_lm needs texts, and {dataset} has none"
+                yield Mistake("task", problem, "use dataset: text")
             for key in ("num_classes", "label_column"):
                 if raw.get(key) not in (None, _COLUMNS.get(key)):
-                    what = "has no meaning for causal_lm: the next token is the label"
-                    yield Mistake(key, what, "remove it")
+                    problem = "has no meaning for causal_lm: the next token is the label"
+                    yield Mistake(key, problem, "remove it")
         if task in ("multi_label", "causal_lm") and (
             peek_word(raw, "validation", "visibility") == "noisy"
         ):
@@ -254,8 +254,8 @@ class DataSpec(Part):
                 dotted(path), f"has one class a record, and the task is {task}", "remove it"
             )
         if raw.get("classes") is not None:
-            what = "has no meaning with data.classes, which takes records out class by class"
-            yield Mistake(dotted(path), what, "keep one of the two")
+            problem = "has no meaning with data.classes, which takes records out class by class"
+            yield Mistake(dotted(path), problem, "keep one of the two")
         pollution = peek(raw, *path)
         is_section = isinstance(pollution, (Mapping, Pollution))  # else that is what is wrong
         kinds = peek(pollution, "kinds", default=("digits",)) if is_section else ()

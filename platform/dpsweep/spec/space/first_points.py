@@ -27,12 +27,14 @@ def check_points(parameters: Sequence[Parameter], points: Sequence[Any]) -> Iter
                 yield Mistake(dotted((index, str(name))), error.args[0])
                 continue
             if name not in names:
-                what = "is not in the space"
+                problem = "is not in the space"
                 fix = did_you_mean(str(name), names) or f"the space has {', '.join(names)}"
             else:
-                what, fix = _point_problem([p for p in parameters if p.name == name], value, values)
-            if what:
-                yield Mistake(dotted((index, str(name))), what, fix)
+                problem, fix = _point_problem(
+                    [p for p in parameters if p.name == name], value, values
+                )
+            if problem:
+                yield Mistake(dotted((index, str(name))), problem, fix)
 
 
 def _point_problem(
@@ -43,7 +45,7 @@ def _point_problem(
     if len(possible) > 1:
         by = possible[0].by
         return f"has a domain for each {by}, and the point names none", f"add {by} to the point"
-    what = (possible or branches)[0].problem(value) if possible or len(branches) == 1 else None
-    if what is None and not possible:
+    problem = (possible or branches)[0].problem(value) if possible or len(branches) == 1 else None
+    if problem is None and not possible:
         return "has no meaning at this point, by its `when`", "remove it from the point"
-    return what or "", ""
+    return problem or "", ""

@@ -113,8 +113,8 @@ class Hyperparameter:
         if value in words:
             return None
         hint = did_you_mean(value, list(words))
-        known = ", ".join(c + "NAME" if c.endswith("/") else c for c in words)
-        return f"unknown value {value!r}{', ' + hint if hint else ''}; allowed: {known}"
+        allowed = ", ".join(c + "NAME" if c.endswith("/") else c for c in words)
+        return f"unknown value {value!r}{', ' + hint if hint else ''}; allowed: {allowed}"
 
     def coerce(self, value: Any) -> Any:
         """Return ``value`` in the declared type (an integral float becomes an int)."""

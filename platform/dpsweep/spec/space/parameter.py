@@ -97,15 +97,17 @@ class Parameter:
         if not self.is_range:
             if same_among(value, self.choices):
                 return None
-            what = "is fixed to" if self.kind == "fixed" else "must be one of"
-            return f"{what} {', '.join(seen(choice) for choice in self.choices)}, got {seen(value)}"
+            demand = "is fixed to" if self.kind == "fixed" else "must be one of"
+            return (
+                f"{demand} {', '.join(seen(choice) for choice in self.choices)}, got {seen(value)}"
+            )
         if isinstance(value, str):
             return f"must be a number, got {seen(value)}"
         try:
-            given = whole(value) if self.is_whole else number(value)
+            converted = whole(value) if self.is_whole else number(value)
         except ValueError as error:
             return str(error)
-        if not self.low <= given <= self.high:
+        if not self.low <= converted <= self.high:
             return f"must be within [{seen(self.low)}, {seen(self.high)}], got {seen(value)}"
         return None
 

@@ -38,15 +38,15 @@ def canonical_space(space: Mapping[str, Any]) -> dict[str, Any]:
     if flaws:
         return dict(space)
     table = {parameter.path: parameter.to_spec() for parameter in parameters}
-    found: dict[str, Any] = {}
+    canonical: dict[str, Any] = {}
     for name, domain in space.items():
         if (name,) in table:
-            found[name] = table[(name,)]
+            canonical[name] = table[(name,)]
         else:
             ((by, branches),) = domain["by"].items()
             own = {canonical_scalar(word): (name, "by", by, str(word)) for word in branches}
-            found[name] = {"by": {by: {word: table[path] for word, path in own.items()}}}
-    return found
+            canonical[name] = {"by": {by: {word: table[path] for word, path in own.items()}}}
+    return canonical
 
 
 def parse_space(space: Mapping[str, Any]) -> tuple[tuple[Parameter, ...], list[Mistake]]:
@@ -58,13 +58,13 @@ def parse_space(space: Mapping[str, Any]) -> tuple[tuple[Parameter, ...], list[M
     parameters: list[Parameter] = []
     flaws: list[Mistake] = []
     for name, domain in space.items():
-        for path, given in _branches(name, domain):
+        for path, branch in _branches(name, domain):
             try:
-                parameter = _parameter(name, given)
+                parameter = _parameter(name, branch)
                 parameters.append(parameter if len(path) == 1 else _branch(parameter, path))
             except ValueError as error:
-                what, fix = error.args if len(error.args) == 2 else (str(error), "")
-                flaws.append(Mistake(dotted(tuple(map(str, path))), what, fix))
+                problem, fix = error.args if len(error.args) == 2 else (str(error), "")
+                flaws.append(Mistake(dotted(tuple(map(str, path))), problem, fix))
     if "method" not in space:
         near = next((str(key) for key in space if did_you_mean(str(key), ["method"])), None)
         fix = f"write method instead of {near}" if near else "add `method: dp_sgd`"
@@ -90,7 +90,7 @@ def _branches(name: Any, domain: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
     if isinstance(by, Mapping) and len(by) == 1 and name != "method":
         ((other, branches),) = by.items()
         if isinstance(branches, Mapping) and branches:
-            yield from (((name, "by", other, word), given) for word, given in branches.items())
+            yield from (((name, "by", other, word), branch) for word, branch in branches.items())
             return
     yield (name,), domain  # one domain, or something that is refused as one
 
@@ -239,27 +239,27 @@ def _condition_flaws(
 ) -> Iterator[Mistake]:
     for parameter in parameters:
         for name, values in parameter.when.items():
-            what = fix = ""
+            problem = fix = ""
             its = "its `by`" if name == parameter.by else "its `when`"
             others = [other for other in parameters if other.name == name]
             if name == parameter.name:
-                what, fix = f"{its} names itself", "remove the condition"
+                problem, fix = f"{its} names itself", "remove the condition"
             elif name not in space:
-                what = f"{its} names {name!r}, which is not in the space"
+                problem = f"{its} names {name!r}, which is not in the space"
                 fix = did_you_mean(name, list(space))
                 fix = fix or f"correct the name, or add {name} to the space with what it can be"
             elif any(other.is_range for other in others):
-                what = f"{its} names {name!r}, which is a range"
+                problem = f"{its} names {name!r}, which is a range"
                 fix = "conditions work on a choice or a fixed value"
             elif others and name != "method":  # see SearchSpace.check
                 choices = list(dict.fromkeys(c for other in others for c in other.choices))
                 never = [value for value in values if not same_among(value, choices)]
                 if never:
-                    what = f"{its} waits for {name} = {seen(never[0])}, which cannot happen"
+                    problem = f"{its} waits for {name} = {seen(never[0])}, which cannot happen"
                     fix = f"{name} is {' or '.join(seen(value) for value in choices)}; "
                     fix += f"remove {parameter.name}, or --set search.space.{parameter.name}=null"
-            if what:
-                yield Mistake(dotted(parameter.path), what, fix)
+            if problem:
+                yield Mistake(dotted(parameter.path), problem, fix)
 
 
 def _ordered(parameters: Sequence[Parameter]) -> tuple[Parameter, ...]:
@@ -278,28 +278,28 @@ def _ordered(parameters: Sequence[Parameter]) -> tuple[Parameter, ...]:
 
 def reachable(parameters: Sequence[Parameter]) -> tuple[Parameter, ...]:
     """Return those that some configuration can have; each stands after what its ``when`` names."""
-    found: list[Parameter] = []
+    reached: list[Parameter] = []
     for parameter in parameters:
         if all(
             any(
                 other.name == name and any(same_among(choice, allowed) for choice in other.choices)
-                for other in found
+                for other in reached
             )
             for name, allowed in parameter.when.items()
         ):
-            found.append(parameter)
-    return tuple(found)
+            reached.append(parameter)
+    return tuple(reached)
 
 
 def _cycle_flaws(left: Mapping[str, Parameter]) -> Iterator[Mistake]:
     """Yield one flaw per circle; ``left`` are the parameters in a circle or behind one."""
-    known: set[str] = set()
+    visited: set[str] = set()
     for name in left:
         trail = [name]
         while trail[-1] not in trail[:-1]:
             trail.append(next(other for other in left[trail[-1]].when if other in left))
         circle = trail[trail.index(trail[-1]) :]
-        if len(circle) > 2 and not known & set(circle):  # of itself: see _condition_flaws
-            what = f"its `when` goes in a circle: {' -> '.join(circle)}"
-            yield Mistake(circle[0], what, "break the circle")
-        known |= set(circle)
+        if len(circle) > 2 and not visited & set(circle):  # of itself: see _condition_flaws
+            problem = f"its `when` goes in a circle: {' -> '.join(circle)}"
+            yield Mistake(circle[0], problem, "break the circle")
+        visited |= set(circle)
