@@ -92,11 +92,11 @@ class ExistingTarget(ClusterTarget):
         witness = self.study_path / f".seen-{uuid.uuid4().hex}"
         lock = FileLock(witness, holder="the driver")
         try:
-            found = self.on_each_node(_look, str(witness))
+            problems = self.on_each_node(_look, str(witness))
         finally:
             lock.release()
             witness.unlink()
-        refuse_unshared(self.study_path, found)
+        refuse_unshared(self.study_path, problems)
 
 
 def refuse_unshared(study_path: Path, found: Mapping[str, str]) -> None:

@@ -63,12 +63,12 @@ def refuse_open(path: Path) -> None:
     Raises:
         ResourceError: With its mode.
     """
-    found = path.lstat()
-    mode = stat.S_IMODE(found.st_mode)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or mode != 0o700:
+    entry = path.lstat()
+    mode = stat.S_IMODE(entry.st_mode)
+    if not stat.S_ISDIR(entry.st_mode) or entry.st_uid != os.geteuid() or mode != 0o700:
         raise ResourceError(
             f"{path} is not closed to other users",
-            because=f"its mode is {mode:o} and its owner {found.st_uid}; Ray keeps traces of every "
+            because=f"its mode is {mode:o} and its owner {entry.st_uid}; Ray keeps traces of every "
             "trial in it, which accounting select must keep secret",
             fix=f"let {path.parent} be on a file system that keeps modes",
         )
@@ -92,8 +92,8 @@ def remove_left_behind(patience_s: float = 0.0) -> list[Path]:
 
 
 def _is_ours(path: Path) -> bool:
-    found = path.lstat()
-    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    entry = path.lstat()
+    is_own = stat.S_ISDIR(entry.st_mode) and entry.st_uid == os.geteuid()
     return is_own and _NAME.fullmatch(path.name) is not None
 
 

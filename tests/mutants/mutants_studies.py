@@ -148,8 +148,8 @@ STUDIES = (
     Mutant(
         "a claim that outlives its ledger's downgrade",
         "platform/dpsweep/results/claims.py",
-        "known = self.account.downgraded or self.view.downgraded",
-        "known = self.view.downgraded",
+        "reason = self.account.downgraded or self.view.downgraded",
+        "reason = self.view.downgraded",
         (
             "tests/unit/running/test_stage.py::test_a_claim_given_up_on_the_ledger_alone_is_given_up",
         ),

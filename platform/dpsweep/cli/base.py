@@ -1,4 +1,4 @@
-"""What the verbs of the command line share: options, reading a spec, talking to stderr."""
+"""Base of the command line's verbs: options, reading a spec, talking to stderr."""
 
 from __future__ import annotations
 

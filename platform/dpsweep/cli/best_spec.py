@@ -78,11 +78,11 @@ def spec_of_trial(result: SweepResult, trial: int) -> SweepSpec:
 def _space(result: SweepResult, task: TrialTask) -> dict[str, Any]:
     """Return the values of a trial that its study names, or that are no defaults."""
     defaults = {knob.name: knob.default for knob in TRAINABLES[task.method].hyperparameters}
-    told = {"method": task.method, **task.hparams}
+    hparams = {"method": task.method, **task.hparams}
     named = {
         parameter.name
         for parameter in result.spec.search.parameters
-        if all(told.get(name) in allowed for name, allowed in parameter.when.items())
+        if all(hparams.get(name) in allowed for name, allowed in parameter.when.items())
     }
     values = {
         name: value
@@ -151,11 +151,11 @@ def _cost_text(result: SweepResult, spec: SweepSpec, task: TrialTask) -> str:
     if not task.is_private:
         return "It makes no privacy claim: its method has no finite epsilon."
     privacy = spec.privacy
-    epsilon, what = privacy.trial_epsilon, "the run; the study it was chosen in is NOT included"
+    epsilon, extent = privacy.trial_epsilon, "the run; the study it was chosen in is NOT included"
     if privacy.mode.is_filtered and privacy.study_epsilon is not None:
-        epsilon, what = privacy.study_epsilon, "all that it releases"
+        epsilon, extent = privacy.study_epsilon, "all that it releases"
     elif spec.episodes is not None:
-        what = "each run; the study it was chosen in is NOT included"
+        extent = "each run; the study it was chosen in is NOT included"
     samplings = (task.inherited + task.full_plan).sampling
     terms = spec.privacy_terms(samplings).line()
     added = f"on top of what study {result.name!r} has cost"
@@ -163,5 +163,5 @@ def _cost_text(result: SweepResult, spec: SweepSpec, task: TrialTask) -> str:
         added += ", and its dataset's ledger is charged once more"
     return (
         f"Running it SPENDS PRIVACY AGAIN: epsilon <= {shown_epsilon(epsilon)} for "
-        f"{with_caveats(spec, what)} ({terms}), {added}."
+        f"{with_caveats(spec, extent)} ({terms}), {added}."
     )

@@ -120,8 +120,8 @@ def _print_table(
         ]
         lines = lines_of_table(columns, rows, numbers, wide)
         if same:
-            told = ", ".join(f"{name}={value}" for name, value in same.items())
-            lines += wrapped(f"in all rows: {told}", wide)
+            cells = ", ".join(f"{name}={value}" for name, value in same.items())
+            lines += wrapped(f"in all rows: {cells}", wide)
     lines += ["", *wrapped(caption, width(TALK))] if caption else []
     print("\n".join(lines))
 

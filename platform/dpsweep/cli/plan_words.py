@@ -1,4 +1,4 @@
-"""What a sweep will do, in a few sentences: trials, budget, time, claim, the dataset's ledger."""
+"""Words of a plan, in a few sentences: trials, budget, time, claim, the dataset's ledger."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dpsweep.study.launched import is_new
 
 @dataclass(frozen=True)
 class DatasetLeft:
-    """What the studies on a dataset may still cost, before a study is charged.
+    """Rest of a dataset's budget, for the studies on it, before a study is charged.
 
     Attributes:
         path: The dataset's ledger.

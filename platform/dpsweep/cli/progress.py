@@ -100,8 +100,8 @@ class ProgressDisplay(Observer):
             choose = max if self._spec.search.mode == "max" else min
             value, trial = choose(scores, key=lambda pair: pair[0])
             is_whole = trial.state is TrialState.FINISHED
-            what = "one trial alone" if is_whole else "what one trial has spent so far"
-            terms = f": {self._terms(trial.sampling, what)}" if with_terms else ""
+            extent = "one trial alone" if is_whole else "what one trial has spent so far"
+            terms = f": {self._terms(trial.sampling, extent)}" if with_terms else ""
             if not with_terms and not is_whole:
                 terms = " so far"
             best = (

@@ -28,9 +28,9 @@ _SHORT = {"validation/": "val/"}
 
 def width(unknown: int = WIDTH) -> int:
     """Return the columns to print in: ``COLUMNS``, or those of the terminal that is there."""
-    given = os.environ.get("COLUMNS", "")
-    if given.isdecimal() and int(given) > 0:
-        return int(given)
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns) > 0:
+        return int(columns)
     for stream in (sys.stdout, sys.stderr):  # of `dpsweep status NAME | less` stderr knows it
         try:
             return os.get_terminal_size(stream.fileno()).columns or unknown

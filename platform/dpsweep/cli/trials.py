@@ -89,8 +89,8 @@ def caption_of(
     is_so_far: bool = False,
 ) -> str:
     """Return what stands below a table of epsilons, at length where that is asked for."""
-    told = result.claims.caption if explain else result.claims.brief
-    return told(shown, is_so_far=is_so_far)
+    caption = result.claims.caption if explain else result.claims.brief
+    return caption(shown, is_so_far=is_so_far)
 
 
 def epsilon_cells(

@@ -37,18 +37,18 @@ def advice(result: SweepResult) -> list[str]:
     share = used_share(result)
     if share is None:
         return []
-    told = (
+    usage = (
         f"budget: {math.ceil(100 * share)}% of what the study may spend is used by "
         f"{counted(len(result.view.trials), 'trial')} (in Renyi cost, by which k equal trials use "
         "k times the share of one; by epsilon they do not)"
     )
     more = trials_that_fit(result)
     if not more or result.state != "finished" or result.view.end_reason != ALL_STARTED:
-        return [told]
+        return [usage]
     number = len(result.view.trials) - result.spec.num_starts + more
     trials = "one more trial fits" if more == 1 else f"about {more} more trials fit"
     return [
-        f"{told}; it claims all of it, used or not, so that {trials} at no further cost:",
+        f"{usage}; it claims all of it, used or not, so that {trials} at no further cost:",
         "  " + command(result, f"search.num_trials={number}"),
     ]
 

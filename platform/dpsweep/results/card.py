@@ -188,10 +188,10 @@ def _start(start: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
 
 def _pretrained(weights: Mapping[str, Any]) -> tuple[str, str]:
     address = weights.get("address")
-    known = f" ({address})" if address else " (not done yet)"
+    place = f" ({address})" if address else " (not done yet)"
     if weights["is_trained"]:
-        return "Starts from weights trained on public records", weights["about"] + known
-    return "Starts from weights declared public", weights["about"] + (known if address else "")
+        return "Starts from weights trained on public records", weights["about"] + place
+    return "Starts from weights declared public", weights["about"] + (place if address else "")
 
 
 def _episodes(episodes: Mapping[str, int]) -> str:

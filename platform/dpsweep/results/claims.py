@@ -40,11 +40,10 @@ PUBLIC_MODEL = "a model that no private record was used for"
 
 def with_caveats(spec: SweepSpec, what: str) -> str:
     """Say what an epsilon covers: never exact private scores, nor the draw of episodes."""
-    if spec.episodes is not None:
-        what = f"{what}; the draw of its episode is not covered"
-    if spec.data.validation.visibility != "exact":
-        return what
-    return f"{what}; exact private validation scores and choices by them are not covered"
+    caveats = "" if spec.episodes is None else "; the draw of its episode is not covered"
+    if spec.data.validation.visibility == "exact":
+        caveats += "; exact private validation scores and choices by them are not covered"
+    return what + caveats
 
 
 class Claims:
@@ -87,8 +86,8 @@ class Claims:
     @cached_property
     def downgraded(self) -> str | None:
         """Why the claim was given up, or does not hold by the trials' ledgers; None if it does."""
-        known = self.account.downgraded or self.view.downgraded
-        return known or self._broken_by_ledgers() or None
+        reason = self.account.downgraded or self.view.downgraded
+        return reason or self._broken_by_ledgers() or None
 
     def _broken_by_ledgers(self) -> str:
         """Say what the ledgers of the trials show that the accounting mode rules out."""
@@ -162,9 +161,9 @@ class Claims:
             parts.append(f"epsilon: {cover}; {terms}.{unfinished}")
         if study is not None and (not self.mode.is_sealed or self.view.trials):
             same = study.line() == terms and not self.mode.is_sealed
-            what = self._released(study.released.partition(":")[0].partition(";")[0])
+            extent = self._released(study.released.partition(":")[0].partition(";")[0])
             parts.append(
-                f"The study: epsilon={shown_epsilon(study.epsilon)} for {what}; "
+                f"The study: epsilon={shown_epsilon(study.epsilon)} for {extent}; "
                 f"{'the same terms' if same else study.line()}."
             )
         elif composed is not None:
@@ -263,12 +262,12 @@ class Claims:
             statement = self.study_statement()
             assert statement is not None
             return statement
-        known, number = view.charged, view.trial
+        charged, number = view.charged, view.trial
         if self.spec.start is None:
-            spent = trial_spent(self.files.ledger, number, at_least=known)
+            spent = trial_spent(self.files.ledger, number, at_least=charged)
         else:
             inherited = self._inherited(number)
-            spent = trial_covered(self.files.ledger, number, inherited, at_least=known)
+            spent = trial_covered(self.files.ledger, number, inherited, at_least=charged)
         released = mode.trial
         if view.records == "private" and view.state is not TrialState.FINISHED:
             released = SO_FAR

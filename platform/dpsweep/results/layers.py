@@ -90,8 +90,8 @@ def study_layers(
     """
     check_layers(result.spec, data.info)
     if trial is not None and trial not in result.view.trials:
-        known = ", ".join(map(str, sorted(result.view.trials))) or "none"
-        raise BadInputError(f"study {result.name!r} has no trial {trial}", fix=f"trials: {known}")
+        numbers = ", ".join(map(str, sorted(result.view.trials))) or "none"
+        raise BadInputError(f"study {result.name!r} has no trial {trial}", fix=f"trials: {numbers}")
     number = result.best().trial_id if trial is None else trial
     task = result.files.task(number)
     _check_method(task)
@@ -194,10 +194,10 @@ def write_figure(layers: TrialLayers, path: Path) -> None:
     """
     figure = draw(layers)
     kind = path.suffix.removeprefix(".").lower()
-    known = figure.canvas.get_supported_filetypes()
-    if kind not in known:
+    formats = figure.canvas.get_supported_filetypes()
+    if kind not in formats:
         raise BadInputError(
-            f"cannot draw {path.name}: unknown format {kind!r}", fix=f"one of {', '.join(known)}"
+            f"cannot draw {path.name}: unknown format {kind!r}", fix=f"one of {', '.join(formats)}"
         )
     buffer = BytesIO()
     figure.savefig(buffer, format=kind, dpi=150)

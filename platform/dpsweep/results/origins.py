@@ -1,4 +1,4 @@
-"""What the trials of a study started from: public weights, and releases of its start."""
+"""Origins of a study's trials: public weights, and releases of its start."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ def charged_starts(spec: SweepSpec, files: StudyFiles) -> dict[ReleaseKey, Plan]
     block = spec.start
     if block is None:
         return {}
-    found = {}
+    plans = {}
     for key, _, record in _on_record(spec, block, files):
         spent = trial_spent(files.ledger, key[0], at_least=record["charged"])
-        found[key] = spent.slice(0, record["charged"]).part("private").merged()
-    return found
+        plans[key] = spent.slice(0, record["charged"]).part("private").merged()
+    return plans
 
 
 def _on_record(

@@ -32,7 +32,7 @@ Key = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class ReportedStudy:
-    """What a report needs of one study.
+    """A study, as far as a report needs it.
 
     Attributes:
         name: Of the study.
@@ -61,7 +61,7 @@ class ReportedStudy:
         parsed = SearchSpace.from_spec(result.spec.space)
         ranges = {p.name for p in parsed.parameters if p.is_range}
         values = parsed.values()
-        space = {name: None if name in ranges else given for name, given in values.items()}
+        space = {name: None if name in ranges else allowed for name, allowed in values.items()}
         tree = result.spec.to_dict()
         drawn_by = {f"data.{key}": value for key, value in tree["data"].items()}
         drawn_by |= {key: tree.get(key) for key in ("seed", "episodes")}
@@ -107,12 +107,12 @@ class Cell:
 
     def scores(self, score: str) -> dict[Key, float]:
         """Return a score of every repetition that has it."""
-        found = {}
+        scores = {}
         for key, trial in self.repetitions.items():
             value = trial.value if score == trial.metric else trial.metrics.get(score)
             if value is not None:
-                found[key] = value
-        return found
+                scores[key] = value
+        return scores
 
     def mean(self, score: str) -> float:
         """Return the mean of a score over the repetitions."""
@@ -212,14 +212,14 @@ def _check_names(studies: Sequence[ReportedStudy], by: Sequence[str], over: Sequ
     for name in by:
         if name in over:
             raise BadInputError(f"{name} is in --by and in --over", fix="name it in one of them")
-    known = {name for study in studies for name in study.space}
-    known |= {name for study in studies for trial in study.trials for name in trial.config}
+    space = {name for study in studies for name in study.space}
+    space |= {name for study in studies for trial in study.trials for name in trial.config}
     for option, names in (("--by", by), ("--over", over)):
         for name in names:
-            if name not in known:
+            if name not in space:
                 raise BadInputError(
                     f"{option} {name}: no such hyperparameter in these studies",
-                    fix=did_you_mean(name, sorted(known)) or "`dpsweep describe METHOD` lists them",
+                    fix=did_you_mean(name, sorted(space)) or "`dpsweep describe METHOD` lists them",
                 )
 
 
@@ -237,9 +237,9 @@ def _cells(study: ReportedStudy, by: Sequence[str], over: Sequence[str]) -> list
     expected = _num_declared(study, over)
     result = []
     if runs:
-        told = {**dict.fromkeys(by), **dict.fromkeys(by[:1], "(the start)")}
+        label = {**dict.fromkeys(by), **dict.fromkeys(by[:1], "(the start)")}
         method = {"method": next(iter(runs.values())).config["method"]}
-        result.append(Cell(study, told, 1, len(study.starts), method, runs))
+        result.append(Cell(study, label, 1, len(study.starts), method, runs))
     for values in sorted(table, key=_order):
         configurations = table[values]
         chosen = max(configurations.items(), key=lambda item: _rank(study, item[1]))
@@ -307,11 +307,11 @@ def _row(cell: Cell) -> dict[str, Any]:
     if count < cell.num_expected:
         row["missing"] = cell.num_expected - count
     for score in (metric, TEST):
-        found = cell.scores(score)
-        if found:
-            row[score] = statistics.fmean(found.values())
-            row[f"{score} std"] = statistics.stdev(found.values()) if len(found) > 1 else None
-            row[f"{score} 95%"] = half_width(list(found.values()))
+        scores = cell.scores(score)
+        if scores:
+            row[score] = statistics.fmean(scores.values())
+            row[f"{score} std"] = statistics.stdev(scores.values()) if len(scores) > 1 else None
+            row[f"{score} 95%"] = half_width(list(scores.values()))
     return {**row, **cell.costliest.to_json(), "epsilon": cell.costliest.epsilon, **cell.chosen}
 
 

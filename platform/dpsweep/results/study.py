@@ -30,7 +30,7 @@ from dpsweep.trainables.execution.checkpoint_files import find
 
 
 class OpenStudy(Protocol):
-    """What is in hand of a study that is open."""
+    """An open study, and all that is in hand of it."""
 
     files: StudyFiles
     spec: SweepSpec
@@ -115,23 +115,23 @@ class SweepResult:
         counts = {state.value: self.view.count(state) for state in TrialState}
         if self.state != "running":
             counts["interrupted"] = counts.pop("running")
-        told = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
+        progress = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
         if self.spec.privacy.mode.is_sealed:
-            told = "the winner is released" if self.view.trials else "nothing is released yet"
+            progress = "the winner is released" if self.view.trials else "nothing is released yet"
         elif not self.spec.privacy.mode.is_public_search:
             most = max(self._most_trials, len(self.view.trials))
-            told = f"{told or 'no trials yet'} of at most {most}"
+            progress = f"{progress or 'no trials yet'} of at most {most}"
         seconds = self.view.worked_ms / 1000
-        is_new = self.view.end_reason not in ("", told)
+        is_new = self.view.end_reason not in ("", progress)
         why = f" ({self.view.end_reason})" if is_new else ""
         took = "" if self.spec.privacy.mode.is_sealed else f"; {seconds:.0f} s"
         if self.state == "running" and self.spec.pretrain and self.view.pretrained is None:
             took += f"; public weights first: {describe_pretraining(self.spec)}"
-        return f"study {self.name!r}: {self.state}{why}; {told}{took}"
+        return f"study {self.name!r}: {self.state}{why}; {progress}{took}"
 
     @property
     def unreleased(self) -> str:
-        """What can be said of a study of accounting select that has released nothing yet."""
+        """Words on a study of accounting select that has released nothing yet; else empty."""
         if not self.spec.privacy.mode.is_sealed or self.view.trials:
             return ""
         selection, claim = self.spec.privacy.selection, self.study_statement()
@@ -228,9 +228,9 @@ class SweepResult:
         ]
         within = [r for r in results if max_epsilon is None or r.epsilon <= max_epsilon]
         if not within:
-            what = "final run" if is_public else "trial"
+            noun = "final run" if is_public else "trial"
             has = "has" if len(results) == 1 else "have"
-            because = f"{counted(len(results), what)} {has} finished"
+            because = f"{counted(len(results), noun)} {has} finished"
             if results:
                 cheapest = min(results, key=lambda result: result.epsilon)
                 because += (
@@ -313,11 +313,11 @@ class SweepResult:
 
 def _by_configuration(trials: Sequence[TrialResult]) -> list[list[TrialResult]]:
     """Return trials that differ in their episode alone side by side, all in their order."""
-    found: dict[str, list[TrialResult]] = {}
+    groups: dict[str, list[TrialResult]] = {}
     for trial in trials:
         rest = {name: value for name, value in trial.config.items() if name != EPISODE}
-        found.setdefault(json.dumps(rest, sort_keys=True), []).append(trial)
-    return list(found.values())
+        groups.setdefault(json.dumps(rest, sort_keys=True), []).append(trial)
+    return list(groups.values())
 
 
 def _listed(trials: Sequence[int]) -> str:

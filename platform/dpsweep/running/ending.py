@@ -1,4 +1,4 @@
-"""What is written down and said when a launch ends, and of what the one before has left."""
+"""Ending of a launch: its record, its messages, and those on remains of the launch before."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class Conclusion:
             except SweepError as error:
                 if first is None:
                     raise
-                what = f"the end of the study cannot be written down: {error.message}"
-                self._observer.on_message(what)
+                problem = f"the end of the study cannot be written down: {error.message}"
+                self._observer.on_message(problem)
 
     def _write(self, ending: Ending) -> None:
         study = self._study

@@ -182,12 +182,12 @@ def released(spec: SweepSpec, records: str, state: TrialState | None = None) -> 
         state: How it ended; None: it has not.
     """
     mode = spec.privacy.mode
-    what = mode.run
+    extent = mode.run
     if records == "public":
-        what = PUBLIC_MODEL
+        extent = PUBLIC_MODEL
     elif not mode.is_sealed and state is not TrialState.FINISHED:
-        what = SO_FAR
-    return with_caveats(spec, what)
+        extent = SO_FAR
+    return with_caveats(spec, extent)
 
 
 def artifacts(files: StudyFiles, trial: int) -> list[str]:
@@ -239,20 +239,20 @@ def _with_terms(result: SweepResult, row: Mapping[str, Any]) -> dict[str, Any]:
 def model_label(study: OpenStudy, trial: int) -> ModelLabel:
     """Return what a trial's model must carry wherever it goes, as the claims stand now."""
     result = SweepResult.of(study)
-    found, claims = result.trial(trial), result.claims
-    config = json.dumps(found.config, sort_keys=True)
+    trial_result, claims = result.trial(trial), result.claims
+    config = json.dumps(trial_result.config, sort_keys=True)
     facts = {
         "study": result.name,
         "trial": trial,
-        "method": found.config["method"],
+        "method": trial_result.config["method"],
         "version": __version__,
         "config_hash": hashlib.sha256(config.encode()).hexdigest(),
-        "metric": found.metric,
-        "scores": found.metrics,
-        "step": found.step,
-        "num_steps": found.num_steps,
-        "claim": found.study_statement,
-        "alone": found.statement,
+        "metric": trial_result.metric,
+        "scores": trial_result.metrics,
+        "step": trial_result.step,
+        "num_steps": trial_result.num_steps,
+        "claim": trial_result.study_statement,
+        "alone": trial_result.statement,
         "asked": result.spec.privacy.accounting,
         "downgrade": claims.downgraded,
     }

@@ -125,25 +125,25 @@ def _specs_of(
     Raises:
         BadInputError: There is nothing else.
     """
-    found: list[FeatureSpec | None] = []
+    specs: list[FeatureSpec | None] = []
     errors: dict[str, BadInputError] = {}
     for values in configurations:
         method = checked.methods[values["method"]]
-        given = {name: value for name, value in values.items() if name != "method"}
+        hparams = {name: value for name, value in values.items() if name != "method"}
         spec = None
         try:
-            spec = features_of(method, resolve(method.hyperparameters, given), checked.info)
+            spec = features_of(method, resolve(method.hyperparameters, hparams), checked.info)
             if spec is not None:
                 spec.describe(checked.info)
         except BadInputError as error:
             errors.setdefault(error.message, error)
             spec = None
-        found.append(spec)
-    if errors and not any(found):
+        specs.append(spec)
+    if errors and not any(specs):
         raise next(iter(errors.values()))
     for message in errors:
         observer.on_message(f"features: trials that need them will fail: {message}")
-    return found
+    return specs
 
 
 def _distinct(specs: Iterable[FeatureSpec | None]) -> list[FeatureSpec]:

@@ -114,11 +114,11 @@ def _run_start(launch: Launch) -> Ending:
     if not left:
         return Ending("finished")
     stage = launch.stage(launch.checked, launch.data, launch.fifo())
-    known = [task.trial for task in left if task.trial in study.view.trials]
-    mend_tasks(launch.checked, study, known, launch.observer)
+    begun = [task.trial for task in left if task.trial in study.view.trials]
+    mend_tasks(launch.checked, study, begun, launch.observer)
     todo = []
     for task in left:
-        if task.trial in known:
+        if task.trial in begun:
             task = study.files.task(task.trial)
             stage.say_continuing(task.trial, " the start")
         if not launch.ledger.reserve(task.trial, task.full_plan, epsilon=task.planned_epsilon):

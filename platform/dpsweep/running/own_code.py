@@ -42,13 +42,13 @@ def found_there(names: Sequence[str], place: Path) -> dict[str, str]:
         place: Directory where dpsweep was started.
     """
     look_in(place)
-    found = {}
+    outcomes = {}
     for name in names:
         try:
-            found[name] = fingerprint(name)
+            outcomes[name] = fingerprint(name)
         except ModelError as error:
-            found[name] = error.message
-    return found
+            outcomes[name] = error.message
+    return outcomes
 
 
 def refuse_other_code(own: Mapping[str, str], found: Mapping[str, Mapping[str, str]]) -> None:

@@ -119,18 +119,18 @@ def _public_records(spec: SweepSpec, block: PretrainSpec, data: SweepData) -> Ar
 
 def _compare(study: Study, facts: Mapping[str, Any]) -> None:
     """Refuse weights that are not those the study began with."""
-    known = study.view.pretrained
-    if known is None:
+    recorded = study.view.pretrained
+    if recorded is None:
         return
     because = {
         "address": "the public records, the file, or the version of torch or timm has changed",
         "sha256": "they were computed again, and rounding differed from the first time",
     }
     for key, reason in because.items():
-        if key in facts and facts[key] != known[key]:
+        if key in facts and facts[key] != recorded[key]:
             raise StudyError(
                 f"study {study.spec.name!r} began with other pre-trained weights: {key} "
-                f"{known[key][:12]}, now {facts[key][:12]}",
+                f"{recorded[key][:12]}, now {facts[key][:12]}",
                 because=reason,
                 fix="restore what was there, or give the new study another `name:`",
             )
@@ -138,10 +138,10 @@ def _compare(study: Study, facts: Mapping[str, Any]) -> None:
 
 def _params(block: PretrainSpec) -> dict[str, Any]:
     """Return the keys of the section that have a meaning, as params of its run."""
-    given = block.model_dump(mode="json")
+    values = block.model_dump(mode="json")
     if block.checkpoint is not None:
-        given = {"checkpoint": block.checkpoint}
-    return {f"pretrain.{key}": value for key, value in given.items() if value is not None}
+        values = {"checkpoint": block.checkpoint}
+    return {f"pretrain.{key}": value for key, value in values.items() if value is not None}
 
 
 def _summary(facts: Mapping[str, Any]) -> str:
@@ -150,15 +150,15 @@ def _summary(facts: Mapping[str, Any]) -> str:
 
 
 def _scores(scores: Mapping[str, float]) -> str:
-    told = f"loss {scores['loss']:.3g}"
+    text = f"loss {scores['loss']:.3g}"
     if "holdout_accuracy" in scores:
-        told += f", holdout accuracy {scores['holdout_accuracy']:.3f}"
-    return told
+        text += f", holdout accuracy {scores['holdout_accuracy']:.3f}"
+    return text
 
 
 def _line(progress: Progress, settings: PretrainSettings) -> str:
-    told = _scores(progress.epochs[-1]) if progress.epochs else f"{progress.share:.0%} done"
+    text = _scores(progress.epochs[-1]) if progress.epochs else f"{progress.share:.0%} done"
     return (
-        f"pretrain: epoch {progress.epoch} of {settings.epochs}, {told}, "
+        f"pretrain: epoch {progress.epoch} of {settings.epochs}, {text}, "
         f"{math.ceil(progress.left_s)} s left"
     )

@@ -243,12 +243,12 @@ class Stage:
         resumption = find_resumption(files.trial(trial))
         if resumption.found is not None:
             num_charged = len(trial_spent(files.ledger, trial))
-            known = resumption.found.meta["charged"]
-            check_complete(trial_file(files.ledger, trial), num_charged, known)
+            charged = resumption.found.meta["charged"]
+            check_complete(trial_file(files.ledger, trial), num_charged, charged)
         self._tell_note(trial, resumption.note)
         lost = steps_charged(files.ledger, trial) - resumption.step
-        told = f"; {were(lost, 'charged step')} lost and stay spent" if lost > 0 else ""
-        self.observer.on_message(f"trial {trial}: continuing{what} at step {resumption.step}{told}")
+        note = f"; {were(lost, 'charged step')} lost and stay spent" if lost > 0 else ""
+        self.observer.on_message(f"trial {trial}: continuing{what} at step {resumption.step}{note}")
 
     def _tell_note(self, trial: int, note: str) -> None:
         """Say once what is damaged of a trial."""
@@ -350,14 +350,14 @@ class Stage:
             state = TrialState.PRUNED
             reason = self._stop_reasons.pop(trial, "stopped")
         may_live = died or bool(report.failure)  # then its process may still hold the ledger
-        known = 0 if self.fresh_attempts else report.charged
-        report = dataclasses.replace(report, epsilon=self._charged_epsilon(trial, known))
+        charged = 0 if self.fresh_attempts else report.charged
+        report = dataclasses.replace(report, epsilon=self._charged_epsilon(trial, charged))
         files = self.study.files
         released = entries.released(self.spec, self.study.view.trials[trial].records, state)
         artifacts = entries.artifacts(files, trial)
         # The journal first: a launch that dies in between leaves the whole reservation held.
         self.study.write_end(report, state, reason, released=released, artifacts=artifacts)
-        self.ledger.settle(trial, state.value, died=may_live, at_least=known)
+        self.ledger.settle(trial, state.value, died=may_live, at_least=charged)
         if self._source is None:
             self._ended_early.append((report, state))
         else:

@@ -36,7 +36,7 @@ def _refusal(call: Callable[[], object]) -> str:
 
 
 class EventConformance:
-    """What every privacy event must do.
+    """The suite of privacy events: each must pass it.
 
     Guarantees:
         None about the method that causes it. Contradictions are found: between an event and its

@@ -43,7 +43,7 @@ class Tracker(Protocol):
 
     @property
     def notes(self) -> Sequence[str]:
-        """What its user should know of how it was opened, a line each."""
+        """Notes for its user on how it was opened, a line each."""
 
     def handle(self, events: Sequence[Event]) -> None:
         """Bring the store up to date with ``events``; idempotent under replay.

@@ -36,7 +36,7 @@ class MetricPoint:
 
 @dataclass
 class RunUpdate:
-    """What is new for one run.
+    """News of one run.
 
     ``trial`` is None for the study's own run, ``PRETRAINING`` for that of public pre-training.
 

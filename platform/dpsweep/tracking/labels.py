@@ -1,4 +1,4 @@
-"""What a run may show under its study's privacy label, and what a downgrade leaves of the label."""
+"""Labels of runs: values that a study's privacy label lets them show, and its downgrade."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ def joint_sampling(first: str, second: str) -> str:
     >>> joint_sampling("poisson", "full_batch")
     'mixed'
     """
-    found = {first, second} - {"", "none"}
-    return "mixed" if len(found) > 1 else next(iter(found), second or first)
+    samplings = {first, second} - {"", "none"}
+    return "mixed" if len(samplings) > 1 else next(iter(samplings), second or first)
 
 
 def why_unreleased(name: str, tags: Mapping[str, str]) -> str | None:

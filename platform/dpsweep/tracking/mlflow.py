@@ -188,8 +188,8 @@ class MLflowTracker:
     def _find_experiment(self, uri: str, name: str) -> str:
         from mlflow.exceptions import MlflowException
 
-        found = self._client.get_experiment_by_name(name)
-        if found is None:
+        experiment = self._client.get_experiment_by_name(name)
+        if experiment is None:
             location = None
             database = database_of(uri)
             if database is not None:  # beside the database, not in the current directory
@@ -197,16 +197,16 @@ class MLflowTracker:
             try:
                 return str(self._client.create_experiment(name, location, _EXPERIMENT_TAGS))
             except MlflowException:
-                found = self._client.get_experiment_by_name(name)
-                if found is None:  # else another process was faster
+                experiment = self._client.get_experiment_by_name(name)
+                if experiment is None:  # else another process was faster
                     raise
-        if found.lifecycle_stage == "deleted":
+        if experiment.lifecycle_stage == "deleted":
             raise BadInputError(
                 f"experiment {name!r} is deleted in {uri}",
-                fix=f"mlflow experiments restore --experiment-id {found.experiment_id}, "
+                fix=f"mlflow experiments restore --experiment-id {experiment.experiment_id}, "
                 "or choose another tracking.experiment",
             )
-        return str(found.experiment_id)
+        return str(experiment.experiment_id)
 
     def _runs_of_study(self, study_id: str) -> Iterator[Run]:
         token = None

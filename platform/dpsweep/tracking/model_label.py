@@ -24,7 +24,7 @@ _AS_OF = (
 
 @dataclass(frozen=True)
 class ModelLabel:
-    """What a model carries: in the tracking store, and in its own directory.
+    """Label of a model: in the tracking store, and in its own directory.
 
     Attributes:
         tags: Tags of the logged model.
@@ -69,7 +69,7 @@ def label_model(facts: Mapping[str, Any], card: str) -> ModelLabel:
         tags["dp.trial_alone_epsilon"] = f"{_shown(alone)}: this trial alone, not the claim"
     if facts["downgrade"]:
         tags |= downgraded_tags(facts["downgrade"])
-    told = {
+    identity = {
         "dpsweep.study": facts["study"],
         "dpsweep.trial": str(facts["trial"]),
         "dpsweep.method": facts["method"],
@@ -78,7 +78,7 @@ def label_model(facts: Mapping[str, Any], card: str) -> ModelLabel:
         "dpsweep.version": facts["version"],
     }
     return ModelLabel(
-        tags={**tags, **told},
+        tags={**tags, **identity},
         description=_description(facts, claim, alone),
         metadata={
             "claim": claim.to_json() if claim else None,

@@ -272,7 +272,7 @@ def check_loggable(
     Raises:
         UnloggableError: The name is unknown for its kind, or private.
     """
-    told, name = name, plain_score(name) if kind == "metric" else name
+    full_name, name = name, plain_score(name) if kind == "metric" else name
     item = SCHEMA.get((kind, name))
     if item is None and kind == "metric" and _OF_ATTRIBUTE.fullmatch(name):
         item = SCHEMA["metric", f"{name.split('/')[0]}/accuracy/*"]
@@ -281,14 +281,14 @@ def check_loggable(
     if item is None and kind == "param" and _PARAM_NAME.fullmatch(name):
         item = SCHEMA["param", "*"]
     if item is None:
-        known = [other for of, other in SCHEMA if of == kind]
+        names = [other for of, other in SCHEMA if of == kind]
         raise UnloggableError(
-            f"unknown {kind} {told!r} is not logged",
-            fix=did_you_mean(name, known) or f"declare it in {__name__} with its visibility",
+            f"unknown {kind} {full_name!r} is not logged",
+            fix=did_you_mean(name, names) or f"declare it in {__name__} with its visibility",
         )
     if (released_as or item.visibility) == "private":
         raise UnloggableError(
-            f"{kind} {told!r} is private and is not logged",
+            f"{kind} {full_name!r} is private and is not logged",
             because=item.doc,
             fix="release it through a charged DP mechanism, or do not report it",
         )

@@ -78,11 +78,11 @@ class TrackingState:
         names = [item.name for item in fields(cls)]
         try:
             raw = read_checked_json(path.read_bytes(), known=names)
-            known = {name: raw[name] for name in names if name in raw}
+            values = {name: raw[name] for name in names if name in raw}
             for name in _BY_TRIAL:
-                if name in known:
-                    known[name] = {int(key): value for key, value in known[name].items()}
-            return cls(**known)
+                if name in values:
+                    values[name] = {int(key): value for key, value in values[name].items()}
+            return cls(**values)
         except (OSError, ValueError, TypeError, AttributeError):
             return None
 

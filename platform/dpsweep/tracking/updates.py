@@ -328,9 +328,9 @@ class _Reader:
         is_last = value is None or (at == step and value in metrics.values())
         scores = event.delivered or (metrics if is_last else {})
         objective = {} if value is None else {OBJECTIVE: value}
-        known = self.state.last.get(str(event.trial), {})
+        curves = self.state.last.get(str(event.trial), {})
         for name, score in {**scores, **objective}.items():
-            begun = known.get(name, [at])[0]  # a run of an earlier version has a curve there
+            begun = curves.get(name, [at])[0]  # a run of an earlier version has a curve there
             self.drafts.log_metrics(event.trial, event, {name: score}, max(at, int(begun)))
 
     def _improve(self, event: events.TrialEnded) -> None:

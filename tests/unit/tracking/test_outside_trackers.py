@@ -103,7 +103,7 @@ def test_mlflow_s_ui_says_that_it_does_not_show_it(
     class Stored:
         spec = read_spec(TEXT)
 
-    monkeypatch.setattr("dpsweep.cli.verbs.ui.load_sweep", lambda name, root: Stored)
+    monkeypatch.setattr("dpsweep.cli.verbs.machine.load_sweep", lambda name, root: Stored)
     done = CliRunner().invoke(cli.app, ["ui", "digits"])
     assert isinstance(done.exception, BadInputError)
     assert done.exception.message == (

@@ -42,30 +42,30 @@ def best(
     if as_spec and output not in (Format.TABLE, Format.YAML):
         raise BadInputError(f"--as-spec prints YAML, not {output.value}", fix="leave -f out")
     result = load_sweep(name, root=root)
-    found = result.best(max_epsilon=max_epsilon)
+    trial = result.best(max_epsilon=max_epsilon)
     if as_spec:
-        print(spec_text(result, found), end="")
+        print(spec_text(result, trial), end="")
         return
-    damage = result.model_damage(found)
+    damage = result.model_damage(trial)
     if damage:
         say(f"note: {damage}; its score and its configuration are in the journal")
-    if result.view.trials[found.trial_id].is_tested_elsewhere:
+    if result.view.trials[trial.trial_id].is_tested_elsewhere:
         say("\n".join(result.score_notes()))
     if output is not Format.TABLE:
-        print_records(found.to_dict(), output)
-        say(in_short(found))
+        print_records(trial.to_dict(), output)
+        say(in_short(trial))
         return
-    print_records(_best_cells(result, found), output)
-    declared = TRAINABLES[found.config["method"]].hyperparameters
-    idle = without_effect(found.config, declared)
-    counting = [key for key in found.config if key not in idle]
+    print_records(_best_cells(result, trial), output)
+    declared = TRAINABLES[trial.config["method"]].hyperparameters
+    idle = without_effect(trial.config, declared)
+    counting = [key for key in trial.config if key not in idle]
     names = sorted(counting, key=lambda key: key not in result.varied)
     print("\nconfiguration, what was searched first:")
-    caption = caption_of(result, explain, {found.trial_id})
+    caption = caption_of(result, explain, {trial.trial_id})
     if idle:
         reasons = ", ".join(f"{name} ({reason})" for name, reason in idle.items())
         caption = f"Without effect here, and left out: {reasons}.\n{caption}"
-    print_records({key: found.config[key] for key in names}, output, caption=caption)
+    print_records({key: trial.config[key] for key in names}, output, caption=caption)
 
 
 def _best_cells(result: SweepResult, found: TrialResult) -> dict[str, Any]:

@@ -65,8 +65,8 @@ def describe(
             TRAINABLES[method], model, classes or 1000, image_size, channels or 3, output
         )
         return
-    given = {"--classes": classes, "--image-size": image_size, "--channels": channels}
-    for flag, value in given.items():
+    flags = {"--classes": classes, "--image-size": image_size, "--channels": channels}
+    for flag, value in flags.items():
         if value is not None:
             raise BadInputError(f"{flag} says nothing without --model", fix="add --model NAME")
     rows = [

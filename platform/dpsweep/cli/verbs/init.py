@@ -48,8 +48,8 @@ def init(
     """Write a starter spec, every key explained; or a preset: a paper's study."""
     chosen = [
         name
-        for name, given in (("--preset", preset), ("--presets", presets), ("--schema", schema))
-        if given
+        for name, value in (("--preset", preset), ("--presets", presets), ("--schema", schema))
+        if value
     ]
     if len(chosen) > 1:
         raise BadInputError(f"{' and '.join(chosen)} exclude each other", fix="give one of them")
@@ -80,6 +80,6 @@ def init(
     try:
         path.write_text(text)
     except OSError as error:
-        what = f"{path} cannot be written: {error.strerror}"
-        raise BadInputError(what, fix="name a file in a directory that is there") from error
+        problem = f"{path} cannot be written: {error.strerror}"
+        raise BadInputError(problem, fix="name a file in a directory that is there") from error
     say(f"wrote {path}; next: dpsweep plan {path}")

@@ -37,16 +37,16 @@ def layers(
     """Show noise against gradient and what trains, by layer, from public records."""
     output = Format.JSON if as_json else output
     result = load_sweep(name, root=root)
-    found = study_layers(result, study_records(result), trial=trial, at=at, num_records=records)
+    table = study_layers(result, study_records(result), trial=trial, at=at, num_records=records)
     if figure is not None:
-        write_figure(found, figure)
+        write_figure(table, figure)
         say(f"drawn: {figure}")
     if output in (Format.JSON, Format.YAML):
-        print_records(found.to_dict(), output)
+        print_records(table.to_dict(), output)
         return
-    rows = [layer.to_dict() for layer in found.figures.layers]
+    rows = [layer.to_dict() for layer in table.figures.layers]
     if output is Format.TABLE:
         rows = [{**row, "layer": row["layer"] or "(network)"} for row in rows]
     print_records(rows, output)
     if output is Format.TABLE:
-        say(found.title())
+        say(table.title())

@@ -159,7 +159,7 @@ def differing_terms(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     for row in rows:
         for term in TERMS:
             values.setdefault(term, {}).setdefault(row["study"], set()).add(row[term])
-    return [term for term in TERMS if any(len(found) > 1 for found in values[term].values())]
+    return [term for term in TERMS if any(len(of_study) > 1 for of_study in values[term].values())]
 
 
 def caption(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -182,8 +182,8 @@ def caption(rows: Sequence[Mapping[str, Any]]) -> str:
     ]
     compared = {name for row in rows for name in row if name.startswith(("boost", "difference"))}
     if compared:
-        what = " and ".join(sorted(compared))
-        lines.append(f"Not covered by a row's epsilon: other studies, which {what} rest on.")
+        comparisons = " and ".join(sorted(compared))
+        lines.append(f"Not covered by a row's epsilon: other studies, which {comparisons} rest on.")
     return "\n".join(lines)
 
 

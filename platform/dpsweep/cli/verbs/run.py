@@ -82,13 +82,13 @@ def run(
         say(line)
     best = result.best()
     has_episodes = checked.spec.episodes is not None
-    what = "best configuration, on its first episode" if has_episodes else "best"
+    title = "best configuration, on its first episode" if has_episodes else "best"
     scores = ", ".join(
         f"{name}={best.metrics[name]:.4f}"
         for name in (best.metric, on_test_records(best.metric))
         if name in best.metrics
     )
-    say(f"{what}: trial {best.trial_id}, {scores}, {in_short(best)}")
+    say(f"{title}: trial {best.trial_id}, {scores}, {in_short(best)}")
     root = checked.spec.storage.path
     if has_episodes:
         say(f"  mean and 95%:  dpsweep report {result.name} --root {root}")

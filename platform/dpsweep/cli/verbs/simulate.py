@@ -60,7 +60,7 @@ def simulate(
         checked = dataclasses.replace(checked, spec=reseeded)
     names = _policies(policies, checked)
     progress = _Progress(names)
-    found = run(
+    outcomes = run(
         checked,
         _curves(curves, checked),
         policies=names,
@@ -69,10 +69,10 @@ def simulate(
         progress=progress,
     )
     progress.close()
-    for outcome in found:
+    for outcome in outcomes:
         say(f"{outcome.policy}: {counted(outcome.started, 'trial')} in {outcome.seconds:.1f} s")
-    rows = [_simulated_row(outcome, checked, output) for outcome in found]
-    print_records(rows, output, caption=_simulated_caption(checked, found))
+    rows = [_simulated_row(outcome, checked, output) for outcome in outcomes]
+    print_records(rows, output, caption=_simulated_caption(checked, outcomes))
 
 
 def _policies(given: str | None, checked: Preflight) -> list[str]:

@@ -58,8 +58,8 @@ def logs(
     """Show what happened in a study, in order."""
     result = load_sweep(name, root=root)
     if trial is not None and trial not in result.view.trials:
-        known = ", ".join(map(str, sorted(result.view.trials))) or "none"
-        raise BadInputError(f"study {name!r} has no trial {trial}", fix=f"trials: {known}")
+        numbers = ", ".join(map(str, sorted(result.view.trials))) or "none"
+        raise BadInputError(f"study {name!r} has no trial {trial}", fix=f"trials: {numbers}")
     rows = []
     history = result.history(trial)
     same_day = len({row["time"][:10] for row in history}) == 1
