@@ -11,14 +11,11 @@ from numpy.typing import NDArray
 from dpsweep.foundation import _validate
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy import rdp
-from dpsweep.privacy.accountants import (
-    ACCOUNTANTS,
-    AccountantName,
-    epsilon_of,
-)
+from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events.base import checked_pure
 from dpsweep.privacy.events.multiset import event_curves, multiset, plan_curve
 from dpsweep.privacy.events.plan import Plan
+from dpsweep.privacy.terms import ACCOUNTANTS, AccountantName
 
 _NO_PLAN = Plan(())
 _CHUNK_ROWS = 2048  # rows of a table computed at once: 2.7 MB of curves

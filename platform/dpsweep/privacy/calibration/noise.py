@@ -13,17 +13,13 @@ from scipy import optimize
 from dpsweep.foundation import _validate
 from dpsweep.foundation.errors import InfeasibleBudgetError
 from dpsweep.privacy import rdp
-from dpsweep.privacy.accountants import (
-    ACCOUNTANTS,
-    AccountantName,
-    epsilon_and_order,
-    epsilon_of,
-)
+from dpsweep.privacy.accountants import epsilon_and_order, epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian
 from dpsweep.privacy.events.multiset import multiset, plan_curve
 from dpsweep.privacy.schedules import NoiseSchedule
 from dpsweep.privacy.statement import shown_epsilon
+from dpsweep.privacy.terms import ACCOUNTANTS, AccountantName
 
 # The search for a start value never leaves this range: a plan that needs more noise than this
 # trains nothing, one that needs less protects nothing.
