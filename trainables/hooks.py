@@ -58,11 +58,8 @@ class FromRelease(Protocol):
 
 
 @runtime_checkable
-class ChecksStart(Protocol):
-    """A method that knows which of its configurations start from a release, and how it must be.
-
-    Without it, all of them may, and every start will do.
-    """
+class MayStart(Protocol):
+    """A method that knows which spaces start from a release; without it, all of them may."""
 
     @classmethod
     def may_start(cls, values: Mapping[str, Sequence[Any]]) -> bool:
@@ -72,6 +69,11 @@ class ChecksStart(Protocol):
             values: As for ``preflight``.
         """
         ...
+
+
+@runtime_checkable
+class ChecksStart(Protocol):
+    """A method that demands something of the start; without it, every start will do."""
 
     @classmethod
     def start_problems(
@@ -232,7 +234,7 @@ def release_key(method: type[Method], hparams: Mapping[str, Any]) -> ReleaseKey 
 
 def may_start(method: type[Method], values: Mapping[str, Sequence[Any]]) -> bool:
     """Say whether some configuration of a space starts from a run of the section start."""
-    if issubclass(method, ChecksStart):
+    if issubclass(method, MayStart):
         return method.may_start(values)
     return issubclass(method, FromRelease)
 

@@ -171,6 +171,11 @@ class Method(ABC):
     ) -> None:
         """Build model and optimizer; read no private record in a way the plan does not charge."""
 
+    def __init_subclass__(cls, **others: Any) -> None:
+        super().__init_subclass__(**others)
+        if "run" in vars(cls):
+            raise TypeError(f"{cls.__name__} overrides run, which is final: write _execute")
+
     @final
     def run(self, start: int, stop: int) -> None:
         """Execute the plan's positions ``start`` to ``stop - 1``, which are charged by now.

@@ -58,7 +58,9 @@ def start_problems(
         fix = "add start: with epsilons and hyperparameters"
         return [Mistake("search.space.method", f"{name} {statement}", fix) for name in users]
     if not users:
-        able = " or ".join(n for n in TRAINABLES if issubclass(TRAINABLES[n], FromRelease))
+        able = " or ".join(
+            name for name, m in TRAINABLES.loadable().items() if issubclass(m, FromRelease)
+        )
         statement = "no method of the space starts from it"
         return [Mistake("start", statement, f"use method: {able}, or remove the section")]
     trainers = start_methods()
@@ -102,7 +104,7 @@ def start_methods() -> dict[str, type[Method]]:
     ``model.name`` names, so that others can build it again and load its weights.
     """
     others = (FromRelease, OnFrozenFeatures, TrainsSome)
-    methods = {name: TRAINABLES[name] for name in TRAINABLES}
+    methods = TRAINABLES.loadable()
     return {
         name: method
         for name, method in methods.items()

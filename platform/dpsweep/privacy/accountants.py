@@ -10,7 +10,13 @@ from scipy import special
 
 from dpsweep.foundation import _validate
 from dpsweep.privacy import rdp
-from dpsweep.privacy.events.base import PrivacyEvent, checked_pure, no_pld_error
+from dpsweep.privacy.events.base import (
+    PrivacyEvent,
+    checked_coarser,
+    checked_pure,
+    checked_variance,
+    no_pld_error,
+)
 from dpsweep.privacy.events.gaussian import Gaussian
 from dpsweep.privacy.events.multiset import Multiset, by_class, in_order, multiset, plan_curve
 from dpsweep.privacy.events.plan import CHARGED_PARTS, Plan
@@ -166,7 +172,7 @@ def analytic_gaussian_epsilon(mu: float, delta: float) -> float:
 def rounded_down(events: Multiset) -> Multiset:
     """Return fewer different events that cost no less, where there are many of a class."""
     groups = by_class((event for event, _ in events), events)
-    return in_order(item for group in groups for item in type(group[0][0]).coarsened(group))
+    return in_order(item for group in groups for item in checked_coarser(group))
 
 
 def _interval(epsilon: float, num_distributions: int) -> float:
@@ -193,7 +199,7 @@ def _pld_epsilon(events: Multiset, delta: float) -> float:
     renyi = epsilon_and_order(events, delta)[0]
     if renyi == 0 or renyi > _LARGEST_PLD_EPSILON:
         return renyi
-    variances = [(event.gaussian_variance(), count) for event, count in events]
+    variances = [(checked_variance(event), count) for event, count in events]
     precision = math.fsum(count / variance for variance, count in variances if variance is not None)
     rest = rounded_down(tuple(item for item in events if item[0].gaussian_variance() is None))
     if not rest:

@@ -271,7 +271,7 @@ class StudyDowngraded(Event):
 
     kind = "study_downgraded"
 
-    reason: str = ""
+    reason: str
     card: str | None = _sparse()
 
 

@@ -247,7 +247,8 @@ def is_of_model(name: str) -> bool:
 
 
 _OF_ATTRIBUTE = re.compile(r"(validation|test)/accuracy/[A-Za-z0-9 _.-]+")
-_OF_METHOD = re.compile(r"public/[a-z][a-z0-9_]*")
+#: Never an epsilon or a delta: those have terms beside them.
+_OF_METHOD = re.compile(r"public/(?!\w*(epsilon|delta))[a-z][a-z0-9_]*")
 _PARAM_NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_/-]+)*")
 
 

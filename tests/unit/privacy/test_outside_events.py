@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import dp_accounting
 import numpy as np
@@ -52,13 +52,59 @@ class Formless(Doubled):
 
 @dataclass(frozen=True)
 class Odd(Doubled):
-    """One whose curve is that of ``wrong``."""
+    """One whose curve is that of ``wrong``, which a test sets."""
 
-    wrong: Any = field(default=None, compare=False)
+    wrong: ClassVar[Any] = None
     name = "odd"
 
     def renyi(self, orders: Any) -> Any:
-        return self.wrong(orders)
+        return type(self).wrong(orders)
+
+
+@dataclass(frozen=True)
+class Hiding(Doubled):
+    """One with a field that JSON lacks."""
+
+    rounds: int = 1
+    name = "hiding"
+
+
+@dataclass(frozen=True)
+class Counted(PrivacyEvent):
+    """One whose field a segment's own count would overwrite."""
+
+    count: float
+    name = "counted"
+    checks = {"count": positive}  # noqa: RUF012
+    sampling = "full_batch"
+
+    def renyi(self, orders: Any) -> Any:
+        return orders * self.count
+
+
+class Undecorated(Doubled):
+    """One that compares as its parent does."""
+
+    name = "undecorated"
+
+
+@dataclass(frozen=True)
+class Overlooking(Doubled):
+    """One whose comparisons overlook what its cost depends on."""
+
+    sigma: float = field(compare=False)
+    name = "overlooking"
+
+
+@dataclass(frozen=True)
+class Forgetful(Doubled):
+    """One that is read back with other noise."""
+
+    name = "forgetful"
+
+    @classmethod
+    def read(cls, key: str, raw: Any) -> Any:
+        return 2.0 * raw
 
 
 @dataclass(frozen=True)
@@ -101,7 +147,8 @@ class Impostor(Gaussian):
     """One that would be read back as another."""
 
 
-KINDS = (Doubled, Formless, Odd, Unsound, Understated, Shuffled)
+FLAWED = (Hiding, Counted, Undecorated, Overlooking, Forgetful)
+KINDS = (Doubled, Formless, Odd, Unsound, Understated, Shuffled, *FLAWED)
 
 
 @pytest.fixture(autouse=True)
@@ -194,10 +241,36 @@ def test_what_is_no_event_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["negative", "short", "negative at high orders"],
 )
-def test_what_is_no_curve_is_refused(wrong: Any) -> None:
-    event = Odd(1.0, wrong)
+def test_what_is_no_curve_is_refused(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Odd, "wrong", wrong)
+    event = Odd(1.0)
     with pytest.raises(BadInputError, match="the Renyi curve of odd is no curve"):
         epsilon_of(plan_of((event, 1), (Gaussian(1.0), 1)), delta=DELTA)
+
+
+@pytest.mark.parametrize("kind", FLAWED, ids=lambda kind: kind.name)
+def test_what_a_ledger_would_not_give_back_is_refused(kind: type[PrivacyEvent]) -> None:
+    with pytest.raises(BadInputError, match=rf"^{kind.name} (cannot be written|is another event)"):
+        EventRun(kind(2.0))  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("variance", [-1.2, 0.0, math.nan])
+def test_a_variance_that_would_refund_others_is_refused(
+    variance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Doubled, "gaussian_variance", lambda self: variance)
+    with pytest.raises(BadInputError, match="Gaussian variance of doubled is"):
+        epsilon_of(plan_of((Doubled(6.0), 1), (Gaussian(1.0), 1)), delta=DELTA, accountant="pld")
+
+
+@pytest.mark.parametrize("kept", [0, 2, 4])
+def test_events_that_coarsening_loses_are_refused(
+    kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coarsened = classmethod(lambda cls, items: [(items[0][0], kept)])
+    monkeypatch.setattr(Doubled, "coarsened", coarsened)
+    with pytest.raises(BadInputError, match="loses events"):
+        epsilon_of(plan_of((Doubled(6.0), 3)), delta=DELTA, accountant="pld")
 
 
 @pytest.mark.parametrize("pure", [-1.0, math.nan])
@@ -247,9 +320,11 @@ def test_the_suite_finds_a_curve_that_is_too_low() -> None:
     ],
     ids=["falling", "no number", "infinite below"],
 )
-def test_the_suite_finds_what_is_no_curve(wrong: Any) -> None:
+def test_the_suite_finds_what_is_no_curve(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Odd, "wrong", wrong)
+
     class Suite(EventConformance):
-        event = Odd(1.0, wrong)
+        event = Odd(1.0)
 
     with pytest.raises(AssertionError):
         Suite().test_its_curve_is_one()

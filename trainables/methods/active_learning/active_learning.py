@@ -84,7 +84,7 @@ class ActiveLearning(Method):
 
     @classmethod
     def may_start(cls, values: Mapping[str, Sequence[Any]]) -> bool:
-        """Say whether the space has more than random labels alone; see ``ChecksStart``."""
+        """Say whether the space has more than random labels alone; see ``MayStart``."""
         choices = possible(cls.hyperparameters, values)
         return set(choices["finetune.recipe"]) != {"labels_only"} or set(choices["select.by"]) != {
             "random"

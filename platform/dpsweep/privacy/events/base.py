@@ -7,6 +7,7 @@ and filters add these up and know no event by name.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -48,6 +49,7 @@ class PrivacyEvent(ABC):
     {'event': 'tree', 'noise_multiplier': 4.0, 'depth': 8.0}
 
     Guarantees:
+        A class whose events would not be equal again when they are read from a ledger is refused.
         Of an event that another package brings, dpsweep guarantees the arithmetic alone: its curve
         is added ``count`` times to those of other events, converted to an epsilon that is rounded
         up, charged before it runs, and refused where it is negative. That the curve bounds what
@@ -215,6 +217,57 @@ def checked_pure(event: PrivacyEvent) -> float:
             f"the pure epsilon of {event.name} is {epsilon!r}", fix="a number >= 0, or infinity"
         )
     return epsilon
+
+
+def checked_variance(event: PrivacyEvent) -> float | None:
+    """Return the variance of the Gaussian that an event is, or None.
+
+    Raises:
+        BadInputError: It is not above 0: it would lower the cost of others.
+    """
+    variance = event.gaussian_variance()
+    if variance is not None and not variance > 0:
+        raise BadInputError(
+            f"the Gaussian variance of {event.name} is {variance!r}", fix="a number > 0, or None"
+        )
+    return variance
+
+
+def checked_coarser(
+    items: Sequence[tuple[PrivacyEvent, int]],
+) -> Sequence[tuple[PrivacyEvent, int]]:
+    """Return the events of one class as its ``coarsened`` gives them, none of them lost.
+
+    Raises:
+        BadInputError: They are fewer in all, or a count is not positive.
+    """
+    coarser = type(items[0][0]).coarsened(items)
+    counts = [count for _, count in coarser]
+    if any(count <= 0 for count in counts) or sum(counts) != sum(count for _, count in items):
+        raise BadInputError(
+            f"coarsened() of {items[0][0].name} loses events",
+            fix="positive counts with the same sum",
+        )
+    return coarser
+
+
+def class_flaw(kind: type[PrivacyEvent]) -> str:
+    """Return why events of a class would not be the same again, read from a ledger; or nothing.
+
+    Equality must see all that a cost may depend on, and JSON must hold it.
+    """
+    parameters = vars(kind).get("__dataclass_params__")
+    if parameters is None or not (parameters.frozen and parameters.eq):
+        return "its class is no frozen dataclass of its own, with eq"
+    own = dataclasses.fields(kind)
+    if {field.name for field in own} != set(kind.checks):
+        return "its fields are not the keys of its checks"
+    if not all(field.compare for field in own):
+        return "a field takes no part in comparisons"
+    taken = {"event", "phase", "part", kind.count_key} & set(kind.checks)
+    return (
+        f"a field is called {', '.join(sorted(taken))}, as a key of every segment" if taken else ""
+    )
 
 
 def checked_curves(events: Sequence[PrivacyEvent], orders: Array) -> Array:

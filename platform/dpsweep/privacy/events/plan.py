@@ -12,7 +12,7 @@ from typing import Any, Literal
 from dpsweep.foundation import _validate
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import did_you_mean
-from dpsweep.privacy.events.base import PrivacyEvent
+from dpsweep.privacy.events.base import PrivacyEvent, class_flaw
 from dpsweep.privacy.events.table import EVENTS
 from dpsweep.privacy.terms import SAMPLINGS
 
@@ -31,6 +31,7 @@ def _check_event(event: object) -> None:
         raise BadInputError(f"not a privacy event: {event!r}")
     kind = type(event)
     if kind in _IN_TABLE:
+        _check_again(event)
         return
     name = getattr(kind, "name", "")
     if name not in EVENTS or EVENTS[name] is not kind:
@@ -39,7 +40,20 @@ def _check_event(event: object) -> None:
             because="a ledger that holds it could not be read",
             fix=f"an entry point of the name {name!r} in the group {EVENTS.group}",
         )
+    flaw = class_flaw(kind)
+    if flaw:
+        raise BadInputError(f"{name} cannot be written to a ledger", because=flaw)
     _IN_TABLE.add(kind)
+    _check_again(event)
+
+
+def _check_again(event: PrivacyEvent) -> None:
+    """Refuse an event of another package that JSON does not give back as it was."""
+    if event.name in EVENTS.outside() and type(event).from_json(event.to_json()) != event:
+        raise BadInputError(
+            f"{event.name} is another event when it is read from a ledger",
+            because=f"{event!r} becomes {type(event).from_json(event.to_json())!r}",
+        )
 
 
 @dataclass(frozen=True)

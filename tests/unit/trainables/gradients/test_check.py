@@ -59,6 +59,32 @@ def test_one_parameter_alone_is_seen(name: str, sign: int) -> None:
         Engine(small_model(), **{name: 1 + sign * 3 * OF_ITS_OWN}).check()
 
 
+class Mixing(Engine):
+    """Every example's gradient has a little of another one's, or of all."""
+
+    def __init__(self, model: nn.Module, share: float, *, cyclic: bool) -> None:
+        super().__init__(model)
+        self.share, self.cyclic = share, cyclic
+
+    def per_example(self, x: torch.Tensor, y: torch.Tensor) -> ExampleSamples:
+        samples = super().per_example(x, y).samples
+        for part in samples:
+            others = part.roll(1, 0)
+            if not self.cyclic:
+                others[0] = 0
+            part += self.share * others
+        return ExampleSamples(samples)
+
+
+@pytest.mark.parametrize("cyclic", [True, False])
+@pytest.mark.parametrize("share", [1e-4, 1e-3, 1e-2])
+def test_a_little_mixing_is_seen(share: float, cyclic: bool) -> None:
+    """Less than what rounding may be off by; of neighbors in a row too."""
+    Mixing(small_model(), 0.0, cyclic=cyclic).check()
+    with pytest.raises(ModelError, match="depends on the other examples in the batch"):
+        Mixing(small_model(), share, cyclic=cyclic).check()
+
+
 def test_norms_are_compared_too() -> None:
     class Shorter(ExampleSamples):
         def norms(self) -> torch.Tensor:
