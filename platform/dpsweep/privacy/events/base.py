@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -259,15 +259,14 @@ def class_flaw(kind: type[PrivacyEvent]) -> str:
     parameters = vars(kind).get("__dataclass_params__")
     if parameters is None or not (parameters.frozen and parameters.eq):
         return "its class is no frozen dataclass of its own, with eq"
-    own = dataclasses.fields(kind)
+    own: Sequence[dataclasses.Field[Any]] = dataclasses.fields(cast(Any, kind))
     if {field.name for field in own} != set(kind.checks):
         return "its fields are not the keys of its checks"
     if not all(field.compare for field in own):
         return "a field takes no part in comparisons"
     taken = {"event", "phase", "part", kind.count_key} & set(kind.checks)
-    return (
-        f"a field is called {', '.join(sorted(taken))}, as a key of every segment" if taken else ""
-    )
+    words = ", ".join(sorted(taken))
+    return f"a field is called {words}, as a key of every segment is" if taken else ""
 
 
 def checked_curves(events: Sequence[PrivacyEvent], orders: Array) -> Array:
