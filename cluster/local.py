@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import ray
 
 from dpsweep.cluster.base import ClusterTarget, refuse_impossible, worker_environment
+from dpsweep.cluster.early import local_slots, node_of
 from dpsweep.cluster.token import own_token
 from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec
 
 _VITAL = {"raylet", "gcs_server"}
 _LOOK_S = 0.5
-
-
-def _node(spec: ClusterSpec) -> dict[str, float]:
-    """Return the CPUs and NVIDIA devices that the spec leaves to Ray."""
-    devices = len(list(Path("/dev").glob("nvidia[0-9]*")))
-    return {
-        "CPU": spec.num_cpus or len(os.sched_getaffinity(0)),
-        "GPU": devices if spec.num_gpus is None else spec.num_gpus,
-    }
 
 
 class LocalTarget(ClusterTarget):
@@ -38,16 +28,12 @@ class LocalTarget(ClusterTarget):
     @staticmethod
     def refuse_early(spec: ClusterSpec, resources: ResourcesSpec) -> None:
         """Compare the request with this machine's CPUs and NVIDIA devices."""
-        refuse_impossible(resources, [_node(spec)])
+        refuse_impossible(resources, [node_of(spec)])
 
     @staticmethod
     def slots_early(spec: ClusterSpec, resources: ResourcesSpec) -> int:
         """Return how many trials this machine has room for, at least 1."""
-        node = _node(spec)
-        fits = [node["CPU"] / resources.cpu]
-        if resources.gpu:
-            fits.append(node["GPU"] / resources.gpu)
-        return max(1, int(min(fits) + 1e-9))
+        return local_slots(spec, resources)
 
     def connect(self) -> None:
         """Start Ray with the spec's number of CPUs and GPUs (default: all of them).
