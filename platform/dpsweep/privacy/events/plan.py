@@ -49,10 +49,13 @@ def _check_event(event: object) -> None:
 
 def _check_again(event: PrivacyEvent) -> None:
     """Refuse an event of another package that JSON does not give back as it was."""
-    if event.name in EVENTS.outside() and type(event).from_json(event.to_json()) != event:
+    if event.name not in EVENTS.outside():
+        return
+    again = type(event).from_json(event.to_json())
+    if again != event:
         raise BadInputError(
             f"{event.name} is another event when it is read from a ledger",
-            because=f"{event!r} becomes {type(event).from_json(event.to_json())!r}",
+            because=f"{event!r} becomes {again!r}",
         )
 
 
