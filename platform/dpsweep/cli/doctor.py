@@ -9,7 +9,7 @@ from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpsweep.cluster import TARGETS
 from dpsweep.cluster.private_directory import remove_left_behind
@@ -28,9 +28,6 @@ from dpsweep.trainables.data.built_in import FASHION_MNIST_PATH
 from dpsweep.trainables.data.sources import DATASETS
 from dpsweep.trainables.features.spec import EXTRACTORS
 from dpsweep.trainables.features.store import FeatureStore
-
-if TYPE_CHECKING:
-    from dpsweep.trainables.features.store import FeatureStore
 
 _PACKAGES = (
     "ray", "torch", "opacus", "timm", "optuna", "mlflow", "dp-accounting", "scikit-learn",

@@ -28,7 +28,6 @@ from dpsweep.trainables.method import PlanContext, RunContext
 
 if TYPE_CHECKING:
     from dpsweep.schedulers.base import TrialPolicy
-    from dpsweep.trainables.data.dataset import SweepData
     from dpsweep.trainables.method import Method
 
 BUDGET = PrivacyBudget(target_epsilon=2.0, delta=1e-5)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from dpsweep.foundation.errors import SweepError
 from dpsweep.foundation.registry import did_you_mean
+from dpsweep.privacy import terms
 
 Kind = Literal["param", "metric", "tag"]
 Visibility = Literal["public", "dp", "private"]
@@ -212,14 +213,7 @@ SCHEMA: Mapping[tuple[str, str], Item] = {
 }
 
 # An epsilon without these beside it says nothing, so it is not logged without them.
-STATEMENT_TAGS = (
-    "dp.delta",
-    "dp.unit",
-    "dp.adjacency",
-    "dp.sampling",
-    "dp.accountant",
-    "dp.accounting",
-)
+STATEMENT_TAGS = tuple(terms.TAGS.values())
 
 
 def plain_score(name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -13,22 +13,12 @@ from dpsweep.cli.completion import study_names
 from dpsweep.cli.output import Format, print_records
 from dpsweep.foundation.errors import NothingWithinBudgetError
 from dpsweep.foundation.words import counted
+from dpsweep.privacy.terms import COLUMNS
 from dpsweep.results.report import ReportedStudy, build_report
 from dpsweep.results.study import load_sweep
 
-if TYPE_CHECKING:
-    from dpsweep.results.report import ReportedStudy
-
 #: What stands beside every epsilon: columns of a record, the caption of a table.
-TERMS = (
-    "delta",
-    "accountant",
-    "neighboring_relation",
-    "sampling",
-    "privacy_unit",
-    "accounting",
-    "released",
-)
+TERMS = (*COLUMNS, "released")
 #: Words of a record -> headers of a table.
 _HEADERS = {
     "configurations": "finished",
