@@ -47,7 +47,7 @@ def downgraded_tags(reason: str) -> dict[str, str]:
         "dp.accounting": UNACCOUNTED,
         "dp.downgraded": reason[:MAX_REASON],
         "dp.study_epsilon": "none: downgraded",
-        "dp.released": modes.UNACCOUNTED.trial,
+        "dp.released": "one trial alone; the cost of the search is not included",
     }
 
 
