@@ -29,6 +29,19 @@ def _silence(address: str, error: Exception) -> ResourceError:
     )
 
 
+def _refusal(address: str, error: Exception) -> ResourceError:
+    """Return the error for a cluster that cannot be joined; one that wants a token says so."""
+    text = str(error)
+    if not any(word in text.lower() for word in ("token", "authentic")):
+        return _silence(address, error)
+    return ResourceError(
+        f"the Ray cluster at cluster.address={address!r} asks for a token",
+        because=text.strip().splitlines()[0],
+        fix="set RAY_AUTH_MODE=token here, with the token of that cluster (RAY_AUTH_TOKEN, or "
+        "RAY_AUTH_TOKEN_PATH)",
+    )
+
+
 def _refuse_silence(address: str) -> None:
     """Try the port first: Ray itself keeps trying for minutes where nobody listens."""
     host, _, port = address.rpartition("://")[2].partition(":")
@@ -84,7 +97,7 @@ class ExistingTarget(ClusterTarget):
                     },
                 )
             except (ConnectionError, RuntimeError, ValueError) as error:
-                raise _silence(self.spec.address, error) from error
+                raise _refusal(self.spec.address, error) from error
 
     def check(self) -> None:
         """Check the request, and that every node sees the study's directory and its locks."""

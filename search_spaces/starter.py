@@ -172,11 +172,12 @@ tracking:
   kind: mlflow                 # or the tracker of an installed package
   uri: sqlite:///mlflow.db     # or the http address of an MLflow server; null: no tracking
   experiment: null             # null: the name of the study
+  pictures: true               # drawn and logged when the study has finished
 cluster:
   target: local                # this machine; ray: a running cluster, with its address
   num_cpus: null               # of this machine; null: all
   num_gpus: null
-  address: null                # for target ray: ray://HOST:10001
+  address: null                # for target ray: HOST:6379, or auto
 # More sections, where they are wanted (docs/): `pretrain` trains a network on public records
 # first, and `model.checkpoint: pretrain` starts trials from it; `start` trains one on the private
 # records, for active_learning; `episodes` is few-shot learning.

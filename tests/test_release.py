@@ -51,7 +51,9 @@ def test_each_dependency_has_a_lowest_version_that_was_run_and_an_upper_bound():
     assert len(lowest(own)) == len(own)
     assert [each for each in own if ",<" not in each] == []
     pinned = dict(
-        re.findall(r"^([\w.-]+)==([\d.]+)$", (ROOT / "constraints.txt").read_text(), re.M)
+        re.findall(
+            r"^([\w.-]+)==([\d.]+\d)(?:\.post\d+)?$", (ROOT / "constraints.txt").read_text(), re.M
+        )
     )
     pinned = {name.lower(): number(version) for name, version in pinned.items()}
     for bound in lowest(own):

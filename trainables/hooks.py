@@ -6,8 +6,10 @@ A method has one by having its functions; it need not name it. Loads no torch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from dpsweep.foundation.errors import Mistake
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.terms import AccountantName
 from dpsweep.trainables.data.releases import ReleaseKey
@@ -81,7 +83,7 @@ class ChecksStart(Protocol):
         values: Mapping[str, Sequence[Any]],
         info: DatasetInfo,
         start: Mapping[str, Any],
-    ) -> list[tuple[str, str, str]]:
+    ) -> list[Mistake]:
         """Return what is wrong about the start for this method.
 
         Args:
@@ -89,7 +91,7 @@ class ChecksStart(Protocol):
             info: Shapes and declared sizes of the data.
             start: Every hyperparameter of the start's method with its value.
         Returns:
-            (key of the spec, what is wrong, how to fix it) for each problem.
+            A mistake for each problem, whose key is one of the spec.
         """
         ...
 
@@ -218,6 +220,45 @@ class NoiseFigured(Protocol):
     def layer_noise(self, num_records: int) -> NoiseFigures:
         """Return the figures, from that many of the records that were prepared, at most."""
         ...
+
+
+@runtime_checkable
+class Auditable(Protocol):
+    """A method that an audit can follow: it says what one record adds to a release.
+
+    ``DPSGD`` has it, and so has what derives from it and keeps to its steps. The releases of others
+    are not audited, and an audit says so.
+    """
+
+    def contributions(self, position: int) -> Contributions | None:
+        """Return what each record that was prepared adds to the release at a position.
+
+        They are computed at the state that is there, with the code that the position runs, noise
+        left out; None where the position is no release of ``SecretNoise``.
+
+        Guarantees:
+            None: they are exact. An audit prepares the method with synthetic records.
+        """
+        ...
+
+    def amplify(self, factor: float) -> None:
+        """Make gradients of records that many times larger before they are clipped, if it can."""
+        ...
+
+
+@dataclass(frozen=True)
+class Contributions:
+    """What records add to one release, tensors side by side in the order of their release.
+
+    Attributes:
+        rows: float32 (records, entries), one row for each record that was prepared.
+        bound: Most that the norm of a row should be; C.
+        public: What public records add to the release besides, float64 (entries,), or None.
+    """
+
+    rows: torch.Tensor
+    bound: float
+    public: torch.Tensor | None = None
 
 
 def features_of(

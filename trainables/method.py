@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
 
-from dpsweep.foundation.errors import InfeasibleBudgetError
+from dpsweep.foundation.errors import InfeasibleBudgetError, Mistake
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Plan
 from dpsweep.privacy.terms import AccountantName
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.data.releases import ReleaseKey
+from dpsweep.trainables.data.supplies import NO_SUPPLIES, Supplies
 
 if TYPE_CHECKING:
     import torch
@@ -57,12 +58,14 @@ class RunContext:
         device: ``cpu`` or ``cuda``.
         own_seed: Seed of this trial's own where trials must be independent (accounting select);
             it stays secret.
+        supplies: What the study has prepared for its trials besides the records.
     """
 
     study_seed: int
     trial: int
     device: str = "cpu"
     own_seed: int | None = None
+    supplies: Supplies = NO_SUPPLIES
 
     @property
     def seed(self) -> int:
@@ -142,9 +145,7 @@ class Method(ABC):
         """
 
     @classmethod
-    def preflight(
-        cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo
-    ) -> list[tuple[str, str, str]]:
+    def preflight(cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo) -> list[Mistake]:
         """Return what cannot work for some configuration, before anything starts.
 
         Args:
@@ -152,7 +153,7 @@ class Method(ABC):
                 fixed; the two bounds of a numeric range).
             info: Shapes and declared sizes of the data.
         Returns:
-            (hyperparameter name, what is wrong, how to fix it) for each problem.
+            A mistake for each problem, whose key is the name of a hyperparameter.
         """
         return []
 

@@ -22,7 +22,9 @@ _NAMES = {
     "account_noise": "dpsweep.privacy.calculator",
     "account_steps": "dpsweep.privacy.calculator",
     "load_sweep": "dpsweep.results.study",
+    "progress": "dpsweep.cli.notebook",
     "run_sweep": "dpsweep.sweep",
+    "spec_of_trial": "dpsweep.cli.best_spec",
 }
 
 __all__ = [
@@ -38,10 +40,14 @@ __all__ = [
     "account_noise",
     "account_steps",
     "load_sweep",
+    "progress",
     "run_sweep",
+    "spec_of_trial",
 ]
 
 if TYPE_CHECKING:
+    from dpsweep.cli.best_spec import spec_of_trial
+    from dpsweep.cli.notebook import progress
     from dpsweep.foundation.errors import SweepError
     from dpsweep.privacy.budget import PrivacyBudget
     from dpsweep.privacy.calculator import account_epsilon, account_noise, account_steps

@@ -3,7 +3,7 @@
     spec -> preflight            everything that can be wrong, before anything starts
          -> StudyLedger          what the study may spend, written down before data is opened
          -> ClusterTarget        a Ray cluster, joined or started
-         -> with_pretrained      public weights that trials start from
+         -> pretrained_weights   public weights that trials start from
          (``dpsweep.planning.pretrain``)
          -> mode                 composed, select, public or unaccounted
          (``dpsweep.running.modes``):
@@ -45,10 +45,11 @@ from dpsweep.results.study import SweepResult
 from dpsweep.running import entries
 from dpsweep.running.delivery import FLUSH_URGENT_S, deliver, log_best_model
 from dpsweep.running.ending import Conclusion, Ending, write_charges
+from dpsweep.running.gallery import draw_study
 from dpsweep.running.giving_up import give_up_claim
 from dpsweep.running.modes import Launch, run_public, run_search
 from dpsweep.running.own_code import check_own_code
-from dpsweep.running.pretrain import with_pretrained
+from dpsweep.running.pretrain import pretrained_weights
 from dpsweep.running.sealed import erase, run_selection
 from dpsweep.running.termination import Termination
 from dpsweep.spec.study import SweepSpec
@@ -58,6 +59,7 @@ from dpsweep.tracking import open_spool
 from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.data.episodes import Episodes
 from dpsweep.trainables.data.loading import load_dataset
+from dpsweep.trainables.data.supplies import NO_SUPPLIES, Supplies
 
 MODES: Mapping[str, Callable[[Launch], Ending]] = {
     "composed": run_search,
@@ -154,7 +156,16 @@ def run_checked(
         write_charges(study)
         spool = stack.enter_context(open_spool(study.files, spec.tracking, observer.on_message))
         launch = Launch(
-            checked, study, ledger, renyi_filter, selection, num_draws, data, observer, target
+            checked,
+            study,
+            ledger,
+            renyi_filter,
+            selection,
+            num_draws,
+            data,
+            NO_SUPPLIES,
+            observer,
+            target,
         )
         conclusion = Conclusion(study, observer)
 
@@ -169,14 +180,16 @@ def run_checked(
         ending, first = Ending("failed"), None
         observer.on_stage("running trials; Ctrl-C is safe, the same command continues")
         try:
-            pretrained = with_pretrained(spec, study, data, observer)
-            launch = dataclasses.replace(launch, data=pretrained)
+            weights = pretrained_weights(spec, study, data, observer)
+            launch = dataclasses.replace(launch, supplies=Supplies(pretrained=weights))
             ending = MODES[spec.privacy.accounting](launch)
             if ending.state == "finished":
                 cluster.close()  # a selection's traces go first: what follows may take minutes
                 erase(study)
                 observer.on_stage("logging the best model")
                 log_best_model(checked, study, spool, data, observer)
+                if spool.is_enabled and spec.tracking.pictures:
+                    draw_study(study, observer)
         except BaseException as error:
             ending, first = _ending_of(error, selection), error
             if isinstance(error, KeyboardInterrupt):  # in pre-training, or features are computed

@@ -41,7 +41,7 @@ def run(root: Path, scheduler: str, seed: int) -> dict[str, float]:
     best = result.best()
     account = result.claims.account
     return {
-        "configurations": len(result.trials),
+        "configurations": len(result.results),
         "finished": result.view.count(TrialState.FINISHED),
         "best validation": best.value or 0.0,
         "its test": best.metrics["test/accuracy"],

@@ -7,7 +7,7 @@ import numpy as np
 from scipy import stats
 
 from dpsweep.testing.conformance import MethodConformance, tiny_data
-from dpsweep.trainables.methods.bitfit import BiTFiT
+from dpsweep.trainables.methods.bitfit.bitfit import BiTFiT
 
 GIVEN = {"train.max_steps": 24, "batch.expected": 100, "optim.lr": 0.3}
 #: 100 of 400 records: the first phase has 12 steps.

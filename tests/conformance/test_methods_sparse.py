@@ -9,7 +9,7 @@ import pytest
 
 from dpsweep.testing import conformance
 from dpsweep.testing.conformance import MethodConformance
-from dpsweep.trainables.methods.sparse import SparseFinetuning
+from dpsweep.trainables.methods.sparse.sparse import SparseFinetuning
 
 GIVEN = {"train.max_steps": 24, "batch.expected": 100, "optim.lr": 0.3}
 

@@ -213,7 +213,7 @@ class MortalStudies:
         try:
             result = load_sweep("mortal", root=self.study.parent)
             claims = result.claims
-            statement, trials = result.study_statement(), result.trials
+            statement, trials = result.study_statement(), result.results
         except SweepError as error:
             return f"refused: {error.message}"
         ran = self.ran.get(claims.account.study_id, {})

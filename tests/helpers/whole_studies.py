@@ -44,7 +44,7 @@ def make_spec(root: Path, name="digits", **changes):
         },
         "report": {"points": 5},
         "resources": {"cpu": CORES},
-        "tracking": {"uri": f"sqlite:///{root}/mlflow.db"},
+        "tracking": {"uri": f"sqlite:///{root}/mlflow.db", "pictures": False},
         "storage": {"path": str(root / "studies")},
     }
     for key, value in changes.items():
@@ -81,6 +81,17 @@ def cli_here(*arguments):
 def mlflow_rows(root, query):
     with sqlite3.connect(root / "mlflow.db") as db:
         return db.execute(query).fetchall()
+
+
+def parent_note(root):
+    """Return the description of the study's own run: its privacy card."""
+    ((note,),) = mlflow_rows(
+        root,
+        "select n.value from tags n join tags s on s.run_uuid = n.run_uuid "
+        "and s.key = 'dpsweep.study' where n.key = 'mlflow.note.content' and n.run_uuid not in "
+        "(select run_uuid from tags where key = 'mlflow.parentRunId')",
+    )
+    return note
 
 
 def children(root):

@@ -35,11 +35,14 @@ def over(tmp_path_factory, ray_cluster):
     root = tmp_path_factory.mktemp("over")
     raw = make_spec(root, "over")
     raw["privacy"] |= {"accounting": "composed", "study_epsilon": 8.0}
+    # Each configuration once: of two alike, `report` counts the first.
+    raw["search"]["sampler"] = "grid"
     raw["search"]["space"] = {
-        "method": "dp_sgd", "model.name": "linear", "optim.lr": {"choice": [2, 4]},
+        "method": "dp_sgd", "model.name": "linear", "optim.lr": {"choice": [2, 3, 4]},
         "noise.shape": "linear", "noise.end_ratio": 8, "train.max_steps": 60,
     }  # fmt: skip
     raw["report"] = {"points": 6}
+    raw["tracking"]["pictures"] = True
     return root, run_sweep(SweepSpec(**raw))
 
 
@@ -51,7 +54,7 @@ def of_run(root, run_id):
 def test_the_best_models_are_not_the_last_ones(over):
     """Else nothing here would show anything."""
     _, result = over
-    for trial in result.trials:
+    for trial in result.results:
         assert trial.step < trial.steps_run == 60
         assert trial.value > trial.curve[-1]["metrics"]["validation/accuracy"] + 0.05
 
@@ -141,3 +144,36 @@ def test_the_end_of_a_run_says_both_scores(over):
     said = " ".join(done.stderr.split())
     assert f"test/accuracy={best.metrics['test/accuracy']:.4f}" in said
     assert load_sweep("over", root=root / "studies").best().metrics == best.metrics
+
+
+def test_the_gallery_is_in_the_store_and_of_the_same_model(over):
+    """The confusion matrix adds up to the test score that every door shows."""
+    import mlflow
+
+    root, result = over
+    client = mlflow.MlflowClient(f"sqlite:///{root}/mlflow.db")
+    (experiment,) = (e for e in client.search_experiments() if e.name == result.name)
+    (parent,) = client.search_runs([experiment.experiment_id], "tags.dpsweep.trial IS NULL")
+    stored = {item.path for item in client.list_artifacts(parent.info.run_id)}
+    assert {"report.html", "pictures"} <= stored
+    names = {item.path for item in client.list_artifacts(parent.info.run_id, "pictures")}
+    local = {f"pictures/{path.name}" for path in result.files.pictures.iterdir()}
+    assert names == local
+    assert "pictures/confusion.csv" in names
+    matrix = json.loads(result.files.confusion.read_text())
+    right = sum(row[place] for place, row in enumerate(matrix["counts"]))
+    total = sum(map(sum, matrix["counts"]))
+    assert right / total == pytest.approx(result.best().metrics["test/accuracy"], abs=1e-12)
+    assert (result.files.trial(result.best().trial_id) / "examples.png").exists()
+
+
+def test_a_trial_is_run_again_at_its_own_cost(over, monkeypatch):
+    root, result = over
+    monkeypatch.chdir(root)
+    number = result.best().trial_id
+    done = cli_here("reproduce", "over", number, "--root", root / "studies", "--name", "again")
+    assert done.returncode == 0, done.stderr
+    assert "SPENDS PRIVACY AGAIN" in " ".join(done.stderr.split())
+    again = load_sweep("again", root=root / "studies")
+    assert again.best().config == result.best().config
+    assert again.best().epsilon == pytest.approx(result.best().epsilon, abs=1e-9)

@@ -45,10 +45,10 @@ def test_a_study_of_episodes(tmp_path, ray_cluster):
     result = run_sweep(SweepSpec(**raw))
 
     assert result.state == "finished"
-    assert [t.state for t in result.trials] == [TrialState.FINISHED] * 6
-    pairs = {(t.config["train.episode"], t.config["optim.lr"]) for t in result.trials}
+    assert [t.state for t in result.results] == [TrialState.FINISHED] * 6
+    pairs = {(t.config["train.episode"], t.config["optim.lr"]) for t in result.results}
     assert len(pairs) == 6
-    for trial in result.trials:  # each has a ledger and the whole budget
+    for trial in result.results:  # each has a ledger and the whole budget
         spent = trial_spent(result.files.ledger, trial.trial_id)
         assert trial.epsilon == epsilon_of(spent, delta=1e-2) <= 2.0
         assert trial.epsilon >= 0.97 * 2.0
@@ -65,7 +65,7 @@ def test_a_study_of_episodes(tmp_path, ray_cluster):
     rows = json.loads(call(tmp_path, "report", "few", "-f", "json").stdout)
     (row,) = rows
     assert (row["repetitions"], row["configurations"], row["optim.lr"]) == (3, 2, 0.5)
-    best = [trial for trial in result.trials if trial.config["optim.lr"] == 0.5]
+    best = [trial for trial in result.results if trial.config["optim.lr"] == 0.5]
     for score in ("validation/accuracy", "test/accuracy"):  # a width of 0 is possible, if rare
         values = [trial.metrics[score] for trial in best]
         assert len(values) == 3

@@ -126,11 +126,11 @@ def test_eight_different_trials_at_once_are_judged_at_equal_epsilon(tmp_path, ra
     assert result.state == "finished"
     files, account = result.files, result.claims.account
     assert most_in_flight(files) == 8
-    opened = [r for t in result.trials for r in read_log(trial_file(files.ledger, t.trial_id))]
+    opened = [r for t in result.results for r in read_log(trial_file(files.ledger, t.trial_id))]
     # A trial that is stopped early hands its process on, maybe before the eighth one is up.
     assert len({record["pid"] for record in opened if record["kind"] == "open"}) >= 6
-    assert len(result.trials) > 8
-    for trial in result.trials:
+    assert len(result.results) > 8
+    for trial in result.results:
         spent = trial_spent(files.ledger, trial.trial_id)
         assert epsilon_of(spent, delta=1e-5) == trial.epsilon <= 1.0
     whole = study_spent(files.ledger, result.view.charged())
@@ -143,9 +143,9 @@ def test_eight_different_trials_at_once_are_judged_at_equal_epsilon(tmp_path, ra
         rung = rungs[row["rung"] - 1]
         assert clock.epsilon_after(row["step"] - 1) < rung <= clock.epsilon_after(row["step"])
         assert row["reason"]
-    pruned = {t.trial_id for t in result.trials if t.state is TrialState.PRUNED}
+    pruned = {t.trial_id for t in result.results if t.state is TrialState.PRUNED}
     assert pruned == {row["trial"] for row in decisions if row["verdict"] == "stop"}
-    print(f"{len(result.trials)} trials, {len(pruned)} stopped, best {result.best().value:.4f}")
+    print(f"{len(result.results)} trials, {len(pruned)} stopped, best {result.best().value:.4f}")
 
 
 def preset_report(tmp_path, preset, over, *overrides, name="paper"):

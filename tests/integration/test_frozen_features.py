@@ -66,16 +66,16 @@ def finished(tmp_path_factory, ray_cluster):
 
 def test_both_methods_finish_within_cap_and_budget(finished):
     _root, result = finished
-    assert [trial.state for trial in result.trials] == [TrialState.FINISHED] * 2
-    assert all(0.9 * 2.0 < trial.epsilon <= 2.0 for trial in result.trials)
-    assert all(trial.metrics["test/accuracy"] > 0.5 for trial in result.trials)
+    assert [trial.state for trial in result.results] == [TrialState.FINISHED] * 2
+    assert all(0.9 * 2.0 < trial.epsilon <= 2.0 for trial in result.results)
+    assert all(trial.metrics["test/accuracy"] > 0.5 for trial in result.results)
     assert result.study_statement().epsilon == 4.0
 
 
 def test_the_ledger_holds_the_noisy_statistics_before_the_steps(finished):
     _root, result = finished
     ledger = result.files.ledger
-    by_method = {trial.config["method"]: trial.trial_id for trial in result.trials}
+    by_method = {trial.config["method"]: trial.trial_id for trial in result.results}
     runs = trial_spent(ledger, by_method["scatternet"]).runs
     assert [(run.event, run.count, run.phase) for run in runs[:1]] == [
         (Gaussian(8.0), 2, "normalize")
@@ -109,7 +109,7 @@ def test_a_public_search_opens_private_features_for_the_final_run_alone(finished
     monkeypatch.setattr(modes, "prefetch", noting)
     space = {"method": "scatternet", **SCATTERNET, "batch.expected": 64}
     result = run_sweep(study(root, "on-public", "public", space, num_trials=1))
-    assert [trial.state for trial in result.trials] == [TrialState.FINISHED] * 2
+    assert [trial.state for trial in result.results] == [TrialState.FINISHED] * 2
     public, private = seen
     assert public == ("public", 180, False)
     assert private[0] == "private"

@@ -15,6 +15,7 @@ from whole_studies import (
     make_spec,
     mlflow_rows,
     most_in_flight,
+    parent_note,
     run_and_kill,
 )
 
@@ -108,7 +109,7 @@ def test_a_composed_study_never_passes_its_budget(composed):
 
 def test_no_trial_passes_its_cap_by_any_amount(composed):
     _, result, _ = composed
-    for trial in result.trials:
+    for trial in result.results:
         spent = trial_spent(result.files.ledger, trial.trial_id)
         assert epsilon_of(spent, delta=DELTA) == trial.epsilon <= 1.5
     reports = [r for r in read_log(result.files.journal) if r["event"] == "trial_report"]
@@ -125,12 +126,12 @@ def test_eight_trials_held_a_reservation_at_once(composed):
 def test_pruning_buys_more_trials(composed):
     _, result, _ = composed
     account = read_study_account(result.files.ledger)
-    plans = [result.files.task(t.trial_id).full_plan for t in result.trials]
+    plans = [result.files.task(t.trial_id).full_plan for t in result.results]
     full = [max(account.filter.cost(plan).values()) for plan in plans]
     affordable = 0
     while affordable < len(full) and sum(full[: affordable + 1]) <= account.filter.budget:
         affordable += 1
-    assert len(result.trials) >= 2 * affordable
+    assert len(result.results) >= 2 * affordable
     assert result.view.count(TrialState.PRUNED) > 0
     assert result.view.count(TrialState.FINISHED) > 0
 
@@ -151,16 +152,16 @@ def test_trials_are_judged_at_equal_epsilon_within_one_step(composed):
 def test_the_log_explains_every_stop(composed):
     root, result, _ = composed
     stops = {row["trial"]: row for row in result.decisions() if row["verdict"] == "stop"}
-    pruned = {t.trial_id for t in result.trials if t.state is TrialState.PRUNED}
+    pruned = {t.trial_id for t in result.results if t.state is TrialState.PRUNED}
     assert set(stops) == pruned
     told = mlflow_rows(
         root,
         "select p.value, r.value from tags p join tags r on r.run_uuid = p.run_uuid "
         "and r.key = 'dp.released' where p.key = 'dpsweep.trial'",
     )
-    assert len(told) == len(result.trials)
+    assert len(told) == len(result.results)
     so_far = {int(trial) for trial, what in told if "has spent so far" in what}
-    assert so_far == {t.trial_id for t in result.trials if t.state is not TrialState.FINISHED}
+    assert so_far == {t.trial_id for t in result.results if t.state is not TrialState.FINISHED}
     for trial, row in stops.items():
         assert row["value"] < row["cutoff"]
         assert result.view.trials[trial].reason == row["reason"] != ""
@@ -182,7 +183,7 @@ def test_optuna_is_told_the_truth(composed):
     study = optuna.load_study(study_name="composed", storage=f"sqlite:///{result.files.optuna}")
     states = {t.number: t.state.name for t in study.trials}
     names = {TrialState.FINISHED: "COMPLETE", TrialState.PRUNED: "PRUNED"}
-    for trial in result.trials:
+    for trial in result.results:
         assert states[trial.trial_id] == names[trial.state]
 
 
@@ -238,12 +239,12 @@ def test_paused_trials_keep_ledger_and_checkpoint(tmp_path, ray_cluster):
     check_filter(result)
     records = read_log(result.files.journal)
     paused = {r["trial"] for r in records if r["event"] == "trial_paused"}
-    finished = {t.trial_id for t in result.trials if t.state is TrialState.FINISHED}
+    finished = {t.trial_id for t in result.results if t.state is TrialState.FINISHED}
     assert paused & finished, "no paused trial was continued to its end"
     for number in finished:
         spent = trial_spent(result.files.ledger, number)
         assert len(spent) == result.view.trials[number].num_steps  # nothing was run twice
-    assert all(t.state in (TrialState.FINISHED, TrialState.PRUNED) for t in result.trials)
+    assert all(t.state in (TrialState.FINISHED, TrialState.PRUNED) for t in result.results)
 
 
 def test_noisy_scores_are_charged_and_bounded(tmp_path, ray_cluster):
@@ -282,7 +283,7 @@ def test_a_public_search_spends_nothing_and_its_final_run_everything(tmp_path, r
     spec = SweepSpec(**public_spec(tmp_path))
     result = run_sweep(spec)
     assert result.state == "finished"
-    *search, final = result.trials
+    *search, final = result.results
     assert len(search) == 3
     assert [t.epsilon for t in search] == [0.0] * 3
     assert all("no private record" in t.statement.released for t in search)
@@ -354,7 +355,7 @@ def test_two_objectives_give_a_pareto_front(tmp_path, ray_cluster):
     front = result.pareto()
     assert [t.epsilon for t in front] == sorted(t.epsilon for t in front)
     assert [t.value for t in front] == sorted(t.value for t in front)
-    for trial in result.trials:
+    for trial in result.results:
         beaten = any(f.epsilon <= trial.epsilon and f.value >= trial.value for f in front)
         assert beaten
     done = cli_here("pareto", "front", "--root", tmp_path / "studies", "-f", "json")
@@ -363,7 +364,7 @@ def test_two_objectives_give_a_pareto_front(tmp_path, ray_cluster):
 
     study = optuna.load_study(study_name="front", storage=f"sqlite:///{result.files.optuna}")
     told = {t.number: t.values for t in study.trials}
-    assert told == {t.trial_id: [t.value, t.epsilon] for t in result.trials}
+    assert told == {t.trial_id: [t.value, t.epsilon] for t in result.results}
 
 
 @pytest.mark.parametrize("sampler", ["cmaes", "gp"])
@@ -382,8 +383,8 @@ def test_samplers_by_name(tmp_path, ray_cluster, sampler):
         },
     }
     result = run_sweep(SweepSpec(**raw))
-    assert [t.state for t in result.trials] == [TrialState.FINISHED] * 4
-    assert len({t.config["optim.lr"] for t in result.trials}) == 4
+    assert [t.state for t in result.results] == [TrialState.FINISHED] * 4
+    assert len({t.config["optim.lr"] for t in result.results}) == 4
 
 
 def test_max_time_starts_no_further_trial(tmp_path, ray_cluster):
@@ -394,8 +395,8 @@ def test_max_time_starts_no_further_trial(tmp_path, ray_cluster):
     result = run_sweep(SweepSpec(**raw))
     assert result.state == "finished"
     assert result.view.end_reason == "search.max_time has passed"
-    assert 0 < len(result.trials) < 500
-    assert all(t.state is TrialState.FINISHED for t in result.trials)
+    assert 0 < len(result.results) < 500
+    assert all(t.state is TrialState.FINISHED for t in result.results)
 
 
 # Every number that follows the word epsilon, in any output a study can produce, stands with these.
@@ -437,7 +438,7 @@ def test_every_epsilon_in_the_tracking_store_stands_with_its_terms(composed):
         wanted = {"dp.delta", "dp.unit", "dp.adjacency", "dp.sampling", "dp.accountant",
                   "dp.accounting"}  # fmt: skip
         assert wanted <= set(tags), (run, wanted - set(tags))
-    (card,) = mlflow_rows(root, "select value from tags where key = 'mlflow.note.content'")[0]
+    card = parent_note(root)
     assert "whole sweep" in card
     for term, pattern in TERMS.items():
         assert re.search(pattern, card, re.IGNORECASE), (term, card)
@@ -457,7 +458,7 @@ def test_the_best_configuration_runs_again_from_its_own_spec(composed, tmp_path,
     (row,) = json.loads(done.stdout)
     assert (row["state"], row["accounting"]) == ("finished", "composed")
     again = load_sweep("composed-best", root=tmp_path / "studies")
-    told = {key: value for key, value in again.trials[0].config.items()}
+    told = {key: value for key, value in again.results[0].config.items()}
     assert told == dict(best.config)
     first = result.files.task(best.trial_id)
     assert again.files.task(0).plan == first.plan

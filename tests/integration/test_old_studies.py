@@ -73,7 +73,7 @@ def test_it_continues(here, name, ray_cluster):
     if name != "interrupted":
         assert after == before
         return
-    trials = {trial.trial_id: trial.state.value for trial in result.trials}
+    trials = {trial.trial_id: trial.state.value for trial in result.results}
     assert trials == dict.fromkeys(range(4), "finished")
     assert {n: after[n] for n in (0, 1)} == {n: before[n] for n in (0, 1)}
     assert after[2] > before[2]

@@ -72,8 +72,8 @@ def test_a_file_beside_the_spec_is_what_trials_train(tmp_path):
     done = installed(tmp_path, "run", "sweep.yaml")
     assert done.returncode == 0, done.stderr
     result = load_sweep("own", root=tmp_path / "studies")
-    assert [t.state.value for t in result.trials] == ["finished"] * 2
-    configs = {t.config["method"]: t.config for t in result.trials}
+    assert [t.state.value for t in result.results] == ["finished"] * 2
+    configs = {t.config["method"]: t.config for t in result.results}
     assert configs["dp_sgd"]["optim.lr"] == 1.0
     assert configs["bitfit"]["optim.lr"] == pytest.approx(0.1)
     assert "optim.lr" in result.varied

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from whole_studies import make_spec, mlflow_rows
+from whole_studies import make_spec, mlflow_rows, parent_note
 
 from dpsweep.foundation.durable import read_log
 from dpsweep.results.study import load_sweep
@@ -58,9 +58,9 @@ def test_two_studies_share_one_public_pre_training(tmp_path, ray_cluster):
     first_thing = "public weights first: tanh_cnn on classes 0, 1, 2, 3, 4 of digits, 2 epochs"
     assert ear.told[0] == f"study 'first': running; no trials yet of at most 2; 0 s; {first_thing}"
     assert "public weights" not in first.status_line()
-    assert [trial.state for trial in first.trials] == [TrialState.FINISHED] * 2
-    assert [trial.config.get("model.checkpoint") for trial in first.trials] == ["pretrain", None]
-    assert all(trial.epsilon <= 2.0 for trial in first.trials)
+    assert [trial.state for trial in first.results] == [TrialState.FINISHED] * 2
+    assert [trial.config.get("model.checkpoint") for trial in first.results] == ["pretrain", None]
+    assert all(trial.epsilon <= 2.0 for trial in first.results)
     (sidecar,) = (tmp_path / "studies" / ".pretrained").glob("*.json")
     facts = json.loads(sidecar.read_text())
     assert [len(facts["epochs"]), facts["records"]] == [2, 901]
@@ -94,7 +94,7 @@ def test_two_studies_share_one_public_pre_training(tmp_path, ray_cluster):
         f"and t.key = 'dpsweep.pretrained' and t.value = '{facts['address']}' order by r.name",
     )
     assert [name for (name,) in named] == ["pretrain", "trial-0000"]
-    ((card,),) = mlflow_rows(tmp_path, "select value from tags where key = 'mlflow.note.content'")
+    card = parent_note(tmp_path)
     assert "trained on public records: tanh_cnn on classes 0, 1, 2, 3, 4 of digits" in card
     assert facts["address"] in card
     assert len(first.view.model_uris) == 1  # its export builds the network from the weights too

@@ -108,7 +108,7 @@ def test_a_selection_leaves_nothing_of_its_losers(tmp_path):
             assert str(root) not in text, place
     result = load_sweep("select", root=root / "studies")
     assert result.state == "finished"
-    assert [t.trial_id for t in result.trials] == [0]
+    assert [t.trial_id for t in result.results] == [0]
     winner = result.best()
 
     ended = [r for r in read_log(aside / "journal.jsonl") if r["event"] == "trial_ended"]
@@ -181,7 +181,7 @@ def test_a_selection_that_is_killed_goes_on_with_the_same_number_of_trials(kille
     done = cli("run", path)
     assert done.returncode == 0, done.stderr
     result = load_sweep("apart", root=root / "studies")
-    assert [t.state for t in result.trials] == [TrialState.FINISHED]
+    assert [t.state for t in result.results] == [TrialState.FINISHED]
     best = cli_here("best", "apart", "--root", root / "studies", "-f", "json")
     record = json.loads(best.stdout)
     assert record["accounting"] == "select"

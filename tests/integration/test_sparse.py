@@ -33,7 +33,7 @@ def test_a_study_trains_masks_and_shows_its_layers(tmp_path, ray_cluster):
     }
     result = run_sweep(SweepSpec(**raw))
     assert result.state == "finished", result.view.end_reason
-    first, second = result.trials
+    first, second = result.results
     assert first.statement.epsilon == second.statement.epsilon  # whatever trains
 
     best = result.best()

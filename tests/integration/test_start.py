@@ -82,9 +82,9 @@ def test_a_start_is_charged_once_and_covered_by_every_trial(tmp_path, ray_cluste
     assert set(load_sweep("labels", root=tmp_path / "studies").view.trials) == {0}
 
     result = run_sweep(spec)
-    assert {trial.state for trial in result.trials} == {TrialState.FINISHED}
+    assert {trial.state for trial in result.results} == {TrialState.FINISHED}
     assert "5 finished of at most 5" in result.status_line()
-    first, *others = result.trials
+    first, *others = result.results
     assert (first.config["method"], len(others)) == ("dp_sgd", 4)
     files = result.files
     charged = trial_spent(files.ledger, 0)
@@ -109,7 +109,7 @@ def test_a_start_is_charged_once_and_covered_by_every_trial(tmp_path, ray_cluste
     assert events.count("reserve") >= 5
     rows = mlflow_rows(
         tmp_path,
-        "select value from params where key = 'plan.sum_rule_epsilon'",
+        "select value from tags where key = 'plan.sum_rule_epsilon'",
     )
     assert len(rows) == 2
     releases = mlflow_rows(tmp_path, "select value from tags where key = 'dpsweep.releases'")
@@ -132,7 +132,7 @@ def test_a_start_may_begin_with_what_the_pool_teaches_without_labels(tmp_path, r
         pretrain={"model": "tanh_cnn", "objective": "rotations", "epochs": 1},
     )
     result = run_sweep(spec)
-    assert {trial.state for trial in result.trials} == {TrialState.FINISHED}
+    assert {trial.state for trial in result.results} == {TrialState.FINISHED}
     files, address = result.files, result.view.pretrained["address"]
     path = spec.storage.pretrained_path / f"{address}.safetensors"
     assert trial_spent(files.ledger, 0) == files.task(0).plan == plan_without(tmp_path)
@@ -163,8 +163,8 @@ def test_labels_alone_need_no_run_of_a_start(tmp_path, ray_cluster):
         },
     )
     result = run_sweep(spec)
-    assert [(t.state, t.epsilon) for t in result.trials] == [(TrialState.FINISHED, 0.0)] * 2
-    assert {trial.metrics["public/labels"] for trial in result.trials} == {20, 40}
+    assert [(t.state, t.epsilon) for t in result.results] == [(TrialState.FINISHED, 0.0)] * 2
+    assert {trial.metrics["public/labels"] for trial in result.results} == {20, 40}
     everything = study_spent(result.files.ledger, result.view.charged())
     assert {run.part for run in everything.runs} == {"public"}
     assert "Starts from private models" not in card(result)

@@ -47,8 +47,8 @@ def finished(tmp_path_factory, ray_cluster):
 def test_every_trial_finishes_within_its_cap(finished):
     _, result = finished
     assert result.state == "finished"
-    assert [t.state for t in result.trials] == [TrialState.FINISHED] * 3
-    for trial in result.trials:
+    assert [t.state for t in result.results] == [TrialState.FINISHED] * 3
+    for trial in result.results:
         spent = trial_spent(result.files.ledger, trial.trial_id)
         assert trial.epsilon == epsilon_of(spent, delta=DELTA) <= 2.0
         assert trial.epsilon >= 0.97 * 2.0
@@ -66,7 +66,7 @@ def test_best_has_all_that_its_epsilon_depends_on(finished):
         "config", "metric", "value", "epsilon", "delta", "accounting", "run_id", "trial_id",
         "model_uri", "accountant", "neighboring_relation", "sampling", "privacy_unit",
     } <= set(best)  # fmt: skip
-    assert best["value"] == max(t.value for t in result.trials)
+    assert best["value"] == max(t.value for t in result.results)
     assert best["accounting"] == "unaccounted"
     assert best["config"]["method"] == "dp_sgd"
     assert "unaccounted" in done.stderr
@@ -88,7 +88,7 @@ def test_mlflow_has_one_parent_and_clean_children(finished):
         "e.run_uuid and a.step = e.step where e.key = 'dp/epsilon' "
         "and a.key = 'curve/validation/accuracy'",
     )
-    assert len(points) == sum(len(t.curve) for t in result.trials) == 15
+    assert len(points) == sum(len(t.curve) for t in result.results) == 15
     keys = {k for (k,) in mlflow_rows(root, "select distinct key from metrics")}
     assert {"dp/epsilon", "validation/accuracy", "test/accuracy"} <= keys
     assert all(check_loggable(key).visibility != "private" for key in keys)
@@ -115,9 +115,9 @@ def test_optuna_can_open_its_storage(finished):
     _, result = finished
     study = optuna.load_study(study_name="digits", storage=f"sqlite:///{result.files.optuna}")
     assert [t.state.name for t in study.trials] == ["COMPLETE"] * 3
-    assert [t.value for t in study.trials] == [t.value for t in result.trials]
+    assert [t.value for t in study.trials] == [t.value for t in result.results]
     assert all(
-        len(t.intermediate_values) == len(r.curve) for t, r in zip(study.trials, result.trials)
+        len(t.intermediate_values) == len(r.curve) for t, r in zip(study.trials, result.results)
     )
 
 
@@ -146,8 +146,8 @@ def test_more_trials_continue_the_same_study(finished):
 
     root, _ = finished
     more = run_sweep(SweepSpec(**make_spec(root, search__num_trials=4)))
-    assert [t.state for t in more.trials] == [TrialState.FINISHED] * 4
-    assert len({t.config["optim.lr"] for t in more.trials}) == 4
+    assert [t.state for t in more.results] == [TrialState.FINISHED] * 4
+    assert len({t.config["optim.lr"] for t in more.results}) == 4
 
 
 def test_a_deleted_ledger_is_refused_by_every_reader(finished, tmp_path):
@@ -222,11 +222,11 @@ def test_grid_with_conditions_runs_each_point_once(tmp_path, ray_cluster):
     result = run_sweep(SweepSpec(**spec))
     points = {
         (t.config["method"], round(t.config["optim.lr"], 6), t.config.get("noise.shape"))
-        for t in result.trials
+        for t in result.results
     }
-    assert len(result.trials) == len(points) == 6
+    assert len(result.results) == len(points) == 6
     assert result.state == "finished"
-    free = [t for t in result.trials if t.config["method"] == "non_private"]
+    free = [t for t in result.results if t.config["method"] == "non_private"]
     assert all(t.epsilon == float("inf") for t in free)
     assert result.best(max_epsilon=2).config["method"] == "dp_sgd"
 
@@ -244,22 +244,27 @@ def test_a_grid_has_each_point_once_and_named_points_first(tmp_path, ray_cluster
     }
     spec = SweepSpec(**raw)
     assert preflight(spec).num_trials == 2
-    assert [t.config["optim.lr"] for t in run_sweep(spec).trials] == [1.0, 0.5]
+    assert [t.config["optim.lr"] for t in run_sweep(spec).results] == [1.0, 0.5]
 
 
 def test_a_dead_tracking_server_does_not_hold_up_a_study(tmp_path, ray_cluster):
-    """The study ends; the same command, with a store that works, delivers events and model."""
+    """One that was launched goes on without it; the same command, with a store that works,
+    delivers events and model."""
     path = tmp_path / "dead.yaml"
-    spec = make_spec(tmp_path, "dead", search__num_trials=1)
+    spec = make_spec(tmp_path, "dead", search__num_trials=1, tracking={"uri": None})
+    path.write_text(yaml.safe_dump(spec))
+    assert cli_here("run", path).returncode == 0
+    spec["search"]["num_trials"] = 2
     path.write_text(yaml.safe_dump(spec))
     started = time.monotonic()
     done = cli_here("run", path, "--set", "tracking.uri=http://127.0.0.1:9")
     assert done.returncode == 0, done.stderr
     assert time.monotonic() - started < 100
+    assert "tracking store http://127.0.0.1:9 cannot be reached" in " ".join(done.stderr.split())
     assert "not in the tracking store yet: " in done.stderr
-    again = cli_here("run", path)
+    again = cli_here("run", path, "--set", f"tracking.uri=sqlite:///{tmp_path}/mlflow.db")
     assert again.returncode == 0, again.stderr
-    assert [status for status, _ in children(tmp_path)] == ["FINISHED"]
+    assert [status for status, _ in children(tmp_path)] == ["FINISHED", "FINISHED"]
     best = load_sweep("dead", root=tmp_path / "studies").best()
     assert best.model_uri.startswith("models:/")
     assert best.run_id is not None
@@ -283,8 +288,8 @@ def test_infeasible_configurations_never_start(tmp_path, ray_cluster):
     }
     spec["search"]["num_trials"] = 3
     result = run_sweep(SweepSpec(**spec))
-    assert len(result.trials) == 3
-    assert all(t.config["noise.noise_multiplier"] == 2.0 for t in result.trials)
+    assert len(result.results) == 3
+    assert all(t.config["noise.noise_multiplier"] == 2.0 for t in result.results)
     import optuna
 
     study = optuna.load_study(study_name="infeasible", storage=f"sqlite:///{result.files.optuna}")
@@ -316,8 +321,8 @@ def long_spec(root):
 def check_truth_after_crash(root):
     result = load_sweep("long", root=root / "studies")
     assert result.state == "finished"
-    assert [t.state for t in result.trials] == [TrialState.FINISHED] * 2
-    for trial in result.trials:
+    assert [t.state for t in result.results] == [TrialState.FINISHED] * 2
+    for trial in result.results:
         spent = trial_spent(result.files.ledger, trial.trial_id)
         assert trial.epsilon == epsilon_of(spent, delta=DELTA)
         assert trial.epsilon <= 2.0
@@ -327,7 +332,7 @@ def check_truth_after_crash(root):
         if record["event"] in ("trial_report", "trial_ended"):
             assert record["epsilon"] >= epsilons.get(record["trial"], 0.0)
             epsilons[record["trial"]] = record["epsilon"]
-    assert {number: t.epsilon for number, t in enumerate(result.trials)} == pytest.approx(epsilons)
+    assert {number: t.epsilon for number, t in enumerate(result.results)} == pytest.approx(epsilons)
     assert children(root) == [("FINISHED", "0"), ("FINISHED", "1")]
     assert mlflow_rows(root, "select count(*) from runs where status = 'RUNNING'") == [(0,)]
     import optuna
@@ -370,7 +375,7 @@ def test_a_study_outlives_its_driver_ctrl_c_and_an_actor(tmp_path):
     assert process.returncode == 0, err
     result = check_truth_after_crash(tmp_path)
     assert all(b >= a for a, b in zip(between, charged()))
-    assert all(t.steps_run >= 40 for t in result.trials)
+    assert all(t.steps_run >= 40 for t in result.results)
     assert [len(openings(ledger)[n]) - len(opened[n]) for n in (0, 1)] == [1, 0]
 
 

@@ -61,11 +61,11 @@ def test_biases_of_an_encoder_are_searched_on_a_csv_file(tmp_path, ray_cluster):
     privacy = {"delta": 1e-3, "trial_epsilon": 50.0, "accounting": "unaccounted"}
     spec = make_spec(tmp_path, name="text", data=data, privacy=privacy, search=search)
     result = run_sweep(SweepSpec(**spec | {"report": {"points": 2}}))
-    assert [trial.state for trial in result.trials] == [TrialState.FINISHED] * 2
-    for trial in result.trials:
+    assert [trial.state for trial in result.results] == [TrialState.FINISHED] * 2
+    for trial in result.results:
         assert 0.9 * 50 < trial.epsilon <= 50
         assert trial.metrics["test/accuracy"] > 0.65
-    losses = [trial.metrics["validation/loss"] for trial in result.trials]
+    losses = [trial.metrics["validation/loss"] for trial in result.results]
     best = load_sweep("text", root=tmp_path / "studies").best()
     assert best.metrics["validation/loss"] <= max(losses)
 

@@ -241,4 +241,28 @@ PRIVACY = (
         ("tests/unit/privacy/test_outside_events.py::test_what_is_no_pure_epsilon_is_refused",),
         "an event may not refund others",
     ),
+    Mutant(
+        "half of what delta adds to a p-value",
+        "platform/dpsweep/privacy/one_run_audit.py",
+        "2 * m * delta * alpha",
+        "m * delta * alpha",
+        ("tests/unit/privacy/test_one_run_audit.py::test_bounds_are_the_published_ones[counts0]",),
+        "claims that hold would be refuted too often",
+    ),
+    Mutant(
+        "one right guess too many",
+        "platform/dpsweep/privacy/one_run_audit.py",
+        "special.bdtrc(least - 1, guesses, p)",
+        "special.bdtrc(least, guesses, p)",
+        ("tests/unit/privacy/test_one_run_audit.py::test_bounds_are_the_published_ones[counts1]",),
+        "P[Bin > v] is not P[Bin >= v]",
+    ),
+    Mutant(
+        "an audit that trusts its batches",
+        "platform/dpsweep/auditing/audit.py",
+        "self.problems += twin_problems(",
+        "_ = twin_problems(",
+        ("tests/unit/auditing/test_controls.py::test_batches_that_are_not_secret_fail",),
+        "known batches move no score",
+    ),
 )

@@ -11,7 +11,6 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
@@ -22,7 +21,6 @@ from dpsweep.trainables.data.source import Arrays
 if TYPE_CHECKING:
     import torch
 
-    from dpsweep.trainables.data.releases import ReleasedModels
     from dpsweep.trainables.data.source import TextInfo
 
 PartName = Literal["private", "public", "validation", "test"]
@@ -95,12 +93,8 @@ class SweepData:
             the same data. It depends on private records without noise: it stays beside the data.
         records: Whose records a method trains on, which it finds in ``private``: private ones,
             or public ones that stand in for them (``for_public_search``).
-        feature_root: Directory of the feature store, or None to compute features in memory.
         hashes: Part name -> ``part_hash`` of its inputs, where it is known already. They stay
             beside the data, as ``content_hash`` does.
-        pretrained: File with the public weights that ``model.checkpoint: pretrain`` stands for, or
-            None where the study has none.
-        starts: The models that the study's start has released, or None where it has none.
         episodes: How the records of a trial are drawn from these (``for_trial``), or None where
             they are these themselves.
         pool: Of an episode, the data that it was drawn from.
@@ -114,10 +108,7 @@ class SweepData:
     parts: dict[str, Arrays]
     content_hash: str
     records: Records = "private"
-    feature_root: Path | None = None
     hashes: Mapping[str, str] = field(default_factory=dict)
-    pretrained: Path | None = None
-    starts: ReleasedModels | None = None
     episodes: Drawing | None = None
     pool: SweepData | None = None
     rows: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -162,7 +153,7 @@ class SweepData:
         hashes = {new: self.hashes[old] for new, old in now_in.items() if old in self.hashes}
         info = replace(self.info, num_private=self.info.num_public, num_public=0)
         content = hash_of_parts(parts, info.class_names)
-        return SweepData(info, parts, content, "public", self.feature_root, hashes, self.pretrained)
+        return SweepData(info, parts, content, "public", hashes)
 
 
 def is_far_below(actual: int, declared: int) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsweep.foundation.errors import DataError
+from dpsweep.foundation.errors import DataError, Mistake
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.spec.episodes import EPISODE
@@ -91,14 +91,14 @@ class Episodes:
             has_own_validation=False,
         )
 
-    def problems(self, pool: DatasetInfo) -> list[tuple[str, str, str]]:
-        """Return why a pool of these declared sizes cannot do: (key of the spec, what, fix)."""
+    def problems(self, pool: DatasetInfo) -> list[Mistake]:
+        """Return why a pool of these declared sizes cannot do, by keys of the spec."""
         problems = []
         if self.ways > pool.num_classes:
             wrong = (
                 f"{self.ways} is more than the {counted(pool.num_classes, 'class')} of {pool.name}"
             )
-            problems.append(("episodes.ways", wrong, f"at most {pool.num_classes}"))
+            problems.append(Mistake("episodes.ways", wrong, f"at most {pool.num_classes}"))
         for part, count in self.counts.items():
             declared = getattr(pool, f"num_{part}")
             if self.ways * count > declared:
@@ -107,7 +107,7 @@ class Episodes:
                 fix = f"at most {declared // self.ways} for {self.ways} ways"
                 if part != "private":
                     fix += f", or a larger data.{part}.fraction"
-                problems.append((key, wrong, fix))
+                problems.append(Mistake(key, wrong, fix))
         return problems
 
     def classes(self, number: int, num_classes: int) -> np.ndarray:

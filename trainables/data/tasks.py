@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from dpsweep.foundation.errors import BadInputError, DataError
+from dpsweep.trainables.data.dataset import part_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -185,8 +186,6 @@ def score(
         DataError: The part has no record.
     """
     import torch
-
-    from dpsweep.trainables.data.dataset import part_tensors
 
     inputs, labels = part_tensors(data, part)
     if len(labels) == 0:

@@ -100,7 +100,9 @@ class TrialExecution:
             if settings.fresh_attempts:
                 self._store.discard()
             self.method = method_class()
-            context = RunContext(settings.study_seed, task.trial, settings.device, task.seed)
+            context = RunContext(
+                settings.study_seed, task.trial, settings.device, task.seed, settings.supplies
+            )
             self.method.prepare(data, task.hparams, self.plan, context)
             self._scores = TrialScores(self.method, data, task, settings, self.ledger)
             rungs_before = self._restore()

@@ -11,6 +11,7 @@ import numpy as np
 from dpsweep.foundation.errors import CheckpointError
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
+from dpsweep.trainables.data.supplies import NO_SUPPLIES, Supplies
 from dpsweep.trainables.execution.checkpoints import CheckpointStore
 from dpsweep.trainables.execution.trial_data import records_for
 from dpsweep.trainables.gradients.layer_noise import NoiseFigures
@@ -24,7 +25,12 @@ if TYPE_CHECKING:
 
 
 def export_model(
-    directory: Path, task: TrialTask, *, study_seed: int, data: SweepData
+    directory: Path,
+    task: TrialTask,
+    *,
+    study_seed: int,
+    data: SweepData,
+    supplies: Supplies = NO_SUPPLIES,
 ) -> tuple[torch.nn.Module, np.ndarray]:
     """Return a trial's best model on the CPU, and zeros in the shape of its input.
 
@@ -34,13 +40,18 @@ def export_model(
     Raises:
         CheckpointError: The trial has no intact best checkpoint.
     """
-    instance, info = _best_of(directory, task, study_seed, data)
+    instance, info = _best_of(directory, task, study_seed, data, supplies)
     kind = np.float32 if info.text is None else np.int64
     return instance.export(), np.zeros((1, *info.input_shape), dtype=kind)
 
 
 def draw_pictures(
-    directory: Path, task: TrialTask, *, study_seed: int, data: SweepData
+    directory: Path,
+    task: TrialTask,
+    *,
+    study_seed: int,
+    data: SweepData,
+    supplies: Supplies = NO_SUPPLIES,
 ) -> list[Path]:
     """Let a trial's method draw what it has to show, from public records, beside its checkpoints.
 
@@ -49,13 +60,17 @@ def draw_pictures(
     """
     if not issubclass(TRAINABLES[task.method], Pictures):
         return []
-    method = _best_of(directory, task, study_seed, data)[0]
+    method = _best_of(directory, task, study_seed, data, supplies)[0]
     assert isinstance(method, Pictures)
     return method.pictures(directory)
 
 
 def _best_of(
-    directory: Path, task: TrialTask, study_seed: int, data: SweepData
+    directory: Path,
+    task: TrialTask,
+    study_seed: int,
+    data: SweepData,
+    supplies: Supplies = NO_SUPPLIES,
 ) -> tuple[Method, DatasetInfo]:
     """Return the method of a trial with its best model."""
     saved = CheckpointStore(directory).load("best")
@@ -63,7 +78,8 @@ def _best_of(
         raise CheckpointError(f"{directory} has no best checkpoint", fix="run the study again")
     data = records_for(data, task)
     instance: Method = TRAINABLES[task.method]()
-    instance.prepare(data, task.hparams, task.plan, RunContext(study_seed, task.trial))
+    context = RunContext(study_seed, task.trial, supplies=supplies)
+    instance.prepare(data, task.hparams, task.plan, context)
     instance.load_state_dict(saved.state)
     return instance, data.info
 
@@ -80,6 +96,7 @@ def trial_noise(
     *,
     study_seed: int,
     num_records: int,
+    supplies: Supplies = NO_SUPPLIES,
     checkpoints: Path | None = None,
     device: str = "cpu",
 ) -> NoiseFigures:
@@ -95,6 +112,7 @@ def trial_noise(
         data: The records of its study.
         study_seed: Seed of the study, or of the trial where it has its own.
         num_records: Public records to estimate gradients from, at most; the first ones.
+        supplies: What its study has besides.
         checkpoints: Directory of the trial, to look at its best weights; None: the initial ones.
         device: ``cpu`` or ``cuda``.
     Raises:
@@ -109,7 +127,8 @@ def trial_noise(
         public = replace(public, info=data.info)
     method: Method = TRAINABLES[task.method]()
     assert isinstance(method, NoiseFigured)
-    method.prepare(public, task.hparams, task.plan, RunContext(study_seed, task.trial, device))
+    context = RunContext(study_seed, task.trial, device, supplies=supplies)
+    method.prepare(public, task.hparams, task.plan, context)
     if checkpoints is not None:
         saved = CheckpointStore(checkpoints).load("best")
         if saved is None:

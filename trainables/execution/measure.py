@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dpsweep.foundation.errors import ResourceError
-from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
+from dpsweep.privacy.events import EventRun, Plan
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 from dpsweep.trainables.execution.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.hooks import features_of
@@ -80,9 +80,8 @@ def measure(
         info = extractor.describe(info)
     first = first_training_run(plan)
     before = plan.runs[: plan.runs.index(first)]
-    is_sampled = isinstance(first.event, PoissonGaussian)
-    rate = first.event.sample_rate if isinstance(first.event, PoissonGaussian) else 1.0
-    batch = max(1, round(rate * info.num_private))
+    is_sampled = first.event.at_share(1.0) is not None
+    batch = max(1, round(first.event.expected_share() * info.num_private))
     num_records = info.num_private
     if is_sampled and num_records * _bytes_per_record(info) > _MOST_BYTES:
         num_records = min(num_records, 2 * batch)
@@ -117,10 +116,8 @@ def measure(
     )
 
 
-def _run_at(run: EventRun, sample_rate: float) -> EventRun:
-    event = run.event
-    if isinstance(event, PoissonGaussian):
-        event = PoissonGaussian(event.noise_multiplier, min(sample_rate, 1.0))
+def _run_at(run: EventRun, share: float) -> EventRun:
+    event = run.event.at_share(min(share, 1.0)) or run.event
     return dataclasses.replace(run, event=event, count=_REPEATS)
 
 

@@ -10,6 +10,7 @@ from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.privacy.rungs import RungUnit
 from dpsweep.privacy.terms import AccountantName
+from dpsweep.trainables.data.supplies import NO_SUPPLIES, Supplies
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class ExecutionSettings:
         is_timed: True when run times may leave the actor: they tell of the sizes of batches.
         device: ``cpu`` or ``cuda``.
         started_in: Directory where dpsweep was started: that of own networks' modules.
+        supplies: What the study has prepared for its trials besides the records.
 
     Raises:
         ValueError: The rungs do not ascend, or noise is given without ``noisy`` or the other way
@@ -64,6 +66,7 @@ class ExecutionSettings:
     is_timed: bool = False
     device: str = "cpu"
     started_in: Path | None = None
+    supplies: Supplies = NO_SUPPLIES
 
     def __post_init__(self) -> None:
         # Raised, not asserted: python -O would let exact scores out for noisy ones.

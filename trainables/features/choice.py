@@ -11,10 +11,11 @@ from importlib.metadata import EntryPoint
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from dpsweep.foundation.errors import ModelError, SweepError
+from dpsweep.foundation.errors import Mistake, ModelError, SweepError
 from dpsweep.foundation.registry import package_of
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.features.spec import EXTRACTOR_GROUP, EXTRACTORS, FeatureSpec
+from dpsweep.trainables.networks.pretrained.backbones import backbone_settings
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data.dataset import DatasetInfo
@@ -103,8 +104,6 @@ def feature_spec(hparams: Mapping[str, Any], info: DatasetInfo, *, norm: str) ->
     if point is not None:
         settings = _outside_settings(point, hparams)
         return FeatureSpec.of(name, dtype=dtype, norm=norm, **settings)
-    from dpsweep.trainables.networks.pretrained.backbones import backbone_settings
-
     settings = backbone_settings(
         name,
         checkpoint=hparams["features.checkpoint"],
@@ -147,7 +146,7 @@ def possible_choices(
 
 def feature_problems(
     hparams: Mapping[str, Any], info: DatasetInfo, *, norm: str
-) -> tuple[DatasetInfo | None, list[tuple[str, str, str]]]:
+) -> tuple[DatasetInfo | None, list[Mistake]]:
     """Build the extractor once and return the facts of its features, or why there are none.
 
     Args:
@@ -164,4 +163,4 @@ def feature_problems(
         checkpoint = hparams["features.checkpoint"]
         is_of_file = checkpoint is not None and ("checkpoint" in wrong or str(checkpoint) in wrong)
         key = "features.checkpoint" if is_of_file else "features.name"
-        return None, [(key, wrong, error.fix or "use other features")]
+        return None, [Mistake(key, wrong, error.fix or "use other features")]

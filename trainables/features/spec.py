@@ -27,7 +27,7 @@ EXTRACTOR_GROUP = "dpsweep.extractors"
 EXTRACTORS = Registry(
     "feature extractor",
     {
-        "backbone": "dpsweep.trainables.networks.pretrained.backbones:build_backbone",
+        "backbone": "dpsweep.trainables.networks.pretrained.published_networks:build_backbone",
         "identity": "dpsweep.trainables.features.extractors:build_identity",
         "scatternet": "dpsweep.trainables.features.scattering:build_scattering",
     },

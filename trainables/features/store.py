@@ -48,10 +48,11 @@ class FeatureParts:
     Args:
         raw: Raw records.
         spec: What to make of them.
+        root: Directory of the feature store; None: features are computed in memory.
     """
 
-    def __init__(self, raw: SweepData, spec: FeatureSpec) -> None:
-        self.raw, self.spec = raw, spec
+    def __init__(self, raw: SweepData, spec: FeatureSpec, root: Path | None = None) -> None:
+        self.raw, self.spec, self.root = raw, spec, root
         self._opened: dict[str, tuple[np.ndarray, SweepData]] = {}
 
     def __getitem__(self, part: str) -> SweepData:
@@ -65,7 +66,7 @@ class FeatureParts:
         if before is not None and before[0] is source[0]:
             return before[1]
         alone = dataclasses.replace(self.raw, parts={part: source})
-        opened = FeatureStore(self.raw.feature_root).open(alone, self.spec)
+        opened = FeatureStore(self.root).open(alone, self.spec)
         self._opened[part] = (source[0], opened)
         return opened
 

@@ -2,13 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from dpsweep.privacy.randomness import secret_numpy_generator, secret_seed
+
+
+@dataclass(frozen=True)
+class Released:
+    """A release as an audit sees it.
+
+    Attributes:
+        exact: The sum before noise, float64; as private as its records.
+        noisy: The sum with noise, as it was released, of the same shape.
+        scale: Standard deviation that the noise should have.
+    """
+
+    exact: torch.Tensor
+    noisy: torch.Tensor
+    scale: float
+
+
+_watchers: list[Callable[[Released], None]] = []
+
+
+@contextmanager
+def watched_releases(watcher: Callable[[Released], None]) -> Iterator[None]:
+    """Show every release of this process to a watcher, for an audit on synthetic records alone.
+
+    Guarantees:
+        None: the watcher sees exact sums. Nothing that trains on private records may run within.
+    """
+    _watchers.append(watcher)
+    try:
+        yield
+    finally:
+        _watchers.remove(watcher)
 
 
 class SecretNoise:
@@ -63,6 +97,20 @@ class SecretNoise:
             bound: Sensitivity of the sum; of clipped gradients ``clipping.noise_bound``.
             observer: Sees the noise; for tests.
         """
+        exact = total.clone() if _watchers else None
+        noisy = self._noisy(total, noise_multiplier, bound, observer)
+        if exact is not None:
+            for watcher in _watchers:
+                watcher(Released(exact, noisy.clone(), noise_multiplier * bound))
+        return noisy
+
+    def _noisy(
+        self,
+        total: torch.Tensor,
+        noise_multiplier: float,
+        bound: float,
+        observer: Callable[[torch.Tensor], None] | None,
+    ) -> torch.Tensor:
         noise = self.like(total, noise_multiplier * bound)
         if observer is not None:
             observer(noise)

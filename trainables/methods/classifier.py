@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError, Mistake
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.spec.space.hyperparameters import Hyperparameter
+from dpsweep.trainables.data.dataset import first_rows, training_tensors
 from dpsweep.trainables.data.tasks import TASKS, score, task_of
 from dpsweep.trainables.method import Method, PlanContext, RunContext
 from dpsweep.trainables.methods.batches import fitted_batch, num_private_of, sample_rate_of
@@ -32,6 +33,7 @@ from dpsweep.trainables.methods.model_knobs import (
     scale_notes,
     scale_problems,
 )
+from dpsweep.trainables.methods.optim import build_optimizer, learning_rates
 from dpsweep.trainables.networks.own_models import is_own
 from dpsweep.trainables.networks.pretrained.weights import PUBLISHED, WORDS, checkpoint_of
 
@@ -70,9 +72,7 @@ class ClassifierMethod(Method):
         return scale_notes(*(cls._possible(values, name) for name in names))
 
     @classmethod
-    def preflight(
-        cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo
-    ) -> list[tuple[str, str, str]]:
+    def preflight(cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo) -> list[Mistake]:
         """Return the models, checkpoints and batch sizes of the space that cannot work."""
         problems = cls._batch_problems(values, info)
         ways = cls._possible(values, "model.normalize")
@@ -81,10 +81,12 @@ class ClassifierMethod(Method):
             if path in (None, *WORDS):
                 continue
             if not Path(path).is_file():
-                problems.append(("model.checkpoint", f"no file {path}", "give an existing file"))
+                problems.append(
+                    Mistake("model.checkpoint", f"no file {path}", "give an existing file")
+                )
             elif not Path(path).is_absolute():
                 wrong = f"{path} is a relative path, and trials run in directories of their own"
-                problems.append(("model.checkpoint", wrong, f"write {Path(path).resolve()}"))
+                problems.append(Mistake("model.checkpoint", wrong, f"write {Path(path).resolve()}"))
         for name in cls._possible(values, "model.name"):
             if info.text is not None or name.startswith("text/"):
                 checkpoints = [
@@ -94,7 +96,7 @@ class ClassifierMethod(Method):
                     wrong = (
                         f"{checkpoints[0]} has no meaning for text: the directory holds the weights"
                     )
-                    problems.append(("model.checkpoint", wrong, "leave it out"))
+                    problems.append(Mistake("model.checkpoint", wrong, "leave it out"))
                 else:
                     problems += cls._model_problems(name, values, info)
                 continue
@@ -105,7 +107,7 @@ class ClassifierMethod(Method):
                 fix = "use linear"
                 if name == "linear":
                     fix = "leave model.image_size, model.normalize and the weights out"
-                problems.append(("model.name", wrong, fix))
+                problems.append(Mistake("model.name", wrong, fix))
             elif name.startswith("timm/") or is_own(name) or cls._has_front(values):
                 problems += cls._model_problems(name, values, info)
         return problems
@@ -127,13 +129,15 @@ class ClassifierMethod(Method):
     @classmethod
     def _batch_problems(
         cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo
-    ) -> list[tuple[str, str, str]]:
+    ) -> list[Mistake]:
         largest = max(values.get("batch.expected", [0]))  # a default fits (``complete``)
         has_rate = None not in cls._possible(values, "batch.sample_rate")
         if has_rate or largest <= info.num_private:
             return []
         wrong = f"{largest} is larger than the {info.num_private} declared private records"
-        return [("batch.expected", f"{wrong}, for {cls.name}", f"at most {info.num_private}")]
+        return [
+            Mistake("batch.expected", f"{wrong}, for {cls.name}", f"at most {info.num_private}")
+        ]
 
     @classmethod
     def complete(cls, hparams: Mapping[str, Any], context: PlanContext) -> dict[str, Any]:
@@ -167,7 +171,7 @@ class ClassifierMethod(Method):
     @classmethod
     def _model_problems(
         cls, name: str, values: Mapping[str, Sequence[Any]], info: DatasetInfo
-    ) -> list[tuple[str, str, str]]:
+    ) -> list[Mistake]:
         """Build the network for each norm, size and start: only that shows whether it can run."""
         from dpsweep.trainables.methods.own_model_checks import check_own
         from dpsweep.trainables.networks.build import build_model
@@ -193,7 +197,7 @@ class ClassifierMethod(Method):
                 named = ("model.checkpoint", "model.image_size", "model.normalize")
                 key = next((k for k in named if error.message.startswith(k)), "model.name")
                 key = "model.norm" if "BatchNorm" in error.message else key
-                problems.append((key, error.message, error.fix or "use another model"))
+                problems.append(Mistake(key, error.message, error.fix or "use another model"))
         return problems
 
     @classmethod
@@ -211,9 +215,6 @@ class ClassifierMethod(Method):
 
         The private records are only referenced here: nothing is computed from them.
         """
-        from dpsweep.trainables.data.dataset import first_rows, training_tensors
-        from dpsweep.trainables.methods.optim import build_optimizer, learning_rates
-
         self._hparams = dict(hparams)
         self._context = context
         self._data = data
@@ -240,7 +241,9 @@ class ClassifierMethod(Method):
             self._data.info,
             norm=self._hparams["model.norm"],
             seed=self._initial_seed,
-            checkpoint=checkpoint_of(self._hparams["model.checkpoint"], self._data.pretrained),
+            checkpoint=checkpoint_of(
+                self._hparams["model.checkpoint"], self._context.supplies.pretrained
+            ),
             image_size=self._hparams["model.image_size"],
             normalize=self._hparams.get("model.normalize"),  # older records have none
             is_initial=is_initial,

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
 from dpsweep.privacy.calibration import calibrate_noise_schedule
 from dpsweep.privacy.clock import EpsilonClock
-from dpsweep.privacy.events import Plan, PoissonGaussian
+from dpsweep.privacy.events import NO_PLAN, Plan, PoissonGaussian
 from dpsweep.privacy.randomness import secret_numpy_generator
 from dpsweep.privacy.schedules import ClipSchedule, NoiseSchedule
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.spec.space.hyperparameters import Hyperparameter
+from dpsweep.trainables.hooks import Contributions
 from dpsweep.trainables.method import PlanContext, RunContext, target_budget
 from dpsweep.trainables.methods.batches import num_steps_of, sample_rate_of
 from dpsweep.trainables.methods.classifier import ClassifierMethod
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
     from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
     from dpsweep.trainables.gradients.layer_noise import NoiseFigures
     from dpsweep.trainables.gradients.per_example import GradientEngine
-
-
-_NOTHING = Plan(())
 
 
 class DPSGD(ClassifierMethod):
@@ -107,7 +105,7 @@ class DPSGD(ClassifierMethod):
             InfeasibleBudgetError: Not one step fits into the budget, the target is over it, or the
                 expected batch is larger than the declared number of records.
         """
-        return cls._plan_after(_NOTHING, hparams, context)
+        return cls._plan_after(NO_PLAN, hparams, context)
 
     @staticmethod
     def _plan_after(before: Plan, hparams: Mapping[str, Any], context: PlanContext) -> Plan:
@@ -192,6 +190,26 @@ class DPSGD(ClassifierMethod):
             for t in sums
         )
         return [total.float() / self._expected_batch for total in released]
+
+    def contributions(self, position: int) -> Contributions | None:
+        """Return the clipped gradients of the prepared records, each alone; see ``Auditable``."""
+        from dpsweep.trainables.gradients.canaries import clipped_gradients
+
+        step = position - self._num_before
+        self._begin()
+        self._reach(step)
+        bound = float(self._max_grad_norms[step])
+        rows = clipped_gradients(self._engine, self._inputs, self._labels, self._rows, bound)
+        return Contributions(rows, bound * self._joint_sensitivity)
+
+    def amplify(self, factor: float) -> None:
+        """Multiply gradients that come back from the network's outputs; see ``Auditable``."""
+        from dpsweep.trainables.gradients.canaries import amplify
+
+        amplify(self._model, factor)
+
+    def _reach(self, step: int) -> None:
+        """Let what trains at a step be what trains now; nothing, for most methods."""
 
     def gradient_layers(self) -> list[str]:
         """Return the name of the layer that each tensor of a step's gradient belongs to."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpsweep.foundation.errors import InfeasibleBudgetError
+from dpsweep.foundation.errors import InfeasibleBudgetError, Mistake
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.networks.pretrained.weights import PUBLISHED, WORDS
 
@@ -76,9 +76,7 @@ def refuse_twice(hparams: Mapping[str, Any]) -> None:
         )
 
 
-def scale_problems(
-    checkpoints: Sequence[str | None], ways: Sequence[str | None]
-) -> list[tuple[str, str, str]]:
+def scale_problems(checkpoints: Sequence[str | None], ways: Sequence[str | None]) -> list[Mistake]:
     """Return what no configuration can be, as ``Method.preflight`` does.
 
     Args:
@@ -88,7 +86,9 @@ def scale_problems(
     if list(checkpoints) != [PUBLISHED]:
         return []
     wrong = "comes on top of that of published weights"
-    return [(NORMALIZE.name, f"{how} {wrong}", "remove it") for how in ways if how is not None]
+    return [
+        Mistake(NORMALIZE.name, f"{how} {wrong}", "remove it") for how in ways if how is not None
+    ]
 
 
 def scale_notes(

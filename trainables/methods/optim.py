@@ -1,13 +1,18 @@
-"""Update rules and learning rate schedules; all of it post-processing of noisy gradients."""
+"""Update rules and learning rate schedules; all of it post-processing of noisy gradients.
+
+Loads no torch until there is an optimizer to build.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 
 def build_optimizer(
@@ -19,6 +24,8 @@ def build_optimizer(
         parameters: What trains, or groups of it as torch's optimizers take them.
         hparams: The hyperparameters whose names begin with ``optim.``.
     """
+    import torch
+
     lr = hparams["optim.lr"]
     weight_decay = hparams["optim.weight_decay"]
     if hparams["optim.name"] == "sgd":

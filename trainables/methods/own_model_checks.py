@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from dpsweep.foundation.errors import ModelError
+from dpsweep.trainables.gradients.per_example import make_engine
 from dpsweep.trainables.networks.layers import head_layers, set_training_mode
 
 if TYPE_CHECKING:
@@ -131,8 +132,6 @@ def check_gradients(model: nn.Module, info: DatasetInfo) -> None:
     Raises:
         ModelError: A layer cannot.
     """
-    from dpsweep.trainables.gradients.per_example import make_engine
-
     network = copy.deepcopy(model)
     set_training_mode(network)
     try_engine(make_engine(network, 1, loss=stand_in_loss), info)

@@ -20,9 +20,16 @@ from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.foundation.registry import did_you_mean
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.networks.cnns import CNNS
-from dpsweep.trainables.networks.layers import is_depthwise, set_training_mode
+from dpsweep.trainables.networks.layers import head_layers, is_depthwise, set_training_mode
 from dpsweep.trainables.networks.no_dropout import remove_dropout
 from dpsweep.trainables.networks.own_models import is_own, own_network
+from dpsweep.trainables.networks.pretrained.backbones import published_settings
+from dpsweep.trainables.networks.pretrained.image_front import (
+    IMAGENET,
+    normalize_layer,
+    resize_layers,
+)
+from dpsweep.trainables.networks.pretrained.published_networks import front, timm_network
 from dpsweep.trainables.networks.pretrained.weights import PUBLISHED, unwrapped
 from dpsweep.trainables.networks.probe import probe
 from dpsweep.trainables.networks.text import TEXT, build_text
@@ -197,12 +204,6 @@ def _published(
     name: str, info: DatasetInfo, image_size: int | None, *, with_weights: bool
 ) -> nn.Sequential:
     """Return timm's network with its published weights behind resizing and normalisation."""
-    from dpsweep.trainables.networks.pretrained.backbones import (
-        front,
-        published_settings,
-        timm_network,
-    )
-
     plain = name.removeprefix("timm/")
     if plain == name:
         raise BadInputError(
@@ -226,8 +227,6 @@ def _published(
 
 
 def _resize(name: str, info: DatasetInfo, size: int) -> list[nn.Module]:
-    from dpsweep.trainables.networks.pretrained.image_front import resize_layers
-
     if len(info.input_shape) != 3:
         raise ModelError(
             f"model.image_size: the records of shape {info.input_shape} are no images",
@@ -238,9 +237,6 @@ def _resize(name: str, info: DatasetInfo, size: int) -> list[nn.Module]:
 
 def _normalization(name: str, info: DatasetInfo, how: str) -> nn.Module:
     """Return the layer that normalises images, and makes grey ones RGB, before a network."""
-    from dpsweep.trainables.networks.pretrained.backbones import published_settings
-    from dpsweep.trainables.networks.pretrained.image_front import IMAGENET, normalize_layer
-
     if len(info.input_shape) != 3 or info.input_shape[0] not in (1, 3):
         shape = "x".join(map(str, info.input_shape))
         raise ModelError(
@@ -317,8 +313,6 @@ def _load_checkpoint(model: nn.Module, state: dict[str, torch.Tensor], path: Pat
 
     A network that is a classifier and nothing else needs all of it.
     """
-    from dpsweep.trainables.networks.layers import head_layers
-
     own = model.state_dict()
     head = head_layers(model)
     replaceable = {key for key in own if key.rpartition(".")[0] in head}

@@ -10,15 +10,20 @@ import typer
 
 from dpsweep.cli.base import say
 from dpsweep.cli.verbs.account import account
-from dpsweep.cli.verbs.best import best
+from dpsweep.cli.verbs.audit import audit
+from dpsweep.cli.verbs.best import best, show
+from dpsweep.cli.verbs.budget import budget
 from dpsweep.cli.verbs.describe import describe, methods
+from dpsweep.cli.verbs.export import export
 from dpsweep.cli.verbs.init import init
 from dpsweep.cli.verbs.layers import layers
 from dpsweep.cli.verbs.machine import doctor, ui
 from dpsweep.cli.verbs.plan import plan
 from dpsweep.cli.verbs.report import report
+from dpsweep.cli.verbs.reproduce import reproduce
 from dpsweep.cli.verbs.run import run, validate
 from dpsweep.cli.verbs.simulate import simulate
+from dpsweep.cli.verbs.studies import compare, list_studies
 from dpsweep.cli.verbs.trials import decisions, logs, pareto, status
 from dpsweep.cluster.private_directory import remove_left_behind
 from dpsweep.foundation.errors import (
@@ -60,6 +65,7 @@ app.command()(plan)
 app.command()(simulate)
 app.command()(report)
 app.command()(layers)
+app.command()(audit)
 app.command()(ui)
 app.command()(doctor)
 app.command()(methods)
@@ -69,8 +75,14 @@ app.command()(run)
 app.command()(status)
 app.command()(logs)
 app.command()(best)
+app.command()(show)
 app.command()(pareto)
 app.command()(decisions)
+app.command()(reproduce)
+app.command()(export)
+app.command("list")(list_studies)
+app.command()(compare)
+app.command()(budget)
 
 
 def _lines(error: SweepError) -> list[str]:

@@ -28,6 +28,14 @@ Root = Annotated[
     Path | None,
     typer.Option("--root", help="Folder of studies; default: $DPSWEEP_STUDIES or studies/."),
 ]
+TrackingUri = Annotated[
+    str | None,
+    typer.Option(
+        "--tracking-uri",
+        help="Store of a NAME that is mlflow:EXPERIMENT/NAME; default: $MLFLOW_TRACKING_URI or "
+        "sqlite:///mlflow.db.",
+    ),
+]
 Name = Annotated[
     str,
     typer.Argument(metavar="NAME", help="Name of the study.", autocompletion=study_names),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpsweep.cli.tables import wrapped
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.planning.preflight import NUM_SAMPLED, what_costs
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import Plan
@@ -22,11 +23,14 @@ from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.networks.pretrained.weights import PRETRAIN
 
-_SUFFIX = "-best"
+SUFFIX = "-best"
 _STEP = 1.01  # between budgets that are tried
+_REPEAT = "train.repeat"
 
 
-def spec_of_trial(result: SweepResult, trial: int) -> SweepSpec:
+def spec_of_trial(
+    result: SweepResult, trial: int, *, runs: int = 1, suffix: str = SUFFIX
+) -> SweepSpec:
     """Return a spec whose one configuration is that of a trial, with the same training plan.
 
     It stays in the study's accounting mode where that makes sense of one configuration: ``public``
@@ -42,11 +46,15 @@ def spec_of_trial(result: SweepResult, trial: int) -> SweepSpec:
     Args:
         result: The study.
         trial: Number of one of its trials.
+        runs: How often it is run, each time with noise, batches and first weights of its own.
+        suffix: What the name has more than the study's.
+    Raises:
+        BadInputError: Its method, or the accounting mode, has no repetitions.
     """
     spec = result.spec
-    task = result.files.task(trial)
+    task = result.task(trial)
     tree = spec.to_dict()
-    tree["name"] = spec.name[: 64 - len(_SUFFIX)] + _SUFFIX
+    tree["name"] = spec.name[: 64 - len(suffix)] + suffix
     tree["scheduler"] = {"type": "fifo"}
     tree["search"] |= {
         "sampler": "random",
@@ -56,6 +64,8 @@ def spec_of_trial(result: SweepResult, trial: int) -> SweepSpec:
         "points_to_evaluate": [],
         "space": _space(result, task),
     }
+    if runs > 1:
+        _repeat(tree["search"], spec, task, runs)
     if spec.episodes is not None:  # it runs on each of them, and its mean counts
         tree["search"]["sampler"] = "grid"
         del tree["search"]["num_trials"]
@@ -69,8 +79,9 @@ def spec_of_trial(result: SweepResult, trial: int) -> SweepSpec:
     if spec.privacy.mode.is_filtered or spec.privacy.mode.is_sealed:
         privacy.pop("selection", None)
         needed = privacy["trial_epsilon"]
-        if "start" in tree and spec.num_starts:
-            needed = max(needed, _budget_with_start(result, task))
+        num_starts = spec.num_starts if "start" in tree else 0
+        if num_starts + runs > 1:
+            needed = max(needed, _budget(result, num_starts, [task.full_plan] * runs))
         privacy |= {"accounting": "composed", "study_epsilon": math.ceil(needed * 1e4) / 1e4}
     return SweepSpec(**tree)
 
@@ -104,30 +115,53 @@ def _checkpoints(tree: Mapping[str, Any]) -> list[Any]:
     return [section.get("model.checkpoint") for section in sections]
 
 
-def _budget_with_start(result: SweepResult, task: TrialTask) -> float:
-    """Return a study_epsilon that the start's runs and one trial fit into, and little more."""
+def _repeat(search: dict[str, Any], spec: SweepSpec, task: TrialTask, runs: int) -> None:
+    """Have a search run its one configuration several times."""
+    if spec.privacy.mode.is_public_search:
+        raise BadInputError(
+            f"a study of accounting public has one private run, and {runs} are asked for",
+            fix="leave --seeds out, or save --dry-run's spec and choose another accounting",
+        )
+    if spec.episodes is not None or all(
+        knob.name != _REPEAT for knob in TRAINABLES[task.method].hyperparameters
+    ):
+        whose = "episodes" if spec.episodes is not None else f"method {task.method}"
+        raise BadInputError(
+            f"{whose} has no {_REPEAT} to repeat a trial by", fix="leave --seeds out"
+        )
+    search |= {"sampler": "grid", "num_trials": runs}
+    search["space"] = {**search["space"], _REPEAT: {"choice": list(range(runs))}}
+
+
+def _budget(result: SweepResult, num_starts: int, runs: Sequence[Plan]) -> float:
+    """Return a study_epsilon that runs of the start and of a trial fit into, and little more."""
     delta = result.spec.privacy.delta
-    starts = [result.files.task(number).full_plan for number in range(result.spec.num_starts)]
-    whole = sum((*starts, task.full_plan), Plan())
-    epsilon = epsilon_of(whole, delta=delta, accountant="rdp")
-    plans = what_costs([*[task.full_plan] * NUM_SAMPLED, *starts])  # as preflight chooses a filter
+    starts = [result.task(number).full_plan for number in range(num_starts)]
+    everything = [*starts, *runs]
+    epsilon = epsilon_of(sum(everything, Plan()), delta=delta, accountant="rdp")
+    plans = what_costs([*[runs[0]] * NUM_SAMPLED, *starts])  # as preflight chooses a filter
     while True:
         epsilon *= _STEP
         chosen = RenyiFilter.choose(plans, target_epsilon=epsilon, delta=delta)
-        if sum(max(chosen.cost(plan).values()) for plan in (*starts, task.full_plan)) < (
-            chosen.budget / _STEP
-        ):
+        if sum(max(chosen.cost(plan).values()) for plan in everything) < chosen.budget / _STEP:
             return epsilon
 
 
-def spec_text(result: SweepResult, found: TrialResult) -> str:
+def spec_text(
+    result: SweepResult,
+    trial: TrialResult,
+    spec: SweepSpec | None = None,
+    *,
+    command: str = "best --as-spec",
+) -> str:
     """Return ``spec_of_trial`` as a YAML file that says where it is from and what it will cost."""
-    spec = spec_of_trial(result, found.trial_id)
-    task = result.files.task(found.trial_id)
+    spec = spec or spec_of_trial(result, trial.trial_id)
+    task = result.task(trial.trial_id)
+    score = "no score" if trial.value is None else f"{trial.metric}={trial.value:.4f}"
     lines = [
-        f"The configuration of trial {found.trial_id} of study {result.name!r}, "
-        f"{found.metric}={found.value:.4f} there; written by `dpsweep best --as-spec`.",
-        _cost_text(result, spec, task),
+        f"The configuration of trial {trial.trial_id} of study {result.name!r}, "
+        f"{score} there; written by `dpsweep {command}`.",
+        cost_text(result, spec, task),
         "Expect another score than that one, most often a lower one: it was chosen for being the "
         "best (the winner's curse), noise and batches are drawn anew, and so are first weights.",
     ]
@@ -147,7 +181,8 @@ def _without_nulls(spec: SweepSpec) -> dict[str, Any]:
     return tree
 
 
-def _cost_text(result: SweepResult, spec: SweepSpec, task: TrialTask) -> str:
+def cost_text(result: SweepResult, spec: SweepSpec, task: TrialTask) -> str:
+    """Say what running a trial's configuration again will cost, on top of its study."""
     if not task.is_private:
         return "It makes no privacy claim: its method has no finite epsilon."
     privacy = spec.privacy

@@ -65,15 +65,25 @@ class ProgressDisplay(Observer):
 
     def on_view(self, view: StudyView) -> None:
         """Show where the study stands; of a selection nothing is shown before its winner."""
-        if view.downgraded:
-            self._accounting = UNACCOUNTED.name
-        if self._spec.privacy.mode.is_sealed:
+        if self.is_silent(view):
             return
         if self._console.is_terminal:
             self._live.update(self._panel(view))
         elif time.monotonic() - self._last_line >= LINE_EVERY_S:
             self._last_line = time.monotonic()
             self._print(self.summary(view))  # of a log one line, to be searched for
+
+    def is_silent(self, view: StudyView) -> bool:
+        """Take note of a downgrade; say whether nothing may be shown of the study as it runs."""
+        if view.downgraded:
+            self._accounting = UNACCOUNTED.name
+        return self._spec.privacy.mode.is_sealed
+
+    def drawn(self, view: StudyView) -> str:
+        """Return what a terminal shows of a running study, as text."""
+        with self._console.capture() as capture:
+            self._console.print(self._panel(view))
+        return capture.get()
 
     def summary(self, view: StudyView) -> str:
         """Return one line: trials done, best so far with its terms, ETA."""

@@ -41,7 +41,7 @@ def print_trials(
     best = _best_id(result) if output is Format.TABLE else None
     test = on_test_records(result.spec.search.metric)
     is_tested = result.spec.data.test.visibility == "public"
-    for trial in result.trials if trials is None else trials:
+    for trial in result.results if trials is None else trials:
         statement = trial.statement
         rows.append(
             {

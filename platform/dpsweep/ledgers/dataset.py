@@ -161,6 +161,7 @@ class DatasetLedger:
                     "accounting": accounting,
                     "epsilon": epsilon,
                     "delta": delta,
+                    "day": time.strftime("%Y-%m-%d", time.gmtime()),  # no hour: of select, either
                 }
             )
 
@@ -244,7 +245,8 @@ def _account_of(records: Iterable[Mapping[str, Any]]) -> DatasetAccount:
             facts |= {key: record[key] for key in said}
         elif record["kind"] == "study":
             keys = ("study_id", "name", "directory", "accounting", "epsilon", "delta")
-            studies.append(StudyCharge(**{key: record[key] for key in keys}))
+            charge = StudyCharge(**{key: record[key] for key in keys}, day=record.get("day"))
+            studies.append(charge)
         elif record["kind"] == "trial":
             trials.setdefault(record["study_id"], set()).add(record["trial"])
         elif record["kind"] == "broken" and "broken" not in facts:

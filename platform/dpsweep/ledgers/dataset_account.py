@@ -18,6 +18,7 @@ class StudyCharge:
         accounting: Its accounting mode.
         epsilon: Declared for the whole study.
         delta: Of that epsilon.
+        day: When it was charged, as 2026-11-23 (UTC); None in ledgers of earlier versions.
     """
 
     study_id: str
@@ -26,6 +27,7 @@ class StudyCharge:
     accounting: str
     epsilon: float
     delta: float
+    day: str | None = None
 
 
 @dataclass(frozen=True)

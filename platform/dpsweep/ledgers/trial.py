@@ -21,13 +21,12 @@ from dpsweep.foundation.durable import DurableLog, read_log
 from dpsweep.foundation.errors import BudgetExceededError, LedgerError
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import ADD_OR_REMOVE_ONE, PrivacyBudget
-from dpsweep.privacy.events import CHARGED_PARTS, EventRun, Plan
+from dpsweep.privacy.events import CHARGED_PARTS, NO_PLAN, EventRun, Plan
 from dpsweep.privacy.filter import RESERVATION_SLACK, Cost, RenyiFilter
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.privacy.terms import AccountantName
 
 STUDY_FILE = "study.jsonl"
-_NOTHING = Plan(())
 _TRIAL_FILE = re.compile(r"trial-(\d+)(\.attempt-\d+)?\.jsonl")
 
 
@@ -130,7 +129,7 @@ class TrialLedger:
         accountant: AccountantName,
         limit: TrialLimit | None = None,
         fresh: bool = False,
-        inherited: Plan = _NOTHING,
+        inherited: Plan = NO_PLAN,
     ) -> None:
         self._log = DurableLog(path)
         if fresh and any(record["kind"] == "charge" for record in self._log.records):

@@ -71,7 +71,7 @@ def read_draft(spec: SweepSpec) -> tuple[Draft, list[Mistake]]:
         mistakes.append(Mistake(key, error.message, error.fix or ""))
     episodes = Episodes.of(spec)
     if info is not None and episodes is not None:
-        mistakes += [Mistake(*problem) for problem in episodes.problems(info)]
+        mistakes += episodes.problems(info)
         info = episodes.describe(info)
     return Draft(spec, space, info), mistakes
 
@@ -123,7 +123,7 @@ def _of_methods(draft: Draft) -> Iterator[Mistake]:
             own = task_problems(name, method, each) or method.preflight(
                 draft.space.values(name), each
             )
-            yield from (Mistake(*problem).below("search.space") for problem in own)
+            yield from (mistake.below("search.space") for mistake in own)
 
 
 def _start(draft: Draft) -> list[Mistake]:

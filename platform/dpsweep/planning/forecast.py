@@ -10,7 +10,6 @@ from typing import Any
 
 from dpsweep.cluster.early import slots_early
 from dpsweep.planning.preflight import Preflight
-from dpsweep.privacy.events import PoissonGaussian
 from dpsweep.study.trial import TrialTask, report_interval
 from dpsweep.trainables.method import first_training_run
 
@@ -79,13 +78,12 @@ def expected_batch(task: TrialTask, num_private: int) -> float:
     """Return the expected number of records of a training step; 0 for an empty plan."""
     if not len(task.plan):
         return 0.0
-    event = first_training_run(task.plan).event
-    rate = event.sample_rate if isinstance(event, PoissonGaussian) else 1.0
+    share = first_training_run(task.plan).event.expected_share()
     num_private = min(task.hparams.get("train.num_private") or num_private, num_private)
     if not task.is_private:  # its plan says nothing about batches; its hyperparameters may
         expected = task.hparams.get("batch.expected", num_private)
         return float(expected)
-    return rate * num_private
+    return share * num_private
 
 
 def local_slots(checked: Preflight) -> int | None:

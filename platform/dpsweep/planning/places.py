@@ -11,7 +11,7 @@ from dpsweep.planning.problems import is_writable
 from dpsweep.spec.study import SweepSpec
 from dpsweep.spec.tracking import database_of
 from dpsweep.study.launched import is_new
-from dpsweep.tracking import refuse_uri
+from dpsweep.tracking import refuse_unreachable, refuse_uri
 
 
 def place_problems(spec: SweepSpec) -> list[Mistake]:
@@ -58,15 +58,24 @@ def place_problems(spec: SweepSpec) -> list[Mistake]:
 
 
 def make_places(spec: SweepSpec) -> None:
-    """Make the folder of a new study's SQLite tracking store, before anything is spent.
+    """Make the folder of a new study's SQLite tracking store, or ask its server, before anything is
+    spent.
 
     Of a study that was launched the store may be gone: it goes on, and events wait.
 
     Raises:
-        SpecError: The folder cannot be made, or the file is something else.
+        SpecError: The folder cannot be made, the file is something else, or the server is away.
     """
+    if not is_new(spec):
+        return
     database = database_of(spec.tracking.uri)
-    if database is None or not is_new(spec):
+    if database is None:
+        try:
+            refuse_unreachable(spec.tracking, spec.name)
+        except BadInputError as error:
+            because = f": {error.because}" if error.because else ""
+            problem, fix = error.message + because, error.fix or ""
+            raise SpecError([Mistake("tracking.uri", problem, fix).at(spec.where)]) from error
         return
     if database.is_file() and not _is_sqlite(database):
         problem, fix = f"{database} is a file, and no SQLite database", "name another file, or null"

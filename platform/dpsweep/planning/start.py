@@ -15,7 +15,7 @@ from dpsweep.foundation.errors import Mistake
 from dpsweep.foundation.registry import did_you_mean
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.clock import EpsilonClock
-from dpsweep.privacy.events import Gaussian, Plan, PoissonGaussian
+from dpsweep.privacy.events import Plan
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables import TRAINABLES
@@ -92,8 +92,7 @@ def start_problems(
         for name in users:
             method = methods[name]
             if issubclass(method, ChecksStart):
-                own = method.start_problems(values, info, hparams)
-                problems += [Mistake(*problem) for problem in own]
+                problems += method.start_problems(values, info, hparams)
     return problems
 
 
@@ -139,7 +138,7 @@ def _hyperparameter_problems(block: StartSpec, info: DatasetInfo) -> list[Mistak
         problems.append(Mistake("start.hyperparameters.train.num_private", problem, "lower it"))
         return problems
     own = method.preflight(values, info)
-    return [Mistake(f"start.hyperparameters.{name}", problem, fix) for name, problem, fix in own]
+    return [mistake.below("start.hyperparameters") for mistake in own]
 
 
 def start_notes(
@@ -187,7 +186,7 @@ class StartSummary:
         runs: Independent runs.
         method: Trains each.
         steps: Of each.
-        noise_multiplier: Smallest and largest of any step.
+        noise_multiplier: Smallest and largest of any step; None where no noise is a Gaussian's.
         sampling: How batches are drawn.
         releases: The epsilon that is asked for -> last step within it, and its epsilon.
     """
@@ -195,7 +194,7 @@ class StartSummary:
     runs: int
     method: str
     steps: int
-    noise_multiplier: tuple[float, float]
+    noise_multiplier: tuple[float, float] | None
     sampling: str
     releases: Mapping[float, tuple[int, float]]
 
@@ -205,7 +204,7 @@ class StartSummary:
             "runs": self.runs,
             "method": self.method,
             "steps": self.steps,
-            "noise_multiplier": list(self.noise_multiplier),
+            "noise_multiplier": list(self.noise_multiplier) if self.noise_multiplier else None,
             "sampling": self.sampling,
             "releases": [
                 {"within": within, "step": step, "epsilon": epsilon}
@@ -214,14 +213,16 @@ class StartSummary:
         }
 
     def __str__(self) -> str:
-        low, high = (f"{sigma:.6g}" for sigma in self.noise_multiplier)
+        noise = ""
+        if self.noise_multiplier is not None:
+            low, high = (f"{sigma:.6g}" for sigma in self.noise_multiplier)
+            noise = f", noise multiplier {low if low == high else f'{low} to {high}'}"
         released = ", ".join(
             f"{shown_epsilon(epsilon)} (step {step})" for step, epsilon in self.releases.values()
         )
         return (
             f"{self.runs} {'run' if self.runs == 1 else 'runs'} of {self.method}, {self.steps} "
-            f"steps ({self.sampling}), noise multiplier "
-            f"{low if low == high else f'{low} to {high}'}; released at epsilon {released}"
+            f"steps ({self.sampling}){noise}; released at epsilon {released}"
         )
 
 
@@ -239,16 +240,12 @@ def summarize_start(spec: SweepSpec, tasks: Sequence[TrialTask]) -> StartSummary
     assert block is not None
     clock = EpsilonClock(plan, delta=privacy.delta, accountant=privacy.accountant)
     positions = {epsilon: clock.last_allowed(epsilon) for epsilon in block.epsilons}
-    noise = [
-        run.event.noise_multiplier
-        for run in plan.runs
-        if isinstance(run.event, (Gaussian, PoissonGaussian))
-    ]
+    noise = [sigma for run in plan.runs if (sigma := run.event.relative_noise()) is not None]
     return StartSummary(
         runs=block.runs,
         method=block.method,
         steps=len(plan),
-        noise_multiplier=(min(noise), max(noise)),
+        noise_multiplier=(min(noise), max(noise)) if noise else None,
         sampling=plan.sampling,
         releases={
             epsilon: (position, clock.epsilon_after(position))

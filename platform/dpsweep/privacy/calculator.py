@@ -11,7 +11,7 @@ from typing import Any
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import ADD_OR_REMOVE_ONE, PrivacyBudget
 from dpsweep.privacy.calibration import calibrate_noise_schedule, max_steps
-from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian, RepeatAndSelect
+from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.privacy.schedules import NoiseSchedule
 from dpsweep.privacy.statement import PrivacyStatement
 from dpsweep.privacy.terms import SINGLE_RUN, AccountantName
@@ -20,9 +20,9 @@ _PRIVACY_UNIT = "example"
 
 
 def _statement(plan: Plan, delta: float, accountant: AccountantName) -> dict[str, Any]:
+    parts = {(run.event.name, run.event.released_part): None for run in plan.runs}
     released = "the outputs of these events"
-    if any(isinstance(run.event, RepeatAndSelect) for run in plan.runs):
-        released += ", and of each repeat_and_select its best run only"
+    released += "".join(f", and of each {name} {part}" for name, part in parts if part)
     return PrivacyStatement(
         epsilon=epsilon_of(plan, delta=delta, accountant=accountant),
         delta=delta,

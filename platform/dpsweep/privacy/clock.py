@@ -14,10 +14,9 @@ from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events.base import checked_pure
 from dpsweep.privacy.events.multiset import event_curves, multiset, plan_curve
-from dpsweep.privacy.events.plan import Plan
+from dpsweep.privacy.events.plan import NO_PLAN, Plan
 from dpsweep.privacy.terms import ACCOUNTANTS, AccountantName
 
-_NO_PLAN = Plan(())
 _CHUNK_ROWS = 2048  # rows of a table computed at once: 2.7 MB of curves
 
 
@@ -51,7 +50,7 @@ class EpsilonClock:
         *,
         delta: float,
         accountant: AccountantName = "rdp",
-        spent: Plan = _NO_PLAN,
+        spent: Plan = NO_PLAN,
     ) -> None:
         _validate.one_of("accountant", accountant, ACCOUNTANTS)
         others = {run.part for run in (plan + spent).runs} - {"private", "public"}

@@ -6,7 +6,7 @@ import math
 
 from dpsweep.foundation.errors import InfeasibleBudgetError
 from dpsweep.foundation.words import counted
-from dpsweep.privacy.events import Gaussian, Plan, PoissonGaussian
+from dpsweep.privacy.events import Plan
 from dpsweep.privacy.statement import shown_epsilon
 
 #: Below it a configuration is refused: its releases tell the data set hardly from an empty one.
@@ -31,7 +31,7 @@ def signal_to_noise(plan: Plan, num_records: int) -> float | None:
     0.39 over a guess, and no training can do better than that test. Real gradients disagree and
     have many coordinates, so useful plans have an S of many tens.
 
-    >>> from dpsweep.privacy.events import EventRun
+    >>> from dpsweep.privacy.events import EventRun, PoissonGaussian
     >>> steps = EventRun(PoissonGaussian(noise_multiplier=4000.0, sample_rate=0.1), 100)
     >>> signal_to_noise(Plan((steps,)), 2000)
     0.5
@@ -40,22 +40,20 @@ def signal_to_noise(plan: Plan, num_records: int) -> float | None:
         plan: Of one trial.
         num_records: Declared number of records that it trains on.
     Returns:
-        S; None for a plan without noisy training steps on private records.
+        S; None for a plan without training steps on private records, or with one whose noise is no
+        Gaussian's (``PrivacyEvent.relative_noise``).
     """
     total, has_steps = 0.0, False
     for run in plan.runs:
         if run.phase != "train" or run.part != "private":
             continue
-        if isinstance(run.event, PoissonGaussian):
-            rate = run.event.sample_rate
-        elif isinstance(run.event, Gaussian):
-            rate = 1.0
-        else:
+        share, noise = run.event.expected_share(), run.event.relative_noise()
+        if noise is None:
             return None
         has_steps = True
-        if run.event.noise_multiplier == 0:
+        if noise == 0:
             return math.inf
-        total += run.count * (rate * num_records / run.event.noise_multiplier) ** 2
+        total += run.count * (share * num_records / noise) ** 2
     return math.sqrt(total) if has_steps else None
 
 

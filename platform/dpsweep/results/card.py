@@ -54,7 +54,7 @@ def privacy_card(facts: Mapping[str, Any]) -> str:
             ``ways``, ``shots``), ``classes`` (names of the private task's, where the dataset has
             others), ``start`` (``runs``, ``epsilons`` that they release within, ``sampling``,
             None before the first), ``pretrained`` (``about``, ``address``, ``is_trained``: by this
-            study and not read from a file), ``version``.
+            study and not read from a file), ``audits`` (``study_card.audits``), ``version``.
     Raises:
         BadInputError: A required fact is missing, the accounting mode is unknown, or a claim is
             made that the mode does not allow.
@@ -221,12 +221,20 @@ def _search(facts: Mapping[str, Any]) -> str:
         rows.append(("Cost of the search", "none: it ran on records declared public"))
     if facts.get("dataset_ledger"):
         rows += _dataset_ledger(facts)
+    rows += [("Audit", _audit(entry, facts)) for entry in facts.get("audits") or ()]
     if facts.get("best"):
         name = "Released winner" if mode.is_sealed else "Best trial"
         if facts.get("episodes"):
             name = "Best configuration, on its first episode"
         rows.append((name, _best(facts)))
     return _points("The search", rows) if rows else ""
+
+
+def _audit(entry: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+    if entry.get("claim") is None:
+        return f"{entry['of']}: {entry['finding']}"
+    claim = _epsilon("<=", entry["claim"]["epsilon"], facts, entry["claim"])
+    return f"{entry['of']}: {entry['lead']} {claim}, for {entry['over']}: {entry['finding']}"
 
 
 def _composed(facts: Mapping[str, Any]) -> str:

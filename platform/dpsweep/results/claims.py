@@ -124,7 +124,7 @@ class Claims:
             )
         if not self.mode.is_sealed:
             lines.append(
-                f"epsilon: one trial alone, {self._terms_of(composed)}; it covers "
+                f"epsilon: one trial alone, {self._line()}; it covers "
                 f"{self._released(self.mode.alone)}."
                 f"{self._unfinished(shown, is_so_far)}"
             )
@@ -135,23 +135,30 @@ class Claims:
             which = "all trials" if self.spec.episodes is None else "all trials of one episode"
             lines.append(
                 f"For indication, {which} composed: epsilon={shown_epsilon(composed.epsilon)} "
-                f"({self._terms_of(composed)}); no guarantee, no filter was enforced."
+                f"({self._line()}); no guarantee, no filter was enforced."
             )
         return "\n".join(lines)
 
-    def brief(self, shown: Collection[int] | None = None, *, is_so_far: bool = False) -> str:
+    def brief(
+        self,
+        shown: Collection[int] | None = None,
+        *,
+        is_so_far: bool = False,
+        more: str = "--explain says more.",
+    ) -> str:
         """Return what ``caption`` says in few words: every term and every caveat, no explanation.
 
         Args:
             shown: Trials of the table; None: all.
             is_so_far: Whether its rows are moments of trials.
+            more: Where the explanation is.
         Guarantees:
             No epsilon without delta, unit, adjacency, sampling, accountant and accounting mode; a
             claim that was given up is said with its reason, and so is what no epsilon covers.
         """
         parts = []
         study, composed = self.study_statement(), self.composed()
-        terms = self._terms_of(composed)
+        terms = self._line()
         if self.downgraded:
             mode = self.spec.privacy.accounting
             parts.append(f"DOWNGRADED from {mode} to unaccounted, for good: {self.downgraded}.")
@@ -171,7 +178,7 @@ class Claims:
             by = "" if self.spec.privacy.accountant == "rdp" else " by rdp"
             whole = shown_epsilon(composed.epsilon)
             parts.append(f"For indication{by}, {which} composed: epsilon={whole}, no guarantee.")
-        return " ".join([*parts, "--explain says more."] if parts else [])
+        return " ".join([*parts, more] if parts else []).strip()
 
     def _unfinished(self, shown: Collection[int] | None, is_so_far: bool) -> str:
         """Say of which epsilons more may follow; empty where a table has none of them."""
@@ -186,9 +193,14 @@ class Claims:
         """Return all that stands beside an epsilon of this study."""
         return self.spec.privacy_terms(sampling, accounting=self.accounting)
 
-    def _terms_of(self, spent: PrivacyStatement | None) -> str:
-        """Return all that stands beside an epsilon of a trial."""
-        return self._terms(spent.sampling if spent else "none").line()
+    def _line(self) -> str:
+        """Return all that stands beside the epsilons of trials, in a line."""
+        return self._terms(self.sampling).line()
+
+    @property
+    def sampling(self) -> str:
+        """How records enter the events of all trials together; of a selection it is not said."""
+        return "none" if self.spec.privacy.mode.is_sealed else self._spent.sampling
 
     def _statement(
         self,
@@ -242,9 +254,13 @@ class Claims:
             return self.trial_statement(view)
         return self._statement(
             self.spec.privacy.trial_epsilon,
-            sampling=self.files.task(view.trial).full_plan.sampling,
+            sampling=self._planned_sampling(view),
             released=PUBLIC.released,
         )
+
+    def _planned_sampling(self, view: TrialView) -> str:
+        """Return how records enter the events that a trial may charge."""
+        return self.files.task(view.trial).full_plan.sampling
 
     def is_final(self, trial: TrialView) -> bool:
         """Say whether a trial is the private run at the end of a public search."""
@@ -257,30 +273,33 @@ class Claims:
 
     def trial_statement(self, view: TrialView) -> PrivacyStatement:
         """Return what may be said of one trial: alone, or as the winner of a selection."""
-        mode, privacy = self.mode, self.spec.privacy
-        if mode.is_sealed:
+        if self.mode.is_sealed:
             statement = self.study_statement()
             assert statement is not None
             return statement
-        charged, number = view.charged, view.trial
+        privacy, charged, number = self.spec.privacy, view.charged, view.trial
         if self.spec.start is None:
             spent = trial_spent(self.files.ledger, number, at_least=charged)
         else:
             inherited = self._inherited(number)
             spent = trial_covered(self.files.ledger, number, inherited, at_least=charged)
-        released = mode.trial
-        if view.records == "private" and view.state is not TrialState.FINISHED:
-            released = SO_FAR
-        elif mode.is_filtered:
-            of_study = shown_epsilon(privacy.study_epsilon)
-            released = f"{released} epsilon={of_study} at the same terms"
-        elif mode.is_public_search and view.records == "public":
-            released = PUBLIC_MODEL
         return self._statement(
             epsilon_of(spent, delta=privacy.delta, accountant=privacy.accountant),
             sampling=spent.sampling,
-            released=released,
+            released=self._released_by(view),
         )
+
+    def _released_by(self, view: TrialView) -> str:
+        """Say what the epsilon of a trial alone covers."""
+        mode = self.mode
+        if view.records == "private" and view.state is not TrialState.FINISHED:
+            return SO_FAR
+        if mode.is_filtered:
+            of_study = shown_epsilon(self.spec.privacy.study_epsilon)
+            return f"{mode.trial} epsilon={of_study} at the same terms"
+        if mode.is_public_search and view.records == "public":
+            return PUBLIC_MODEL
+        return mode.trial
 
     def _inherited(self, trial: int) -> Plan:
         """Return what a trial has inherited; where its task is lost, what its ledger says."""

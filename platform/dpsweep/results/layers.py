@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import BadInputError, StorageError
 from dpsweep.foundation.words import counted
-from dpsweep.results.origins import find_starts, weights_path
+from dpsweep.results.origins import supplies_of
 from dpsweep.results.study import SweepResult
 from dpsweep.study.files import StudyFiles
 from dpsweep.study.trial import TrialTask
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from dpsweep.spec.study import SweepSpec
     from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
+    from dpsweep.trainables.data.supplies import Supplies
     from dpsweep.trainables.gradients.layer_noise import LayerNoise, NoiseFigures
 
 At = Literal["initial", "best"]
@@ -95,23 +96,19 @@ def study_layers(
     number = result.best().trial_id if trial is None else trial
     task = result.files.task(number)
     _check_method(task)
-    return _layers_of(result.spec, result.files, task, data, at, num_records)
+    supplies = supplies_of(result.spec, result.files, result.view)
+    return _layers_of(result.spec, result.files, task, data, supplies, at, num_records)
 
 
 def study_records(result: SweepResult) -> SweepData:
-    """Return the records of a study, and the weights that its trials start from.
+    """Return the records of a study.
 
     Raises:
         BadInputError: See ``check_layers``; nothing is read then.
         DataError: The data cannot be read any more.
     """
     check_layers(result.spec, describe_dataset(result.spec.data))
-    data = load_dataset(result.spec.data, Episodes.of(result.spec))
-    return replace(
-        data,
-        pretrained=weights_path(result.spec, result.view),
-        starts=find_starts(result.spec, result.files),
-    )
+    return load_dataset(result.spec.data, Episodes.of(result.spec))
 
 
 def check_layers(spec: SweepSpec, info: DatasetInfo) -> None:
@@ -150,13 +147,20 @@ def _check_method(task: TrialTask) -> None:
 
 
 def _layers_of(
-    spec: SweepSpec, files: StudyFiles, task: TrialTask, data: SweepData, at: At, num_records: int
+    spec: SweepSpec,
+    files: StudyFiles,
+    task: TrialTask,
+    data: SweepData,
+    supplies: Supplies,
+    at: At,
+    num_records: int,
 ) -> TrialLayers:
     from dpsweep.trainables.execution.finished import trial_noise
 
     figures = trial_noise(
         task,
         data,
+        supplies=supplies,
         study_seed=spec.seed,
         num_records=num_records,
         checkpoints=files.trial(task.trial) if at == "best" else None,
@@ -166,7 +170,7 @@ def _layers_of(
 
 
 def save_layers_figure(
-    spec: SweepSpec, files: StudyFiles, task: TrialTask, data: SweepData
+    spec: SweepSpec, files: StudyFiles, task: TrialTask, data: SweepData, supplies: Supplies
 ) -> Path | None:
     """Draw a trial's figures at its initial weights beside its checkpoints.
 
@@ -180,7 +184,7 @@ def save_layers_figure(
         _check_method(task)
     except BadInputError:
         return None
-    layers = _layers_of(spec, files, task, data, "initial", NUM_RECORDS)
+    layers = _layers_of(spec, files, task, data, supplies, "initial", NUM_RECORDS)
     path = files.trial(task.trial) / "layers.png"
     write_figure(layers, path)
     return path

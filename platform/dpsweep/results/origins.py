@@ -15,6 +15,7 @@ from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.study.trial import TrialState
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.releases import Release, ReleaseKey
+from dpsweep.trainables.data.supplies import Supplies
 from dpsweep.trainables.execution.checkpoint_files import find
 from dpsweep.trainables.execution.starts import Starts, release_name
 
@@ -59,6 +60,17 @@ def find_starts(spec: SweepSpec, files: StudyFiles) -> Starts | None:
     return Starts(
         resolve(TRAINABLES[block.method].hyperparameters, block.hyperparameters), releases
     )
+
+
+def supplies_of(spec: SweepSpec, files: StudyFiles, view: StudyView) -> Supplies:
+    """Return what a study that has run has besides records: features, weights, released models.
+
+    Raises:
+        StudyError: A release is not on the ledger of its run.
+        CheckpointError: The model of one is damaged or missing.
+    """
+    features, weights = spec.storage.features_path, weights_path(spec, view)
+    return Supplies(features, weights, find_starts(spec, files))
 
 
 def charged_starts(spec: SweepSpec, files: StudyFiles) -> dict[ReleaseKey, Plan]:

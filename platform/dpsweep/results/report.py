@@ -55,7 +55,7 @@ class ReportedStudy:
     @classmethod
     def of(cls, result: SweepResult) -> ReportedStudy:
         """Return a study as it stands; of a public search, its final run alone."""
-        trials = result.trials
+        trials = result.results
         if result.spec.privacy.mode.is_public_search:
             trials = [t for t in trials if result.claims.is_final(result.view.trials[t.trial_id])]
         parsed = SearchSpace.from_spec(result.spec.space)

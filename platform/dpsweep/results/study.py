@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from statistics import fmean
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from dpsweep.foundation.durable import is_locked, read_log
-from dpsweep.foundation.errors import BadInputError, CheckpointError, NothingWithinBudgetError
-from dpsweep.foundation.words import counted
+from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.registry import did_you_mean
 from dpsweep.privacy.statement import PrivacyStatement, shown_epsilon
+from dpsweep.results.choosing import By, Choice, Limits, choose, nothing_within
 from dpsweep.results.claims import Claims
+from dpsweep.results.records import LocalRecords, Records
+from dpsweep.results.tables.notebook import html_of_study
+from dpsweep.results.tables.rows import frame_of
+from dpsweep.results.tracked.study import find_stored, is_stored
 from dpsweep.results.trial import TrialResult
 from dpsweep.search_spaces.base import SearchSpace
-from dpsweep.spec.episodes import EPISODE
 from dpsweep.spec.facts import describe_pretraining
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.events import StudySpent, TrialJudged, TrialReported, event_of
@@ -24,9 +25,10 @@ from dpsweep.study.files import StudyFiles
 from dpsweep.study.journal import StudyView, TrialView
 from dpsweep.study.launched import anchored
 from dpsweep.study.roots import default_root
-from dpsweep.study.trial import TrialState
-from dpsweep.tracking.state import read_run_ids
-from dpsweep.trainables.execution.checkpoint_files import find
+from dpsweep.study.trial import TrialState, TrialTask
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 class OpenStudy(Protocol):
@@ -38,23 +40,31 @@ class OpenStudy(Protocol):
 
 
 class SweepResult:
-    """A study read from its directory; reading needs neither Ray nor the tracking store.
+    """A study as it stands, read from its directory or from the runs of a tracking store.
+
+    Reading a directory needs neither Ray nor the tracking store.
 
     Args:
-        files: The study's files.
+        records: The study's files, or other records of it.
         spec: Its frozen spec, where that is in hand.
         view: Its journal's, where that is in hand.
     """
 
     def __init__(
-        self, files: StudyFiles, *, spec: SweepSpec | None = None, view: StudyView | None = None
+        self,
+        records: StudyFiles | Records,
+        *,
+        spec: SweepSpec | None = None,
+        view: StudyView | None = None,
     ) -> None:
-        self.files = files
-        self.name = files.name
-        self.spec = spec or SweepSpec.from_yaml(files.spec, is_stored=True)
-        self.view: StudyView = view or files.view()
-        self.claims = Claims(files, self.spec, self.view)
-        self._run_ids = read_run_ids(files.tracking)
+        self._records: Records = (
+            LocalRecords(records) if isinstance(records, StudyFiles) else records
+        )
+        self.name = self._records.name
+        self.spec = spec or self._records.spec()
+        self.view: StudyView = view or self._records.view()
+        self.claims: Claims = self._records.claims(self.spec, self.view)
+        self._run_ids = self._records.run_ids()
 
     @classmethod
     def of(cls, study: OpenStudy) -> SweepResult:
@@ -62,9 +72,22 @@ class SweepResult:
         return cls(study.files, spec=anchored(study.spec), view=study.view)
 
     @property
+    def files(self) -> StudyFiles:
+        """The study's files; StudyError of a study that was read from a tracking store."""
+        return self._records.files
+
+    @property
+    def source(self) -> str:
+        """Words on where the study was read, if not in its own files; else empty."""
+        return self._records.source
+
+    @property
     def state(self) -> str:
-        """``running``, ``finished``, ``interrupted`` or ``failed``; a killed run is interrupted."""
-        if self.view.state == "running" and not is_locked(self.files.path / "lock"):
+        """``running``, ``finished``, ``interrupted`` or ``failed``; a killed run is interrupted.
+
+        A tracking store does not know of a run that was killed: there it is ``running``.
+        """
+        if self.view.state == "running" and not self._records.is_running():
             return "interrupted"
         return self.view.state
 
@@ -74,13 +97,36 @@ class SweepResult:
         return self.spec.search.mode == "max"
 
     @property
-    def trials(self) -> list[TrialResult]:
+    def results(self) -> list[TrialResult]:
         """All trials, by number."""
         return [self._result(view) for _, view in sorted(self.view.trials.items())]
 
+    def trials(self) -> DataFrame:
+        """Return all trials as a pandas DataFrame, a row each (``results.tables.rows``)."""
+        return frame_of(self)
+
     def trial(self, number: int) -> TrialResult:
-        """Return one trial."""
+        """Return one trial.
+
+        Raises:
+            BadInputError: There is none of that number, or it is not released.
+        """
+        if number not in self.view.trials:
+            numbers = ", ".join(map(str, sorted(self.view.trials))) or "none"
+            message = f"study {self.name!r} has no trial {number}"
+            raise BadInputError(message, fix=f"trials: {numbers}")
         return self._result(self.view.trials[number])
+
+    def task(self, number: int) -> TrialTask:
+        """Return a trial as it was admitted: every hyperparameter, and its privacy plan.
+
+        Raises:
+            StudyError: It is not on record, or damaged.
+        """
+        return self._records.task(number)
+
+    def _repr_html_(self) -> str:
+        return html_of_study(self)
 
     def state_of(self, trial: TrialResult) -> str:
         """Return a trial's state; one that no process executes any more is ``interrupted``."""
@@ -158,7 +204,7 @@ class SweepResult:
     def history(self, trial: int | None = None) -> list[dict[str, Any]]:
         """Return what happened, oldest first: time, event, trial, step, epsilon, detail."""
         rows = []
-        for record in read_log(self.files.journal):
+        for record in self._records.journal():
             if trial is not None and record.get("trial") != trial:
                 continue
             moment = datetime.fromtimestamp(record["time_ms"] / 1000, tz=timezone.utc)
@@ -180,10 +226,7 @@ class SweepResult:
         return rows
 
     def _result(self, view: TrialView) -> TrialResult:
-        checkpoint = self.files.trial(view.trial) / "best.json"
-        uri = self.view.model_uris.get(view.trial)
-        if uri is None and checkpoint.exists():
-            uri = checkpoint.as_uri()
+        uri = self._records.model_uri(view.trial, self.view.model_uris.get(view.trial))
         claims, metric = self.claims, self.spec.search.metric
         statement = claims.trial_statement(view)
         # Of an earlier version's journal the value may be all that is known of this model.
@@ -210,55 +253,70 @@ class SweepResult:
             study_statement=claims.study_statement() if is_shared else None,
         )
 
-    def best(self, *, max_epsilon: float | None = None) -> TrialResult:
-        """Return the finished trial with the best score whose epsilon is at most ``max_epsilon``.
+    def best(
+        self,
+        *,
+        max_epsilon: float | None = None,
+        max_delta: float | None = None,
+        method: str | None = None,
+        by: By = "trial",
+    ) -> TrialResult:
+        """Return the finished trial with the best score within limits (``choose``)."""
+        return self.choose(Limits(max_epsilon, max_delta, method), by=by).best
+
+    def choose(self, limits: Limits | None = None, *, by: By = "trial") -> Choice:
+        """Return the finished trial with the best score within limits, and what it ties with.
 
         Of a public search that is the final private run, the only one that was chosen. Of episodes
         it is the first one of the configuration with the best mean over those that it has finished:
-        the best trial would be the easiest episode.
+        the best trial would be the easiest episode. By ``mean`` repetitions (``train.repeat``) are
+        averaged alike, so that a lucky seed decides nothing (``results.choosing``).
 
         Raises:
             NothingWithinBudgetError: There is none.
+            BadInputError: The study has no such method.
         """
+        limits = limits or Limits()
         is_public = self.spec.privacy.mode.is_public_search
         results = [
             self._result(view)
             for view in self.view.finished()
             if not is_public or self.claims.is_final(view)
         ]
-        within = [r for r in results if max_epsilon is None or r.epsilon <= max_epsilon]
-        if not within:
-            noun = "final run" if is_public else "trial"
-            has = "has" if len(results) == 1 else "have"
-            because = f"{counted(len(results), noun)} {has} finished"
-            if results:
-                cheapest = min(results, key=lambda result: result.epsilon)
-                because += (
-                    f"; the cheapest is trial {cheapest.trial_id}: "
-                    f"epsilon={shown_epsilon(cheapest.epsilon)} ({cheapest.statement.line()})"
-                )
-            unscored = [t.trial for t in self.view.trials.values() if t.is_unscored]
-            if unscored:
-                place = self.files.trial(unscored[0])
-                because += (
-                    f"; trained, but without a score to be ranked by: {_listed(unscored)} (the "
-                    f"model of each is kept, as in {place}/last.json)"
-                )
-            bound = f" with epsilon <= {max_epsilon:g}" if max_epsilon is not None else ""
-            raise NothingWithinBudgetError(
-                f"study {self.name!r} has no finished trial{bound}",
-                because=because,
-                fix=("raise --max-epsilon, or " if max_epsilon is not None else "")
-                + (
-                    "`dpsweep logs` has the reasons; a new study may allow more trials or epsilon"
-                    if self.state == "finished"
-                    else "let the study go on: `dpsweep run SPEC`"
-                ),
+        self._check_method(limits.method)
+        choice = choose(
+            [result for result in results if limits.admit(result)],
+            is_maximized=self.is_maximized,
+            by=by,
+            has_episodes=self.spec.episodes is not None,
+        )
+        if choice is not None:
+            return choice
+        raise nothing_within(
+            limits,
+            results,
+            study=self.name,
+            noun="final run" if is_public else "trial",
+            delta=self.spec.privacy.delta,
+            unscored=self._unscored(),
+            is_over=self.state == "finished",
+        )
+
+    def _check_method(self, method: str | None) -> None:
+        names = [str(name) for name in SearchSpace.from_spec(self.spec.space).values()["method"]]
+        if method is not None and method not in names:
+            raise BadInputError(
+                f"study {self.name!r} has no method {method!r}",
+                fix=did_you_mean(method, names) or f"its methods: {', '.join(names)}",
             )
-        sign = 1.0 if self.is_maximized else -1.0
-        if self.spec.episodes is not None:
-            return max(_by_configuration(within), key=lambda c: (len(c), sign * _mean(c)))[0]
-        return max(within, key=lambda r: (sign * (r.value or 0.0), -r.epsilon, -r.trial_id))
+
+    def _unscored(self) -> str:
+        """Return which trials ended without a score, and where their models are; mostly empty."""
+        trials = [trial.trial for trial in self.view.trials.values() if trial.is_unscored]
+        if not trials or self.source:
+            return _listed(trials) if trials else ""
+        place = self.files.trial(trials[0])
+        return f"{_listed(trials)} (the model of each is kept, as in {place}/last.json)"
 
     def pareto(self) -> list[TrialResult]:
         """Return the finished trials that no other one beats in score at the same or less epsilon.
@@ -287,11 +345,7 @@ class SweepResult:
 
     def model_damage(self, trial: TrialResult) -> str:
         """Say what is wrong with the files of a trial's best model; empty if nothing is."""
-        try:
-            find(self.files.trial(trial.trial_id), "best")
-        except CheckpointError as error:
-            return error.message
-        return ""
+        return self._records.model_damage(trial.trial_id)
 
     def decisions(self) -> list[dict[str, Any]]:
         """Return why the scheduler stopped, paused or continued each trial, oldest first.
@@ -299,7 +353,7 @@ class SweepResult:
         Beside the number of a rung, from 1, stands its epsilon, or its share of the trial's own.
         """
         keys = ("trial", "step", "epsilon", "rung", "value", "cutoff", "verdict", "reason")
-        read = map(event_of, read_log(self.files.journal))
+        read = map(event_of, self._records.journal())
         judged = [event.to_json() for event in read if isinstance(event, TrialJudged)]
         rungs, unit = self.spec.rungs, f"rung_{self.spec.scheduler.rung_unit}"
         rows = []
@@ -311,31 +365,34 @@ class SweepResult:
         return rows
 
 
-def _by_configuration(trials: Sequence[TrialResult]) -> list[list[TrialResult]]:
-    """Return trials that differ in their episode alone side by side, all in their order."""
-    groups: dict[str, list[TrialResult]] = {}
-    for trial in trials:
-        rest = {name: value for name, value in trial.config.items() if name != EPISODE}
-        groups.setdefault(json.dumps(rest, sort_keys=True), []).append(trial)
-    return list(groups.values())
-
-
 def _listed(trials: Sequence[int]) -> str:
     more = f" and {len(trials) - 10} more" if len(trials) > 10 else ""
     return "trial " + ", ".join(map(str, trials[:10])) + more
 
 
-def _mean(trials: Sequence[TrialResult]) -> float:
-    return fmean(trial.value or 0.0 for trial in trials)
-
-
-def load_sweep(name: str, *, root: str | Path | None = None) -> SweepResult:
+def load_sweep(
+    name: str, *, root: str | Path | None = None, tracking_uri: str | None = None
+) -> SweepResult:
     """Open a study by name; it may still be running.
 
+    ``mlflow:EXPERIMENT/NAME`` opens it from its runs in a tracking store alone, on a machine that
+    never saw it. What is claimed is then what tags of the store say, which whoever may write there
+    can change: the authority is the study's ledger (``SweepResult.source``).
+
     Args:
-        name: The spec's ``name``.
+        name: The spec's ``name``, or ``mlflow:EXPERIMENT/NAME``.
         root: The spec's ``storage.path``; default: ``DPSWEEP_STUDIES`` or ``studies``.
+        tracking_uri: Of the tracking store; default: ``MLFLOW_TRACKING_URI`` or
+            ``sqlite:///mlflow.db``.
     Raises:
-        StudyError: There is no such study.
+        StudyError: There is no such study, or several.
+        BadInputError: The store cannot be read.
     """
+    if is_stored(name):
+        return SweepResult(find_stored(name, tracking_uri))
+    if tracking_uri is not None:
+        raise BadInputError(
+            f"{name!r} names a study on this machine, which needs no tracking store",
+            fix="mlflow:EXPERIMENT/NAME, or leave the tracking URI out",
+        )
     return SweepResult(StudyFiles.find(name, Path(root) if root else default_root()))

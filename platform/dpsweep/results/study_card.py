@@ -6,13 +6,15 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from dpsweep.foundation.errors import NothingWithinBudgetError
+from dpsweep.foundation.errors import NothingWithinBudgetError, StudyError
 from dpsweep.foundation.version import __version__
+from dpsweep.foundation.words import counted
 from dpsweep.ledgers.dataset import read_dataset_ledger
 from dpsweep.results.card import privacy_card
 from dpsweep.results.study import SweepResult
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.facts import describe_pretraining
+from dpsweep.study.audits import AuditRecord, read_audits
 from dpsweep.study.trial import TrialState
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.loading import describe_dataset
@@ -56,6 +58,9 @@ def card(result: SweepResult) -> str:
         }
     if result.claims.downgraded:
         facts |= {"downgrade": result.claims.downgraded, "accounting_asked": privacy.accounting}
+    shown = audits(result)
+    if shown:
+        facts["audits"] = shown
     with contextlib.suppress(NothingWithinBudgetError):
         facts["best"] = result.best().to_dict()
     study, composed = result.study_statement(), result.claims.composed()
@@ -85,3 +90,40 @@ def card(result: SweepResult) -> str:
             "broken": dataset.broken,
         }
     return privacy_card(facts)
+
+
+def audits(result: SweepResult) -> list[dict[str, Any]]:
+    """Return what the card says of the audits of the trials that a study shows.
+
+    Under ``select`` that is the winner's alone, without its number; so it is after a downgrade.
+
+    Returns:
+        For each ``of`` (which trial), ``lead``, ``claim`` (a statement as JSON, or None),
+        ``over`` (which positions) and ``finding``.
+    """
+    try:
+        records = read_audits(result.files.path)
+    except StudyError as error:
+        return [{"of": "unreadable", "claim": None, "finding": error.message}]
+    if result.spec.privacy.mode.is_sealed:
+        winner = None
+        with contextlib.suppress(NothingWithinBudgetError):
+            winner = result.best().trial_id
+        return [_shown(record, "the winner") for record in records if record.trial == winner]
+    return [
+        _shown(record, f"trial {record.trial}")
+        for record in records
+        if record.trial in result.view.trials
+    ]
+
+
+def _shown(record: AuditRecord, trial: str) -> dict[str, Any]:
+    if record.claim is None:
+        return {"of": trial, "claim": None, "finding": record.sentence()}
+    return {
+        "of": trial,
+        "lead": record.lead,
+        "claim": record.claim.to_json(),
+        "over": f"{record.positions} of {counted(record.planned, 'position')}",
+        "finding": record.finding,
+    }

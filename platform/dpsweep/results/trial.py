@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpsweep.privacy.statement import PrivacyStatement
+from dpsweep.results.tables.html import heading, table
 from dpsweep.study.trial import TrialState
 
 
@@ -56,6 +57,20 @@ class TrialResult:
     def epsilon(self) -> float:
         """Epsilon that ``statement`` is about: this trial alone, or a selection's winner."""
         return self.statement.epsilon
+
+    def _repr_html_(self) -> str:
+        claim, alone = self.study_statement, self.statement.one_line()
+        cells = {
+            "state": self.state.value,
+            self.metric: self.value,
+            **{name: value for name, value in self.metrics.items() if name != self.metric},
+            "step": f"{self.step} of {self.num_steps}",
+            "privacy": alone,
+            "study": "no claim" if claim is None else claim.one_line(),
+            "model": self.model_uri,
+            **{f"configuration: {name}": value for name, value in self.config.items()},
+        }
+        return heading(f"trial {self.trial_id}") + table([], cells.items())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record that ``dpsweep best -f json`` prints (a stable interface)."""

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from pathlib import Path
+from typing import Any
 
 from dpsweep.foundation.errors import NothingWithinBudgetError, SweepError
 from dpsweep.foundation.words import counted
 from dpsweep.planning.preflight import Preflight
 from dpsweep.results.layers import save_layers_figure
-from dpsweep.results.origins import find_starts, weights_path
+from dpsweep.results.origins import supplies_of
 from dpsweep.results.study import SweepResult
 from dpsweep.running.entries import model_label
+from dpsweep.running.gallery import show_predictions
 from dpsweep.study.events import ModelLogged
 from dpsweep.study.study import Observer, Study
 from dpsweep.tracking import Spool
 from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.execution.finished import draw_pictures, export_model
 
-FLUSH_S, FLUSH_STEP_S = 120.0, 5.0
+# As long as events arrive; a store that takes none for QUIET_S is not waited for.
+FLUSH_S, FLUSH_STEP_S, QUIET_S = 120.0, 5.0, 25.0
 FLUSH_URGENT_S = 2.0  # where Ray ends this process soon
 
 
@@ -46,15 +48,9 @@ def log_best_model(
         return
     try:
         task = study.files.task(best)
-        data = dataclasses.replace(
-            data,
-            feature_root=checked.spec.storage.features_path,
-            pretrained=weights_path(checked.spec, study.view),
-            starts=find_starts(checked.spec, study.files),
-        )
-        model, example = export_model(
-            study.files.trial(best), task, study_seed=checked.spec.seed, data=data
-        )
+        supplies = supplies_of(checked.spec, study.files, study.view)
+        shared: Any = {"study_seed": checked.spec.seed, "data": data, "supplies": supplies}
+        model, example = export_model(study.files.trial(best), task, **shared)
     except SweepError as error:  # a task, a checkpoint or features that can no longer be had
         observer.on_message(f"the best model is not in the tracking store: {error}")
         return
@@ -63,11 +59,10 @@ def log_best_model(
         return
     figures: list[Path] = []
     try:
-        figure = save_layers_figure(checked.spec, study.files, task, data)
+        figures += show_predictions(study, task, model, data)
+        figure = save_layers_figure(checked.spec, study.files, task, data, supplies)
         figures += [figure] if figure else []
-        figures += draw_pictures(
-            study.files.trial(best), task, study_seed=checked.spec.seed, data=data
-        )
+        figures += draw_pictures(study.files.trial(best), task, **shared)
     except SweepError as error:
         observer.on_message(f"not all of its figures are in the tracking store: {error}")
     study.write(ModelLogged(best, uri, tuple(map(str, figures))))
@@ -78,12 +73,13 @@ def deliver(spool: Spool, observer: Observer) -> bool:
     deadline = time.monotonic() + FLUSH_S
     if spool.flush(timeout_s=FLUSH_STEP_S):
         return True
-    observer.on_message(
-        f"waiting for the tracking store: {counted(spool.lag(), 'event')} to deliver"
-    )
-    while not spool.is_down and time.monotonic() < deadline:
+    lag, moved = spool.lag(), time.monotonic()
+    observer.on_message(f"waiting for the tracking store: {counted(lag, 'event')} to deliver")
+    while not spool.is_down and time.monotonic() < min(deadline, moved + QUIET_S - FLUSH_STEP_S):
         if spool.flush(timeout_s=FLUSH_STEP_S):
             return True
+        if spool.lag() < lag:
+            lag, moved = spool.lag(), time.monotonic()
     observer.on_message(
         f"not in the tracking store yet: {counted(spool.lag(), 'event')}; nothing is lost: run the "
         "same command again to deliver what is missing"

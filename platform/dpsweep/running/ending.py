@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter
 from dataclasses import dataclass
 
 from dpsweep.foundation.durable import is_locked, read_log
-from dpsweep.foundation.errors import SweepError
-from dpsweep.ledgers.trial import inherited_events, trial_file, trial_spent
+from dpsweep.foundation.errors import StudyError, SweepError
+from dpsweep.ledgers.trial import inherited_events, trial_covered, trial_file, trial_spent
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.running import entries
 from dpsweep.study.events import TrialCharged, or_none
@@ -109,6 +110,23 @@ def write_charges(study: Study) -> None:
         inherited = inherited_events(read_log(trial_file(ledger, number)))
         epsilon = epsilon_of(inherited + spent, delta=privacy.delta, accountant=privacy.accountant)
         study.write(TrialCharged(number, trial.step, len(spent), or_none(epsilon)))
+
+
+def charged_epsilon(study: Study, trial: int, at_least: int) -> float:
+    """Return the epsilon of a trial by its ledger file, which outlives the trial's process.
+
+    Raises:
+        LedgerError: The ledger is damaged, or holds fewer than ``at_least`` charges.
+    """
+    view, files, privacy = study.view.trials[trial], study.files, study.spec.privacy
+    if not TRAINABLES[view.hparams["method"]].is_private:
+        return math.inf
+    try:
+        inherited = files.task(trial).inherited
+    except StudyError:
+        inherited = inherited_events(read_log(trial_file(files.ledger, trial)))
+    spent = trial_covered(files.ledger, trial, inherited, at_least=at_least)
+    return epsilon_of(spent, delta=privacy.delta, accountant=privacy.accountant)
 
 
 def say_failures(study: Study, observer: Observer) -> None:

@@ -15,11 +15,15 @@ from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import LedgerError, NothingWithinBudgetError
 from dpsweep.foundation.version import __version__
 from dpsweep.ledgers.trial import STUDY_FILE, trial_file
+from dpsweep.planning.reading import platform_hyperparameters
 from dpsweep.privacy.modes import UNACCOUNTED
 from dpsweep.privacy.terms import OF_ITS_PLAN
 from dpsweep.results.claims import PUBLIC_MODEL, SO_FAR, with_caveats
+from dpsweep.results.records import shown_hyperparameters
 from dpsweep.results.study import OpenStudy, SweepResult
 from dpsweep.results.study_card import card
+from dpsweep.running.gallery import draw_study, drawn, withdraw
+from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.facts import without_password
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.events import StudyDowngraded, StudyEnded, StudyStarted, TrialStarted
@@ -28,6 +32,7 @@ from dpsweep.study.trial import TrialState, TrialTask
 from dpsweep.tracking.model_label import ModelLabel, label_model
 from dpsweep.tracking.schema import BEST, BEST_OBJECTIVE
 from dpsweep.trainables import TRAINABLES
+from dpsweep.trainables.data.loading import describe_dataset
 from dpsweep.trainables.hooks import facts_of
 from dpsweep.trainables.networks.pretrained.weights import PRETRAIN
 
@@ -53,13 +58,74 @@ def study_started(study: OpenStudy) -> StudyStarted:
     params = {name: value for name, value in flat(tree) if value is not None and value != []}
     for name, choice in space.items():
         params[f"search.space.{name}"] = _short(choice)
+    searched, constants = _columns(spec)
     return StudyStarted(
         name=spec.name,
         spec_yaml=without_password(spec).to_yaml(),
         params=params,
         tags={**privacy_tags(spec), **claim_tags(result), "dpsweep.version": __version__},
         card=card(result),
+        searched=searched,
+        constants=constants,
+        datasets=_declared_records(spec),
     )
+
+
+def _columns(spec: SweepSpec) -> tuple[list[str], dict[str, Any]]:
+    """Return the hyperparameters that may differ between trials, and the values of those that do
+    not, whatever method they belong to."""
+    parameters = SearchSpace.from_spec(spec.search.space).parameters
+    choices: dict[str, list[Any]] = {}
+    for parameter in parameters:
+        is_fixed = parameter.kind == "fixed" and not parameter.when
+        # One that waits for another has its default elsewhere.
+        values = list(parameter.choices) if is_fixed else [None, *parameter.choices, None]
+        choices.setdefault(parameter.name, []).extend(values)
+    searched = [name for name, values in choices.items() if len(values) > 1]
+    fixed = {name: values[0] for name, values in choices.items() if len(values) == 1}
+    methods = [fixed["method"]] if "method" in fixed else choices["method"][1:-1]
+    values_of: dict[str, list[Any]] = {}
+    for method in methods:
+        for declared in (*TRAINABLES[method].hyperparameters, *platform_hyperparameters(spec)):
+            value = fixed.get(declared.name, declared.default)
+            if value is not None and declared.name not in searched:
+                values = values_of.setdefault(declared.name, [])
+                value = declared.coerce(value)
+                values += [value] if value not in values else []
+    constants = {name: values[0] for name, values in values_of.items() if len(values) == 1}
+    if "method" in fixed:
+        constants["method"] = fixed["method"]
+    return searched, constants
+
+
+def _declared_records(spec: SweepSpec) -> list[dict[str, Any]]:
+    """Return what is declared of the records, part by part: neither their path nor a digest.
+
+    A part that is a file of its own is counted, so its size is told only where it is public.
+    """
+    info, data = describe_dataset(spec.data), spec.data
+    validation, test = data.validation.visibility, data.test.visibility
+    is_dealt = data.test.fraction > 0
+    parts = [
+        ("training", "private", info.num_private, True),
+        ("public", "public", info.num_public, True),
+        (
+            "validation",
+            f"validation, {validation}",
+            info.num_validation,
+            not info.has_own_validation or validation == "public",
+        ),
+        ("test", f"test, {test}", info.num_test, is_dealt or test == "public"),
+    ]
+    return [
+        {
+            "name": f"{info.name} {part}",
+            "context": context,
+            **({"records": size} if is_public else {}),
+        }
+        for part, context, size, is_public in parts
+        if size
+    ]
 
 
 _NO_CLAIM = {"dp.accounting": UNACCOUNTED.name}
@@ -105,10 +171,12 @@ def claim_tags(result: SweepResult) -> dict[str, Any]:
 
 def study_downgraded(study: OpenStudy, reason: str) -> StudyDowngraded:
     """Return the event of a claim that was given up."""
+    had_pictures = study.files.page.exists()
     try:
-        return StudyDowngraded(reason, card(SweepResult.of(study)))
+        text = card(SweepResult.of(study))
     except LedgerError as error:
-        return StudyDowngraded(reason, _lost_card(error))
+        return StudyDowngraded(reason, _lost_card(error), withdraw(study, reason))
+    return StudyDowngraded(reason, text, draw_study(study) if had_pictures else ())
 
 
 def _lost_card(error: LedgerError) -> str:
@@ -144,7 +212,7 @@ def trial_started(
         plan |= {"noise_multiplier": sigmas[0], "noise_multiplier_end": sigmas[-1]}
     if rates:
         plan["sample_rate"] = rates[0]
-    hparams = _told(task)
+    hparams = shown_hyperparameters(task)
     started_from = {}
     if task.inherited:
         started_from["dp.inherited_events"] = str(len(task.inherited))
@@ -160,17 +228,6 @@ def trial_started(
         **started_from,
     }
     return TrialStarted(task.trial, {"method": task.method, **hparams}, plan, tags)
-
-
-def _told(task: TrialTask) -> dict[str, Any]:
-    """Return the hyperparameters of a trial; of nulls those for which a default stands in."""
-    declared = TRAINABLES[task.method].hyperparameters
-    otherwise_set = {parameter.name for parameter in declared if parameter.default is not None}
-    return {
-        name: value
-        for name, value in task.hparams.items()
-        if value is not None or name in otherwise_set
-    }
 
 
 def released(spec: SweepSpec, records: str, state: TrialState | None = None) -> str:
@@ -201,8 +258,9 @@ def study_ended(study: OpenStudy, state: str, reason: str) -> StudyEnded:
     try:
         result = SweepResult.of(study)
     except LedgerError as error:  # why the study had to stop; that comes from elsewhere
-        return StudyEnded(state, reason, _lost_card(error), tags=_NO_CLAIM)
-    artifacts = [str(study.files.ledger / STUDY_FILE)]
+        gone = withdraw(study, error.message)
+        return StudyEnded(state, reason, _lost_card(error), tags=_NO_CLAIM, artifacts=gone)
+    artifacts = [str(study.files.ledger / STUDY_FILE), *drawn(study)]
     metrics = {}
     composed = result.claims.composed()
     is_indication = composed is not None and not result.claims.mode.is_accounted
@@ -219,14 +277,15 @@ def study_ended(study: OpenStudy, state: str, reason: str) -> StudyEnded:
 
 
 def _of_best(result: SweepResult) -> dict[str, float]:
-    """Return which trial is the best, and the scores of the model that it delivers."""
+    """Return which trial is the best, its epsilon, and the scores of the model that it delivers."""
     best = result.best()
+    epsilon = {"best/epsilon": best.epsilon} if math.isfinite(best.epsilon) else {}
     scores = {f"{BEST}{name}": score for name, score in best.metrics.items()}
     # Under select it is always trial 0, which would look like a count of one.
     is_sealed = result.spec.privacy.mode.is_sealed
     number = {} if is_sealed else {"best/trial": float(best.trial_id)}
     value = {} if best.value is None else {BEST_OBJECTIVE: best.value}
-    return {**scores, **number, **value}
+    return {**scores, **epsilon, **number, **value}
 
 
 def _with_terms(result: SweepResult, row: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.errors import BadInputError
@@ -41,7 +41,7 @@ def prefetch(
     observer: Observer,
     *,
     tasks: Sequence[TrialTask] | None = None,
-) -> SweepData:
+) -> Path | None:
     """Compute the frozen features that trials will ask for, and say where they are kept.
 
     All that the space can ask for, whichever of it is then asked for; so what is in the store
@@ -57,7 +57,7 @@ def prefetch(
         observer: Hears of progress.
         tasks: The very trials that will run, instead of all the space can hold.
     Returns:
-        The same data with ``feature_root`` set; features are opened by the trials.
+        ``Supplies.feature_root``; features are opened by the trials.
     Raises:
         BadInputError: No features that can be asked for can be had, or there is no room for them.
     """
@@ -68,16 +68,16 @@ def prefetch(
         values = [{"method": task.method, **task.hparams} for task in tasks]
         specs = _distinct(_specs_of(checked, values, observer))
     if specs is None and checked.spec.privacy.mode.is_sealed:
-        return data
-    data = dataclasses.replace(data, feature_root=storage.features_path)
+        return None
+    root = storage.features_path
     if not specs:
-        return data
-    store = FeatureStore(data.feature_root, int(storage.features_gb * 2**30))
+        return root
+    store = FeatureStore(root, int(storage.features_gb * 2**30))
     held = []  # what is mapped is not evicted for the next one: too little room is told at once
     for spec in specs:
         _compute(store, data, spec, target, observer)
         held.append(store.open(data, spec))
-    return data
+    return root
 
 
 def specs_of_space(checked: Preflight, observer: Observer) -> list[FeatureSpec] | None:

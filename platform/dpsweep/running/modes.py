@@ -33,6 +33,7 @@ from dpsweep.study.journal import TrialView
 from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import TrialState, TrialTask
 from dpsweep.trainables.data.dataset import SweepData
+from dpsweep.trainables.data.supplies import Supplies
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Launch:
         selection: Of a study with accounting select; its charge is on the ledger.
         num_draws: Number of trials drawn for this launch of a selection; the first launch's holds.
         data: The records.
+        supplies: What the study has prepared for its trials besides.
         observer: Who watches.
         target: Where trials run, connected.
     """
@@ -58,6 +60,7 @@ class Launch:
     selection: SelectionCharge | None
     num_draws: int
     data: SweepData
+    supplies: Supplies
     observer: Observer
     target: ClusterTarget
 
@@ -77,7 +80,9 @@ class Launch:
         )
         return policy
 
-    def stage(self, checked: Preflight, data: SweepData, policy: TrialPolicy) -> Stage:
+    def stage(
+        self, checked: Preflight, data: SweepData, supplies: Supplies, policy: TrialPolicy
+    ) -> Stage:
         """Return a stage of this study."""
         return Stage(
             checked,
@@ -85,6 +90,7 @@ class Launch:
             self.ledger,
             filter=self.filter,
             data=data,
+            supplies=supplies,
             observer=self.observer,
             policy=policy,
         )
@@ -98,8 +104,8 @@ def run_search(launch: Launch) -> Ending:
             return ending
         spec, files = launch.checked.spec, launch.study.files
         checked = replace(launch.checked, given_starts=charged_starts(spec, files))
-        data = replace(launch.data, starts=find_starts(spec, files))
-        launch = replace(launch, checked=checked, data=data)
+        supplies = replace(launch.supplies, starts=find_starts(spec, files))
+        launch = replace(launch, checked=checked, supplies=supplies)
     return _search(launch, launch.checked, launch.data)
 
 
@@ -113,7 +119,7 @@ def _run_start(launch: Launch) -> Ending:
     left = unfinished_starts(study.view, tasks)
     if not left:
         return Ending("finished")
-    stage = launch.stage(launch.checked, launch.data, launch.fifo())
+    stage = launch.stage(launch.checked, launch.data, launch.supplies, launch.fifo())
     begun = [task.trial for task in left if task.trial in study.view.trials]
     mend_tasks(launch.checked, study, begun, launch.observer)
     todo = []
@@ -137,8 +143,9 @@ def _run_start(launch: Launch) -> Ending:
 def _search(launch: Launch, checked: Preflight, data: SweepData) -> Ending:
     """Run the sampler's suggestions under the scheduler, on the given records."""
     study, files, spec = launch.study, launch.study.files, checked.spec
-    data = prefetch(checked, data, launch.target, launch.observer)
-    stage = launch.stage(checked, data, launch.policy())
+    features = prefetch(checked, data, launch.target, launch.observer)
+    supplies = replace(launch.supplies, feature_root=features)
+    stage = launch.stage(checked, data, supplies, launch.policy())
     stage.replay(first=spec.num_starts)
     moving = (TrialState.RUNNING, TrialState.PAUSED)
     searched = [n for n in sorted(study.view.trials) if n >= spec.num_starts]
@@ -209,13 +216,15 @@ def run_public(launch: Launch) -> Ending:
         launch.ledger.reserve(number, task.full_plan, epsilon=task.planned_epsilon)
     elif final.state is TrialState.RUNNING and not launch.ledger.has_ended(final.trial):
         if mend_tasks(launch.checked, study, [final.trial], observer):
-            launch.stage(launch.checked, launch.data, launch.fifo()).end_lost(final.trial)
+            stage = launch.stage(launch.checked, launch.data, launch.supplies, launch.fifo())
+            stage.end_lost(final.trial)
             return Ending("finished", "the final run is lost; it is never repeated")
         task = study.files.task(final.trial)
     else:
         return Ending("finished", "the final run has ended; it is never repeated")
-    data = prefetch(launch.checked, launch.data, launch.target, observer, tasks=[task])
-    stage = launch.stage(launch.checked, data, launch.fifo())
+    features = prefetch(launch.checked, launch.data, launch.target, observer, tasks=[task])
+    supplies = replace(launch.supplies, feature_root=features)
+    stage = launch.stage(launch.checked, launch.data, supplies, launch.fifo())
     if final is not None:
         stage.say_continuing(task.trial, " the final run")
     stage.admit(task)

@@ -6,7 +6,6 @@ any trial. The weights are found again by any study with the same section and th
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 from collections.abc import Mapping
@@ -32,10 +31,10 @@ if TYPE_CHECKING:
     from dpsweep.trainables.networks.pretraining import Progress
 
 
-def with_pretrained(
+def pretrained_weights(
     spec: SweepSpec, study: Study, data: SweepData, observer: Observer
-) -> SweepData:
-    """Return the data with the weights that ``model.checkpoint: pretrain`` stands for.
+) -> Path | None:
+    """Return the file of the weights that ``model.checkpoint: pretrain`` stands for, if any.
 
     They are trained now where they are not there yet; an interruption keeps the epochs that are
     complete. The journal of a study says once which weights these are.
@@ -56,7 +55,7 @@ def with_pretrained(
     """
     block = spec.pretrain
     if block is None:
-        return data
+        return None
     if block.checkpoint is not None:
         path = file_of(block)
         digest = hash_of(path)
@@ -71,7 +70,7 @@ def with_pretrained(
         its_own = {key: facts[key] for key in keys if key in facts}
         about = describe_pretraining(spec)
         study.write(Pretrained(about, _params(block), artifacts, **its_own))
-    return dataclasses.replace(data, pretrained=path)
+    return path
 
 
 def _trained(

@@ -107,12 +107,14 @@ def run_selection(launch: Launch) -> Ending:
         launch.ledger.begin_selection()
         if spec.privacy.dataset_ledger is not None:
             DatasetLedger(spec.privacy.dataset_ledger).note_trial(launch.ledger.study_id, 0)
+        features = prefetch(launch.checked, launch.data, launch.target, launch.observer)
         stage = Stage(
             launch.checked,
             sealed,
             ledger,
             filter=None,
-            data=prefetch(launch.checked, launch.data, launch.target, launch.observer),
+            data=launch.data,
+            supplies=dataclasses.replace(launch.supplies, feature_root=features),
             observer=Observer(),
             policy=launch.policy(),
             fresh_attempts=True,

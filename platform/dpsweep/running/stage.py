@@ -9,29 +9,25 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from dpsweep.cluster.base import ClusterTarget
-from dpsweep.foundation.durable import read_log
 from dpsweep.foundation.errors import StudyError, SweepError
 from dpsweep.foundation.words import counted, were
 from dpsweep.ledgers.dataset import DatasetLedger
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import (
     check_complete,
-    inherited_events,
     steps_charged,
-    trial_covered,
     trial_file,
     trial_spent,
 )
 from dpsweep.planning.preflight import Preflight
-from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.running import entries
+from dpsweep.running.ending import charged_epsilon
 from dpsweep.running.giving_up import give_up_claim
 from dpsweep.running.recovery import LOST
 from dpsweep.running.tuner import make_tuner, run_trials, settings_of
@@ -43,8 +39,8 @@ from dpsweep.spec import facts
 from dpsweep.study.events import StudySpent, TrialInfeasible, TrialJudged, TrialPaused, or_none
 from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import Decision, TrialReport, TrialState, TrialTask, Verdict
-from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.dataset import SweepData
+from dpsweep.trainables.data.supplies import NO_SUPPLIES, Supplies
 from dpsweep.trainables.execution.actor import MEMORY_ADVICE
 from dpsweep.trainables.execution.checkpoint_files import find_resumption
 from dpsweep.trainables.execution.settings import ExecutionSettings
@@ -78,6 +74,7 @@ class Stage:
         ledger: The study's ledger.
         filter: The Renyi filter that bounds the study, or None.
         data: The records that actors may see.
+        supplies: What they are handed besides.
         observer: Who watches.
         policy: Stops and pauses trials; it has seen all earlier reports.
         fresh_attempts: True to begin a trial anew whose process died (accounting select).
@@ -91,12 +88,14 @@ class Stage:
         *,
         filter: RenyiFilter | None,
         data: SweepData,
+        supplies: Supplies = NO_SUPPLIES,
         observer: Observer,
         policy: TrialPolicy,
         fresh_attempts: bool = False,
     ) -> None:
         self.checked, self.spec, self.study, self.ledger = checked, checked.spec, study, ledger
-        self.filter, self.data, self.observer, self.policy = filter, data, observer, policy
+        self.filter, self.observer, self.policy = filter, observer, policy
+        self.data, self.supplies = data, supplies
         self.fresh_attempts = fresh_attempts
         self.running: set[int] = set()
         self.live: dict[int, TrialReport] = {}
@@ -174,6 +173,7 @@ class Stage:
             filter=self.filter,
             fresh_attempts=self.fresh_attempts,
             is_timed=self._is_timed,
+            supplies=self.supplies,
         )
 
     def admit(self, task: TrialTask) -> None:
@@ -351,7 +351,7 @@ class Stage:
             reason = self._stop_reasons.pop(trial, "stopped")
         may_live = died or bool(report.failure)  # then its process may still hold the ledger
         charged = 0 if self.fresh_attempts else report.charged
-        report = dataclasses.replace(report, epsilon=self._charged_epsilon(trial, charged))
+        report = dataclasses.replace(report, epsilon=charged_epsilon(self.study, trial, charged))
         files = self.study.files
         released = entries.released(self.spec, self.study.view.trials[trial].records, state)
         artifacts = entries.artifacts(files, trial)
@@ -384,16 +384,3 @@ class Stage:
             return
         give_up_claim(self.study, self.ledger, reason)
         self.observer.on_message(f"downgraded to accounting unaccounted, for good: {reason}")
-
-    def _charged_epsilon(self, trial: int, known: int) -> float:
-        """Return what the ledger file says, which outlives the trial's process."""
-        view, files = self.study.view.trials[trial], self.study.files
-        if not TRAINABLES[view.hparams["method"]].is_private:
-            return math.inf
-        try:
-            inherited = files.task(trial).inherited
-        except StudyError:
-            inherited = inherited_events(read_log(trial_file(files.ledger, trial)))
-        spent = trial_covered(files.ledger, trial, inherited, at_least=known)
-        privacy = self.spec.privacy
-        return epsilon_of(spent, delta=privacy.delta, accountant=privacy.accountant)

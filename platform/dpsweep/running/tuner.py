@@ -18,6 +18,7 @@ from dpsweep.search.searcher import TaskSearcher
 from dpsweep.spec.cluster import ResourcesSpec
 from dpsweep.spec.study import SweepSpec
 from dpsweep.trainables.data.dataset import SweepData
+from dpsweep.trainables.data.supplies import Supplies
 from dpsweep.trainables.execution.actor import DPTrainable
 from dpsweep.trainables.execution.settings import ExecutionSettings
 
@@ -30,6 +31,7 @@ def settings_of(
     filter: RenyiFilter | None,
     fresh_attempts: bool,
     is_timed: bool,
+    supplies: Supplies,
 ) -> ExecutionSettings:
     """Return what every trial of a study is run by.
 
@@ -40,6 +42,7 @@ def settings_of(
         filter: The Renyi filter that bounds the study, or None.
         fresh_attempts: True to begin a trial anew whose process died (accounting select).
         is_timed: Whether run times may be shown, which tell of batch sizes.
+        supplies: What the study has prepared for its trials besides the records.
     """
     validation = spec.data.validation
     is_exact = validation.visibility == "public" or (
@@ -65,6 +68,7 @@ def settings_of(
         is_timed=is_timed,
         device="cuda" if spec.resources.gpu else "cpu",
         started_in=Path.cwd(),
+        supplies=supplies,
     )
 
 

@@ -12,7 +12,7 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from dpsweep.foundation.errors import SweepError
 from dpsweep.schedulers.base import TrialPolicy
-from dpsweep.study.trial import Decision, TrialReport, Verdict
+from dpsweep.study.trial import NO_BUDGET_LEFT, Decision, TrialReport, Verdict
 
 _TUNE = {
     Decision.CONTINUE: TrialScheduler.CONTINUE,
@@ -201,7 +201,7 @@ class PolicyScheduler(FIFOScheduler):
                 continue  # its actor died too often while it was being paused
             verdict = self._policy.standing(number)
             if verdict.decision is not Decision.STOP:
-                reason = f"{verdict.reason}, but no budget was left for it"
+                reason = f"{verdict.reason}, but {NO_BUDGET_LEFT}"
                 verdict = dataclasses.replace(verdict, decision=Decision.STOP, reason=reason)
             self._listener.on_verdict(report, verdict)
             tune_controller.stop_trial(trial)

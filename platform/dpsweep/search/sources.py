@@ -173,7 +173,7 @@ class SearchSource:
         values = objective_values(
             self._suggestions.objectives, epsilon=report.epsilon, value=report.value
         )
-        self._suggestions.tell(report.trial, OUTCOMES[state], values)
+        self._suggestions.tell(report.trial, OUTCOMES[state], values, epsilon=report.epsilon)
 
 
 def known_trials(
@@ -204,6 +204,7 @@ def known_trials(
                     for point in trial.reports
                     if objectives[0] in point["metrics"]
                 },
+                epsilon=trial.epsilon,
             )
     return trials
 

@@ -7,6 +7,7 @@ simulator.
 from __future__ import annotations
 
 import logging
+import math
 import sqlite3
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from dpsweep.foundation.errors import BadInputError, SweepError
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.search.samplers import SAMPLERS
 from dpsweep.search_spaces.base import SearchSpace
+from dpsweep.spec.facts import terms
 from dpsweep.spec.study import SweepSpec
 
 Outcome = Literal["finished", "pruned", "failed"]
@@ -99,6 +101,7 @@ class KnownTrial:
         values: Its objectives, or None without a score.
         scores: Step -> reported score.
         reason: Why it was never run (empty: it was).
+        epsilon: Of everything charged to it; None: it was charged nothing, or has none.
     """
 
     config: Mapping[str, Any]
@@ -106,6 +109,7 @@ class KnownTrial:
     values: Sequence[float] | None = None
     scores: Mapping[int, float] = field(default_factory=dict)
     reason: str = ""
+    epsilon: float | None = None
 
 
 def objective_values(
@@ -259,6 +263,8 @@ class Suggestions:
             facts["intermediate_values"] = dict(known.scores)
         if known.reason:
             facts["user_attrs"] = {"infeasible": known.reason}
+        elif known.outcome is not None:
+            facts["user_attrs"] = self._epsilon_attrs(known.epsilon)
         if known.outcome is None:
             return make(state=OptunaState.RUNNING, **facts)
         if known.outcome == "pruned" and self._is_single:
@@ -276,8 +282,17 @@ class Suggestions:
         for number, trial in known.items():
             if trial.state.is_finished() and not trials[number].state.is_finished():
                 values = trial.values if trial.state is OptunaState.COMPLETE else None
+                for name, value in trial.user_attrs.items():
+                    live = optuna.trial.Trial(study, trials[number]._trial_id)
+                    live.set_user_attr(name, value)
                 study.tell(number, values, state=trial.state)
         return study
+
+    def _epsilon_attrs(self, epsilon: float | None) -> dict[str, Any]:
+        """Return the epsilon of a trial for Optuna's tools, with all that it depends on."""
+        if epsilon is None or not math.isfinite(epsilon):
+            return {}
+        return {"dp/epsilon": epsilon, "dp/epsilon_is": terms(self._spec)}
 
     def ask(self) -> tuple[int, dict[str, Any]] | None:
         """Return a new configuration and its number, or None if the grid is used up."""
@@ -314,16 +329,29 @@ class Suggestions:
         self._live[number].set_user_attr("infeasible", reason)
         self.tell(number, "failed")
 
-    def tell(self, number: int, state: Outcome, values: Sequence[float] | None = None) -> None:
+    def tell(
+        self,
+        number: int,
+        state: Outcome,
+        values: Sequence[float] | None = None,
+        *,
+        epsilon: float | None = None,
+    ) -> None:
         """Tell how a trial ended.
 
         Args:
             number: Trial number, from ``ask``.
             state: How it ended.
             values: Its objectives, in the order of ``objectives``; None if it has no score.
+            epsilon: Of everything charged to it, if that is finite.
         """
         self._live.pop(number, None)
         with self._usable():
+            frozen = self._study.get_trials(deepcopy=False)[number]
+            if not frozen.state.is_finished():
+                trial = optuna.trial.Trial(self._study, frozen._trial_id)
+                for name, value in self._epsilon_attrs(epsilon).items():
+                    trial.set_user_attr(name, value)
             if state == "pruned" and self._is_single:
                 self._study.tell(number, state=OptunaState.PRUNED, skip_if_finished=True)
             elif state == "failed" or values is None:

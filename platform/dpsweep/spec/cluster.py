@@ -22,7 +22,7 @@ from dpsweep.spec.installed import known_name, name_schema
 
 
 class ResourcesSpec(Part):
-    """What one trial occupies while it runs."""
+    """Share of the machines that one trial occupies while it runs."""
 
     cpu: Positive = Field(
         default=1, description="CPU cores of one trial; a fraction shares a core."
@@ -74,7 +74,7 @@ class ClusterSpec(Part):
     )
     address: Text | None = Field(
         default=None,
-        description="ray: address of the cluster, for instance ray://head:10001 or auto.",
+        description="ray: address of the cluster, head:6379 or auto, on a machine of it.",
     )
 
     @classmethod
@@ -91,7 +91,7 @@ class ClusterSpec(Part):
             yield Mistake(
                 "address",
                 "is missing: target ray joins a running cluster",
-                "give ray://HOST:10001, HOST:6379, or auto on a machine of the cluster",
+                "give HOST:6379, or auto, on a machine of the cluster",
             )
         if target == "local" and raw.get("address") is not None:
             yield Mistake("address", "has no meaning for target local", "use target: ray")

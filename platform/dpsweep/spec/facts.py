@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.terms import OF_ITS_PLAN
 from dpsweep.spec.study import SweepSpec
+from dpsweep.spec.tracking import masked
 
 if TYPE_CHECKING:
     from dpsweep.spec.pretrain import PretrainSpec
@@ -20,11 +20,10 @@ def terms(spec: SweepSpec) -> str:
 
 
 def without_password(spec: SweepSpec) -> SweepSpec:
-    """Return the spec with the password of its tracking URI blotted out, to be shown to others."""
+    """Return the spec with the secrets of its tracking URI blotted out, to be shown to others."""
     if spec.tracking.uri is None:
         return spec
-    hidden = re.sub(r"(://[^/:@]*:)[^@/]*@", r"\1***@", spec.tracking.uri)
-    tracking = spec.tracking.model_copy(update={"uri": hidden})
+    tracking = spec.tracking.model_copy(update={"uri": masked(spec.tracking.uri)})
     return spec.model_copy(update={"tracking": tracking})
 
 

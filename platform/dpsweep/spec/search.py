@@ -88,7 +88,7 @@ SamplerName = Annotated[
 
 
 class SearchSpec(Part):
-    """What is searched, how, and by which score."""
+    """Search: its space, its sampler, its length and the score that it is by."""
 
     sampler: SamplerName = Field(
         default="tpe",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -37,6 +38,10 @@ class TrackingSpec(Part):
     experiment: Text | None = Field(
         default=None, description="Experiment that runs belong to; null: the study's name."
     )
+    pictures: bool = Field(
+        default=True,
+        description="Draw pictures and a page of the study when it has finished, and log them.",
+    )
 
     @classmethod
     def rules(cls, raw: Mapping[str, Any]) -> Iterator[Mistake]:
@@ -52,16 +57,16 @@ class TrackingSpec(Part):
         if "://" not in uri or uri.startswith("file:"):
             yield Mistake(
                 "uri",
-                f"{uri!r} is {_kind_of_uri(uri)}",
+                f"{masked(uri)!r} is {_kind_of_uri(uri)}",
                 _STORES,
             )
             return
         scheme = uri.partition("://")[0].partition("+")[0]
         plugins = {entry.name for entry in entry_points(group="mlflow.tracking_store")}
         if scheme not in {*_SCHEMES, *plugins}:
-            yield Mistake("uri", f"{uri!r}: MLflow knows no store {scheme}://", _STORES)
+            yield Mistake("uri", f"{masked(uri)!r}: MLflow knows no store {scheme}://", _STORES)
         if uri.partition("?")[0] in ("sqlite://", "sqlite:///", "sqlite:///:memory:"):
-            yield Mistake("uri", f"{uri!r} names no file", _STORES)
+            yield Mistake("uri", f"{masked(uri)!r} names no file", _STORES)
 
 
 def database_of(uri: str | None) -> Path | None:
@@ -69,6 +74,19 @@ def database_of(uri: str | None) -> Path | None:
     if uri is None or not uri.startswith(_SQLITE):
         return None
     return Path(uri.removeprefix(_SQLITE).partition("?")[0]).resolve()
+
+
+def masked(text: str) -> str:
+    """Return a text in which passwords and tokens of addresses are blotted out.
+
+    >>> masked("no answer from http://me:secret@host:5000/x?token=abc&a=1")
+    'no answer from http://me:***@host:5000/x?token=***&a=1'
+    >>> masked("http://token@host")
+    'http://***@host'
+    """
+    text = re.sub(r"(://[^/\s@:]*:)[^/\s@]+@", r"\1***@", text)
+    text = re.sub(r"(://)[^/\s@:]+:?@", r"\1***@", text)
+    return re.sub(r"(?i)([?&][^=&\s]*(?:password|token|secret|key)=)[^&\s'\"]*", r"\1***", text)
 
 
 _SQLITE = "sqlite:///"

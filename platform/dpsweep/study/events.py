@@ -68,7 +68,12 @@ _OF_THE_LINE = ("seq", "time_ms")
 
 @dataclass(frozen=True)
 class StudyStarted(Event):
-    """A launch: the spec, what every run inherits, and the privacy card as it stands."""
+    """A launch: the spec, what every run inherits, and the privacy card as it stands.
+
+    ``searched`` names the hyperparameters that may differ between trials, ``constants`` holds those
+    that do not, ``datasets`` what the spec declares of its records: ``name``, ``context`` and
+    ``records``, a declared number.
+    """
 
     kind = "study_started"
 
@@ -77,6 +82,9 @@ class StudyStarted(Event):
     params: Mapping[str, Any] = field(default_factory=dict)
     tags: Mapping[str, Any] = field(default_factory=dict)
     card: str | None = None
+    searched: Sequence[str] = _sparse(())
+    constants: Mapping[str, Any] | None = _sparse()
+    datasets: Sequence[Mapping[str, Any]] = _sparse(())
 
 
 @dataclass(frozen=True)
@@ -267,12 +275,13 @@ class StudySpent(Event):
 
 @dataclass(frozen=True)
 class StudyDowngraded(Event):
-    """The study's claim was given up, for good."""
+    """The study's claim was given up, for good; ``artifacts`` say so in the place of others."""
 
     kind = "study_downgraded"
 
     reason: str
     card: str | None = _sparse()
+    artifacts: Sequence[str] = _sparse(())
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,9 @@ class StudyFiles:
         self.spec = self.path / "spec.yaml"
         self.optuna = self.path / "optuna.db"
         self.tracking = self.path / "tracking.json"
+        self.pictures = self.path / "pictures"
+        self.page = self.path / "report.html"
+        self.confusion = self.path / "confusion.json"
 
     def trial(self, trial: int) -> Path:
         """Return the directory of one trial."""

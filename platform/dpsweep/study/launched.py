@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from dpsweep.study.files import StudyFiles
 # What may differ between two launches of one study: nothing that changes what a trial is.
 _FREE = {"resources", "tracking", "cluster", "storage"}
 _FREE_SEARCH = {"num_trials", "max_concurrent", "max_time"}
+_FEW = 8  # differences that an error names
 
 
 def anchored(spec: SweepSpec) -> SweepSpec:
@@ -47,35 +49,68 @@ def _leaves(key: str, value: Any) -> dict[str, Any]:
     return {name: leaf for k, v in value.items() for name, leaf in _leaves(f"{key}.{k}", v).items()}
 
 
-def _differing(before: Any, after: Any, path: str) -> list[str]:
+@dataclass(frozen=True)
+class Difference:
+    """One key in which two specs differ, with the value that each has.
+
+    Attributes:
+        key: Dotted.
+        before: Of the first spec, as a spec file has it; ``ABSENT`` where it has no such key.
+        after: Of the second.
+    """
+
+    key: str
+    before: Any
+    after: Any
+
+    def shown(self) -> tuple[str, str]:
+        """Return both values as words."""
+        before, after = (
+            "nothing" if value is ABSENT else seen(value) for value in (self.before, self.after)
+        )
+        return before, after
+
+    def __str__(self) -> str:
+        before, after = self.shown()
+        return f"{self.key} ({before} -> {after})"
+
+
+def _differing(before: Any, after: Any, path: str) -> list[Difference]:
     """Return what differs, down to single keys, each with its old and its new value."""
     if isinstance(before, dict) and isinstance(after, dict):
         keys = [*before, *(key for key in after if key not in before)]
-        branches = [_differing(before.get(k, _NO), after.get(k, _NO), f"{path}.{k}") for k in keys]
+        branches = [
+            _differing(before.get(k, ABSENT), after.get(k, ABSENT), f"{path}.{k}") for k in keys
+        ]
         return [leaf for leaves in branches for leaf in leaves]
-    if before == after:
-        return []
-    shown = ["nothing" if value is _NO else seen(value) for value in (before, after)]
-    return [f"{path} ({shown[0]} -> {shown[1]})"]
+    return [] if before == after else [Difference(path, before, after)]
 
 
-_NO = object()
+#: Stands for the value of a key that a spec does not have.
+ABSENT = object()
 
 
-def _differences(old: SweepSpec, new: SweepSpec) -> list[str]:
+def differences(old: SweepSpec, new: SweepSpec, *, is_whole: bool = False) -> list[Difference]:
+    """Return in what two specs differ, by key.
+
+    Args:
+        old: The first.
+        new: The second.
+        is_whole: Name keys, too, that may change between two launches of one study.
+    """
     before, after = old.to_dict(), new.to_dict()
     changed = []
     for key in sorted(set(before) | set(after)):
-        if key in _FREE or before.get(key) == after.get(key):
+        if (key in _FREE and not is_whole) or before.get(key) == after.get(key):
             continue
         if isinstance(before.get(key), dict) and isinstance(after.get(key), dict):
             for part in sorted(set(before[key]) | set(after[key])):
-                free = key == "search" and part in _FREE_SEARCH
+                free = key == "search" and part in _FREE_SEARCH and not is_whole
                 if not free and before[key].get(part) != after[key].get(part):
-                    old_part, new_part = before[key].get(part, _NO), after[key].get(part, _NO)
+                    old_part, new_part = before[key].get(part, ABSENT), after[key].get(part, ABSENT)
                     changed += _differing(old_part, new_part, f"{key}.{part}")
         else:
-            changed += _differing(before.get(key, _NO), after.get(key, _NO), key)
+            changed += _differing(before.get(key, ABSENT), after.get(key, ABSENT), key)
     return changed
 
 
@@ -98,11 +133,14 @@ def refuse_other_spec(spec: SweepSpec, files: StudyFiles | None = None) -> None:
         return
     files.frozen()
     old = SweepSpec.from_yaml(files.spec, is_stored=True)
-    changed = _differences(anchored(old), anchored(spec))
+    changed = differences(anchored(old), anchored(spec))
     if changed:
+        shown = ", ".join(map(str, changed[:_FEW]))
+        if len(changed) > _FEW:
+            shown += f" and {len(changed) - _FEW} more: `dpsweep compare {spec.name} SPEC`"
         raise StudyError(
             f"study {spec.name!r} was launched from another spec",
-            because=f"changed since then: {', '.join(changed)}",
+            because=f"changed since then: {shown}",
             fix="give the new study another `name:`, or undo the change to continue this one "
             "(num_trials, max_concurrent, max_time, resources, tracking, cluster may change)",
         )

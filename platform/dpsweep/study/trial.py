@@ -25,6 +25,10 @@ class TrialState(str, Enum):
     INFEASIBLE = "infeasible"
 
 
+#: How the reason ends of a trial that waited to be continued when the study's budget was used up.
+NO_BUDGET_LEFT = "no budget was left for it"
+
+
 class Decision(str, Enum):
     """The answer of a policy to a report."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -22,6 +21,7 @@ from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.study.trial import Decision, TrialReport, Verdict
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
+from dpsweep.trainables.data.supplies import NO_SUPPLIES, Supplies
 from dpsweep.trainables.execution.starts import Starts
 from dpsweep.trainables.hooks import FromRelease, PublicScores, release_key
 from dpsweep.trainables.method import PlanContext, RunContext
@@ -83,11 +83,12 @@ class MethodConformance:
 
     def _prepared(self, data: SweepData | None = None) -> tuple[Method, Plan]:
         hparams, plan = self._plan()
-        instance, data = self.method(), data or tiny_data()
+        instance, supplies = self.method(), NO_SUPPLIES
         if issubclass(self.method, FromRelease):
             declared = TRAINABLES[self.start_method].hyperparameters
-            data = replace(data, starts=Starts(resolve(declared, self.start), {}))
-        instance.prepare(data, hparams, plan, RunContext(0, 0))
+            supplies = Supplies(starts=Starts(resolve(declared, self.start), {}))
+        context = RunContext(0, 0, supplies=supplies)
+        instance.prepare(data or tiny_data(), hparams, plan, context)
         return instance, plan
 
     def test_hyperparameters_are_declared_once_with_valid_defaults(self) -> None:

@@ -92,6 +92,17 @@ class EventConformance:
         assert self.event.sampling in SAMPLINGS
         assert Plan((EventRun(self.event, 2),)).sampling == self.event.sampling
 
+    def test_what_forecasts_ask_of_it_has_a_meaning(self) -> None:
+        """Its share of the records, the same event at another share, and its noise."""
+        assert 0 <= self.event.expected_share() <= 1
+        assert (self.event.relative_noise() or 0.0) >= 0
+        half = self.event.at_share(0.5)
+        if half is None:
+            assert self.event.expected_share() == 1
+        else:
+            assert (type(half), half.expected_share()) == (type(self.event), 0.5)
+            assert half.relative_noise() == self.event.relative_noise()
+
     def test_its_curve_is_one(self) -> None:
         """It is not negative and does not fall, at any orders; infinite if it is not private."""
         for orders in (rdp.ORDERS, rdp.orders_at(5), np.array([1.01, 2.345, 77.7, 30_000.0])):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dpsweep.foundation.registry import Registry
-from dpsweep.spec.tracking import TRACKER_GROUP
+from dpsweep.spec.tracking import TRACKER_GROUP, masked
 from dpsweep.tracking.base import Tracker, TrackingRefusedError
 from dpsweep.tracking.schema import UnloggableError, check_loggable
 from dpsweep.tracking.spool import Spool
@@ -22,12 +22,14 @@ __all__ = [
     "check_loggable",
     "open_spool",
     "read_run_ids",
+    "refuse_unreachable",
     "refuse_uri",
 ]
 
 #: Kind of tracker -> its class, made as ``Kind(uri, experiment, state_path)`` in the spool's thread
 #: (memory, for tests, takes nothing). ``state_path`` is a file of its own to remember in, if it
-#: must. The class may have ``refuse_uri(uri)``: it raises a BadInputError before anything starts.
+#: must. The class may have ``refuse_uri(uri)`` and ``refuse_unreachable(uri, experiment)``: they
+#: raise a BadInputError before anything starts, the second one for a new study only.
 TRACKERS = Registry(
     "tracker",
     {
@@ -77,6 +79,27 @@ def refuse_uri(choice: TrackingChoice) -> None:
         check(choice.uri)
 
 
+def refuse_unreachable(choice: TrackingChoice, name: str) -> None:
+    """Refuse a store that cannot take the runs of a new study, before anything is spent.
+
+    Takes at most 15 seconds. Of a study that was launched the store may be away: events wait.
+
+    Args:
+        choice: The ``tracking`` part of a spec.
+        name: Of the study.
+    Raises:
+        BadInputError: It is away, or it refuses.
+    """
+    if choice.uri is None:
+        return
+    if choice.kind == "mlflow" and not choice.uri.startswith(("http://", "https://")):
+        return  # a database: whether its file can be had is known by now
+    check: Callable[[str, str], None] | None
+    check = getattr(TRACKERS[choice.kind], "refuse_unreachable", None)
+    if check is not None:
+        check(choice.uri, choice.experiment or name)
+
+
 def open_spool(
     files: StudyPaths, choice: TrackingChoice, on_message: Callable[[str], None] | None = None
 ) -> Spool:
@@ -96,4 +119,4 @@ def open_spool(
         tracker: Tracker = TRACKERS[kind](uri, choice.experiment or files.name, state_path)
         return tracker
 
-    return Spool(files.journal, factory, state_path, on_message=on_message)
+    return Spool(files.journal, factory, state_path, on_message=on_message, address=masked(uri))

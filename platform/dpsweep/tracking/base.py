@@ -26,6 +26,10 @@ class StoreDamagedError(SweepError):
     """The tracking store is a file of this machine, and it is damaged."""
 
 
+class StoreRefusedError(SweepError):
+    """The tracking store answers, and refuses whoever asks."""
+
+
 class Tracker(Protocol):
     """Keeps one run per study and one per started trial, from journal events alone.
 

@@ -21,6 +21,8 @@ from dpsweep.tracking.state import TrackingState, name_of
 
 #: States that a trial ends in, by its own doing or the search's.
 ENDED = ("finished", "pruned", "failed", "infeasible")
+#: One that would have gone on if the study's budget had not been used up.
+OVER_BUDGET = "over budget"
 _ROUNDING = 1e-6  # a table and a single evaluation of one epsilon may differ by so much
 
 
@@ -47,6 +49,8 @@ class RunUpdate:
         end_ms: Time of the final status.
         texts: Small text artifacts by file name.
         artifacts: Local files or directories to store.
+        note: Its description, or empty: it stays.
+        datasets: Records that it is about, as ``StudyStarted`` has them.
     """
 
     trial: int | None
@@ -59,6 +63,8 @@ class RunUpdate:
     metrics: list[MetricPoint] = field(default_factory=list)
     texts: dict[str, str] = field(default_factory=dict)
     artifacts: list[str] = field(default_factory=list)
+    note: str = ""
+    datasets: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Drafts:
@@ -156,7 +162,7 @@ class Drafts:
         if self.state.is_sealed:
             return
         values = list(self.state.states.values())
-        counts = {f"search/{name}": values.count(name) for name in names}
+        counts = {count_name(name): values.count(name) for name in names}
         self.log_metrics(None, event, counts, self.num_ended())
 
     def log_study(
@@ -178,4 +184,13 @@ class Drafts:
 
     def num_ended(self) -> int:
         """Return how many trials have ended."""
-        return sum(state in ENDED for state in self.state.states.values())
+        return sum(state in (*ENDED, OVER_BUDGET) for state in self.state.states.values())
+
+
+def count_name(state: str) -> str:
+    """Return the metric that counts trials in a state.
+
+    >>> count_name("over budget")
+    'search/over_budget'
+    """
+    return f"search/{state.replace(' ', '_')}"

@@ -33,8 +33,38 @@ _OF_SELECT = (StudyStarted.kind, Pretrained.kind, StudyDowngraded.kind, StudyEnd
 # Values that would tell how many trials a study in select ran; conditional on that number the
 # selection theorem (Papernot & Steinke 2022, Theorem 2) no longer holds.
 _TELL_NUMBER_OF_TRIALS = (STUDY_SPENT, "dp/composed_epsilon", "best/trial", TRAIN_SECONDS)
+_CLAIM_TAGS = (
+    "dp.delta", "dp.trial_epsilon", "dp.study_epsilon", "dp.filter_order", "dp.released",
+    "dp.accountant", "dp.sampling",
+)  # fmt: skip
+_OF_STUDY_ALONE = ("dp.study_epsilon", "dp.released")  # what a trial's run must not claim
+_OF_SEALED = "dp.trial_epsilon"  # below the released winner's epsilon, and not about it
 _NOISY = ("validation/accuracy", OBJECTIVE, BEST_OBJECTIVE)
 _SCORES = (*_NOISY, "validation/loss")
+
+
+def tags_of_trial(
+    study_tags: Mapping[str, str], own: Mapping[str, str], *, is_sealed: bool, no_claim: bool
+) -> dict[str, str]:
+    """Return the privacy tags of a trial's run: its study's, without what it must not claim.
+
+    Args:
+        study_tags: Those of the study that begin with ``dp.``.
+        own: Of the trial.
+        is_sealed: True for a study in ``select``.
+        no_claim: True for a trial whose plan has no finite epsilon.
+    """
+    not_its_own = (*_OF_STUDY_ALONE, *([_OF_SEALED] if is_sealed else []))
+    tags = {**{n: t for n, t in study_tags.items() if n not in not_its_own}, **own}
+    if no_claim or tags.get("dp.private") == "false":
+        # A run that makes no privacy claim carries no delta or cap that would look like one.
+        tags = {name: text for name, text in tags.items() if name not in _CLAIM_TAGS}
+        tags |= {"dp.private": "false", "dp.epsilon": "inf"}
+    else:
+        tags["dp.private"] = "true"
+    if tags.get("dp.records") == "public":
+        tags["dp.sampling"] = "none"  # it draws no private record, and its epsilon is 0
+    return tags
 
 
 def downgraded_tags(reason: str) -> dict[str, str]:

@@ -25,6 +25,8 @@ class MemoryRun:
     metrics: list[MetricPoint] = field(default_factory=list)
     texts: dict[str, str] = field(default_factory=dict)
     artifacts: list[str] = field(default_factory=list)
+    note: str = ""
+    datasets: list[dict[str, Any]] = field(default_factory=list)
 
     def history(self, name: str) -> list[tuple[int, float]]:
         """Return (step, value) of one metric, in order of arrival."""
@@ -65,6 +67,7 @@ class MemoryTracker:
             run.tags |= update.tags
             run.metrics += [point for point in update.metrics if point not in run.metrics]
             run.texts |= update.texts
+            run.note, run.datasets = update.note or run.note, update.datasets or run.datasets
             run.artifacts += [path for path in update.artifacts if path not in run.artifacts]
         self._state = reading.state
         if reading.refused:

@@ -7,10 +7,8 @@ Stateless client calls only: no global active run, so a program may use MLflow b
 from __future__ import annotations
 
 import getpass
-import logging
 import os
 import sqlite3
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,50 +17,26 @@ from typing import TYPE_CHECKING, Any
 from dpsweep.foundation.durable import damage_of_sqlite, set_aside
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.version import __version__
-from dpsweep.spec.tracking import database_of
-from dpsweep.tracking.base import StoreDamagedError, TrackingRefusedError
-from dpsweep.tracking.drafts import MetricPoint, RunUpdate
+from dpsweep.spec.tracking import database_of, masked
+from dpsweep.tracking.base import StoreDamagedError, StoreRefusedError, TrackingRefusedError
+from dpsweep.tracking.drafts import RunUpdate
 from dpsweep.tracking.mlflow_models import DESCRIPTION, LoggedModels, fitting, fitting_text
-from dpsweep.tracking.model_label import (
-    ModelLabel,
-)
+from dpsweep.tracking.mlflow_reach import CREDENTIALS, quiet, refusal, refuse_unreachable
+from dpsweep.tracking.mlflow_runs import RunWriter
+from dpsweep.tracking.model_label import ModelLabel
 from dpsweep.tracking.state import PRETRAIN_ROLE, PRETRAINING, TrackingState, name_of
 from dpsweep.tracking.updates import Event, read_events
+from dpsweep.tracking.views import VIEW_TAG, saved_view, view_key, with_links
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-# Limits of one log_batch request and of single values, from MLflow's REST API.
-_METRICS_PER_BATCH = 900
-_PAIRS_PER_BATCH = 100
-_MAX_PARAM = 6000
-
-# The spool retries with its own backoff, so a request may fail soon; nothing is sent to MLflow's
-# makers; nothing is printed over the progress display.
-_ENVIRONMENT = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
-    "MLFLOW_LOGGING_LEVEL": "ERROR",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-}
 # Opens the views for training runs; without it MLflow may take a sweep for a chat application.
 _EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 _MODELS = "models:/"
 _SEQ = "dpsweep.seq"  # tells an older copy of a store from the store
 _PERMANENT = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST")
-
-
-def _quiet() -> None:
-    """Configure MLflow by environment before its first import, keeping what the user set."""
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    for name in ("alembic", "mlflow"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    # SQLAlchemy 2.1 deprecates an option that MLflow still uses; users can do nothing about it.
-    warnings.filterwarnings("ignore", message="The ``noload`` loader strategy is deprecated")
 
 
 class MLflowTracker:
@@ -85,10 +59,10 @@ class MLflowTracker:
     def __init__(self, uri: str, experiment: str, state_path: Path) -> None:
         if uri.startswith("file:") or ":/" not in uri:
             raise BadInputError(
-                f"tracking.uri {uri!r} is a file store, which MLflow no longer maintains",
+                f"tracking.uri {masked(uri)!r} is a file store, which MLflow no longer maintains",
                 fix='use "sqlite:///mlflow.db" or the address of a tracking server',
             )
-        _quiet()
+        quiet()
         from mlflow import MlflowClient
 
         self._uri, self._path, self.notes = uri, state_path, list[str]()
@@ -100,7 +74,13 @@ class MLflowTracker:
             self._client: MlflowClient = MlflowClient(tracking_uri=uri)
             self._experiment_id = self._find_experiment(uri, experiment)
             self._models = LoggedModels(self._client, uri, self._experiment_id)
-            self._resume(f"{uri}#{self._experiment_id}")
+            self._writer = RunWriter(self._client)
+            self._resume(f"{masked(uri)}#{self._experiment_id}")
+
+    @classmethod
+    def refuse_unreachable(cls, uri: str, experiment: str) -> None:
+        """Refuse a server that cannot take a new study's runs; see ``mlflow_reach``."""
+        refuse_unreachable(uri, experiment)
 
     def _resume(self, store: str) -> None:
         """Find out how far the store is; what it lacks is delivered from the journal's start."""
@@ -128,10 +108,13 @@ class MLflowTracker:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Say of an error of the store whether its file is damaged."""
+        """Say of an error of the store whether its file is damaged, or it refuses who asks."""
         try:
             yield
         except Exception as error:  # whatever MLflow and SQLAlchemy raise
+            if refused := refusal(str(error)):
+                problem = f"the tracking store at {masked(self._uri)} {refused}"
+                raise StoreRefusedError(problem, fix=CREDENTIALS) from error
             path, damage = database_of(self._uri), ""
             if path is not None and path.is_file():
                 with suppress(sqlite3.OperationalError):  # busy, and not damaged
@@ -174,6 +157,7 @@ class MLflowTracker:
                     self._sync(state)
                 for update in reading.updates:
                     self._apply(update, state, refused)
+                self._describe(reading.updates, state)
                 if state.parent_run_id is not None:
                     self._client.set_tag(state.parent_run_id, _SEQ, state.seq)
         except BaseException:
@@ -202,7 +186,7 @@ class MLflowTracker:
                     raise
         if experiment.lifecycle_stage == "deleted":
             raise BadInputError(
-                f"experiment {name!r} is deleted in {uri}",
+                f"experiment {name!r} is deleted in {masked(uri)}",
                 fix=f"mlflow experiments restore --experiment-id {experiment.experiment_id}, "
                 "or choose another tracking.experiment",
             )
@@ -248,8 +232,7 @@ class MLflowTracker:
                 run_id = self._create(update, state)
             elif update.opens:
                 self._client.update_run(run_id, status="RUNNING")
-            self._log(run_id, of, update, refused)
-            self._store_files(run_id, of, update, refused)
+            self._writer.write(run_id, of, update, refused)
             if update.status is not None:
                 self._client.set_terminated(run_id, update.status, update.end_ms)
             uri = state.model_uris.get(update.trial) if update.trial is not None else None
@@ -260,6 +243,18 @@ class MLflowTracker:
             if error.error_code not in _PERMANENT:
                 raise
             refused.append(f"{of}: refused by MLflow: {error.message}")
+
+    def _describe(self, updates: Sequence[RunUpdate], state: TrackingState) -> None:
+        """Give the study's run its card with links to what is best, and the study its view."""
+        parent = next((update for update in updates if update.trial is None), None)
+        if parent is None or state.parent_run_id is None:
+            return
+        if parent.opens:
+            key, view = f"{VIEW_TAG}{view_key(state)}", saved_view(state)
+            self._client.set_experiment_tag(self._experiment_id, key, view)
+        if "privacy_card.md" in parent.texts:
+            text = fitting_text(with_links(parent.texts["privacy_card.md"], state))
+            self._client.set_tag(state.parent_run_id, DESCRIPTION, text)
 
     def _create(self, update: RunUpdate, state: TrackingState) -> str:
         tags = {
@@ -286,62 +281,6 @@ class MLflowTracker:
             state.run_ids[update.trial] = run_id
         return run_id
 
-    def _log(self, run_id: str, of: str, update: RunUpdate, refused: list[str]) -> None:
-        from mlflow.entities import Param, RunTag
-
-        tags = fitting(update.tags)
-        if "privacy_card.md" in update.texts:
-            tags[DESCRIPTION] = fitting_text(update.texts["privacy_card.md"])
-        params = {}
-        for name, text in update.params.items():
-            if len(text) > _MAX_PARAM:
-                refused.append(f"{of}: param {name!r} is longer than {_MAX_PARAM} characters")
-            else:
-                params[name] = text
-        pairs_of_params = [Param(name, text) for name, text in params.items()]
-        pairs_of_tags = [RunTag(name, text) for name, text in tags.items()]
-        points = [_metric(point) for point in update.metrics]
-        while points or pairs_of_tags:
-            self._client.log_batch(
-                run_id, metrics=points[:_METRICS_PER_BATCH], tags=pairs_of_tags[:_PAIRS_PER_BATCH]
-            )
-            points = points[_METRICS_PER_BATCH:]
-            pairs_of_tags = pairs_of_tags[_PAIRS_PER_BATCH:]
-        while pairs_of_params:
-            self._log_params(run_id, of, pairs_of_params[:_PAIRS_PER_BATCH], refused)
-            pairs_of_params = pairs_of_params[_PAIRS_PER_BATCH:]
-
-    def _log_params(self, run_id: str, of: str, params: list[Any], refused: list[str]) -> None:
-        from mlflow.exceptions import MlflowException
-
-        try:
-            self._client.log_batch(run_id, params=params)
-        except MlflowException as error:
-            if error.error_code != "INVALID_PARAMETER_VALUE":
-                raise
-            # MLflow never changes a param: keep the first value, log the new ones, say so.
-            before = self._client.get_run(run_id).data.params
-            for param in params:
-                old = before.get(param.key, param.value)
-                if old != param.value:
-                    refused.append(
-                        f"{of}: MLflow keeps showing {param.key!r} as it was first, {old!r}; it is "
-                        f"{param.value!r} now"
-                    )
-            new = [param for param in params if param.key not in before]
-            self._client.log_batch(run_id, params=new)
-
-    def _store_files(self, run_id: str, of: str, update: RunUpdate, refused: list[str]) -> None:
-        for name, text in update.texts.items():
-            self._client.log_text(run_id, text, name)
-        for path in map(Path, update.artifacts):
-            if path.is_dir():
-                self._client.log_artifacts(run_id, str(path), path.name)
-            elif path.exists():
-                self._client.log_artifact(run_id, str(path))
-            else:
-                refused.append(f"{of}: artifact {path} does not exist")
-
     def log_model(self, trial: int, model: Any, input_example: Any, label: ModelLabel) -> str:
         """Store a trial's model once, as a ``torch.export`` graph; return its URI.
 
@@ -356,9 +295,14 @@ class MLflowTracker:
         if run_id is None:
             raise BadInputError(f"trial {trial} has no tracking run, so its model is not logged")
         name = f"{self._state.study}-trial-{trial:04d}"
-        model_id = self._models.store(name, run_id, model, input_example, label)
-        self._models.link(model_id, run_id, self._state.parent_run_id)
+        constants = self._state.constants  # its run has what was searched
+        model_id = self._models.store(name, run_id, model, input_example, label, constants)
+        parent = self._state.parent_run_id
+        self._models.link(model_id, run_id, parent)
         self._state.model_uris[trial] = f"{_MODELS}{model_id}"
+        note = self._client.get_run(parent).data.tags.get(DESCRIPTION) if parent else None
+        if note and trial == self._state.best_trial:
+            self._client.set_tag(parent, DESCRIPTION, with_links(note, self._state))
         self._state.save(self._path)
         self.label_model(trial, label)
         return self._state.model_uris[trial]
@@ -381,9 +325,3 @@ def _user() -> str:
         return getpass.getuser()
     except (OSError, KeyError):
         return f"uid-{os.getuid()}"
-
-
-def _metric(point: MetricPoint) -> Any:
-    from mlflow.entities import Metric
-
-    return Metric(point.name, point.value, point.time_ms, point.step)

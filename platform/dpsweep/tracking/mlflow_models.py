@@ -57,9 +57,18 @@ class LoggedModels:
         return any(entry.status == "READY" for entry in self._of_run(run_id))
 
     def store(
-        self, name: str, run_id: str, model: Any, input_example: Any, label: ModelLabel
+        self,
+        name: str,
+        run_id: str,
+        model: Any,
+        input_example: Any,
+        label: ModelLabel,
+        constants: Mapping[str, str],
     ) -> str:
-        """Store the model of a run, unless it is there; return its id."""
+        """Store the model of a run, unless it is there; return its id.
+
+        Its parameters are its run's and the ``constants``, which that run leaves to the study's.
+        """
         entries = self._of_run(run_id)
         ready = [entry for entry in entries if entry.status == "READY"]
         if ready:
@@ -71,7 +80,7 @@ class LoggedModels:
                 self._experiment_id,
                 name=name,
                 source_run_id=run_id,
-                params=dict(self._client.get_run(run_id).data.params),
+                params={**constants, **self._client.get_run(run_id).data.params},
             )
         store_model(self._client, entry, run_id, model, input_example, label)
         self._client.finalize_logged_model(entry.model_id, "READY")

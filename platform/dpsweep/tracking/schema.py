@@ -57,6 +57,8 @@ _OF_MODEL = ("validation/", "test/", "public/")
 EPSILON = "dp/epsilon"
 OBJECTIVE = "search/objective"
 BEST_OBJECTIVE = "best/value"
+BEST_TRIAL = "best/trial"
+BEST_EPSILON = "best/epsilon"
 TRAIN_SECONDS = "time/train_s"
 STUDY_SPENT = "dp/study_spent_epsilon"
 
@@ -94,10 +96,11 @@ METRICS = _items(
         (TRAIN_SECONDS, "s", "public", "Training and evaluation time since the last (re)start."),
         (OBJECTIVE, "1", "public", "Value of search.metric that ranks the trial."),
         (BEST_OBJECTIVE, "1", "public", "Best search/objective of the finished trials so far."),
-        ("best/trial", "1", "public", "Number of the best trial at the end of the study."),
-        ("best/epsilon", "1", "public", "Epsilon of the best trial alone, at dp.delta."),
+        (BEST_TRIAL, "1", "public", "Number of the best trial at the end of the study."),
+        (BEST_EPSILON, "1", "public", "Epsilon of the best trial alone, at dp.delta."),
         ("search/finished", "1", "public", "Trials that ran to the end of their plan."),
         ("search/pruned", "1", "public", "Trials that the scheduler stopped."),
+        ("search/over_budget", "1", "public", "Trials that waited when the budget was used up."),
         ("search/paused", "1", "public", "Trials that wait at a rung to be continued."),
         ("search/failed", "1", "public", "Trials that ended by an error."),
         ("search/infeasible", "1", "public", "Configurations that no plan fits into the budget."),
@@ -134,7 +137,12 @@ TAGS = _items(
         ("dpsweep.study", "", "public", "Name of the study."),
         ("dpsweep.study_id", "", "public", "Identifies one study directory; names may repeat."),
         ("dpsweep.trial", "", "public", "Trial number within the study, from 0."),
-        ("dpsweep.state", "", "public", "running, paused, finished, pruned, failed, interrupted."),
+        (
+            "dpsweep.state",
+            "",
+            "public",
+            "running, paused, finished, pruned, over budget, failed, interrupted.",
+        ),
         ("dpsweep.reason", "", "public", "Why a trial or the study ended."),
         ("dpsweep.verdict", "", "public", "Reason of the scheduler's latest verdict on a trial."),
         ("dpsweep.method", "", "public", "Training method."),
@@ -185,15 +193,6 @@ TAGS = _items(
         ("dpsweep.releases", "2.2, 3.2", "public", "A run of the start: within which epsilons."),
         ("dp.inherited_events", "1", "public", "Events of the release that the trial starts from."),
         ("dp.records", "", "public", "public for a trial on public records only, else private."),
-        ("dp.validation", "", "public", "Declared visibility of the validation scores."),
-        ("dp.test", "", "public", "Declared visibility of the test scores."),
-    ],
-)
-
-PARAMS = _items(
-    "param",
-    [
-        ("*", "", "public", "A spec key or hyperparameter, chosen before private data is opened."),
         ("plan.steps", "1", "public", "Privacy events in the trial's plan."),
         ("plan.epsilon", "1", "public", "Epsilon of the whole plan, at dp.delta."),
         (
@@ -203,6 +202,16 @@ PARAMS = _items(
             "Of the plan: epsilons of start, PCA and counts added up, and deltas, as in the paper.",
         ),
         ("plan.noise_multiplier", "1", "public", "Noise multiplier at the plan's first step."),
+        ("plan.*", "", "public", "Another fact of the trial's plan; the method names it."),
+        ("dp.validation", "", "public", "Declared visibility of the validation scores."),
+        ("dp.test", "", "public", "Declared visibility of the test scores."),
+    ],
+)
+
+PARAMS = _items(
+    "param",
+    [
+        ("*", "", "public", "A spec key or hyperparameter, chosen before private data is opened."),
         ("noise.seed", "", "private", "A noise that can be regenerated protects nobody."),
         ("batch.seed", "", "private", "Who is in a Poisson batch must stay secret."),
     ],
@@ -273,6 +282,8 @@ def check_loggable(
         item = SCHEMA["metric", f"{name.split('/')[0]}/accuracy/*"]
     if item is None and kind == "metric" and _OF_METHOD.fullmatch(name):
         item = SCHEMA["metric", "public/*"]
+    if item is None and kind == "tag" and name.startswith("plan.") and _PARAM_NAME.fullmatch(name):
+        item = SCHEMA["tag", "plan.*"]
     if item is None and kind == "param" and _PARAM_NAME.fullmatch(name):
         item = SCHEMA["param", "*"]
     if item is None:

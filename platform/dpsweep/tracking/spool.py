@@ -14,12 +14,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from dpsweep.tracking.base import StoreDamagedError, Tracker, TrackingRefusedError
+from dpsweep.spec.tracking import masked
+from dpsweep.tracking.base import (
+    StoreDamagedError,
+    StoreRefusedError,
+    Tracker,
+    TrackingRefusedError,
+)
 from dpsweep.tracking.model_label import ModelLabel
 from dpsweep.tracking.state import TrackingState
 from dpsweep.tracking.updates import Event
 
-_BATCH = 2000
+_BATCH = 500
 
 
 class Spool:
@@ -35,6 +41,7 @@ class Spool:
         state_path: The tracker's state file; read to know the lag before the tracker exists.
         on_message: Called from the thread with one line for the user; must not raise.
         poll_s: Pause between two looks at the journal.
+        address: The store's, for messages.
         first_retry_s: First pause after a failure; doubles up to ``max_retry_s``.
         max_retry_s: Longest pause between two tries.
     """
@@ -46,18 +53,20 @@ class Spool:
         state_path: Path | None = None,
         *,
         on_message: Callable[[str], None] | None = None,
+        address: str = "",
         poll_s: float = 0.5,
         first_retry_s: float = 1.0,
         max_retry_s: float = 60.0,
     ) -> None:
         self._journal = journal_path
         self._factory = tracker_factory
-        self._say = on_message or (lambda text: None)
+        self._on_message, self._address = on_message or (lambda text: None), address
         self._poll_s, self._first_s, self._max_s = poll_s, first_retry_s, max_retry_s
         self._tracker: Tracker | None = None
         self._seq = TrackingState.load(state_path).seq if state_path else -1
         self._offset = 0  # bytes of the journal that the tracker has
         self._pause_s = 0.0  # pause before the next try; above zero during an outage
+        self._is_out = False  # an outage was told, and its end was not
         self._calls: list[tuple[Callable[[Tracker], Any], Future[Any]]] = []
         self._changed = threading.Condition()
         self._is_urgent = False
@@ -177,6 +186,9 @@ class Spool:
     ) -> None:
         self.stop()
 
+    def _say(self, text: str) -> None:
+        self._on_message(masked(text))
+
     def _wake(self) -> None:
         self._is_urgent = True
         self._changed.notify_all()
@@ -227,6 +239,7 @@ class Spool:
                 for text in error.refused:
                     self._say(f"tracking: {text}")
             with self._changed:
+                self._pause_s = 0.0  # it takes events again
                 self._offset += length
                 self._seq = self._tracker.last_seq
                 self._changed.notify_all()
@@ -244,18 +257,26 @@ class Spool:
                     future.set_exception(error)
 
     def _failed(self, error: Exception) -> None:
-        if self._pause_s == 0.0 and isinstance(error, StoreDamagedError):
+        if not self._is_out and isinstance(error, (StoreDamagedError, StoreRefusedError)):
             self._say(f"{error.message}; the study goes on without it; fix: {error.fix}")
-        elif self._pause_s == 0.0:
+        elif not self._is_out:
+            store = f"tracking store {self._address}".rstrip()
             self._say(
-                f"tracking store cannot be reached ({_brief(error)}); the study goes on, and its "
-                "events are delivered when the store is back"
+                f"{store} cannot be reached ({_brief(error)}); the study goes on, and its events "
+                "are delivered when the store is back"
             )
-        self._pause_s = min(max(2 * self._pause_s, self._first_s), self._max_s)
+        self._is_out = True
+        with self._changed:
+            self._pause_s = min(max(2 * self._pause_s, self._first_s), self._max_s)
+            calls, self._calls = self._calls, []
+        for _, future in calls:  # nobody waits for a store that is away
+            if future.set_running_or_notify_cancel():
+                future.set_exception(error)
 
     def _recovered(self) -> None:
-        if self._pause_s > 0.0:
-            self._pause_s = 0.0
+        self._pause_s = 0.0
+        if self._is_out:
+            self._is_out = False
             self._say("tracking store is back; all events are delivered")
 
 

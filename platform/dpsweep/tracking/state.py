@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from dpsweep.foundation.durable import checked_json, read_checked_json, write_atomically
 
@@ -12,7 +13,7 @@ PRETRAINING = -1
 #: Its value of the tag dpsweep.role.
 PRETRAIN_ROLE = "pretrain"
 
-_BY_TRIAL = ("run_ids", "model_uris", "states", "unstated")
+_BY_TRIAL = ("run_ids", "model_uris", "states", "unstated", "intros")
 
 
 @dataclass
@@ -36,6 +37,13 @@ class TrackingState:
         sampling: How the private trials so far draw batches: ``mixed`` where they differ.
         downgraded: Why the study lost its claim, empty while it has it; never taken back.
         is_sealed: True for a study in ``select``, which shows its winner only; never taken back.
+        metric: Name of the score that ranks trials.
+        searched: Hyperparameters that may differ between trials.
+        constants: Those that do not, which stand on the study's run only.
+        datasets: Records that the spec declares, as ``StudyStarted`` has them.
+        started_ms: When the study was first launched.
+        best_trial: The best trial so far.
+        intros: How the description of each trial's run begins.
     """
 
     store: str = ""
@@ -54,6 +62,13 @@ class TrackingState:
     sampling: str = ""
     downgraded: str = ""
     is_sealed: bool = False
+    metric: str = ""
+    searched: list[str] = field(default_factory=list)
+    constants: dict[str, str] = field(default_factory=dict)
+    datasets: list[dict[str, Any]] = field(default_factory=list)
+    started_ms: int = 0
+    best_trial: int | None = None
+    intros: dict[int, str] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
         """Write the state; a reader sees the old file or the new one."""

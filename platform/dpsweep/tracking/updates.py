@@ -10,7 +10,8 @@ from typing import Any
 
 from dpsweep.foundation.version import __version__
 from dpsweep.study import events
-from dpsweep.tracking.drafts import ENDED, Drafts, RunUpdate
+from dpsweep.study.trial import NO_BUDGET_LEFT
+from dpsweep.tracking.drafts import ENDED, OVER_BUDGET, Drafts, RunUpdate, count_name
 from dpsweep.tracking.labels import (
     MAX_REASON,
     downgraded_card,
@@ -18,9 +19,12 @@ from dpsweep.tracking.labels import (
     is_sealed,
     is_shown_by_sealed,
     joint_sampling,
+    tags_of_trial,
 )
 from dpsweep.tracking.schema import (
+    BEST_EPSILON,
     BEST_OBJECTIVE,
+    BEST_TRIAL,
     CURVE,
     OBJECTIVE,
     STUDY_SPENT,
@@ -31,25 +35,20 @@ from dpsweep.tracking.schema import (
     missing_statement,
 )
 from dpsweep.tracking.state import PRETRAIN_ROLE, PRETRAINING, TrackingState, name_of
+from dpsweep.tracking.views import intro_of_trial, note_of_trial
 
 #: A line of a journal (``dpsweep.study.events``).
 Event = Mapping[str, Any]
 
-# A pruned trial ended as planned and its model is valid, so it is not shown as broken; its tag
-# dpsweep.state says that the scheduler stopped it.
+# A pruned trial has not finished, and it is not broken; its tag dpsweep.state says what stopped it.
 _STATUS = {
     "finished": "FINISHED",
-    "pruned": "FINISHED",
+    "pruned": "KILLED",
+    OVER_BUDGET: "KILLED",
     "failed": "FAILED",
     "infeasible": "FAILED",
     "interrupted": "KILLED",
 }
-_CLAIM_TAGS = (
-    "dp.delta", "dp.trial_epsilon", "dp.study_epsilon", "dp.filter_order", "dp.released",
-    "dp.accountant", "dp.sampling",
-)  # fmt: skip
-_OF_STUDY_ALONE = ("dp.study_epsilon", "dp.released")  # what a trial's run must not claim
-_OF_SEALED = "dp.trial_epsilon"  # below the released winner's epsilon, and not about it
 _OPEN = ("running", "paused")
 
 
@@ -157,6 +156,12 @@ class _Reader:
         self.drafts.open(update, event)
         update.params |= self.drafts.texts(event.params, "param", "study")
         state.mode = update.params.get("search.mode", state.mode)
+        state.metric = update.params.get("search.metric", state.metric)
+        state.constants = self.drafts.texts(event.constants, "param", "study")
+        update.params = {**state.constants, **update.params}
+        state.searched, state.datasets = list(event.searched), [dict(d) for d in event.datasets]
+        state.started_ms = state.started_ms or event.time_ms
+        update.datasets = state.datasets
         update.tags |= {
             **tags,
             "dpsweep.study": state.study,
@@ -216,34 +221,35 @@ class _Reader:
     def _study_downgraded(self, event: events.StudyDowngraded) -> None:
         self._take_downgrade(event.reason or "no reason was given")
         self._take_card(event)
+        self.drafts.update_of(None).artifacts += event.artifacts
 
     def _trial_started(self, event: events.TrialStarted) -> None:
         trial, state = event.trial, self.state
         of, update = f"trial {trial}", self.drafts.update_of(trial)
         plan = dict(event.plan)
-        not_its_own = (*_OF_STUDY_ALONE, *([_OF_SEALED] if state.is_sealed else []))
-        inherited = {n: t for n, t in state.study_tags.items() if n not in not_its_own}
-        tags = {**inherited, **self.drafts.texts(event.tags, "tag", of)}
+        own = self.drafts.texts(event.tags, "tag", of)
         no_claim = "epsilon" in plan and finite(plan["epsilon"]) is None
-        if no_claim or tags.get("dp.private") == "false":
-            # A run that makes no privacy claim carries no delta or cap that would look like one.
-            tags = {name: text for name, text in tags.items() if name not in _CLAIM_TAGS}
-            tags |= {"dp.private": "false", "dp.epsilon": "inf"}
+        drawn = {**state.study_tags, **own}
+        tags = tags_of_trial(state.study_tags, own, is_sealed=state.is_sealed, no_claim=no_claim)
+        if tags["dp.private"] == "false":
             plan.pop("epsilon", None)
         else:
-            tags["dp.private"] = "true"
-            state.sampling = joint_sampling(state.sampling, tags.get("dp.sampling", ""))
-        if tags.get("dp.records") == "public":
-            tags["dp.sampling"] = "none"  # it draws no private record, and its epsilon is 0
+            state.sampling = joint_sampling(state.sampling, drawn.get("dp.sampling", ""))
         state.unstated[trial] = missing_statement(tags)
         self._continue(event)
         state.states[trial] = "running"
         self.drafts.open(update, event)
-        update.params |= self.drafts.texts(event.hparams, "param", of)
+        hparams = self.drafts.texts(event.hparams, "param", of)
+        same = state.constants.items()
+        update.params |= dict(item for item in hparams.items() if item not in same)
         planned = {f"plan.{name}": value for name, value in plan.items()}
-        update.params |= self.drafts.texts(planned, "param", of)
+        state.intros[trial] = intro_of_trial(trial, hparams, state)
+        update.note = note_of_trial(trial, "running", "", state)
+        is_public = tags.get("dp.records") == "public"
+        update.datasets = [d for d in state.datasets if not is_public or d["context"] != "private"]
         update.tags |= {
             **tags,
+            **self.drafts.texts(planned, "tag", of),
             "dpsweep.study": state.study,
             "dpsweep.study_id": state.study_id,
             "dpsweep.trial": as_text(trial),
@@ -303,14 +309,18 @@ class _Reader:
 
     def _trial_ended(self, event: events.TrialEnded) -> None:
         trial, ended, state = event.trial, event.state, self.state
+        if ended == "pruned" and event.reason.endswith(NO_BUDGET_LEFT):
+            ended = OVER_BUDGET
         if trial in state.unstated:
             self._trial_report(event)
             self._log_delivered(event)
             update = self.drafts.update_of(trial)
             update.tags |= self.drafts.texts(event.tags, "tag", f"trial {trial}")
             update.tags["dpsweep.state"] = ended
-            if event.reason:
-                update.tags["dpsweep.reason"] = event.reason[:MAX_REASON]
+            reason = event.reason[:MAX_REASON]
+            if reason:
+                update.tags["dpsweep.reason"] = reason
+            update.note = note_of_trial(trial, ended, reason, state)
             update.status, update.end_ms = _STATUS[ended], event.time_ms
             update.artifacts += event.artifacts
         self._count(event, ended)
@@ -339,8 +349,13 @@ class _Reader:
         if value is None or sign is None:
             return
         if best is None or sign * value > sign * best:
-            self.state.best = value
-            self.drafts.log_metrics(None, event, {BEST_OBJECTIVE: value}, self.drafts.num_ended())
+            self.state.best, self.state.best_trial = value, event.trial
+            metrics: dict[str, Any] = {BEST_OBJECTIVE: value}
+            if not self.state.is_sealed:
+                metrics[BEST_TRIAL] = event.trial
+            if event.epsilon and not self.state.unstated.get(event.trial, ["not started"]):
+                metrics[BEST_EPSILON] = event.epsilon
+            self.drafts.log_study(event, metrics, {})
 
     def _count(self, event: events.TrialEnded | events.TrialInfeasible, ended: str) -> None:
         self.state.states[event.trial] = ended
@@ -357,8 +372,12 @@ class _Reader:
             child = self.drafts.update_of(trial)
             child.status, child.end_ms = "KILLED", event.time_ms
             child.tags["dpsweep.state"] = state.states[trial] = "interrupted"
-        has_paused = "search/paused" in state.last.get("study", {})
-        self.drafts.log_counts(event, [*ENDED, "paused"] if has_paused else ENDED)
+            child.note = note_of_trial(trial, "interrupted", "", state)
+        counted = state.last.get("study", {})
+        rare = [name for name in ("paused", OVER_BUDGET) if count_name(name) in counted]
+        self.drafts.log_counts(event, [*ENDED, *rare])
+        best = finite(event.metrics.get(BEST_TRIAL))
+        state.best_trial = state.best_trial if best is None else int(best)
         tags = self.drafts.texts(event.tags, "tag", "study")
         self.drafts.log_study(event, event.metrics, tags)
         if event.end_reason:

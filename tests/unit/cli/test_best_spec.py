@@ -1,6 +1,7 @@
 """``best --as-spec``: the best configuration of any study is a spec that the tool takes back."""
 
 import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -60,8 +61,8 @@ def test_a_configuration_of_each_paper_and_starter_is_a_spec_again(name):
         task = TrialTask(
             spec.num_starts, point["method"], whole(point["method"], point), PLAN, 1.0, True
         )
-        files = SimpleNamespace(task=lambda number, task=task: task)
-        found = spec_of_trial(SimpleNamespace(spec=spec, files=files), spec.num_starts)
+        study = SimpleNamespace(spec=spec, task=lambda number, task=task: task)
+        found = spec_of_trial(study, spec.num_starts)
         again = read_spec(found.to_yaml())  # as `validate` reads it: methods, ranges, every rule
         (only,) = SearchSpace.from_spec(again.search.space).grid()
         assert only["method"] == point["method"]
@@ -268,3 +269,55 @@ def test_a_start_run_that_is_the_best_is_run_alone(tmp_path):
     assert (spec.privacy.trial_epsilon, spec.privacy.study_epsilon) == (2.0, 2.0)
     best = SimpleNamespace(trial_id=0, metric="validation/accuracy", value=0.5)
     assert "epsilon <= 2.0000" in spec_text(result, best)
+
+
+@pytest.fixture
+def old(tmp_path, monkeypatch):
+    """Studies of an earlier version, to be run again."""
+    shutil.copytree(Path(__file__).parents[2] / "golden" / "old_studies", tmp_path / "studies")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "studies"
+
+
+def reproduce(*arguments):
+    return cli_here("reproduce", *arguments, "--dry-run")
+
+
+@pytest.mark.parametrize("name", ["composed", "unaccounted", "public", "select", "features"])
+def test_a_trial_is_reproduced_as_a_study_that_passes_every_check(old, name):
+    done = reproduce(name, "0", "--root", old)
+    assert done.returncode == 0, done.stderr
+    checked = preflight(read_spec(done.stdout))
+    checked.choose_filter()
+    assert checked.spec.name == f"{name}-trial-0"
+    assert load_sweep(name, root=old).trial(0).config["method"] == checked.spec.space["method"]
+    assert not (old / checked.spec.name).exists()
+
+
+def test_repetitions_fit_into_the_budget_that_is_asked_for_them(old):
+    done = reproduce("composed", "0", "--seeds", "3", "--root", old)
+    assert done.returncode == 0, done.stderr
+    checked = preflight(read_spec(done.stdout))
+    plan = load_sweep("composed", root=old).files.task(0).full_plan
+    chosen = checked.choose_filter()
+    cost = 3 * max(chosen.cost(plan).values())
+    assert 0.97 * chosen.budget < cost <= chosen.budget
+    assert checked.spec.space["train.repeat"] == {"choice": [0, 1, 2]}
+    assert f"{checked.spec.privacy.study_epsilon:.4f}" in done.stdout.split("name:")[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["public", "0", "--seeds", "2"], "has one private run"),
+        (["composed", "77"], "has no trial 77"),
+        (["composed", "0", "--name", "composed"], "composed"),
+        (["composed", "0", "--name", "a/b"], "a/b"),
+        (["composed", "0", "--seeds", "0"], "--seeds"),
+    ],
+)
+def test_what_cannot_be_reproduced_is_refused_in_a_line(old, arguments, says):
+    done = reproduce(*arguments, "--root", old)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert done.stdout == ""

@@ -402,20 +402,20 @@ def test_decisions_say_where_a_rung_is_and_leave_no_cell_blank(tmp_path):
     }  # fmt: skip
     monkey = pytest.MonkeyPatch()
     with monkey.context() as patch:
-        patch.setattr("dpsweep.results.study.read_log", lambda path: [verdict])
+        patch.setattr("dpsweep.results.records.read_log", lambda path: [verdict])
         row = result.decisions()[0]
     assert (row["rung"], row["rung_epsilon"]) == (2, 1.3)
 
 
 def test_an_mlflow_of_ours_shows_no_progress_bars(monkeypatch):
-    from dpsweep.tracking.mlflow import _quiet
+    from dpsweep.tracking.mlflow_reach import quiet
 
     name = "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"
     monkeypatch.delenv(name, raising=False)
-    _quiet()
+    quiet()
     assert os.environ[name] == "false"
     monkeypatch.setenv(name, "true")
-    _quiet()
+    quiet()
     assert os.environ[name] == "true"
 
 

@@ -10,7 +10,8 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "help"
 VERBS = [
     "", "init", "methods", "describe", "account epsilon", "account steps", "account noise",
     "validate", "plan", "simulate", "run", "status", "logs", "best", "pareto", "decisions",
-    "report", "layers", "ui", "doctor",
+    "report", "layers", "audit", "ui", "doctor", "reproduce", "show", "export", "list", "compare",
+    "budget",
 ]  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import threading
 from pathlib import Path
@@ -21,7 +20,7 @@ from dpsweep.results import study_card
 from dpsweep.results.origins import weights_path
 from dpsweep.results.study import SweepResult
 from dpsweep.running import entries
-from dpsweep.running.pretrain import _public_records, with_pretrained
+from dpsweep.running.pretrain import _public_records, pretrained_weights
 from dpsweep.spec.pretrain import is_same_data
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Observer, Study
@@ -265,7 +264,7 @@ class Ear(Observer):
 
 @pytest.fixture
 def open_study(tmp_path):
-    """Open studies of the good spec that share a store; returns (study, data with weights)."""
+    """Open studies of the good spec that share a store; returns (study, file of weights)."""
     opened = []
 
     def make(*sets, observer=None):
@@ -275,7 +274,7 @@ def open_study(tmp_path):
         study = Study(spec)
         opened.append(study)
         data = load_dataset(spec.data)
-        return study, with_pretrained(spec, study, data, observer or Ear())
+        return study, pretrained_weights(spec, study, data, observer or Ear())
 
     yield make
     for study in opened:
@@ -284,11 +283,10 @@ def open_study(tmp_path):
 
 def test_weights_are_trained_once_and_found_again(open_study, monkeypatch):
     ear = Ear()
-    study, data = open_study(observer=ear)
+    study, weights = open_study(observer=ear)
     address = study.view.pretrained["address"]
-    assert data.pretrained == study.spec.storage.pretrained_path / f"{address}.safetensors"
-    assert data.pretrained == weights_path(study.spec, study.view)
-    assert data.for_public_search.__self__.pretrained == data.pretrained
+    assert weights == study.spec.storage.pretrained_path / f"{address}.safetensors"
+    assert weights == weights_path(study.spec, study.view)
     assert ear.messages[-1].startswith("pretrain: tanh_cnn, 1 epoch, loss")
     said = plan_pretraining(study.spec)
     assert said.startswith("tanh_cnn on classes 0, 1, 2 of digits, 1 epoch: done already")
@@ -298,7 +296,7 @@ def test_weights_are_trained_once_and_found_again(open_study, monkeypatch):
 
     monkeypatch.setattr("dpsweep.trainables.networks.pretraining.pretrain_network", refuse)
     other, again = open_study("name=another", "search.space.optim.lr=0.3", observer=ear)
-    assert again.pretrained == data.pretrained
+    assert again == weights
     assert other.view.pretrained == study.view.pretrained
     assert "found" in ear.messages[-1]
     with pytest.raises(Trained):  # another seed is another training
@@ -306,29 +304,29 @@ def test_weights_are_trained_once_and_found_again(open_study, monkeypatch):
 
 
 def test_a_study_does_not_go_on_from_other_weights(open_study, monkeypatch):
-    study, data = open_study()
-    spec, raw = study.spec, dataclasses.replace(data, pretrained=None)
-    address, content = study.view.pretrained["address"], data.pretrained.read_bytes()
-    data.pretrained.unlink()
-    assert with_pretrained(spec, study, raw, Ear()).pretrained.read_bytes() == content
+    study, weights = open_study()
+    spec, raw = study.spec, load_dataset(study.spec.data)
+    address, content = study.view.pretrained["address"], weights.read_bytes()
+    weights.unlink()
+    assert pretrained_weights(spec, study, raw, Ear()).read_bytes() == content
     events = [record["event"] for record in read_log(study.files.journal)]
     assert events == ["pretrained"]  # once, whatever was computed anew
     study.view.pretrained["sha256"] = "0" * 64
     with pytest.raises(StudyError, match="sha256 0000000000"):
-        with_pretrained(spec, study, raw, Ear())
+        pretrained_weights(spec, study, raw, Ear())
     monkeypatch.setattr(torch, "__version__", "99.0")
     with pytest.raises(StudyError, match=f"address {address[:12]}") as caught:
-        with_pretrained(spec, study, raw, Ear())
+        pretrained_weights(spec, study, raw, Ear())
     assert "version of torch" in caught.value.because
 
 
 def test_two_at_once_compute_once(open_study):
-    study, data = open_study()
-    raw, lock = dataclasses.replace(data, pretrained=None), data.pretrained.with_suffix(".lock")
+    study, weights = open_study()
+    raw, lock = load_dataset(study.spec.data), weights.with_suffix(".lock")
     ear, found = Ear(), []
 
     def wait():
-        found.append(with_pretrained(study.spec, study, raw, ear).pretrained)
+        found.append(pretrained_weights(study.spec, study, raw, ear))
 
     with locked(lock):
         thread = threading.Thread(target=wait)
@@ -336,15 +334,15 @@ def test_two_at_once_compute_once(open_study):
         thread.join(0.3)
         assert ear.messages == ["pretrain: waiting for another process"]
     thread.join(30)
-    assert found == [data.pretrained]
+    assert found == [weights]
 
 
 def test_a_file_stands_for_the_word_too(open_study, tmp_path):
     path = tmp_path / "w.pt"
     torch.save({"a": torch.zeros(1)}, path)
     sets = [f"pretrain={{checkpoint: {path}}}"]
-    study, data = open_study(*sets)
-    assert data.pretrained == weights_path(study.spec, study.view) == path
+    study, weights = open_study(*sets)
+    assert weights == weights_path(study.spec, study.view) == path
     assert plan_pretraining(study.spec) == f"the file {path}"
     assert (
         SweepSpec.from_yaml(study.files.spec).pretrain == study.spec.pretrain
@@ -354,7 +352,7 @@ def test_a_file_stands_for_the_word_too(open_study, tmp_path):
     assert PRETRAINING not in tracker.runs  # nothing was trained
     torch.save({"a": torch.ones(1)}, path)
     with pytest.raises(StudyError, match="began with other pre-trained weights"):
-        with_pretrained(study.spec, study, data, Ear())
+        pretrained_weights(study.spec, study, load_dataset(study.spec.data), Ear())
     missing = GOOD.replace(
         GOOD[GOOD.index("  classes: [0") : GOOD.index("privacy:")], "  checkpoint: no.pt\n"
     )
@@ -379,14 +377,14 @@ def read_log_after(study):
 
 @pytest.mark.parametrize("accounting", ["unaccounted", "select"])
 def test_tracking_has_one_public_run_of_it(open_study, accounting):
-    study, data = open_study()
+    study, weights = open_study()
     first = {**started(), "tags": {"dp.accounting": accounting}}
     tracker = MemoryTracker()
     for _ in range(2):  # a replay changes nothing
         tracker.handle([first, *read_log_after(study)])
     assert set(tracker.runs) == {None, PRETRAINING}
     run = tracker.runs[PRETRAINING]
-    facts = json.loads(data.pretrained.with_suffix(".json").read_text())
+    facts = json.loads(weights.with_suffix(".json").read_text())
     assert (run.status, run.parent_run_id) == ("FINISHED", tracker.runs[None].run_id)
     assert (run.tags["dpsweep.role"], run.tags["dp.records"]) == ("pretrain", "public")
     assert run.tags["dpsweep.pretrained"] == facts["address"]
@@ -394,7 +392,7 @@ def test_tracking_has_one_public_run_of_it(open_study, accounting):
     assert run.params["pretrain.records"] == str(facts["records"]) == "537"
     for name in ("loss", "accuracy", "holdout_accuracy"):
         assert run.history(f"pretrain/{name}") == [(1, facts["epochs"][0][name])]
-    assert run.artifacts == [str(data.pretrained.with_suffix(".json"))]
+    assert run.artifacts == [str(weights.with_suffix(".json"))]
 
 
 def test_card_and_trials_name_the_weights(open_study):

@@ -96,7 +96,7 @@ def test_every_door_shows_the_delivered_model(files):
     assert "test/accuracy 0.7400 of the same model" in words
     told = json.dumps(entries.study_ended(SweepResult(files), "finished", "").metrics)
     assert json.loads(told) == {
-        "best/trial": 0.0, "best/value": 0.776,
+        "best/trial": 0.0, "best/value": 0.776, "best/epsilon": SweepResult(files).best().epsilon,
         "dp/composed_epsilon": json.loads(told)["dp/composed_epsilon"],
         **{f"best/{name}": value for name, value in (AT_BEST | ON_TEST).items()},
     }  # fmt: skip

@@ -30,6 +30,7 @@ from dpsweep.running import entries
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Study
 from dpsweep.study.trial import TrialReport, TrialState
+from dpsweep.trainables.data.supplies import NO_SUPPLIES
 from dpsweep.trainables.execution.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.gradients.layer_noise import LayerNoise, NoiseFigures
 
@@ -125,7 +126,7 @@ def test_trained_weights_are_those_of_the_best_checkpoint(tmp_path: Path) -> Non
         study_layers(result, data, at="best")
     task = result.files.task(0)
     from dpsweep.trainables.method import RunContext
-    from dpsweep.trainables.methods.sparse import SparseFinetuning
+    from dpsweep.trainables.methods.sparse.sparse import SparseFinetuning
 
     method = SparseFinetuning()
     method.prepare(data, task.hparams, task.plan, RunContext(0, 0))
@@ -189,10 +190,11 @@ def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
 def test_the_figure_of_a_model_is_kept_beside_it_or_left_out(tmp_path: Path) -> None:
     result = written(tmp_path)
     data = study_records(result)
-    path = save_layers_figure(result.spec, result.files, result.files.task(0), data)
+    path = save_layers_figure(result.spec, result.files, result.files.task(0), data, NO_SUPPLIES)
     assert path == result.files.trial(0) / "layers.png"
     assert path.stat().st_size > 10_000
-    assert save_layers_figure(result.spec, result.files, result.files.task(1), data) is None
+    other = result.files.task(1)
+    assert save_layers_figure(result.spec, result.files, other, data, NO_SUPPLIES) is None
 
 
 def test_bars_are_coloured_by_kind_and_have_the_height_of_their_ratio() -> None:

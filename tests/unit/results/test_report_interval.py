@@ -9,8 +9,8 @@ from scipy import stats
 
 from dpsweep.cli.verbs.report import caption, legend, table
 from dpsweep.privacy.statement import PrivacyStatement
+from dpsweep.results.choosing import choose
 from dpsweep.results.report import ReportedStudy, build_report, half_width
-from dpsweep.results.study import _by_configuration
 from dpsweep.results.trial import TrialResult
 from dpsweep.spec.episodes import EPISODE
 from dpsweep.study.trial import TrialState
@@ -106,6 +106,9 @@ def test_the_table_names_interval_and_unit():
 
 
 def test_the_best_of_episodes_is_a_configuration():
-    first, second = _by_configuration(study().trials)
-    assert [t.config["optim.lr"] for t in first] == [0.1] * 3
-    assert [t.config[EPISODE] for t in second] == [0, 1, 2]
+    choice = choose(study().trials, is_maximized=True, has_episodes=True)
+    runs = [t for t in study().trials if t.trial_id in choice.runs]
+    assert {t.config["optim.lr"] for t in runs} == {choice.best.config["optim.lr"]}
+    assert [t.config[EPISODE] for t in runs] == [0, 1, 2]
+    assert choice.score == pytest.approx(statistics.fmean(t.value for t in runs))
+    assert choice.best.trial_id == choice.runs[0]

@@ -184,12 +184,11 @@ def test_prefetched_features_are_found_by_trials(
 ) -> None:
     checked, ear, here = check({"normalize.groups": {"choice": [1, 2]}}), Ear(), Here()
     ready = prefetch(checked, data, here, ear)  # type: ignore[arg-type]
-    assert ready.feature_root == tmp_path / "studies" / ".features"
-    assert ready.parts is data.parts
-    store = FeatureStore(ready.feature_root)
+    assert ready == tmp_path / "studies" / ".features"
+    store = FeatureStore(ready)
     assert store.max_bytes == 50 * 2**30
     for groups in (1, 2):
-        assert store.missing(ready, FeatureSpec.of("identity", norm=f"group:{groups}")) == []
+        assert store.missing(data, FeatureSpec.of("identity", norm=f"group:{groups}")) == []
     assert here.num_jobs == 2 * 4  # blocks of 1000, 200 and 50 records
     for groups, message in zip((1, 2), ear.messages, strict=True):
         assert message.startswith(f"features: identity (group:{groups}): 1,250 records computed in")
@@ -206,10 +205,7 @@ def test_few_records_are_not_worth_another_process(
     here = Here()
     ready = prefetch(check({}), small, here, Ear())  # type: ignore[arg-type]
     assert here.num_jobs == 0
-    assert (
-        FeatureStore(ready.feature_root).missing(ready, FeatureSpec.of("identity", norm="group:1"))
-        == []
-    )
+    assert FeatureStore(ready).missing(small, FeatureSpec.of("identity", norm="group:1")) == []
 
 
 def test_the_trials_that_will_run_can_be_named(
@@ -219,20 +215,19 @@ def test_the_trials_that_will_run_can_be_named(
     task = TrialTask(0, "frozen", hparams, Plan(()), 1.0, is_private=False)
     checked = check({"normalize.groups": {"choice": [1, 2, 3]}})
     ready = prefetch(checked, data, Here(), Ear(), tasks=[task])  # type: ignore[arg-type]
-    store = FeatureStore(ready.feature_root)
+    store = FeatureStore(ready)
     kept = [
         g
         for g in (1, 2, 3)
-        if not store.missing(ready, FeatureSpec.of("identity", norm=f"group:{g}"))
+        if not store.missing(data, FeatureSpec.of("identity", norm=f"group:{g}"))
     ]
     assert kept == [3]
 
 
 def test_without_features_nothing_is_made(check: Callable[..., Preflight], data: SweepData) -> None:
     ready = prefetch(check({"method": "dp_sgd"}), data, Here(), Ear())  # type: ignore[arg-type]
-    assert replace(ready, feature_root=None) == data
-    assert ready.feature_root is not None
-    assert not ready.feature_root.exists()
+    assert ready is not None
+    assert not ready.exists()
 
 
 def test_a_selection_leaves_no_trace_of_what_its_trials_asked_for(
@@ -240,13 +235,13 @@ def test_a_selection_leaves_no_trace_of_what_its_trials_asked_for(
 ) -> None:
     space = {"normalize.groups": {"int": [1, 3]}}
     chosen = prefetch(check(space, "select"), data, Here(), Ear())  # type: ignore[arg-type]
-    assert chosen.feature_root is None
+    assert chosen is None
     listed = prefetch(check({}, "select"), data, Here(), Ear())  # type: ignore[arg-type]
-    assert listed.feature_root is not None
-    times = {path: path.stat().st_mtime_ns for path in listed.feature_root.iterdir()}
+    assert listed is not None
+    times = {path: path.stat().st_mtime_ns for path in listed.iterdir()}
     time.sleep(0.01)
-    FeatureStore(listed.feature_root).open(listed, FeatureSpec.of("identity", norm="group:1"))
-    assert times == {path: path.stat().st_mtime_ns for path in listed.feature_root.iterdir()}
+    FeatureStore(listed).open(data, FeatureSpec.of("identity", norm="group:1"))
+    assert times == {path: path.stat().st_mtime_ns for path in listed.iterdir()}
 
 
 def test_progress_is_told_every_few_seconds_in_declared_numbers(

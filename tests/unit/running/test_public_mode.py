@@ -16,6 +16,7 @@ from dpsweep.schedulers import POLICIES
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import TrialReport, TrialState
+from dpsweep.trainables.data.supplies import NO_SUPPLIES
 
 #: Null asks for noise that is calibrated to train.max_steps; left out, it would be 20.
 SPACE = {
@@ -76,7 +77,7 @@ class PublicStudy:
         launch = SimpleNamespace(
             study=self.study, observer=Observer(), checked=self.checked, ledger=self.ledger,
             data=SimpleNamespace(for_public_search=lambda with_test: None), target=None,
-            stage=lambda *args: stage, fifo=lambda: None,
+            stage=lambda *args: stage, fifo=lambda: None, supplies=NO_SUPPLIES,
         )  # fmt: skip
         return modes.run_public(launch)
 
@@ -107,7 +108,7 @@ def test_the_final_run_has_the_winners_configuration_with_its_nulls(public, monk
     assert len(final.plan) == len(public.searched.plan) == 40
     (noise,) = {run.event.noise_multiplier for run in final.plan.runs}
     assert noise != 20
-    trials = public.result.trials
+    trials = public.result.results
     assert trials[0].config == trials[1].config
     assert trials[0].config["noise.noise_multiplier"] is None  # another run of it is the same one
 
@@ -130,7 +131,7 @@ def test_a_final_run_that_has_not_finished_is_claimed_at_all_that_it_may_cost(
 
     public.run(monkeypatch, execute)
     result = public.result
-    final = result.trials[1]
+    final = result.results[1]
     assert final.state is state
     assert final.epsilon < 1
     claim = result.study_statement()
@@ -150,7 +151,7 @@ def test_a_final_run_that_has_finished_is_claimed_at_what_it_cost(public, monkey
     public.run(monkeypatch, execute)
     result = public.result
     claim = result.study_statement()
-    assert claim == result.trials[1].statement
+    assert claim == result.results[1].statement
     assert 1.9 < claim.epsilon <= 2.0
 
 

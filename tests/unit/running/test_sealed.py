@@ -20,6 +20,7 @@ from dpsweep.spec.study import SweepSpec
 from dpsweep.study.events import StudyDowngraded
 from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import TrialReport
+from dpsweep.trainables.data.supplies import NO_SUPPLIES
 
 
 class Selecting:
@@ -51,6 +52,7 @@ class Selecting:
         self.launch = SimpleNamespace(
             checked=self.checked, study=self.study, ledger=self.ledger, selection=charge,
             num_draws=2, data=None, observer=Observer(), target=None, policy=lambda: fifo,
+            supplies=NO_SUPPLIES,
         )  # fmt: skip
 
     def claims(self):

@@ -56,7 +56,7 @@ def traces(temporary, tmp_path, monkeypatch):
 
 def test_all_traces_are_gone_before_anything_is_delivered(tmp_path, traces):
     result = run_sweep(select_spec(tmp_path))
-    assert [t.trial_id for t in result.trials] == [0]
+    assert [t.trial_id for t in result.results] == [0]
     assert traces == {"log_best_model": ([], False), "deliver": ([], False)}
 
 

@@ -1,5 +1,6 @@
 """Optuna's study follows the journal: what is damaged or older is written anew, and goes on alike."""
 
+import math
 import shutil
 import sqlite3
 
@@ -147,3 +148,39 @@ def test_a_file_that_another_program_holds_is_not_damaged(played, monkeypatch):
         database.rollback()
     database.close()
     assert not list(path.parent.glob("optuna.db.damaged*"))
+
+
+def test_a_trial_that_has_ended_has_its_epsilon_with_all_terms(tmp_path):
+    """Where Optuna's tools look; what has no finite one has none, and a rebuilt file has it too."""
+    spec, space = make(tmp_path)
+    path, known = tmp_path / "optuna.db", {}
+    suggestions = Suggestions(spec, space, path=path)
+    for number, epsilon in enumerate((1.25, math.inf, 0.5)):
+        _, config = suggestions.ask()
+        outcome = "pruned" if number == 2 else "finished"
+        suggestions.tell(number, outcome, [0.5], epsilon=epsilon)
+        known[number] = KnownTrial(config, outcome, [0.5], {5: 0.5}, epsilon=epsilon)
+    suggestions.ask()
+
+    def attributes(suggestions):
+        return [trial.user_attrs for trial in suggestions._study.get_trials()]
+
+    shown = attributes(suggestions)
+    assert [each.get("dp/epsilon") for each in shown] == [1.25, None, 0.5, None]
+    words = "delta 1e-05, example, add_or_remove_one"
+    assert shown[0]["dp/epsilon_is"].startswith(words)
+    for word in ("rdp", "unaccounted", "one trial alone"):
+        assert word in shown[0]["dp/epsilon_is"]
+    assert shown[1] == {}
+    path.unlink()
+    again = Suggestions(spec, space, path=path, known=known)
+    assert attributes(again)[:3] == shown[:3]
+
+
+def test_an_end_that_a_kill_cut_off_brings_its_epsilon(tmp_path):
+    spec, space = make(tmp_path)
+    path = tmp_path / "optuna.db"
+    _, config = Suggestions(spec, space, path=path).ask()
+    known = {0: KnownTrial(config, "finished", [0.5], {5: 0.5}, epsilon=1.25)}
+    (trial,) = Suggestions(spec, space, path=path, known=known)._study.get_trials()
+    assert trial.user_attrs["dp/epsilon"] == 1.25

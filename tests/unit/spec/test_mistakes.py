@@ -226,7 +226,7 @@ ADDED = [
     ("scheduler:", "sweep.yaml:17 scheduler: is empty (give it keys, or leave the line out)"),
     ("scheduler: fifo", "sweep.yaml:17 scheduler: must be a mapping of keys to values, got 'fifo'"),
     ("cluster: {target: slurm}", "sweep.yaml:17 cluster.target: 'slurm' is not available yet (use local, or ray with the address of a cluster that runs already)"),
-    ("cluster: {target: ray}", "sweep.yaml:17 cluster.address: is missing: target ray joins a running cluster (give ray://HOST:10001, HOST:6379, or auto on a machine of the cluster)"),
+    ("cluster: {target: ray}", "sweep.yaml:17 cluster.address: is missing: target ray joins a running cluster (give HOST:6379, or auto, on a machine of the cluster)"),
     ("cluster: {address: 'ray://head:10001'}", "sweep.yaml:17 cluster.address: has no meaning for target local (use target: ray)"),
     ("resources: {gpu: 1.5}", "sweep.yaml:17 resources.gpu: a trial can share one GPU or have several whole ones, got 1.5 (use 1 or 2)"),
     ("resources: {cpu: 0}", "sweep.yaml:17 resources.cpu: must be > 0, got 0"),

@@ -42,7 +42,7 @@ def test_a_downgrade_reaches_all_runs_and_stays(story, store_uri, state_path, cl
     assert [claim for claim in CLAIMS.values() if claim in note] == [CLAIMS["unaccounted"]]
     assert {name: run.info.status for name, run in runs.items()} == {
         None: "RUNNING",
-        "0": "FINISHED",
+        "0": "KILLED",  # pruned
         "1": "FINISHED",
         "2": "FINISHED",
         "3": "RUNNING",
@@ -75,7 +75,7 @@ def test_select_has_exactly_one_child(story, store_uri, state_path, client) -> N
     MLflowTracker(store_uri, "digits", state_path).handle(story.journal_of("select"))
     runs = runs_of(client)
     assert set(runs) == {None, "0"}
-    assert set(runs[None].data.metrics) == {"best/value"}
+    assert set(runs[None].data.metrics) == {"best/value", "best/epsilon"}
     assert set(runs["0"].data.metrics) == {
         "validation/accuracy",
         "curve/validation/accuracy",

@@ -22,7 +22,7 @@ def test_a_study_becomes_a_parent_and_children(story) -> None:
     assert [step for step, _ in child.history("curve/validation/accuracy")] == [25, 50, 75, 100]
     assert child.history("validation/accuracy") == [(100, 0.91)]  # once, of the delivered model
     assert child.params["optim.lr"] == "1.5"
-    assert child.params["plan.steps"] == "100"
+    assert child.tags["plan.steps"] == "100"
     assert "model.checkpoint" not in child.params
     assert child.tags["dp.delta"] == "1e-05"
     assert child.tags["dpsweep.trial"] == "1"
@@ -52,7 +52,7 @@ def test_any_split_and_replay_gives_the_same_runs(story) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "status"), [("finished", "FINISHED"), ("pruned", "FINISHED"), ("failed", "FAILED")]
+    ("state", "status"), [("finished", "FINISHED"), ("pruned", "KILLED"), ("failed", "FAILED")]
 )
 def test_end_states_are_told_truthfully(story, state: str, status: str) -> None:
     story.start()
@@ -124,7 +124,7 @@ def test_a_paused_trial_stays_open_until_it_goes_on(story) -> None:
     story.end_trial(0, 50, 1.0, 0.7, state="pruned", reason="never continued")
     story.end()
     tracker.handle(story.events)
-    assert (run.status, run.tags["dpsweep.state"]) == ("FINISHED", "pruned")
+    assert (run.status, run.tags["dpsweep.state"]) == ("KILLED", "pruned")
     assert [value for _, value in parent.history("search/paused")] == [1.0, 0.0, 1.0, 0.0, 0.0]
 
 
@@ -235,7 +235,7 @@ def test_a_trial_that_is_not_private_claims_nothing(story) -> None:
     assert run.history("dp/epsilon") == []
     assert (run.tags["dp.private"], run.tags["dp.epsilon"]) == ("false", "inf")
     assert not {"dp.delta", "dp.trial_epsilon", "dp.accountant"} & set(run.tags)
-    assert "plan.epsilon" not in run.params
+    assert "plan.epsilon" not in run.tags
 
 
 @pytest.mark.parametrize("value", [None, "NaN", float("nan"), float("inf")])

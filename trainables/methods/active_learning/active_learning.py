@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
+from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError, Mistake
 from dpsweep.privacy.events import EventRun, Gaussian, Laplace, NonPrivate, Plan
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.privacy.terms import AccountantName
 from dpsweep.spec.space.hyperparameters import Hyperparameter
+from dpsweep.trainables.data.dataset import part_tensors
 from dpsweep.trainables.data.releases import ReleaseKey
+from dpsweep.trainables.data.tasks import score
 from dpsweep.trainables.method import Method, PlanContext, RunContext
 from dpsweep.trainables.methods.active_learning.knobs import (
     FINETUNE_HYPERPARAMETERS,
@@ -35,6 +37,7 @@ from dpsweep.trainables.methods.active_learning.private_query import (
     sum_rule_epsilon,
 )
 from dpsweep.trainables.methods.active_learning.start_network import build_start
+from dpsweep.trainables.methods.classifier import copy_to_cpu
 from dpsweep.trainables.methods.hyperparameters import TRAIN_REPEAT
 
 if TYPE_CHECKING:
@@ -148,9 +151,7 @@ class ActiveLearning(Method):
         return {"sum_rule_epsilon": by_sum}
 
     @classmethod
-    def preflight(
-        cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo
-    ) -> list[tuple[str, str, str]]:
+    def preflight(cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo) -> list[Mistake]:
         """Return what no trial could run: no release named, numbers that do not fit together."""
         return selection_problems(possible(cls.hyperparameters, values), info)
 
@@ -165,7 +166,7 @@ class ActiveLearning(Method):
         values: Mapping[str, Sequence[Any]],
         info: DatasetInfo,
         start: Mapping[str, Any],
-    ) -> list[tuple[str, str, str]]:
+    ) -> list[Mistake]:
         """Return networks of the start without embeddings, or with smaller ones than compared."""
         from dpsweep.trainables.methods.active_learning.embeddings import last_linear
 
@@ -173,13 +174,13 @@ class ActiveLearning(Method):
             size = last_linear(build_start(start, info, seed=0, is_initial=False)).in_features
         except BadInputError as error:
             key = "start.hyperparameters.model.name"
-            return [(key, error.message, error.fix or "use another network")]
+            return [Mistake(key, error.message, error.fix or "use another network")]
         default = next(h.default for h in cls.hyperparameters if h.name == "select.components")
         most = max(values.get("select.components", [default]))
         if most <= size or set(values.get("select.by", ["diverse_public"])) <= _WITHOUT_COMPONENTS:
             return []
         wrong = f"{most:g} components cannot be had of embeddings with {size} numbers"
-        return [("search.space.select.components", wrong, f"at most {size}")]
+        return [Mistake("search.space.select.components", wrong, f"at most {size}")]
 
     def prepare(
         self, data: SweepData, hparams: Mapping[str, Any], plan: Plan, context: RunContext
@@ -190,7 +191,6 @@ class ActiveLearning(Method):
             CheckpointError: The release is missing or damaged.
             ValueError: The plan holds an event that is not this method's.
         """
-        from dpsweep.trainables.data.dataset import part_tensors
         from dpsweep.trainables.methods.active_learning.distillation import SoftTrainer
         from dpsweep.trainables.methods.active_learning.distilled import distilled_states
         from dpsweep.trainables.methods.active_learning.label_choice import LabelChoice
@@ -206,8 +206,9 @@ class ActiveLearning(Method):
         self._oracle = LabelOracle(data.parts["public"][1], most=hparams["labels.max"])
         self._start = self._build(is_initial=False)
         key = self.starts_from(hparams)
-        assert data.starts is not None
-        state = None if key is None else data.starts.model_state(key)
+        starts = context.supplies.starts
+        assert starts is not None
+        state = None if key is None else starts.model_state(key)
         if state is not None:
             self._start.load_state_dict(state)
         self._model = self._build()
@@ -223,7 +224,8 @@ class ActiveLearning(Method):
             temperature=hparams["finetune.temperature"],
         )
         self._distilled = distilled_states(
-            data.starts.release(key),
+            starts,
+            starts.release(key),
             data,
             self._model,
             hparams,
@@ -238,12 +240,13 @@ class ActiveLearning(Method):
 
     def _build(self, *, is_initial: bool = True) -> torch.nn.Module:
         """Return the start's network on the device, with the initial weights of this trial."""
-        assert self._data.starts is not None
+        supplies = self._context.supplies
+        assert supplies.starts is not None
         model = build_start(
-            self._data.starts.hparams,
+            supplies.starts.hparams,
             self._data.info,
             seed=self._seed("initial weights"),
-            pretrained=self._data.pretrained,
+            pretrained=supplies.pretrained,
             is_initial=is_initial,
         )
         return model.to(self._context.device)
@@ -310,8 +313,6 @@ class ActiveLearning(Method):
         Raises:
             DataError: The part has no record.
         """
-        from dpsweep.trainables.data.tasks import score
-
         return score(self._model, self._data, part, block=_BLOCK, device=self._context.device)
 
     @classmethod
@@ -341,7 +342,7 @@ class ActiveLearning(Method):
         """
         import torch
 
-        from dpsweep.trainables.methods.active_learning.picture_sheet import picture_sheet
+        from dpsweep.trainables.data.picture_sheet import picture_sheet
 
         central = self._choice.central
         if central is None or self.starts_from(self._hparams) is None:
@@ -365,8 +366,6 @@ class ActiveLearning(Method):
 
     def state_dict(self) -> dict[str, Any]:
         """Return networks, optimizer, position, directions and rows, all released or public."""
-        from dpsweep.trainables.methods.classifier import copy_to_cpu
-
         state = {
             "model": self._model.state_dict(),
             "optimizer": self._trainer.state_dict(),

@@ -25,7 +25,7 @@ from dpsweep.trainables.networks.own_models import fingerprint, is_own
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data.dataset import SweepData
-    from dpsweep.trainables.data.releases import Release
+    from dpsweep.trainables.data.releases import Release, ReleasedModels
 
 #: Folder beside a release.
 FOLDER = "distilled"
@@ -89,6 +89,7 @@ class DistilledStates:
 
 
 def distilled_states(
+    starts: ReleasedModels,
     release: Release | None,
     data: SweepData,
     model: nn.Module,
@@ -107,8 +108,9 @@ def distilled_states(
     that are not deterministic.
 
     Args:
+        starts: The released models of the study's start.
         release: Of the model that teaches; None where there is none.
-        data: Of the trial, with the study's starts.
+        data: Of the trial.
         model: The network that is taught, with its initial weights.
         hparams: Of the trial. The states of ``finetune.distill_epochs`` epochs may take
             ``MOST_BYTES`` (64 MiB) together; nothing is kept otherwise.
@@ -120,8 +122,7 @@ def distilled_states(
         return DistilledStates(None, {})
     if hparams["finetune.distill_epochs"] * state_bytes(model) > MOST_BYTES:
         return DistilledStates(None, {})
-    assert data.starts is not None
-    network = dict(data.starts.hparams)
+    network = dict(starts.hparams)
     facts = {
         "format": _FORMAT,
         "dpsweep": __version__,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dpsweep.foundation.errors import InfeasibleBudgetError
+from dpsweep.foundation.errors import InfeasibleBudgetError, Mistake
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 
 if TYPE_CHECKING:
@@ -140,9 +140,7 @@ def possible(
     return {h.name: list(values.get(h.name, [h.default])) for h in declared}
 
 
-def selection_problems(
-    values: Mapping[str, Sequence[Any]], info: DatasetInfo
-) -> list[tuple[str, str, str]]:
+def selection_problems(values: Mapping[str, Sequence[Any]], info: DatasetInfo) -> list[Mistake]:
     """Return what no trial could run, as ``Method.preflight`` does.
 
     Args:
@@ -154,25 +152,25 @@ def selection_problems(
     kinds = values["select.by"]
     if info.num_public == 0:
         wrong = "there is no public record to label"
-        return [("method", wrong, "set data.public.fraction")]
+        return [Mistake("method", wrong, "set data.public.fraction")]
     largest, smallest = max(values["labels.max"]), min(values["labels.max"])
     if info.num_public and largest > info.num_public:
         wrong = f"{largest:g} is more than the {info.num_public} public records"
-        problems.append(("labels.max", wrong, "lower it, or raise data.public.fraction"))
+        problems.append(Mistake("labels.max", wrong, "lower it, or raise data.public.fraction"))
     if not {"diverse_public", "near_private"} & set(kinds):
         return problems
     most = min(min(values["select.candidates"]), info.num_public)
     if smallest > most:
         wrong = f"{most:g} candidates are fewer than the {smallest:g} labels wanted of them"
-        problems.append(("select.candidates", wrong, "raise it, or lower labels.max"))
+        problems.append(Mistake("select.candidates", wrong, "raise it, or lower labels.max"))
     each = [count for count in values["select.each"] if count is not None]
     clusters = min(values["select.clusters"])
     if "diverse_public" in kinds and clusters > largest:
         wrong = f"{clusters:g} clusters are more than the {largest:g} labels"
-        problems.append(("select.clusters", wrong, "at most labels.max"))
+        problems.append(Mistake("select.clusters", wrong, "at most labels.max"))
     elif "diverse_public" in kinds and each and clusters * min(each) > largest:
         wrong = f"{clusters:g} clusters with {min(each):g} labels each are over labels.max"
-        problems.append(("select.each", wrong, "raise labels.max, or leave select.each out"))
+        problems.append(Mistake("select.each", wrong, "raise labels.max, or leave select.each out"))
     return problems
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpsweep.trainables.networks.pretrained.weights import PRETRAIN, checkpoint_of
+
 if TYPE_CHECKING:
     import torch
 
@@ -32,7 +34,6 @@ def build_start(
         BadInputError: The network cannot be built.
     """
     from dpsweep.trainables.networks.build import build_model
-    from dpsweep.trainables.networks.pretrained.weights import PRETRAIN, checkpoint_of
 
     checkpoint = hparams["model.checkpoint"]
     if checkpoint == PRETRAIN and not is_initial:

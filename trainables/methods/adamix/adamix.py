@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
+from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError, Mistake
 from dpsweep.privacy.calibration import gaussian_noise, gaussian_steps
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.privacy.events import NonPrivate as NonPrivateEvent
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.spec.space.hyperparameters import Hyperparameter
+from dpsweep.trainables.data.dataset import part_tensors
+from dpsweep.trainables.hooks import Contributions
 from dpsweep.trainables.method import PlanContext, RunContext, target_budget
+from dpsweep.trainables.methods.adamix.few_shot import fit_few_shot
+from dpsweep.trainables.methods.adamix.instance_privacy import per_instance_mu, report
 from dpsweep.trainables.methods.adamix.linear_probe import (
     PROBE_FEATURES,
     PROBE_TRAIN,
@@ -29,6 +33,7 @@ from dpsweep.trainables.methods.adamix.parts import (
     Parts,
     parts_of,
 )
+from dpsweep.trainables.methods.adamix.text_init import text_weights
 
 if TYPE_CHECKING:
     import torch
@@ -116,33 +121,33 @@ class AdaMix(LinearProbe):
         return Plan((EventRun(Gaussian(sigma), count=steps),))
 
     @classmethod
-    def preflight(
-        cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo
-    ) -> list[tuple[str, str, str]]:
+    def preflight(cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo) -> list[Mistake]:
         """Return what no trial could run: contradicting parts, text weights without its pair."""
         problems = super().preflight(values, info)
         switches = [f"adamix.{name}" for name in Parts._fields]
         if cls._possible(values, "adamix.variant") == ["fully_private"]:
             problems += [
-                (name, "fully_private uses no public record as such", "leave it out")
+                Mistake(name, "fully_private uses no public record as such", "leave it out")
                 for name in switches
                 if True in cls._possible(values, name)
             ]
         if cls._possible(values, "adamix.variant") == ["only_public"]:
             problems += [
-                (name, "only_public takes no step that this could change", "leave it out")
+                Mistake(name, "only_public takes no step that this could change", "leave it out")
                 for name in switches
                 if name != "adamix.public_init" and True in cls._possible(values, name)
             ]
         noises = cls._possible(values, "noise.noise_multiplier")
         if noises == [None] and cls._possible(values, "train.max_steps") == [None]:
             problems.append(
-                ("train.max_steps", "needed without noise.noise_multiplier", "give one of them")
+                Mistake(
+                    "train.max_steps", "needed without noise.noise_multiplier", "give one of them"
+                )
             )
         has_others = info.num_test or info.num_validation
         if True in cls._possible(values, "adamix.private_report") and not has_others:
             problems.append(
-                (
+                Mistake(
                     "adamix.private_report",
                     "there is no test or validation part to compare private records with",
                     "give data.test.fraction, or leave it out",
@@ -150,14 +155,18 @@ class AdaMix(LinearProbe):
             )
         if "text" in cls._possible(values, "init.kind"):
             problems += [
-                ("init.kind", f"text needs features of an image-text pair, not {name}", "clip/NAME")
+                Mistake(
+                    "init.kind",
+                    f"text needs features of an image-text pair, not {name}",
+                    "clip/NAME",
+                )
                 for name in cls._possible(values, "features.name")
                 if not name.startswith("clip/")
             ]
             if all(name.isdecimal() for name in info.class_names):
                 wrong = f"text encodes the names of classes, and those of {info.name} are numbers"
                 fix = "name them, data.class_names: [cat, dog, ...], or use init.kind: public"
-                problems.append(("init.kind", wrong, fix))
+                problems.append(Mistake("init.kind", wrong, fix))
         return problems
 
     def prepare(
@@ -197,8 +206,6 @@ class AdaMix(LinearProbe):
 
     def _public_solution(self) -> torch.Tensor:
         """Return the weights that public records, or the names of the classes, give alone."""
-        from dpsweep.trainables.methods.adamix.few_shot import fit_few_shot
-
         if self._hparams["init.kind"] == "text":
             return self._text_weights()
         return fit_few_shot(
@@ -209,8 +216,6 @@ class AdaMix(LinearProbe):
         )
 
     def _text_weights(self) -> torch.Tensor:
-        from dpsweep.trainables.methods.adamix.text_init import text_weights
-
         features = self._hparams["features.name"]
         if not features.startswith("clip/"):
             raise BadInputError(
@@ -231,20 +236,42 @@ class AdaMix(LinearProbe):
             )
         return weights.to(self._weight)
 
+    def _clip_and_public(self) -> tuple[float, torch.Tensor | None]:
+        """Return the clipping norm of a step, and the public gradient where the step needs it."""
+        from dpsweep.trainables.methods.adamix.noisy_gd import percentile_clip
+
+        hparams, parts = self._hparams, self._parts
+        max_grad_norm = float(hparams["clip.max_grad_norm"])
+        if not (parts.adaptive_clip or parts.projection or parts.public_gradient):
+            return max_grad_norm, None
+        public, public_norms = self._public.gradient_sum(self._weight)
+        if parts.adaptive_clip:
+            percentile, cap = hparams["clip.percentile"], hparams["clip.cap"]
+            max_grad_norm = percentile_clip(public_norms, percentile, cap)
+        return max_grad_norm, public.to(self._weight)
+
+    def contributions(self, position: int) -> Contributions | None:
+        """Return the clipped gradients of the prepared records, each alone; see ``Auditable``."""
+        import torch
+
+        bound, _ = self._clip_and_public()
+        each = [record.gradient_sum(self._weight, bound)[0] for record in self._private.alone()]
+        public = None
+        if self._hparams["adamix.variant"] == "fully_private":
+            public = self._public.gradient_sum(self._weight, bound)[0].flatten().cpu()
+        rows = torch.stack([total.flatten().float().cpu() for total in each])
+        return Contributions(rows, bound, public)
+
+    def amplify(self, factor: float) -> None:
+        """Do nothing: gradients are as large as the features of a record; see ``Auditable``."""
+
     def _step(self, position: int) -> None:
         from dpsweep.trainables.gradients.clipping import noise_bound
-        from dpsweep.trainables.methods.adamix.noisy_gd import percentile_clip
 
         event = self._plan.at(position)
         assert isinstance(event, Gaussian)
         hparams, parts = self._hparams, self._parts
-        max_grad_norm = float(hparams["clip.max_grad_norm"])
-        if parts.adaptive_clip or parts.projection or parts.public_gradient:
-            public, public_norms = self._public.gradient_sum(self._weight)
-            public = public.to(self._weight)
-            if parts.adaptive_clip:
-                percentile, cap = hparams["clip.percentile"], hparams["clip.cap"]
-                max_grad_norm = percentile_clip(public_norms, percentile, cap)
+        max_grad_norm, public = self._clip_and_public()
         total, norms = self._private.gradient_sum(self._weight, max_grad_norm)
         if hparams["adamix.variant"] == "fully_private":
             total += self._public.gradient_sum(self._weight, max_grad_norm)[0]
@@ -253,9 +280,9 @@ class AdaMix(LinearProbe):
             total, event.noise_multiplier, bound, observer=self.noise_observer
         ).to(self._weight)
         self._measure(norms, max_grad_norm, event.noise_multiplier)
-        if parts.projection:
+        if parts.projection and public is not None:
             total = self._subspace.project(total, public)
-        if parts.public_gradient:
+        if parts.public_gradient and public is not None:
             total += public
         self._descend(total, max_grad_norm)
 
@@ -289,8 +316,6 @@ class AdaMix(LinearProbe):
         """
         if self._spent is None:
             return None
-        from dpsweep.trainables.data.dataset import part_tensors
-        from dpsweep.trainables.methods.adamix.instance_privacy import per_instance_mu, report
         from dpsweep.trainables.methods.adamix.noisy_gd import HeadRecords
 
         part = "test" if len(self._features.raw.parts["test"][1]) else "validation"

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special, stats
+from scipy import special
 
 from dpsweep.foundation import _validate
 from dpsweep.foundation.errors import BadInputError
@@ -104,6 +104,8 @@ def membership_auc(member_losses: ArrayLike, other_losses: ArrayLike) -> float:
     Raises:
         BadInputError: One of them is empty or holds a NaN; infinite losses are fine.
     """
+    from scipy import stats  # 170 modules, which no light command needs
+
     members = _vector("member_losses", member_losses, finite=False)
     others = _vector("other_losses", other_losses, finite=False)
     if len(members) == 0 or len(others) == 0:

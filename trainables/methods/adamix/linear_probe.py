@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpsweep.foundation.errors import Mistake
 from dpsweep.privacy.events import Plan
 from dpsweep.spec.space.hyperparameters import Hyperparameter
+from dpsweep.trainables.data.dataset import first_rows, training_tensors
 from dpsweep.trainables.data.tasks import score
 from dpsweep.trainables.features.choice import (
     FEATURE_HYPERPARAMETERS,
@@ -21,7 +23,9 @@ from dpsweep.trainables.features.choice import (
     possible_choices,
     with_defaults,
 )
+from dpsweep.trainables.features.store import FeatureParts
 from dpsweep.trainables.method import Method, RunContext
+from dpsweep.trainables.methods.adamix.few_shot import draw_shots
 from dpsweep.trainables.methods.batches import num_private_of
 from dpsweep.trainables.methods.hyperparameters import TRAIN_HYPERPARAMETERS
 
@@ -66,18 +70,16 @@ class LinearProbe(Method):
         return feature_spec(hparams, info, norm=NORM)
 
     @classmethod
-    def preflight(
-        cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo
-    ) -> list[tuple[str, str, str]]:
+    def preflight(cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo) -> list[Mistake]:
         """Return features that cannot be had, and shots that there are too few records for."""
-        problems: list[tuple[str, str, str]] = []
+        problems: list[Mistake] = []
         for hparams in possible_choices(PROBE_FEATURES, values):
             wrong = feature_problems(hparams, info, norm=NORM)[1]
             problems += [problem for problem in wrong if problem not in problems]
         most = max(cls._possible(values, "public.shots"))
         if most * info.num_classes > info.num_public:
             problems.append(
-                (
+                Mistake(
                     "public.shots",
                     f"{most} records of each of {info.num_classes} classes are more than the "
                     f"{info.num_public} declared public records",
@@ -93,8 +95,6 @@ class LinearProbe(Method):
         Raises:
             DataError: One has fewer.
         """
-        from dpsweep.trainables.methods.adamix.few_shot import draw_shots
-
         most = max(cls._possible(values, "public.shots"))
         names, labels = data.info.class_names, data.parts["public"][1]
         draw_shots(labels, names, shots=most, draw=0, study_seed=0)
@@ -117,16 +117,14 @@ class LinearProbe(Method):
         """
         import torch
 
-        from dpsweep.trainables.data.dataset import first_rows, training_tensors
-        from dpsweep.trainables.features.store import FeatureParts
-        from dpsweep.trainables.methods.adamix.few_shot import draw_shots
         from dpsweep.trainables.methods.adamix.noisy_gd import HeadRecords
 
         self._hparams = dict(hparams)
         self._context = context
         self._plan = plan
         self._position = 0
-        self._features = FeatureParts(data, feature_spec(hparams, data.info, norm=NORM))
+        extractor = feature_spec(hparams, data.info, norm=NORM)
+        self._features = FeatureParts(data, extractor, context.supplies.feature_root)
         stands_in = data.records == "public"
         shots = draw_shots(
             data.parts["private" if stands_in else "public"][1],

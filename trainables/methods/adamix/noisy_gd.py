@@ -50,6 +50,11 @@ class HeadRecords:
     def __len__(self) -> int:
         return len(self._y)
 
+    def alone(self) -> Iterator[HeadRecords]:
+        """Yield each record by itself."""
+        for i in range(len(self)):
+            yield HeadRecords(self._x[i : i + 1], self._y[i : i + 1], device=self._device)
+
     def _blocks(self) -> Iterator[tuple[slice, torch.Tensor]]:
         """Yield rows with their features on the device; broken ones are zero.
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from dpsweep.foundation import _validate
 from dpsweep.foundation.errors import BadInputError, ModelError
+from dpsweep.trainables.networks.pretrained.image_text import encode_texts
 
 if TYPE_CHECKING:
     import torch
@@ -73,8 +74,6 @@ def text_weights(
         BadInputError: Names, prompt or scale do not fit, or the pair is not there.
         ModelError: The pair cannot be loaded, or gives no direction for a class.
     """
-    from dpsweep.trainables.networks.pretrained.image_text import encode_texts
-
     scale = _validate.positive("scale", scale)
     encoded = encode_texts(model.removeprefix("clip/"), class_prompts(class_names, prompt))
     norms = encoded.norm(dim=1, keepdim=True)

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dpsweep.foundation.errors import ModelError
+from dpsweep.foundation.errors import Mistake, ModelError
 from dpsweep.privacy.events import Plan
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.features.choice import (
@@ -20,6 +20,7 @@ from dpsweep.trainables.features.choice import (
     possible_choices,
     with_defaults,
 )
+from dpsweep.trainables.features.store import FeatureParts
 from dpsweep.trainables.method import RunContext
 from dpsweep.trainables.methods.batches import num_private_of, sample_rate_of
 from dpsweep.trainables.methods.classifier import ClassifierMethod
@@ -38,6 +39,7 @@ from dpsweep.trainables.methods.scatternet.normalize import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
     from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
@@ -89,9 +91,7 @@ class OnFeatures(ClassifierMethod):
         return feature_spec(hparams, info, norm=norm)
 
     @classmethod
-    def preflight(
-        cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo
-    ) -> list[tuple[str, str, str]]:
+    def preflight(cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo) -> list[Mistake]:
         """Return the features, groups, models and batch sizes that work in no combination."""
         problems = cls._batch_problems(values, info)
         shapes: list[tuple[str, tuple[int, ...]]] = []
@@ -116,7 +116,9 @@ class OnFeatures(ClassifierMethod):
                 misfit = (
                     f"{name} needs features that are images, these are {shapes[0][1][0]} numbers"
                 )
-                problems.append(("model.name", misfit, "use linear, or features.name: scatternet"))
+                problems.append(
+                    Mistake("model.name", misfit, "use linear, or features.name: scatternet")
+                )
         return problems
 
     def prepare(
@@ -128,10 +130,9 @@ class OnFeatures(ClassifierMethod):
             ModelError: The features cannot be computed, or the model does not fit them.
             ValueError: The plan holds an event that is not this method's.
         """
-        from dpsweep.trainables.features.store import FeatureParts
-
         hparams = dict(hparams)
-        self._features = FeatureParts(data, self.extractor(hparams, data.info))
+        extractor = self.extractor(hparams, data.info)
+        self._features = FeatureParts(data, extractor, context.supplies.feature_root)
         self._plan = plan
         self._num_before = 2 if normalization_of(hparams) == "private_data" else 0
         if any(run.phase != PHASE for run in plan.slice(0, self._num_before).runs):
@@ -169,18 +170,22 @@ class OnFeatures(ClassifierMethod):
 
         assert isinstance(self._model, torch.nn.Sequential)
         bound = statistic_bound(self._hparams, position)
-        total = clipped_channel_sum(
-            self._inputs,
-            self._rows,
-            power=position + 1,
-            max_norm=bound,
-            device=self._context.device,
-        )
+        total = self._channel_sum(self._rows, position)
         self._add_noise(total, position, bound)
         # The normaliser is declared: the true number of records is private.
         total /= num_private_of(self._hparams, self._data.info.num_private)
         least = self._hparams["normalize.min_variance"]
         set_statistic(self._model[0], position, total, min_variance=least)
+
+    def _channel_sum(self, rows: np.ndarray, position: int) -> torch.Tensor:
+        """Return the clipped statistics of rows at position 0 or 1, without noise."""
+        return clipped_channel_sum(
+            self._inputs,
+            rows,
+            power=position + 1,
+            max_norm=statistic_bound(self._hparams, position),
+            device=self._context.device,
+        )
 
     @abstractmethod
     def _add_noise(self, total: torch.Tensor, position: int, max_norm: float) -> None:
@@ -195,11 +200,13 @@ class OnFeatures(ClassifierMethod):
         return nn.Sequential(self._features.spec.build(raw), super().export()).eval()
 
 
-def _group_error(groups: int, shape: tuple[int, ...]) -> tuple[str, str, str] | None:
+def _group_error(groups: int, shape: tuple[int, ...]) -> Mistake | None:
     from dpsweep.trainables.features.extractors import norm_layers
 
     try:
         norm_layers(f"group:{groups}", shape)
     except ModelError as error:
-        return ("normalize.groups", error.message, error.fix or "use another number of groups")
+        return Mistake(
+            "normalize.groups", error.message, error.fix or "use another number of groups"
+        )
     return None

@@ -12,16 +12,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from dpsweep.foundation.errors import InfeasibleBudgetError
+from dpsweep.foundation.errors import InfeasibleBudgetError, Mistake
 from dpsweep.privacy.events import Gaussian, Plan
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.spec.space.hyperparameters import Hyperparameter
+from dpsweep.trainables.data.dataset import part_tensors
 from dpsweep.trainables.features.choice import FEATURE_HYPERPARAMETERS, with_defaults
+from dpsweep.trainables.hooks import Contributions
 from dpsweep.trainables.method import PlanContext, RunContext
 from dpsweep.trainables.methods.dp_sgd import DPSGD
 from dpsweep.trainables.methods.hyperparameters import CLIP_HYPERPARAMETERS, NOISE_HYPERPARAMETERS
 from dpsweep.trainables.methods.scatternet.normalize import (
     NORMALIZE_HYPERPARAMETERS,
+    statistic_bound,
     statistics_plan,
 )
 from dpsweep.trainables.methods.scatternet.on_features import (
@@ -90,14 +93,14 @@ class ScatterNet(OnFeatures, DPSGD):
     )
 
     @classmethod
-    def preflight(
-        cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo
-    ) -> list[tuple[str, str, str]]:
+    def preflight(cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo) -> list[Mistake]:
         """Return what works in no combination; many heads need a linear model."""
         problems = super().preflight(values, info)
         has_linear = "linear" in cls._possible(values, "model.name")
         if min(cls._possible(values, "heads.count")) > 1 and not has_linear:
-            problems.append(("heads.count", "many heads are linear models", "model.name: linear"))
+            problems.append(
+                Mistake("heads.count", "many heads are linear models", "model.name: linear")
+            )
         return problems
 
     @classmethod
@@ -178,6 +181,16 @@ class ScatterNet(OnFeatures, DPSGD):
         assert isinstance(event, Gaussian)
         self._noise.release(total, event.noise_multiplier, max_norm, observer=self.noise_observer)
 
+    def contributions(self, position: int) -> Contributions | None:
+        """Return those to the channel statistics too; see ``Auditable``."""
+        if position >= self._num_before:
+            return super().contributions(position)
+        import torch
+
+        bound = statistic_bound(self._hparams, position)
+        each = [self._channel_sum(self._rows[i : i + 1], position) for i in range(len(self._rows))]
+        return Contributions(torch.stack(each).float().cpu(), bound)
+
     def evaluate(self, part: str) -> dict[str, float]:
         """Return accuracy and loss of the model; of many heads, of the best on validation."""
         if self._num_heads == 1:
@@ -193,8 +206,6 @@ class ScatterNet(OnFeatures, DPSGD):
     def _num_correct(self, part: str) -> np.ndarray:
         """Return how many records of a part each head classifies correctly, int64 (heads,)."""
         import torch
-
-        from dpsweep.trainables.data.dataset import part_tensors
 
         inputs, labels = part_tensors(self._part(part), part)
         self._model.eval()

@@ -49,7 +49,7 @@ def checkpoint_of(named: str | None, pretrained: Path | None) -> str | None:
 
     Args:
         named: Value of ``model.checkpoint``.
-        pretrained: What the word ``pretrain`` stands for (``SweepData.pretrained``).
+        pretrained: What the word ``pretrain`` stands for (``Supplies.pretrained``).
     Raises:
         ModelError: It is that word, and there are no such weights.
 

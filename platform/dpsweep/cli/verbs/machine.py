@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections import deque
 from pathlib import Path
 from typing import Annotated
 
@@ -14,8 +16,12 @@ from dpsweep.cli.doctor import diagnose, feature_stores, whole_gib
 from dpsweep.cli.output import Format, print_records
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.results.study import load_sweep
-from dpsweep.spec.tracking import TrackingSpec
+from dpsweep.spec.tracking import TrackingSpec, masked
 from dpsweep.study.roots import default_root
+from dpsweep.tracking.state import TrackingState
+from dpsweep.tracking.views import addresses
+
+_SHOWN_LINES = 20  # of a server that has failed
 
 
 def ui(
@@ -27,25 +33,52 @@ def ui(
     port: Annotated[int, typer.Option()] = 5000,
 ) -> None:
     """Open the MLflow UI on a study's tracking store, until Ctrl-C."""
-    import subprocess
-
-    tracking = load_sweep(name, root=root).spec.tracking if name else TrackingSpec()
+    study = load_sweep(name, root=root) if name else None
+    tracking = study.spec.tracking if study else TrackingSpec()
     if tracking.kind != "mlflow":
         raise BadInputError(
             f"study {name!r} is tracked by {tracking.kind}, which MLflow's UI does not show",
-            fix=f"look at {tracking.uri}",
+            fix=f"look at {masked(str(tracking.uri))}",
         )
     uri = tracking.uri
     if uri is None:
         raise BadInputError(f"study {name!r} has no tracking store", fix="set tracking.uri")
     if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
         raise BadInputError(f"there is no database at {uri}", fix="name a study: dpsweep ui NAME")
-    if uri.startswith(("http://", "https://")):
-        print(uri)
+    is_server = uri.startswith(("http://", "https://"))
+    server = uri if is_server else f"http://{host}:{port}"
+    state = TrackingState.load(study.files.tracking) if study else TrackingState()
+    shown = addresses(server, state)
+    if not is_server:
+        say(f"MLflow UI on {server} in some seconds (Ctrl-C ends it)")
+    elif not shown:
+        print(masked(uri))
+    for page, address in shown.items():
+        print(f"{page + ':':8}{address}", flush=True)
+    if is_server:
         return
-    say(f"MLflow UI on http://{host}:{port} (Ctrl-C ends it)")
-    command = ["mlflow", "ui", "--backend-store-uri", uri, "--host", host, "--port", str(port)]
-    raise typer.Exit(subprocess.run([sys.executable, "-m", *command], check=False).returncode)
+    raise typer.Exit(_serve(uri, host, port))
+
+
+def _serve(uri: str, host: str, port: int) -> int:
+    """Run MLflow's server until it ends; its talk is shown only if it fails."""
+    import subprocess
+
+    command = [sys.executable, "-W", "ignore", "-m", "mlflow", "ui", "--backend-store-uri", uri]
+    command += ["--host", host, "--port", str(port), "--workers", "1"]
+    settings = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**settings, **os.environ},
+    ) as process:
+        assert process.stdout is not None
+        last = deque(process.stdout, maxlen=_SHOWN_LINES)
+    if process.returncode:
+        say("".join(last).rstrip())
+    return process.returncode
 
 
 def doctor(

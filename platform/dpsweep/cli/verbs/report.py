@@ -11,9 +11,11 @@ import typer
 from dpsweep.cli.base import Output, Root, say
 from dpsweep.cli.completion import study_names
 from dpsweep.cli.output import Format, print_records
-from dpsweep.foundation.errors import NothingWithinBudgetError
+from dpsweep.foundation.durable import write_atomically
+from dpsweep.foundation.errors import BadInputError, NothingWithinBudgetError, StorageError
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.terms import COLUMNS
+from dpsweep.results.page.html import page_of
 from dpsweep.results.report import ReportedStudy, build_report
 from dpsweep.results.study import load_sweep
 
@@ -51,10 +53,20 @@ def report(
     paired: Annotated[
         bool, typer.Option("--paired", help="Differences to the first study, per repetition.")
     ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write one study's page to this file: its story, pictures, trials and card.",
+        ),
+    ] = None,
     root: Root = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Compare studies: best configuration per row, mean and spread over repetitions."""
+    if html is not None:
+        _write_page(names, root, html)
+        return
     studies = [_load(name, root) for name in names]
     bounds = [None if name is None else _load(name, root) for name in (lower, upper)]
     rows = build_report(
@@ -81,6 +93,20 @@ def report(
         print_records(rows, output)
         return
     print_records(table(rows), output, caption=caption(rows) + legend(rows))
+
+
+def _write_page(names: Sequence[str], root: Path | None, path: Path) -> None:
+    """Write the page of one study."""
+    if len(names) != 1:
+        raise BadInputError(
+            f"--html writes the page of one study, and {len(names)} are named",
+            fix="name one; without --html their table compares them",
+        )
+    try:
+        write_atomically(path, page_of(load_sweep(names[0], root=root)).encode())
+    except StorageError as error:
+        raise BadInputError(error.message) from error
+    say(f"{path} has the study's page; it needs no network")
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from dpsweep.foundation.errors import (
     RayLostError,
 )
 from dpsweep.foundation.words import counted
+from dpsweep.planning.places import make_places
 from dpsweep.planning.pretrain import plan_pretraining
 from dpsweep.results.advice import advice
 from dpsweep.running.termination import EXIT_CODE, sigterm_as_interrupt
@@ -57,12 +58,26 @@ def run(
     if sys.stderr.isatty():  # elsewhere nobody waits for a line, and mistakes stand alone
         say(stage(f"checking {'stdin' if spec == '-' else spec}"))
 
-    checked = load_checked(spec, sets)
+    options = "".join(f" --set {shlex.quote(item)}" for item in sets or [])
+    launch(load_checked(spec, sets), f"dpsweep run {spec}{options}", output, explain=explain)
+
+
+def launch(
+    checked: Preflight, command: str, output: Format = Format.TABLE, *, explain: bool = False
+) -> None:
+    """Run a checked sweep, show its progress and its end; Ctrl-C says how to continue.
+
+    Args:
+        checked: The spec.
+        command: The command line that continues it.
+        output: Form of the table of trials.
+        explain: Say at length what its epsilons cover.
+    """
+    make_places(checked.spec)  # before Ray is loaded, which takes longer than asking a server
     say(stage(f"spec ok: study {checked.spec.name!r}, {_num_trials(checked)}; loading Ray"))
     from dpsweep.sweep import run_checked  # loads ray: only once the spec is known to be good
 
-    options = "".join(f" --set {shlex.quote(item)}" for item in sets or [])
-    again = f"to continue, run the same command again: dpsweep run {spec}{options}"
+    again = f"to continue, run the same command again: {command}"
     with (
         sigterm_as_interrupt(again) as termination,
         ProgressDisplay(checked.spec, checked.total_trials, Console(stderr=True)) as display,

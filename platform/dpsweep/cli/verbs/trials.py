@@ -31,7 +31,7 @@ def status(
     """Show a study's trials, running or not."""
     result = load_sweep(name, root=root)
     say(result.status_line())
-    trials = result.trials
+    trials = result.results
     if result.unreleased:
         say(result.unreleased)
         if output is Format.TABLE:

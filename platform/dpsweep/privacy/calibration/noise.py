@@ -15,7 +15,7 @@ from dpsweep.foundation.errors import InfeasibleBudgetError
 from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import epsilon_and_order, epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
-from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian
+from dpsweep.privacy.events import NO_PLAN, EventRun, Gaussian, Plan, PoissonGaussian
 from dpsweep.privacy.events.multiset import multiset, plan_curve
 from dpsweep.privacy.schedules import NoiseSchedule
 from dpsweep.privacy.statement import shown_epsilon
@@ -27,7 +27,6 @@ _LEAST_NOISE, _MOST_NOISE = 1e-3, 1e6
 _TOLERANCE: dict[AccountantName, float] = {"rdp": 1e-6, "pld": 4e-4}
 _GAUSSIAN_TOLERANCE = 5e-9  # the curves of full batches are closed forms, not staircases
 _FAR = 50.0  # |log(epsilon / target)| counts as this at most: Brent's method needs finite values
-_NO_PLAN = Plan(())
 
 
 def calibrate_noise_multiplier(
@@ -68,7 +67,7 @@ def calibrate_noise_schedule(
     sample_rate: float,
     steps: int,
     accountant: AccountantName = "rdp",
-    before: Plan = _NO_PLAN,
+    before: Plan = NO_PLAN,
 ) -> float:
     """Return the smallest start value of a noise schedule that keeps a trial within ``budget``.
 
@@ -119,7 +118,7 @@ def calibrate_factors(
     counts: tuple[int, ...],
     sample_rate: float,
     accountant: AccountantName = "rdp",
-    before: Plan = _NO_PLAN,
+    before: Plan = NO_PLAN,
 ) -> float:
     """Return the smallest ``start`` such that ``counts[i]`` steps at noise ``start * factors[i]``
     and ``before`` together meet the budget; ``calibrate_noise_schedule`` says the rest.

@@ -6,11 +6,10 @@ from dpsweep.foundation import _validate
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
-from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian
+from dpsweep.privacy.events import NO_PLAN, EventRun, Gaussian, Plan, PoissonGaussian
 from dpsweep.privacy.terms import ACCOUNTANTS, AccountantName
 
 _MAX_STEPS = 10**9
-_NO_PLAN = Plan(())
 
 
 def max_steps(
@@ -19,7 +18,7 @@ def max_steps(
     sample_rate: float,
     noise_multiplier: float,
     accountant: AccountantName = "rdp",
-    before: Plan = _NO_PLAN,
+    before: Plan = NO_PLAN,
 ) -> int:
     """Return how many steps at a constant noise multiplier the budget allows.
 
@@ -75,7 +74,7 @@ def gaussian_steps(
         BadInputError: More than 1e9 steps would be allowed.
     """
     sigma = _validate.positive("noise_multiplier", noise_multiplier)
-    return _most_steps(budget, Gaussian(sigma), accountant, _NO_PLAN)
+    return _most_steps(budget, Gaussian(sigma), accountant, NO_PLAN)
 
 
 def _most_steps(

@@ -140,6 +140,27 @@ class PrivacyEvent(ABC):
         """Return an epsilon at delta = 0; infinite if it has none."""
         return math.inf
 
+    # --- What plans and forecasts ask; no epsilon depends on it ----------------------------------
+
+    #: What of its output is released, where not all of it is: statements say so.
+    released_part: ClassVar[str] = ""
+
+    def expected_share(self) -> float:
+        """Return the share of the records that is expected to enter it, in [0, 1]."""
+        return 1.0
+
+    def at_share(self, share: float) -> PrivacyEvent | None:
+        """Return the same event with another expected share of the records; None: all enter it."""
+        return None
+
+    def relative_noise(self) -> float | None:
+        """Return the standard deviation of its Gaussian noise over the sensitivity.
+
+        That is as if all records entered; None where its noise is no Gaussian's.
+        """
+        variance = self.gaussian_variance()
+        return None if variance is None else math.sqrt(variance)
+
     # --- What accountants may use to be tighter or faster; none of it is needed -----------------
 
     def simplified(self) -> PrivacyEvent | None:

@@ -52,6 +52,10 @@ class Gaussian(PrivacyEvent):
         """Return the square of the noise multiplier."""
         return self.noise_multiplier**2
 
+    def relative_noise(self) -> float | None:
+        """Return the noise multiplier."""
+        return self.noise_multiplier
+
     def sort_key(self) -> tuple[str, Any, Any]:
         """Sort by the noise."""
         return ("Gaussian", self.noise_multiplier, 0.0)

@@ -271,6 +271,10 @@ def _run_of(segment: Any, where: str, mistakes: list[str]) -> EventRun | None:
     return run
 
 
+#: No event at all: it costs nothing.
+NO_PLAN = Plan(())
+
+
 def to_dp_event(plan: Plan) -> Any:
     """Return the plan as a ``dp_accounting.DpEvent``, the exchange format with other tools.
 

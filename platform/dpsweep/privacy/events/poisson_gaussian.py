@@ -90,6 +90,18 @@ class PoissonGaussian(PrivacyEvent):
         """Return 0 where no record ever enters."""
         return 0.0 if self.sample_rate == 0 else math.inf
 
+    def expected_share(self) -> float:
+        """Return the sample rate."""
+        return self.sample_rate
+
+    def at_share(self, share: float) -> PrivacyEvent | None:
+        """Return it at another sample rate."""
+        return PoissonGaussian(self.noise_multiplier, share)
+
+    def relative_noise(self) -> float | None:
+        """Return the noise multiplier."""
+        return self.noise_multiplier
+
     def simplified(self) -> PrivacyEvent | None:
         """Return nothing at rate 0, a Gaussian at rate 1."""
         if self.sample_rate == 0:

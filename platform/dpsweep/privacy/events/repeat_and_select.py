@@ -125,6 +125,7 @@ class RepeatAndSelect(PrivacyEvent):
     of: Plan
 
     name: ClassVar[str] = "repeat_and_select"
+    released_part: ClassVar[str] = "its best run only"
     checks: ClassVar[Mapping[str, Check]] = {"mean": _mean, "shape": _shape, "of": _plan}
     no_pld: ClassVar[str | None] = "the theorem (arXiv 2110.03620) is about Renyi curves"
 

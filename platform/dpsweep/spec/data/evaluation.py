@@ -86,6 +86,6 @@ class TestSpec(Part):
     )
     visibility: Literal["public", "private"] = Field(
         default="private",
-        description="public: the model at the end of each trial is scored, which need not be the "
-        "exported one with the best validation score; private: never scored.",
+        description="public: the model that each trial delivers is scored, once, at its end; "
+        "private: never scored.",
     )

@@ -204,10 +204,8 @@ def test_a_crashed_trial_goes_on_with_the_same_episode_and_its_own_ledger(lab: A
 def test_features_of_the_pool_are_computed_once_for_all_episodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_blobs: Callable[..., SweepData]
 ) -> None:
-    pool = replace(
-        make_blobs(), episodes=replace(RULE, ways=2), feature_root=tmp_path / ".features"
-    )
-    store = FeatureStore(pool.feature_root)
+    pool, root = replace(make_blobs(), episodes=replace(RULE, ways=2)), tmp_path / ".features"
+    store = FeatureStore(root)
     whole = store.open(pool, L2)
 
     def refuse(*_: Any) -> int:
@@ -217,7 +215,7 @@ def test_features_of_the_pool_are_computed_once_for_all_episodes(
     entries = sorted(path.name for path in (tmp_path / ".features").iterdir())
     for number in range(3):
         drawn = pool.for_trial({EPISODE: number})
-        parts = FeatureParts(drawn, L2)
+        parts = FeatureParts(drawn, L2, root)
         for part in ("private", "validation", "test"):
             opened = parts[part]
             features, labels = opened.parts[part]

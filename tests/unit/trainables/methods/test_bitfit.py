@@ -25,7 +25,7 @@ from dpsweep.trainables.data.source import TextInfo
 from dpsweep.trainables.data.text import next_tokens
 from dpsweep.trainables.gradients.noise import SecretNoise
 from dpsweep.trainables.method import RunContext
-from dpsweep.trainables.methods.bitfit import BiTFiT
+from dpsweep.trainables.methods.bitfit.bitfit import BiTFiT
 
 MakePlan = Callable[..., tuple[dict[str, Any], Any]]
 CONTEXT = RunContext(study_seed=0, trial=0)
@@ -462,10 +462,10 @@ def test_layers_without_a_rule_are_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_network_without_a_known_classifier_is_refused() -> None:
-    from dpsweep.trainables.methods.bitfit import _chosen
+    from dpsweep.trainables.methods.bitfit.phases import chosen_names
 
     with pytest.raises(ModelError, match="does not say which layers are its classifier"):
-        _chosen(nn.ModuleDict({"fc": nn.Linear(2, 2)}), "bitfit", [])
+        chosen_names(nn.ModuleDict({"fc": nn.Linear(2, 2)}), "bitfit", [])
 
 
 def test_describe_says_what_the_paper_says() -> None:

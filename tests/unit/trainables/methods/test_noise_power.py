@@ -31,10 +31,10 @@ from dpsweep.trainables.method import Method, RunContext
 from dpsweep.trainables.methods.active_learning import label_choice, nearest_votes
 from dpsweep.trainables.methods.active_learning.label_choice import LabelChoice
 from dpsweep.trainables.methods.adamix.adamix import AdaMix
-from dpsweep.trainables.methods.bitfit import BiTFiT
+from dpsweep.trainables.methods.bitfit.bitfit import BiTFiT
 from dpsweep.trainables.methods.dp_sgd import DPSGD
 from dpsweep.trainables.methods.scatternet.scatternet import ScatterNet
-from dpsweep.trainables.methods.sparse import SparseFinetuning
+from dpsweep.trainables.methods.sparse.sparse import SparseFinetuning
 from dpsweep.trainables.networks import build as models
 
 CONTEXT = RunContext(study_seed=0, trial=0)

@@ -20,7 +20,8 @@ from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 from dpsweep.trainables.gradients.linear_head import LinearHeadEngine
 from dpsweep.trainables.gradients.per_example import OpacusEngine
 from dpsweep.trainables.method import PlanContext, RunContext
-from dpsweep.trainables.methods.sparse import SparseFinetuning, choose_parameters
+from dpsweep.trainables.methods.sparse.choice import choose_parameters
+from dpsweep.trainables.methods.sparse.sparse import SparseFinetuning
 from dpsweep.trainables.networks.build import build_model
 from dpsweep.trainables.networks.layers import layer_kinds, set_training_mode
 
@@ -84,7 +85,7 @@ def slow_sum(
         module._forward_hooks.clear()
         module._forward_pre_hooks.clear()
         module._forward_pre_hooks_with_kwargs.clear()
-    masked = [model.get_submodule(mask.name).weight for mask in method._masks]
+    masked = [model.get_submodule(mask.name).weight for mask in method._choice.masks]
     whole = [p for p in model.parameters() if p.requires_grad]
     for weight in masked:
         weight.requires_grad_(True)
@@ -93,7 +94,7 @@ def slow_sum(
     for row in range(len(x)):
         loss = nn.functional.cross_entropy(model(x[row : row + 1]), y[row : row + 1])
         found = torch.autograd.grad(loss, masked + whole)
-        gradients = [g.flatten()[m.index].double() for g, m in zip(found, method._masks)]
+        gradients = [g.flatten()[m.index].double() for g, m in zip(found, method._choice.masks)]
         gradients += [g.double() for g in found[len(masked) :]]
         norm = float(torch.cat([g.flatten() for g in gradients]).norm())
         norms.append(norm)
@@ -235,7 +236,7 @@ def test_what_does_not_train_keeps_its_bits(train: str) -> None:
     method = prepared(images((3, 32, 32)), **LITE0, sparse__train=train, sparse__density=0.001)
     before = {key: value.clone() for key, value in method._model.state_dict().items()}
     method.run(0, 2)
-    masks = {f"{mask.name}.weight": mask.index for mask in method._masks}
+    masks = {f"{mask.name}.weight": mask.index for mask in method._choice.masks}
     whole = {name for name, p in method._model.named_parameters() if p.requires_grad}
     moved = 0
     for key, now in method._model.state_dict().items():
@@ -259,7 +260,7 @@ def test_body_and_classifier_have_learning_rates_of_their_own(
 ) -> None:
     given = {**LITE0, "optim.lr": 0.5, "sparse.body_lr": 0.01, "optim.momentum": 0.0}
     method = prepared(images((3, 32, 32)), **given, **{"optim.schedule": "cosine"})
-    kinds = dict(zip(map(id, method._parameters), method._kinds()))
+    kinds = dict(zip(map(id, method._parameters), method._choice.kinds()))
     gradients = [torch.ones_like(parameter) for parameter in method._parameters]
     monkeypatch.setattr(method, "_gradient", lambda step: [g.clone() for g in gradients])
     for rate in (1.0, 0.5):  # the cosine of two steps
@@ -272,8 +273,8 @@ def test_body_and_classifier_have_learning_rates_of_their_own(
                 moved, torch.full_like(moved, rate * peak), atol=1e-5, rtol=1e-4
             )
     assert {"cls", "norm", "conv"} <= set(kinds.values())
-    mask = method._masks[0]
-    assert torch.equal(mask.layer.weight.flatten()[mask.index], method._values.parameters[0])
+    mask = method._choice.masks[0]
+    assert torch.equal(mask.layer.weight.flatten()[mask.index], method._choice.values.parameters[0])
 
 
 def test_without_a_rate_for_the_body_there_is_one_group() -> None:
@@ -335,10 +336,10 @@ def test_a_restored_trial_goes_on_with_its_first_choice(seed: int) -> None:
     method.run(0, 1)
     state = copy.deepcopy(method.state_dict())
     other = prepared(data, RunContext(seed, 0), **given)
-    own = {mask.name: mask.index for mask in other._masks}
+    own = {mask.name: mask.index for mask in other._choice.masks}
     other.load_state_dict(state)
-    now = {mask.name: mask.index for mask in other._masks}
-    first = {mask.name: mask.index for mask in method._masks}
+    now = {mask.name: mask.index for mask in other._choice.masks}
+    first = {mask.name: mask.index for mask in method._choice.masks}
     assert now.keys() == first.keys()
     assert all(torch.equal(now[name], first[name]) for name in first)
     is_same = own.keys() == first.keys() and all(torch.equal(own[n], first[n]) for n in first)
@@ -409,6 +410,7 @@ def test_a_convolution_that_does_more_trains_whole_or_not_at_all(
     """Weight standardisation: the gradient by the weight is not that of the convolution."""
     from timm.layers import StdConv2d
 
+    from dpsweep.trainables.methods.sparse import choice
     from dpsweep.trainables.networks import build as models
 
     def network(*_: Any, **__: Any) -> nn.Module:
@@ -416,7 +418,8 @@ def test_a_convolution_that_does_more_trains_whole_or_not_at_all(
         return nn.Sequential(StdConv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(256, 4))
 
     data = images((1, 8, 8))
-    monkeypatch.setattr(models, "build_model", network)
+    for module in (models, choice):
+        monkeypatch.setattr(module, "build_model", network)
     values: dict[str, list[Any]] = {"model.name": ["tanh_cnn"], "sparse.density": [0.5]}
     values["batch.expected"] = [20]
     ((key, what, _),) = SparseFinetuning.preflight(values, data.info)

@@ -15,12 +15,9 @@ from torch import nn
 from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.features.spec import FeatureSpec
-from dpsweep.trainables.networks.pretrained import backbones, weights
-from dpsweep.trainables.networks.pretrained.backbones import (
-    LITE0_SHA256,
-    backbone_settings,
-    build_backbone,
-)
+from dpsweep.trainables.networks.pretrained import backbones, published_networks, weights
+from dpsweep.trainables.networks.pretrained.backbones import LITE0_SHA256, backbone_settings
+from dpsweep.trainables.networks.pretrained.published_networks import build_backbone
 from dpsweep.trainables.networks.pretrained.weights import WeightsHash, hash_of
 
 SMALL = "test_vit"  # timm's own tiny networks for tests, 160 x 160
@@ -321,7 +318,7 @@ class _Mixes(nn.Module):
 def test_networks_that_do_not_work_record_by_record_are_refused(
     monkeypatch, network, message
 ) -> None:
-    monkeypatch.setattr(backbones, "timm_network", lambda _, num_classes: network)
+    monkeypatch.setattr(published_networks, "timm_network", lambda _, num_classes: network)
     settings = {"model": "x", "image_size": 8, "mean": (0.5,) * 3, "std": (0.5,) * 3}
     with pytest.raises(ModelError, match=message):
         build_backbone(settings, info_of(3, 8, 8))

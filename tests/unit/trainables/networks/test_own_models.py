@@ -15,11 +15,11 @@ from dpsweep.foundation.errors import ResourceError
 from dpsweep.running import own_code
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.execution.finished import export_model
-from dpsweep.trainables.methods.bitfit import BiTFiT
+from dpsweep.trainables.methods.bitfit.bitfit import BiTFiT
 from dpsweep.trainables.methods.classifier import ClassifierMethod
 from dpsweep.trainables.methods.dp_sgd import DPSGD
 from dpsweep.trainables.methods.non_private import NonPrivate
-from dpsweep.trainables.methods.sparse import SparseFinetuning
+from dpsweep.trainables.methods.sparse.sparse import SparseFinetuning
 from dpsweep.trainables.networks import own_models
 from dpsweep.trainables.networks.build import build_model
 from dpsweep.trainables.networks.parameter_table import parameter_table

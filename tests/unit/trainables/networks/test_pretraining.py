@@ -16,6 +16,7 @@ from dpsweep.privacy.events import Plan
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.dataset import DatasetInfo
+from dpsweep.trainables.data.supplies import Supplies
 from dpsweep.trainables.method import RunContext
 from dpsweep.trainables.networks import pretraining
 from dpsweep.trainables.networks.build import build_model
@@ -280,7 +281,8 @@ def test_a_trial_starts_from_the_file_that_the_word_stands_for(done, make_blobs)
     method = TRAINABLES["non_private"]()
     given = {"model.name": "tanh_cnn", "model.checkpoint": "pretrain", "batch.expected": 20}
     hparams = resolve(method.hyperparameters, given)
-    method.prepare(replace(data, pretrained=file.weights), hparams, Plan(()), RunContext(0, 0))
+    context = RunContext(0, 0, supplies=Supplies(pretrained=file.weights))
+    method.prepare(data, hparams, Plan(()), context)
     state = method.state_dict()["model"]
     assert all(torch.equal(state[key], value) for key, value in load(file).items())
     with pytest.raises(ModelError, match="was given no pre-trained weights"):

@@ -16,8 +16,9 @@ from dpsweep.trainables.method import PlanContext
 from dpsweep.trainables.methods.dp_sgd import DPSGD
 from dpsweep.trainables.networks.build import build_model
 from dpsweep.trainables.networks.layers import head_layers
-from dpsweep.trainables.networks.pretrained.backbones import backbone_settings, build_backbone
+from dpsweep.trainables.networks.pretrained.backbones import backbone_settings
 from dpsweep.trainables.networks.pretrained.image_front import normalize_layer, resize_layers
+from dpsweep.trainables.networks.pretrained.published_networks import build_backbone
 
 LITE0 = "timm/tf_efficientnet_lite0"
 

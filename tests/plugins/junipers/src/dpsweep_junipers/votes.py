@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from dpsweep.foundation.errors import Mistake
 from dpsweep.privacy.calibration import gaussian_noise
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.spec.space.hyperparameters import Hyperparameter
@@ -43,15 +44,13 @@ class JuniperVotes(NearestMean):
         return Plan((EventRun(Gaussian(noise), count=count),))
 
     @classmethod
-    def preflight(
-        cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo
-    ) -> list[tuple[str, str, str]]:
+    def preflight(cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo) -> list[Mistake]:
         """Refuse more queries than there are public records."""
         most = max(values.get("votes.queries", [20]))
         if most <= info.num_public:
             return []
         what = f"{most} queries of {info.num_public} public records"
-        return [("votes.queries", what, "fewer, or a larger data.public.fraction")]
+        return [Mistake("votes.queries", what, "fewer, or a larger data.public.fraction")]
 
     def prepare(self, *args: Any) -> None:
         """Begin without a label."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from dpsweep.spec.study import DataSpec
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.data.loading import load_dataset
+from dpsweep.trainables.data.supplies import Supplies
 from dpsweep.trainables.execution.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.execution.starts import Release, Starts, release_name
 from dpsweep.trainables.execution.trial_data import records_for
@@ -40,8 +41,19 @@ GIVEN = {
 }
 
 
+@dataclass(frozen=True)
+class Begun(SweepData):
+    """Records of a study, and the models that its start has released."""
+
+    starts: Starts | None = None
+
+    @classmethod
+    def of(cls, data: SweepData, starts: Starts) -> Begun:
+        return cls(**{f.name: getattr(data, f.name) for f in fields(SweepData)}, starts=starts)
+
+
 @pytest.fixture(scope="module")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> SweepData:
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Begun:
     public = {"fraction": 0.5, "pollution": {"records": 50, "kinds": ["noise"]}}
     validation = {"fraction": 0.2, "visibility": "public"}
     data = load_dataset(DataSpec(dataset="digits", validation=validation, public=public))
@@ -50,16 +62,18 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> SweepData:
     saved = Checkpoint(7, None, 0, 7, {}, {"model": network.state_dict()})
     digest = CheckpointStore(path).save(release_name(0), saved)
     release = Release(path, release_name(0), digest)
-    return replace(data, starts=Starts(MODEL, {(0, 1.0): release}))
+    return Begun.of(data, Starts(MODEL, {(0, 1.0): release}))
 
 
-def prepared(data: SweepData, trial: int = 3, **given: Any) -> tuple[ActiveLearning, Plan]:
+def prepared(data: Begun, trial: int = 3, **given: Any) -> tuple[ActiveLearning, Plan]:
     named = {key.replace("__", "."): value for key, value in given.items()}
     hparams = resolve(ActiveLearning.hyperparameters, {**GIVEN, **named})
     context = PlanContext(PrivacyBudget(4.0, 1e-5), "rdp", 500, starts={(0, 1.0): START})
     plan = ActiveLearning.plan(hparams, context)
     instance = ActiveLearning()
-    instance.prepare(data, hparams, plan, RunContext(0, trial))
+    instance.prepare(
+        data, hparams, plan, RunContext(0, trial, supplies=Supplies(starts=data.starts))
+    )
     return instance, plan
 
 
@@ -68,7 +82,7 @@ def rows_of(instance: ActiveLearning) -> list[int]:
 
 
 @pytest.mark.parametrize("by", ["random", "entropy", "margin", "diverse_public", "near_private"])
-def test_each_selector_buys_what_it_may_and_no_more(digits: SweepData, by: str) -> None:
+def test_each_selector_buys_what_it_may_and_no_more(digits: Begun, by: str) -> None:
     instance, plan = prepared(digits, select__by=by)
     assert instance.public_scores() == {"labels": 0.0}
     instance.run(0, len(plan) - 3)
@@ -81,13 +95,13 @@ def test_each_selector_buys_what_it_may_and_no_more(digits: SweepData, by: str) 
 
 
 @pytest.mark.parametrize("by", ["diverse_public", "near_private"])
-def test_no_configuration_wants_more_labels_than_candidates(digits: SweepData, by: str) -> None:
+def test_no_configuration_wants_more_labels_than_candidates(digits: Begun, by: str) -> None:
     with pytest.raises(InfeasibleBudgetError, match="=201 is more than select"):
         prepared(digits, select__by=by, labels__max=201)
     prepared(digits, select__by="margin", labels__max=201)
 
 
-def test_labels_for_each_cluster_are_within_what_may_be_bought(digits: SweepData) -> None:
+def test_labels_for_each_cluster_are_within_what_may_be_bought(digits: Begun) -> None:
     with pytest.raises(InfeasibleBudgetError, match=r"select.each=6 labels in select.clusters=8"):
         prepared(digits, select__each=6)
     prepared(digits, select__each=5)
@@ -104,14 +118,14 @@ def test_what_is_searched_in_vain_is_noted() -> None:
 
 
 @pytest.mark.parametrize("clusters", [7, 30])
-def test_clusters_share_all_labels_that_may_be_bought(digits: SweepData, clusters: int) -> None:
+def test_clusters_share_all_labels_that_may_be_bought(digits: Begun, clusters: int) -> None:
     """40 = 7 * 5 + 5 = 30 + 10: none is left over, and no cluster has two more than another."""
     instance, plan = prepared(digits, select__clusters=clusters)
     instance.run(0, len(plan))
     assert len(set(rows_of(instance))) == instance.public_scores()["labels"] == 40
 
 
-def test_selectors_are_compared_on_the_same_network_and_seeds(digits: SweepData) -> None:
+def test_selectors_are_compared_on_the_same_network_and_seeds(digits: Begun) -> None:
     def first(trial: int, **given: Any) -> tuple[torch.Tensor, list[int]]:
         instance, plan = prepared(digits, trial, **given)
         weights = next(instance._model.parameters()).detach().clone()
@@ -128,9 +142,7 @@ def test_selectors_are_compared_on_the_same_network_and_seeds(digits: SweepData)
 
 
 @pytest.mark.parametrize(("by", "rows"), [("margin", 0), ("near_private", 540)])
-def test_only_who_asks_private_records_is_handed_them(
-    digits: SweepData, by: str, rows: int
-) -> None:
+def test_only_who_asks_private_records_is_handed_them(digits: Begun, by: str, rows: int) -> None:
     instance, plan = prepared(digits, select__by=by)
     task = TrialTask(3, "active_learning", instance._hparams, plan, 1.0, True)
     handed = records_for(digits, task)
@@ -140,7 +152,7 @@ def test_only_who_asks_private_records_is_handed_them(
         assert handed.parts[part] is digits.parts[part]
 
 
-def test_labels_that_are_not_bought_change_nothing(digits: SweepData) -> None:
+def test_labels_that_are_not_bought_change_nothing(digits: Begun) -> None:
     def weights(data: SweepData) -> torch.Tensor:
         instance, plan = prepared(data)
         instance.run(0, len(plan))
@@ -158,7 +170,7 @@ def test_labels_that_are_not_bought_change_nothing(digits: SweepData) -> None:
     assert not torch.equal(weights(changed), first)
 
 
-def test_uncertain_records_are_bought_first(digits: SweepData) -> None:
+def test_uncertain_records_are_bought_first(digits: Begun) -> None:
     instance, plan = prepared(digits, select__by="margin")
     instance.run(0, len(plan))
     _, logits = embed(instance._start, instance._public, block=64, device="cpu")
@@ -170,7 +182,7 @@ def test_uncertain_records_are_bought_first(digits: SweepData) -> None:
 
 
 @pytest.mark.parametrize("recipe", ["distill", "plain", "labels_only"])
-def test_recipes_start_where_they_say(digits: SweepData, recipe: str) -> None:
+def test_recipes_start_where_they_say(digits: Begun, recipe: str) -> None:
     instance, plan = prepared(digits, finetune__recipe=recipe)
     assert [run.phase for run in plan.runs] == (
         ["distill", "finetune"] if recipe == "distill" else ["finetune"]
@@ -180,7 +192,7 @@ def test_recipes_start_where_they_say(digits: SweepData, recipe: str) -> None:
     assert is_same is (recipe == "plain")
 
 
-def test_distilling_makes_the_network_say_what_the_start_says(digits: SweepData) -> None:
+def test_distilling_makes_the_network_say_what_the_start_says(digits: Begun) -> None:
     instance, plan = prepared(digits, finetune__distill_epochs=30, finetune__lr=0.003)
     instance.run(0, 30)
     _, said = embed(instance._start, instance._public, block=64, device="cpu")
@@ -190,7 +202,7 @@ def test_distilling_makes_the_network_say_what_the_start_says(digits: SweepData)
 
 
 @pytest.mark.parametrize("position", [1, 2, 4, 6])
-def test_a_resumed_trial_never_asks_twice(digits: SweepData, position: int) -> None:
+def test_a_resumed_trial_never_asks_twice(digits: Begun, position: int) -> None:
     """What was released is in its state; what is public is computed again, bit by bit."""
     first, plan = prepared(digits, select__by="near_private")
     first.run(0, position)
@@ -213,7 +225,7 @@ def test_a_resumed_trial_never_asks_twice(digits: SweepData, position: int) -> N
     assert second.public_scores()["labels"] == 40
 
 
-def test_the_release_is_what_the_trial_starts_from(digits: SweepData, tmp_path: Path) -> None:
+def test_the_release_is_what_the_trial_starts_from(digits: Begun, tmp_path: Path) -> None:
     expected = build_start(MODEL, digits.info, seed=77).state_dict()
     started = prepared(digits)[0]._start.state_dict()
     assert all(torch.equal(value, expected[name]) for name, value in started.items())
@@ -229,7 +241,7 @@ def test_the_release_is_what_the_trial_starts_from(digits: SweepData, tmp_path: 
         prepared(replace(digits, starts=other))
 
 
-def test_pictures_show_bought_records_only(digits: SweepData, tmp_path: Path) -> None:
+def test_pictures_show_bought_records_only(digits: Begun, tmp_path: Path) -> None:
     instance, plan = prepared(digits)
     assert instance.pictures(tmp_path) == []
     instance.run(0, len(plan))
@@ -238,13 +250,13 @@ def test_pictures_show_bought_records_only(digits: SweepData, tmp_path: Path) ->
     assert instance.public_scores()["labels"] == 40
 
 
-def test_there_are_no_pictures_of_what_no_start_has_said(digits: SweepData, tmp_path: Path) -> None:
+def test_there_are_no_pictures_of_what_no_start_has_said(digits: Begun, tmp_path: Path) -> None:
     instance, plan = prepared(digits, select__by="random", finetune__recipe="labels_only")
     instance.run(0, len(plan))
     assert instance.pictures(tmp_path) == []
 
 
-def test_the_export_scores_as_the_trial_does(digits: SweepData) -> None:
+def test_the_export_scores_as_the_trial_does(digits: Begun) -> None:
     instance, plan = prepared(digits)
     instance.run(0, len(plan))
     inputs, labels = digits.parts["validation"]

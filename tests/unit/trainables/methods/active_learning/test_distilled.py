@@ -7,7 +7,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.spec.study import DataSpec
 from dpsweep.trainables.data.dataset import SweepData, part_hash
 from dpsweep.trainables.data.loading import load_dataset
+from dpsweep.trainables.data.supplies import Supplies
 from dpsweep.trainables.execution.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.execution.starts import Release, Starts, release_name
 from dpsweep.trainables.method import PlanContext, RunContext
@@ -52,6 +53,17 @@ GIVEN = {
 }
 
 
+@dataclass(frozen=True)
+class Begun(SweepData):
+    """Records of a study, and the models that its start has released."""
+
+    starts: Starts | None = None
+
+    @classmethod
+    def of(cls, data: SweepData, starts: Starts) -> Begun:
+        return cls(**{f.name: getattr(data, f.name) for f in fields(SweepData)}, starts=starts)
+
+
 @pytest.fixture(scope="module")
 def digits() -> SweepData:
     validation = {"fraction": 0.1, "visibility": "public"}
@@ -59,7 +71,7 @@ def digits() -> SweepData:
     return load_dataset(DataSpec(dataset="digits", validation=validation, public=public))
 
 
-def started(data: SweepData, folder: Path, model: dict[str, Any] = MODEL) -> SweepData:
+def started(data: SweepData, folder: Path, model: dict[str, Any] = MODEL) -> Begun:
     """Let one run release two models, in one directory."""
     releases = {}
     for index, epsilon in enumerate((1.0, 2.0)):
@@ -68,11 +80,11 @@ def started(data: SweepData, folder: Path, model: dict[str, Any] = MODEL) -> Swe
             release_name(index), Checkpoint(7, None, 0, 7, {}, state)
         )
         releases[0, epsilon] = Release(folder, release_name(index), digest)
-    return replace(data, starts=Starts(model, releases))
+    return Begun.of(data, Starts(model, releases))
 
 
 @pytest.fixture
-def shared(digits: SweepData, tmp_path: Path) -> SweepData:
+def shared(digits: SweepData, tmp_path: Path) -> Begun:
     """The data with a start of this test's own, beside which nothing is kept yet."""
     return started(digits, tmp_path / "shared")
 
@@ -108,7 +120,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def prepared(
-    data: SweepData, trial: int = 3, study_seed: int = 0, **given: Any
+    data: Begun, trial: int = 3, study_seed: int = 0, **given: Any
 ) -> tuple[ActiveLearning, Plan]:
     named = {key.replace("__", "."): value for key, value in given.items()}
     hparams = resolve(ActiveLearning.hyperparameters, {**GIVEN, **named})
@@ -116,7 +128,8 @@ def prepared(
     context = PlanContext(PrivacyBudget(4.0, 1e-5), "rdp", 500, starts=starts)
     plan = ActiveLearning.plan(hparams, context)
     instance = ActiveLearning()
-    instance.prepare(data, hparams, plan, RunContext(study_seed, trial))
+    context = RunContext(study_seed, trial, supplies=Supplies(starts=data.starts))
+    instance.prepare(data, hparams, plan, context)
     return instance, plan
 
 
@@ -158,7 +171,7 @@ def same(one: Any, other: Any) -> bool:
     ],
 )
 def test_a_trial_that_asks_others_takes_what_is_distilled(
-    shared: SweepData,
+    shared: Begun,
     alone: Callable[..., dict[str, Any]],
     computed: list[int],
     given: dict[str, Any],
@@ -171,7 +184,7 @@ def test_a_trial_that_asks_others_takes_what_is_distilled(
 
 
 def test_a_longer_distillation_goes_on_from_a_shorter_one(
-    shared: SweepData, alone: Callable[..., dict[str, Any]], computed: list[int]
+    shared: Begun, alone: Callable[..., dict[str, Any]], computed: list[int]
 ) -> None:
     expected = alone(finetune__distill_epochs=EPOCHS + 2)
     _, found = one_after_another(shared, computed, finetune__distill_epochs=EPOCHS + 2)
@@ -191,7 +204,7 @@ def test_a_longer_distillation_goes_on_from_a_shorter_one(
     ],
 )
 def test_a_trial_that_distils_otherwise_takes_nothing(
-    shared: SweepData,
+    shared: Begun,
     alone: Callable[..., dict[str, Any]],
     computed: list[int],
     given: dict[str, Any],
@@ -202,17 +215,17 @@ def test_a_trial_that_distils_otherwise_takes_nothing(
     assert same(found, expected)
 
 
-def of_network(data: SweepData, hparams: dict[str, Any]) -> SweepData:
+def of_network(data: Begun, hparams: dict[str, Any]) -> Begun:
     assert data.starts is not None
     return replace(data, starts=Starts(hparams, data.starts.releases))
 
 
-def address(data: SweepData, **given: Any) -> str:
+def address(data: Begun, **given: Any) -> str:
     return prepared(data, **given)[0]._distilled.address(0)
 
 
 def test_a_state_is_found_by_all_that_it_depends_on(
-    shared: SweepData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared: Begun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Besides hyperparameters: epoch, records, network, initial weights, and what computes."""
     inputs, labels = shared.parts["public"]
@@ -251,7 +264,7 @@ def test_a_state_is_found_by_all_that_it_depends_on(
 
 
 def test_a_state_of_a_timm_network_depends_on_its_version(
-    shared: SweepData, monkeypatch: pytest.MonkeyPatch
+    shared: Begun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hparams = resolve(ActiveLearning.hyperparameters, GIVEN)
     assert shared.starts is not None
@@ -262,7 +275,7 @@ def test_a_state_of_a_timm_network_depends_on_its_version(
         release, model = shared.starts.release((0, 1.0)), nn.Linear(2, 2, bias=False)
         nn.init.ones_(model.weight)
         states = distilled.distilled_states(
-            release, data, model, hparams, seeds={}, block=1, device="cpu"
+            data.starts, release, data, model, hparams, seeds={}, block=1, device="cpu"
         )
         return states.address(0)
 
@@ -270,7 +283,7 @@ def test_a_state_of_a_timm_network_depends_on_its_version(
     assert found("tanh_cnn", "1") == found("tanh_cnn", "2") != found("timm/one", "2")
 
 
-def test_no_private_record_has_a_part_in_where_a_state_is_found(shared: SweepData) -> None:
+def test_no_private_record_has_a_part_in_where_a_state_is_found(shared: Begun) -> None:
     """File names would tell of them otherwise, without noise."""
     inputs, labels = shared.parts["private"]
     others = {**shared.parts, "private": (inputs[3:] + 1, labels[3:])}
@@ -279,9 +292,7 @@ def test_no_private_record_has_a_part_in_where_a_state_is_found(shared: SweepDat
     assert address(changed) == address(shared)
 
 
-def test_nothing_is_kept_of_what_private_records_were_asked(
-    shared: SweepData, folder: Path
-) -> None:
+def test_nothing_is_kept_of_what_private_records_were_asked(shared: Begun, folder: Path) -> None:
     instance, plan = prepared(shared, select__by="near_private")
     instance.run(0, len(plan))
     files = sorted(folder.glob("*.ckpt"))
@@ -324,7 +335,7 @@ DAMAGES: dict[str, Callable[[Path, Path], Any]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_state_is_computed_again_and_replaced(
-    shared: SweepData, folder: Path, computed: list[int], damage: str
+    shared: Begun, folder: Path, computed: list[int], damage: str
 ) -> None:
     first, plan = prepared(shared)
     expected = ended(first, plan)
@@ -339,7 +350,7 @@ def test_a_damaged_state_is_computed_again_and_replaced(
 
 
 def test_one_state_is_not_taken_for_another(
-    shared: SweepData, folder: Path, computed: list[int]
+    shared: Begun, folder: Path, computed: list[int]
 ) -> None:
     first, plan = prepared(shared)
     expected = ended(first, plan)
@@ -351,7 +362,7 @@ def test_one_state_is_not_taken_for_another(
 
 
 def test_a_trial_goes_on_where_nothing_can_be_kept(
-    shared: SweepData,
+    shared: Begun,
     folder: Path,
     alone: Callable[..., dict[str, Any]],
     computed: list[int],
@@ -364,7 +375,7 @@ def test_a_trial_goes_on_where_nothing_can_be_kept(
 
 
 def test_nothing_is_kept_of_large_networks(
-    shared: SweepData, folder: Path, computed: list[int]
+    shared: Begun, folder: Path, computed: list[int]
 ) -> None:
     size = state_bytes(prepared(shared)[0]._model)
     for epochs, num_kept in ((MOST_BYTES // size + 1, 0), (MOST_BYTES // size, 1)):
@@ -375,7 +386,7 @@ def test_nothing_is_kept_of_large_networks(
     assert computed == [0, 0, 0]
 
 
-def test_what_a_state_takes_is_known_before(shared: SweepData, folder: Path) -> None:
+def test_what_a_state_takes_is_known_before(shared: Begun, folder: Path) -> None:
     instance, _ = prepared(shared)
     instance.run(0, 1)
     (file,) = folder.glob("*.ckpt")
@@ -386,7 +397,7 @@ def test_what_a_state_takes_is_known_before(shared: SweepData, folder: Path) -> 
 
 
 def test_nothing_is_added_to_a_full_folder(
-    shared: SweepData, folder: Path, computed: list[int], monkeypatch: pytest.MonkeyPatch
+    shared: Begun, folder: Path, computed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepared(shared)[0].run(0, 2)
     taken = sum(file.stat().st_size for file in folder.glob("*.ckpt"))
@@ -400,14 +411,14 @@ def test_nothing_is_added_to_a_full_folder(
 
 @pytest.mark.parametrize("recipe", ["plain", "labels_only"])
 def test_nothing_is_kept_where_nothing_is_distilled(
-    shared: SweepData, folder: Path, recipe: str
+    shared: Begun, folder: Path, recipe: str
 ) -> None:
     ended(*prepared(shared, finetune__recipe=recipe))
     assert not folder.exists()
 
 
 def test_nothing_is_kept_where_nothing_is_released(
-    shared: SweepData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared: Begun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Time is then measured, which must be that of the work."""
     monkeypatch.chdir(tmp_path)
@@ -419,7 +430,7 @@ def test_nothing_is_kept_where_nothing_is_released(
 @pytest.mark.parametrize("is_kept", [True, False])
 @pytest.mark.parametrize("position", range(EPOCHS + 2))
 def test_a_killed_trial_ends_as_one_that_was_not(
-    shared: SweepData,
+    shared: Begun,
     folder: Path,
     alone: Callable[..., dict[str, Any]],
     computed: list[int],
@@ -443,7 +454,7 @@ def test_a_killed_trial_ends_as_one_that_was_not(
 
 
 def test_scores_on_the_way_are_those_of_their_epoch(
-    shared: SweepData, tmp_path: Path, digits: SweepData, computed: list[int]
+    shared: Begun, tmp_path: Path, digits: SweepData, computed: list[int]
 ) -> None:
     def on_the_way(data: SweepData) -> list[Any]:
         instance, _ = prepared(data)

@@ -376,7 +376,7 @@ def test_preflight_names_what_cannot_work(data) -> None:
 def test_text_weights_start_the_run(data, monkeypatch) -> None:
     """Where features are those of an image-text pair; a wrong pair is refused."""
     from dpsweep.trainables.features import choice as feature_choice
-    from dpsweep.trainables.methods.adamix import adamix, linear_probe, text_init
+    from dpsweep.trainables.methods.adamix import adamix, linear_probe
 
     given = {}
 
@@ -384,7 +384,7 @@ def test_text_weights_start_the_run(data, monkeypatch) -> None:
         given.update(class_names=tuple(class_names), model=model, prompt=prompt, scale=scale)
         return torch.full((CLASSES, given.get("width", FEATURES)), 2.0)
 
-    monkeypatch.setattr(text_init, "text_weights", text_weights)
+    monkeypatch.setattr(adamix, "text_weights", text_weights)
     raw = feature_choice.feature_spec(hyperparameters({}), data.info, norm="l2")
     monkeypatch.setattr(linear_probe, "feature_spec", lambda *_, **__: raw)
     wanted = {"init__kind": "text", "features__name": "clip/some/pair", "init__scale": 50.0}
@@ -456,7 +456,7 @@ def test_half_precision_features_give_the_same_model(data, no_noise) -> None:
 
 def test_the_private_report_sums_what_each_record_spends(data, monkeypatch) -> None:
     """mu_i^2 is the sum of squared shares of the noise; nothing of it is in the state."""
-    from dpsweep.trainables.methods.adamix import instance_privacy
+    from dpsweep.trainables.methods.adamix import adamix
 
     seen = {}
 
@@ -464,7 +464,7 @@ def test_the_private_report_sums_what_each_record_spends(data, monkeypatch) -> N
         seen.update(mu=mu, delta=delta, members=members, others=others, **more)
         return {"private": "do not publish"}
 
-    monkeypatch.setattr(instance_privacy, "report", report)
+    monkeypatch.setattr(adamix, "report", report)
     quiet, _ = prepared(data, steps(1))
     assert quiet.private_report() is None
     clips = []

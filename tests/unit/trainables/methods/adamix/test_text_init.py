@@ -14,7 +14,8 @@ from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.methods.adamix.text_init import class_prompts, text_weights
 from dpsweep.trainables.networks.pretrained import image_text, weights
-from dpsweep.trainables.networks.pretrained.backbones import backbone_settings, build_backbone
+from dpsweep.trainables.networks.pretrained.backbones import backbone_settings
+from dpsweep.trainables.networks.pretrained.published_networks import build_backbone
 
 transformers = pytest.importorskip("transformers")
 

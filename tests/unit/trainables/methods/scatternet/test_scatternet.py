@@ -19,6 +19,7 @@ from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Gaussian, NonPrivate, Plan, PoissonGaussian
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
+from dpsweep.trainables.data.supplies import Supplies
 from dpsweep.trainables.features.spec import FeatureSpec
 from dpsweep.trainables.gradients.linear_head import LinearHeadEngine
 from dpsweep.trainables.method import PlanContext, RunContext
@@ -40,9 +41,15 @@ STATISTICS = {
 }
 
 
-def started(method: Any, data: SweepData, hparams: dict[str, Any], plan: Plan) -> Any:
+def started(
+    method: Any,
+    data: SweepData,
+    hparams: dict[str, Any],
+    plan: Plan,
+    context: RunContext = CONTEXT,
+) -> Any:
     instance = method()
-    instance.prepare(data, hparams, plan, CONTEXT)
+    instance.prepare(data, hparams, plan, context)
     return instance
 
 
@@ -346,14 +353,15 @@ def test_features_come_from_the_store(
     make_plan: MakePlan, make_blobs: MakeBlobs, tmp_path: Any
 ) -> None:
     """A second trial computes no feature, and no part that nobody scores on is computed."""
-    data = replace(make_blobs(shape=(1, 8, 8), num_private=60), feature_root=tmp_path)
+    data = make_blobs(shape=(1, 8, 8), num_private=60)
+    context = replace(CONTEXT, supplies=Supplies(feature_root=tmp_path))
     hparams, plan = make_plan(ScatterNet, num_private=60, train__max_steps=2)
-    method = started(ScatterNet, data, hparams, plan)
+    method = started(ScatterNet, data, hparams, plan, context)
     assert len(list(tmp_path.glob("*.npy"))) == 1
     method.evaluate("test")
     files = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.npy")}
     assert len(files) == 2
-    again = started(ScatterNet, data, hparams, plan)
+    again = started(ScatterNet, data, hparams, plan, context)
     assert torch.equal(again._inputs, method._inputs)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.npy")} == files
 

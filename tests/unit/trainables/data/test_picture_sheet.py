@@ -12,8 +12,8 @@ from matplotlib.colors import to_rgb
 from PIL import Image
 
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.trainables.methods.active_learning import picture_sheet as module
-from dpsweep.trainables.methods.active_learning.picture_sheet import (
+from dpsweep.trainables.data import picture_sheet as module
+from dpsweep.trainables.data.picture_sheet import (
     RIGHT,
     WRONG,
     picture_sheet,

@@ -7,31 +7,28 @@ changes neither the plan nor its epsilon. Loads no torch until ``prepare`` or ``
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from dpsweep.foundation.errors import BadInputError, ModelError
+from dpsweep.foundation.errors import Mistake
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.method import RunContext
 from dpsweep.trainables.methods.dp_sgd import DPSGD
 from dpsweep.trainables.methods.hyperparameters import CLIP_RULE
-from dpsweep.trainables.networks.own_models import HEAD_FIX, is_own
+from dpsweep.trainables.methods.optim import build_optimizer, learning_rates
 from dpsweep.trainables.networks.pretrained.weights import PUBLISHED
 
 if TYPE_CHECKING:
     import torch
 
     from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
-    from dpsweep.trainables.data.losses import Loss
     from dpsweep.trainables.gradients.per_example import GradientEngine
 
-_NO_HEAD = "this network does not say which layers are its classifier"
 BITFIT_HYPERPARAMETERS = (
     Hyperparameter(
         "bitfit.variant",
@@ -83,9 +80,6 @@ BITFIT_HYPERPARAMETERS = (
     CLIP_RULE,
 )
 
-#: Phase in which everything trains; every other phase is named after what does.
-_FULL = "full"
-
 
 class BiTFiT(DPSGD):
     """DP-SGD on biases and the classifier, or on another small part of a network.
@@ -124,14 +118,12 @@ class BiTFiT(DPSGD):
     @classmethod
     def trains(cls, name: str, parameter: torch.nn.Parameter, *, in_head: bool) -> bool:
         """Say what variant ``bitfit`` trains: biases and the classifier."""
-        return in_head or _is_bias(name)
+        return in_head or name.rpartition(".")[2] == "bias"
 
     @classmethod
-    def preflight(
-        cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo
-    ) -> list[tuple[str, str, str]]:
+    def preflight(cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo) -> list[Mistake]:
         """Return what cannot work; networks are built, and tried on a random record (seconds)."""
-        from dpsweep.trainables.networks.build import build_model
+        from dpsweep.trainables.methods.bitfit.phases import network_problems
 
         problems = super().preflight(values, info)
         variants = cls._possible(values, "bitfit.variant")
@@ -145,26 +137,10 @@ class BiTFiT(DPSGD):
             sorted(starts, key=str),
             cls._possible(values, "model.normalize"),
         ):
-            options = {"norm": norm, "image_size": size, "checkpoint": start, "is_initial": False}
+            options = {"norm": norm, "image_size": size, "checkpoint": start}
             if start != PUBLISHED:
                 options["normalize"] = normalize
-            try:
-                model = build_model(name, info, seed=0, **options)
-            except BadInputError:
-                continue  # said above
-            reasons: dict[str, list[str]] = {}
-            for variant in variants:
-                try:
-                    _try(copy.deepcopy(model), variant, info, name)
-                except ModelError as error:
-                    reason = error.message + (f" ({error.because})" if error.because else "")
-                    reasons.setdefault(reason, []).append(variant)
-            fix = "use another model.name, or another bitfit.variant"
-            fix = HEAD_FIX if is_own(name) and any(_NO_HEAD in said for said in reasons) else fix
-            problems += [
-                ("bitfit.variant", f"{', '.join(which)} cannot train {name}: {reason}", fix)
-                for reason, which in reasons.items()
-            ]
+            problems += network_problems(name, variants, info, options)
         return problems
 
     @classmethod
@@ -179,14 +155,14 @@ class BiTFiT(DPSGD):
         return super().notes(values) + random
 
     @classmethod
-    def _phase_problems(cls, values: Mapping[str, Sequence[Any]]) -> list[tuple[str, str, str]]:
+    def _phase_problems(cls, values: Mapping[str, Sequence[Any]]) -> list[Mistake]:
         """Say if no configuration has a step left for the second phase."""
         shortest = min(cls._possible(values, "bitfit.full_epochs"))
         longest = max(cls._possible(values, "train.epochs"))
         if None not in cls._possible(values, "train.max_steps") or shortest < longest:
             return []
         wrong = f"{shortest:g} leaves two_phase no second phase: train.epochs is {longest:g}"
-        return [("bitfit.full_epochs", wrong, f"below {longest:g}, or bitfit.variant: full")]
+        return [Mistake("bitfit.full_epochs", wrong, f"below {longest:g}, or bitfit.variant: full")]
 
     def prepare(
         self, data: SweepData, hparams: Mapping[str, Any], plan: Plan, context: RunContext
@@ -196,60 +172,50 @@ class BiTFiT(DPSGD):
         Raises:
             ModelError: A parameter that is to train has no gradient per example.
         """
-        from dpsweep.trainables.methods.optim import learning_rates
-
         super().prepare(data, hparams, plan, context)
         if hparams["bitfit.variant"] == "two_phase":
             full_lr = hparams["bitfit.full_lr"]
-            first = np.full(self._border, hparams["optim.lr"] / 10 if full_lr is None else full_lr)
-            rest = learning_rates(hparams, self._num_steps - self._border)
+            border = self._phases.border
+            first = np.full(border, hparams["optim.lr"] / 10 if full_lr is None else full_lr)
+            rest = learning_rates(hparams, self._num_steps - border)
             self._learning_rates = np.concatenate([first, rest])
 
     def _build_model(self, *, is_initial: bool = True) -> torch.nn.Module:
+        from dpsweep.trainables.methods.bitfit.phases import extend
+
         model = super()._build_model(is_initial=is_initial)
         seed = public_seed(self._context.seed, self._context.trial, "low rank")
-        self._added = _extend(model, self._hparams, seed)
+        self._added = extend(model, self._hparams, seed)
         return model
 
     def _trainable(self) -> list[torch.nn.Parameter]:
         """Choose what trains in each phase, and enter the first."""
-        variant = self._hparams["bitfit.variant"]
-        self._last_phase = _last_phase(variant)
-        self._border = 0  # step at which the last phase begins
+        from dpsweep.trainables.methods.bitfit.phases import Phases
+
+        variant, border = self._hparams["bitfit.variant"], 0
         if variant == "two_phase":
             steps = max(1, round(self._hparams["bitfit.full_epochs"] / self._sample_rate))
-            self._border = min(steps, self._num_steps)
-        phases = {self._phase_at(0), self._phase_at(self._num_steps - 1)}
-        self._chosen = {phase: _chosen(self._model, phase, self._added) for phase in phases}
-        return self._free(self._phase_at(0))
-
-    def _phase_at(self, step: int) -> str:
-        return _FULL if step < self._border else self._last_phase
-
-    def _free(self, phase: str) -> list[torch.nn.Parameter]:
-        """Let the parameters of a phase train, and no others; return them in order."""
-        self._phase = phase
-        return _free(self._model, self._chosen[phase])
+            border = min(steps, self._num_steps)
+        self._phases = Phases(
+            self._model, variant, self._added, border=border, num_steps=self._num_steps
+        )
+        return self._phases.enter(self._phases.first)
 
     def _enter(self, phase: str) -> None:
         """Train the parameters of a phase from here on, with a new optimizer."""
-        from dpsweep.trainables.methods.optim import build_optimizer
-
         for parameter in self._parameters:
             parameter.grad = None
-        self._parameters = self._free(phase)
+        self._parameters = self._phases.enter(phase)
         self._optimizer = build_optimizer(self._groups(), self._hparams)
         self._engine = self._engines[phase]
 
     def _make_engine(self) -> GradientEngine:
         """Make the engines of all phases now: what cannot work is known before the first step."""
-        first, last = self._phase_at(0), self._phase_at(self._num_steps - 1)
+        first = self._phases.first
         self._engines = {}
         # In this order: Opacus copies layers, which must not carry another engine's hooks.
-        for phase in dict.fromkeys((first, last)):
-            self._free(phase)
-            self._engines[phase] = _engine(
-                self._model,
+        for phase in self._phases.in_order:
+            self._engines[phase] = self._phases.make_engine(
                 phase,
                 int(self._hparams["batch.physical"]),
                 self._expected_batch,
@@ -259,134 +225,19 @@ class BiTFiT(DPSGD):
             if phase != first:  # checks itself, on shapes alone: no row is read
                 none = np.arange(0)
                 self._engines[phase].clipped_gradient_sum(self._inputs, self._labels, none, 1.0)
-        self._free(first)
+        self._phases.enter(first)
         return self._engines[first]
 
     def _take_step(self, step: int) -> None:
-        if self._phase_at(step) != self._phase:
-            self._enter(self._phase_at(step))
+        self._reach(step)
         super()._take_step(step)
+
+    def _reach(self, step: int) -> None:
+        phase = self._phases.at(step)
+        if phase != self._phases.now:
+            self._enter(phase)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what ``state_dict`` returned, in the phase that its optimizer belongs to."""
-        self._enter(self._phase_at(max(int(state["position"]) - 1, 0)))
+        self._enter(self._phases.at(max(int(state["position"]) - 1, 0)))
         super().load_state_dict(state)
-
-
-def _is_bias(name: str) -> bool:
-    return name.rpartition(".")[2] == "bias"
-
-
-def _last_phase(variant: str) -> str:
-    """Return the phase that a variant ends with, which says what trains."""
-    return "bitfit" if variant in ("bitfit_add", "two_phase") else variant
-
-
-def _extend(model: torch.nn.Module, hparams: Mapping[str, Any], seed: int) -> list[str]:
-    """Add the parts of a variant to a network; return the names of the layers that are new."""
-    from dpsweep.trainables.networks.low_rank import add_adapters, add_biases, add_lora
-
-    variant = hparams["bitfit.variant"]
-    if variant == "bitfit_add":
-        add_biases(model)
-    if variant.startswith("lora"):
-        return add_lora(model, hparams["lora.rank"], hparams["lora.alpha"], seed)
-    if variant.startswith("adapter"):
-        return add_adapters(model, hparams["adapter.width"], seed)
-    return []
-
-
-def _chosen(model: torch.nn.Module, phase: str, added: Sequence[str]) -> set[str]:
-    """Return the names of the parameters that train in a phase.
-
-    A parameter that the network froze stays frozen, but for the weights of BatchNorm. A language
-    model has no classifier: its last layer trains in phase ``full`` alone.
-
-    Raises:
-        ModelError: Another network does not say which layers are its classifier.
-    """
-    from torch.nn.modules.batchnorm import _BatchNorm
-
-    from dpsweep.trainables.networks.layers import head_layers
-    from dpsweep.trainables.networks.text import is_language_model
-
-    head = head_layers(model)
-    if not head and not is_language_model(model):
-        raise ModelError(
-            _NO_HEAD,
-            fix="use another model.name",
-        )
-    whole = {*head, *added}
-    names = set()
-    for path, module in model.named_modules():
-        for own, parameter in module.named_parameters(recurse=False):
-            if not (parameter.requires_grad or isinstance(module, _BatchNorm)):
-                continue
-            is_small = _is_bias(own) and phase.endswith("bitfit")
-            if phase == _FULL or path in whole or is_small:
-                names.add(f"{path}.{own}" if path else own)
-    return names
-
-
-def _free(model: torch.nn.Module, names: set[str]) -> list[torch.nn.Parameter]:
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name in names)
-    return [parameter for parameter in model.parameters() if parameter.requires_grad]
-
-
-def _engine(
-    model: torch.nn.Module,
-    phase: str,
-    physical_batch: int,
-    expected_batch: float,
-    *,
-    loss: Loss,
-    rule: str,
-) -> GradientEngine:
-    """Return what computes the clipped sums of the parameters that require a gradient."""
-    from dpsweep.trainables.gradients.bias_engine import BiasEngine
-    from dpsweep.trainables.gradients.clipping import clip_rule_factors
-    from dpsweep.trainables.gradients.per_example import make_engine
-    from dpsweep.trainables.gradients.sums import chunk_size
-
-    factors = clip_rule_factors(rule)
-    if phase != _FULL:
-        device = next(model.parameters()).device
-        chunk = chunk_size(expected_batch, physical_batch, device)
-        return BiasEngine(model, chunk, loss=loss, factors=factors)
-    return make_engine(
-        model, physical_batch, loss=loss, factors=factors, expected_batch=expected_batch
-    )
-
-
-def _try(model: torch.nn.Module, variant: str, info: DatasetInfo, name: str) -> None:
-    """Make a variant's engines for a network that may be changed, and try that of few parameters.
-
-    Of a user's own network, that of all parameters is tried too.
-
-    Raises:
-        ModelError: It cannot be trained.
-    """
-    import torch
-
-    from dpsweep.trainables.methods.own_model_checks import stand_in_loss, try_engine
-
-    small = {"bitfit.variant": variant, "lora.rank": 1, "lora.alpha": 1.0, "adapter.width": 1}
-    added = _extend(model, small, seed=0)
-    phases = [_FULL] * (variant == "two_phase") + [_last_phase(variant)]
-    chosen = {phase: _chosen(model, phase, added) for phase in phases}
-    for phase in phases:
-        _free(model, chosen[phase])
-        engine = _engine(model, phase, 1, 1, loss=stand_in_loss, rule="abadi")
-        if phase == _FULL and is_own(name):
-            try_engine(engine, info)
-    if phase == _FULL:
-        return  # its first gradients may need much memory: that is the trial's
-    is_text = name.startswith("text/")
-    x = torch.zeros(1, *info.input_shape, dtype=torch.int64 if is_text else torch.float32)
-    try:
-        engine.clipped_gradient_sum(x, torch.zeros(1, dtype=torch.int64), np.arange(0), 1.0)
-    except AttributeError as error:
-        raise ModelError(
-            "an attention reads the weights of a layer that is to be extended", because=str(error)
-        ) from error

@@ -1,0 +1,1 @@
+"""Auditing: canaries through a trial's own code, and what they prove against its claim."""

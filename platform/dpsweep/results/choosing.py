@@ -1,0 +1,207 @@
+"""Choosing the best trial: within caps, of one method, by its own score or a mean over runs.
+
+Of equal scores the cheapest counts, of equal epsilons the first: neither looks at a record.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any, Literal
+
+from dpsweep.foundation.errors import NothingWithinBudgetError
+from dpsweep.foundation.words import counted
+from dpsweep.privacy.statement import shown_epsilon
+from dpsweep.results.trial import TrialResult
+from dpsweep.spec.episodes import EPISODE
+
+#: By which score trials are compared: their own, or the mean of all runs of their configuration.
+By = Literal["trial", "mean"]
+#: Hyperparameters that repeat a configuration and are no part of it.
+REPEATS = (EPISODE, "train.repeat")
+_RULE = "of equal scores the cheapest counts, then the first"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The trials that a choice may fall on; None: whatever they have.
+
+    Attributes:
+        max_epsilon: Largest epsilon of a trial alone (of a selection: of its winner).
+        max_delta: Largest delta; all epsilons of a study have the same one.
+        method: Training method.
+    """
+
+    max_epsilon: float | None = None
+    max_delta: float | None = None
+    method: str | None = None
+
+    def admit(self, trial: TrialResult) -> bool:
+        """Say whether a trial is within the limits."""
+        return (
+            (self.max_epsilon is None or trial.epsilon <= self.max_epsilon)
+            and (self.max_delta is None or trial.statement.delta <= self.max_delta)
+            and (self.method is None or trial.config.get("method") == self.method)
+        )
+
+    def __str__(self) -> str:
+        """Return the limits in words; empty without any."""
+        parts = [
+            *([] if self.method is None else [f"of method {self.method}"]),
+            *([] if self.max_epsilon is None else [f"with epsilon <= {self.max_epsilon:g}"]),
+            *([] if self.max_delta is None else [f"with delta <= {self.max_delta:g}"]),
+        ]
+        return " ".join(parts).replace(" with delta", " and delta") if parts else ""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The best of some trials, and how it became that.
+
+    Attributes:
+        best: The trial.
+        score: What was compared: its own value, or the mean over ``runs``.
+        runs: Numbers of the finished runs of its configuration that the mean is over, ascending;
+            of a choice by single trials its own number alone.
+        ties: Trials with the same score that came second by the rule: each the one that would have
+            been handed on in its place.
+        is_mean: Whether the score is a mean over runs.
+    """
+
+    best: TrialResult
+    score: float
+    runs: Sequence[int]
+    ties: Sequence[int] = field(default_factory=tuple)
+    is_mean: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record of the best trial, with its ties, and with the mean where there is one.
+
+        It is the record that ``dpsweep best -f json`` prints (a stable interface).
+        """
+        record = {**self.best.to_dict(), "ties": list(self.ties)}
+        if self.is_mean:
+            record |= {"mean": self.score, "runs": list(self.runs)}
+        return record
+
+    def notes(self) -> list[str]:
+        """Return what is to be said of the choice, one line each; nothing where nothing is."""
+        lines = []
+        if self.is_mean and len(self.runs) == 1:
+            lines.append(
+                f"trial {self.best.trial_id} is the only run of its configuration: no mean, and a "
+                "seed may have been lucky (train.repeat makes runs)"
+            )
+        elif self.is_mean:
+            lines.append(
+                f"{self.best.metric} {self.score:.4f} is the mean over "
+                f"{counted(len(self.runs), 'run')} of this configuration (trial "
+                f"{', '.join(map(str, self.runs))}); trial {self.best.trial_id} is handed on as "
+                "the first of them: the best of its runs would be chosen for luck"
+            )
+        if self.ties:
+            of = "has" if len(self.ties) == 1 else "have"
+            shown = "the same mean" if self.is_mean else "the same score"
+            lines.append(f"trial {', '.join(map(str, self.ties))} {of} {shown}: {_RULE}")
+        return lines
+
+
+def choose(
+    trials: Sequence[TrialResult], *, is_maximized: bool, by: By = "trial", has_episodes: bool
+) -> Choice | None:
+    """Return the best of finished trials, None of none.
+
+    By ``mean`` it is the first run of the configuration with the best mean over its runs, which are
+    the trials that differ in nothing but ``REPEATS``; configurations with the most runs go before
+    others, as a mean of few is mostly luck. Trials of episodes are compared so in any case, for the
+    best of them would be the easiest episode.
+
+    Args:
+        trials: Each with a value.
+        is_maximized: Whether a high value is good.
+        by: What is compared.
+        has_episodes: Whether trials ran on different episodes.
+    """
+    sign = 1.0 if is_maximized else -1.0
+    repeats = REPEATS if by == "mean" else (EPISODE,) if has_episodes else ()
+    is_mean = bool(repeats)
+    groups = _by_configuration(trials, repeats) if is_mean else [[trial] for trial in trials]
+    if not groups:
+        return None
+
+    def score(group: Sequence[TrialResult]) -> tuple[int, float]:
+        return len(group), sign * fmean(trial.value or 0.0 for trial in group)
+
+    def rank(group: Sequence[TrialResult]) -> tuple[int, float, float, int]:
+        dearest = max(trial.epsilon for trial in group)
+        return *score(group), -dearest, -group[0].trial_id
+
+    ranked = sorted(groups, key=rank, reverse=True)
+    first = ranked[0]
+    ties = [group[0].trial_id for group in ranked[1:] if score(group) == score(first)]
+    return Choice(
+        best=first[0],
+        score=sign * score(first)[1],
+        runs=[trial.trial_id for trial in first],
+        ties=sorted(ties),
+        is_mean=is_mean,
+    )
+
+
+def _by_configuration(
+    trials: Iterable[TrialResult], repeats: Sequence[str]
+) -> list[list[TrialResult]]:
+    """Return trials that differ in repetitions alone side by side, each by number."""
+    groups: dict[str, list[TrialResult]] = {}
+    for trial in sorted(trials, key=lambda trial: trial.trial_id):
+        rest = {name: value for name, value in trial.config.items() if name not in repeats}
+        groups.setdefault(json.dumps(rest, sort_keys=True), []).append(trial)
+    return list(groups.values())
+
+
+def nothing_within(
+    limits: Limits,
+    finished: Sequence[TrialResult],
+    *,
+    study: str,
+    noun: str,
+    delta: float,
+    unscored: str,
+    is_over: bool,
+) -> NothingWithinBudgetError:
+    """Return the error of a choice that no trial is within the limits of.
+
+    Args:
+        limits: Of the choice.
+        finished: The trials that could have been chosen.
+        study: Name of the study.
+        noun: Of such a trial.
+        delta: Of all epsilons of the study.
+        unscored: What else was trained, in words; or empty.
+        is_over: Whether the study has finished.
+    """
+    of_method = [r for r in finished if limits.method in (None, r.config.get("method"))]
+    because = f"{counted(len(of_method), noun)} {'has' if len(of_method) == 1 else 'have'} finished"
+    if of_method:
+        cheapest = min(of_method, key=lambda result: result.epsilon)
+        because += (
+            f"; the cheapest is trial {cheapest.trial_id}: "
+            f"epsilon={shown_epsilon(cheapest.epsilon)} ({cheapest.statement.line()})"
+        )
+    if unscored:
+        because += f"; trained, but without a score to be ranked by: {unscored}"
+    fix = "raise --max-epsilon, or " if limits.max_epsilon is not None else ""
+    if limits.max_delta is not None and limits.max_delta < delta:
+        because = f"every epsilon of the study is at delta={delta:g}; {because}"
+        fix = f"--max-delta {delta:g} or more, or "
+    fix += (
+        "`dpsweep logs` has the reasons; a new study may allow more trials or epsilon"
+        if is_over
+        else "let the study go on: `dpsweep run SPEC`"
+    )
+    bound = f" {limits}" if str(limits) else ""
+    return NothingWithinBudgetError(
+        f"study {study!r} has no finished trial{bound}", because=because, fix=fix
+    )

@@ -1,0 +1,1 @@
+"""Page of a study: one file of HTML that needs no network."""

@@ -1,0 +1,1 @@
+"""Pictures of a study: each a table and a chart of it."""

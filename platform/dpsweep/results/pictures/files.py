@@ -1,0 +1,40 @@
+"""Files of pictures: PNG beside CSV, for the tracking store and for papers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from dpsweep.foundation.durable import write_atomically
+from dpsweep.results.pictures.base import Picture
+
+
+def png(picture: Picture) -> bytes:
+    """Return a picture as PNG, on white."""
+    import vl_convert
+
+    chart = {**picture.vega_lite(), "background": "white", "title": picture.title}
+    return vl_convert.vegalite_to_png(chart, scale=2)  # type: ignore[no-any-return]
+
+
+def vega_bundle() -> str:
+    """Return the JavaScript that draws charts in a page without a network: Vega and vega-embed."""
+    import vl_convert
+
+    return vl_convert.javascript_bundle()  # type: ignore[call-arg]
+
+
+def write_pictures(pictures: Iterable[Picture], folder: Path) -> list[Path]:
+    """Write each picture and its table; return the files.
+
+    Raises:
+        StorageError: The folder cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for picture in pictures:
+        for ending, content in (("png", png(picture)), ("csv", picture.csv().encode())):
+            path = folder / f"{picture.name}.{ending}"
+            write_atomically(path, content)
+            paths.append(path)
+    return paths

@@ -1,0 +1,47 @@
+"""The learning curves: score of each trial's model against what it had spent by then."""
+
+from __future__ import annotations
+
+from dpsweep.results.pictures.base import Picture, by_state, of_epsilon, quantitative, tooltip
+from dpsweep.results.study import SweepResult
+
+
+def learning_curves(result: SweepResult) -> Picture | None:
+    """Return score against epsilon at each report, a line a trial; None without two reports."""
+    metric = result.spec.search.metric
+    rows = [
+        {
+            "trial": trial.trial_id,
+            "state": result.state_of(trial),
+            "step": point["step"],
+            "epsilon": point["epsilon"],
+            "score": point["metrics"][metric],
+            "sampling": trial.statement.sampling,
+        }
+        for trial in result.results
+        for point in trial.curve
+        if metric in point["metrics"]
+    ]
+    if len(rows) < 2:
+        return None
+    has_epsilon = all(row["epsilon"] is not None for row in rows)
+    place = of_epsilon("epsilon so far") if has_epsilon else quantitative("step")
+    chart = {
+        "mark": {"type": "line", "point": {"size": 20}, "strokeWidth": 1.2, "opacity": 0.7},
+        "encoding": {
+            "x": place,
+            "y": quantitative("score", metric),
+            "detail": {"field": "trial", "type": "nominal"},
+            "color": by_state(rows),
+            "tooltip": tooltip(rows),
+        },
+    }
+    return Picture(
+        "learning_curves",
+        "Learning curves against epsilon",
+        "Each line is a trial, from report to report; its end is where it finished or was stopped. "
+        + result.claims.brief(is_so_far=True, more=""),
+        rows,
+        chart,
+        result.claims.epsilon_terms(),
+    )

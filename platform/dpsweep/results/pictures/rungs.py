@@ -1,0 +1,57 @@
+"""The rung survival: how many trials came to each rung, and what the scheduler did with them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from dpsweep.results.pictures.base import Picture, nominal, tooltip
+from dpsweep.results.study import SweepResult
+
+_ORDER = ("continue", "pause", "stop")
+_COLOURS = ("#0072B2", "#CC79A7", "#E69F00")
+
+
+def rung_survival(result: SweepResult) -> Picture | None:
+    """Return counts of trials by rung and last verdict there; None without a rung."""
+    verdicts = {
+        (line["rung"], line["trial"]): line["verdict"]
+        for line in result.decisions()
+        if line["rung"]
+    }
+    if not verdicts:
+        return None
+    unit, rungs = f"rung_{result.spec.scheduler.rung_unit}", result.spec.rungs
+    counts = Counter((rung, verdict) for (rung, _), verdict in verdicts.items())
+    rows = [
+        {
+            "rung": rung,
+            unit: rungs[rung - 1] if rung <= len(rungs) else None,
+            "verdict": verdict,
+            "trials": count,
+        }
+        for (rung, verdict), count in sorted(counts.items())
+    ]
+    chart = {
+        "mark": "bar",
+        "encoding": {
+            "x": {
+                "field": unit,
+                "type": "ordinal",
+                "title": f"rung, at {result.spec.scheduler.rung_unit}",
+                "axis": {"labelAngle": 0},
+            },
+            "y": {"field": "trials", "type": "quantitative", "axis": {"tickMinStep": 1}},
+            "color": nominal(
+                "verdict", sort=list(_ORDER), scale={"domain": _ORDER, "range": _COLOURS}
+            ),
+            "tooltip": tooltip(rows),
+        },
+    }
+    return Picture(
+        "rung_survival",
+        "Trials at each rung",
+        "How many trials were compared at each rung, and how many of them went on. Rungs are "
+        "public: they are in the spec.",
+        rows,
+        chart,
+    )

@@ -1,0 +1,103 @@
+"""The privacy-utility picture: score against epsilon, with what cannot be beaten at its price."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+from dpsweep.results.pictures.base import Picture, nominal, of_epsilon, quantitative, tooltip
+from dpsweep.results.report import half_width
+from dpsweep.results.study import SweepResult
+from dpsweep.results.trial import TrialResult
+from dpsweep.spec.episodes import EPISODE
+
+#: Trials that differ in these alone are one configuration.
+_REPETITION = ("train.repeat", EPISODE)
+
+
+def privacy_utility(result: SweepResult) -> Picture | None:
+    """Return score against epsilon, one point a configuration, a bar where it was repeated.
+
+    Only trials that ran to their end are there: what one had spent when its score stopped it is no
+    bound on its epsilon. Of a public search there is one private run, and no picture.
+    """
+    trials = [t for t in result.results if _is_drawn(t)]
+    if len(trials) < 2 or result.spec.privacy.mode.is_public_search:
+        return None
+    rows = [_row(group) for group in _groups(trials)]
+    sign = 1.0 if result.is_maximized else -1.0
+    rows.sort(key=lambda row: (row["epsilon"], -sign * row["score"]))
+    best = -math.inf
+    for row in rows:
+        row["is_best_so_far"] = sign * row["score"] > best
+        best = max(best, sign * row["score"])
+    metric = trials[0].metric
+    place = {
+        "x": of_epsilon("epsilon of one trial alone"),
+        "y": quantitative("score", metric),
+    }
+    chart = {
+        "layer": [
+            {
+                "transform": [{"filter": "datum.is_best_so_far"}],
+                "mark": {"type": "line", "interpolate": "step-after", "opacity": 0.4},
+                "encoding": place,
+            },
+            {
+                "transform": [{"filter": "isValid(datum.low)"}],
+                "mark": {"type": "rule", "opacity": 0.6},
+                "encoding": {
+                    "x": place["x"],
+                    "y": quantitative("low", metric),
+                    "y2": {"field": "high"},
+                    "color": nominal("method"),
+                },
+            },
+            {
+                "mark": {"type": "point", "filled": True, "size": 60, "opacity": 0.9},
+                "encoding": {**place, "color": nominal("method"), "tooltip": tooltip(rows)},
+            },
+        ]
+    }
+    bars = "Bars are 95% intervals of the mean over repetitions, by Student's t. "
+    return Picture(
+        "privacy_utility",
+        "Score against epsilon",
+        "Each point is a configuration that ran to its end; the line joins those that no cheaper "
+        f"one beats. {bars if any(row['repetitions'] > 1 for row in rows) else ''}"
+        + result.claims.brief([t.trial_id for t in trials], more=""),
+        rows,
+        chart,
+        result.claims.epsilon_terms(),
+    )
+
+
+def _is_drawn(trial: TrialResult) -> bool:
+    is_whole = trial.state.value == "finished" and trial.value is not None
+    return is_whole and math.isfinite(trial.epsilon)
+
+
+def _groups(trials: Sequence[TrialResult]) -> list[list[TrialResult]]:
+    groups: dict[str, list[TrialResult]] = {}
+    for trial in trials:
+        rest = {name: value for name, value in trial.config.items() if name not in _REPETITION}
+        groups.setdefault(json.dumps(rest, sort_keys=True), []).append(trial)
+    return list(groups.values())
+
+
+def _row(group: Sequence[TrialResult]) -> dict[str, Any]:
+    scores = [trial.value for trial in group if trial.value is not None]
+    mean, half = fmean(scores), half_width(scores)
+    return {
+        "trials": ", ".join(str(trial.trial_id) for trial in group),
+        "method": group[0].config["method"],
+        "score": mean,
+        "low": None if half is None else mean - half,
+        "high": None if half is None else mean + half,
+        "repetitions": len(group),
+        "epsilon": max(trial.epsilon for trial in group),
+        "sampling": group[0].statement.sampling,
+    }

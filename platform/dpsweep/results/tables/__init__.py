@@ -1,0 +1,1 @@
+"""Results as tables: rows of trials, data frames and files; many studies beside each other."""

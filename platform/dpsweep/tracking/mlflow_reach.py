@@ -1,0 +1,202 @@
+"""Reach of an MLflow server before a study starts: it answers, lets us in, and keeps files."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import socket
+import threading
+import uuid
+import warnings
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+from urllib.request import getproxies, proxy_bypass
+
+from dpsweep.foundation.errors import BadInputError
+from dpsweep.spec.tracking import masked
+
+#: A server that has not answered by then is away; all questions together take no longer.
+PATIENCE_S = 12.0
+_REQUEST_S = 5
+CREDENTIALS = (
+    "set MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, to those "
+    "of a user who may write there"
+)
+# The spool retries with its own backoff, so a request may fail soon; nothing is sent to MLflow's
+# makers; nothing is printed over the progress display.
+_ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
+    "MLFLOW_LOGGING_LEVEL": "ERROR",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+}
+_REFUSALS = {
+    401: "refuses the credentials (401)",
+    403: "does not let this user in (403)",
+}
+
+
+def quiet() -> None:
+    """Configure MLflow by environment before its first import, keeping what the user set."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    for name in ("alembic", "mlflow"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    # SQLAlchemy 2.1 deprecates an option that MLflow still uses; users can do nothing about it.
+    warnings.filterwarnings("ignore", message="The ``noload`` loader strategy is deprecated")
+
+
+def refusal(text: str) -> str:
+    """Return the words for an error that says that the server refuses who asks, or nothing.
+
+    >>> refusal("API request to endpoint /x failed with error code 401 != 200.")
+    'refuses the credentials (401)'
+    """
+    code = re.search(r"\b(?:error code|Error:?|status) (401|403)\b|\b(401|403) Client Error", text)
+    return _REFUSALS[int(code.group(1) or code.group(2))] if code else ""
+
+
+def refuse_unreachable(uri: str, experiment: str) -> None:
+    """Refuse a server that cannot take a study's runs; only of http addresses anything is asked.
+
+    A small file is stored and deleted where the server keeps the files of runs itself.
+
+    Raises:
+        BadInputError: It does not answer within ``PATIENCE_S``, refuses the credentials, is no
+            MLflow server, or its files cannot be written.
+    """
+    if not uri.startswith(("http://", "https://")):
+        return
+    answers: list[BadInputError | None] = []
+
+    def ask() -> None:
+        try:
+            _connect(uri)
+            _ask(uri, experiment)
+            answers.append(None)
+        except BadInputError as error:
+            answers.append(error)
+
+    # A name that cannot be resolved may hold a request up for longer than its timeout.
+    thread = threading.Thread(target=ask, name="dpsweep-reach", daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    if not answers:
+        raise _away(uri, f"no answer within {PATIENCE_S:g} s")
+    if answers[0] is not None:
+        raise answers[0]
+
+
+def _away(uri: str, reason: str) -> BadInputError:
+    return BadInputError(
+        f"no MLflow server answers at {masked(uri)}",
+        because=masked(reason),
+        fix="start it, correct tracking.uri, or set it to null",
+    )
+
+
+def _connect(uri: str) -> None:
+    """Refuse an address where nobody listens, before MLflow is imported, which takes seconds."""
+    parts = urlparse(uri)
+    host = parts.hostname or ""
+    if getproxies().get(parts.scheme) and not proxy_bypass(host):
+        return  # the proxy will say
+    try:
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        socket.create_connection((host, port), timeout=_REQUEST_S).close()
+    except (OSError, ValueError) as error:
+        raise _away(uri, _cause(error)) from error
+
+
+def _ask(uri: str, experiment: str) -> None:
+    quiet()
+    from mlflow.utils.credentials import get_default_host_creds
+    from mlflow.utils.rest_utils import http_request
+
+    def request(endpoint: str, method: str = "GET", **more: Any) -> Any:
+        try:
+            answer = http_request(
+                get_default_host_creds(uri),
+                endpoint,
+                method,
+                max_retries=0,
+                timeout=_REQUEST_S,
+                raise_on_status=False,
+                **more,
+            )
+        except Exception as error:  # whatever requests and MLflow raise
+            raise _away(uri, _cause(error)) from error
+        if answer.status_code in _REFUSALS:
+            problem = f"the MLflow server at {masked(uri)} {_REFUSALS[answer.status_code]}"
+            raise BadInputError(problem, fix=CREDENTIALS)
+        return answer
+
+    answer = request(
+        "/api/2.0/mlflow/experiments/get-by-name", params={"experiment_name": experiment}
+    )
+    try:
+        body = answer.json()
+        is_mlflow = answer.ok or "error_code" in body
+    except ValueError:
+        body, is_mlflow = {}, False
+    if not is_mlflow:
+        raise _away(uri, f"what is there answers {answer.status_code}, not as MLflow does")
+    place = body.get("experiment", {}).get("artifact_location")
+    if place is None:  # a new experiment gets one below the server's root, as this one has
+        asked = request("/api/2.0/mlflow/experiments/get", params={"experiment_id": "0"})
+        place = asked.json().get("experiment", {}).get("artifact_location") if asked.ok else None
+    if place is None:
+        return
+    kind = urlparse(place)
+    if kind.scheme in ("", "file") and not _is_writable(Path(kind.path)):
+        raise BadInputError(
+            f"the MLflow server at {masked(uri)} keeps files of runs in {kind.path}, which cannot "
+            "be written from here",
+            fix="start it with --serve-artifacts and --artifacts-destination, or name a directory "
+            "that both can write",
+        )
+    if kind.scheme == "mlflow-artifacts":
+        path = f"/api/2.0/mlflow-artifacts/artifacts/dpsweep-check-{uuid.uuid4().hex}.txt"
+        stored = request(path, "PUT", data=b"checks that files can be stored\n")
+        if not stored.ok:
+            raise BadInputError(
+                f"the MLflow server at {masked(uri)} cannot store files of runs "
+                f"({stored.status_code})",
+                because=_reason(stored.text),
+                fix="let it write to its --artifacts-destination",
+            )
+        request(path, "DELETE")
+
+
+def _is_writable(path: Path) -> bool:
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return path.is_dir() and os.access(path, os.W_OK)
+
+
+def _reason(text: str) -> str | None:
+    try:
+        text = str(json.loads(text)["message"])
+    except (ValueError, KeyError, TypeError):
+        text = re.sub(r"<[^>]*>", " ", text)
+    return masked(" ".join(text.split())[:200]) or None
+
+
+def _cause(error: BaseException) -> str:
+    """Return the innermost reason of a request that failed, in a few words."""
+    text = str(error)
+    for word, reason in (
+        ("Connection refused", "connection refused"),
+        ("timed out", "timed out"),
+        ("Name or service not known", "its name is not known"),
+        ("Temporary failure in name resolution", "its name is not known"),
+        ("CERTIFICATE_VERIFY_FAILED", "its certificate cannot be verified"),
+    ):
+        if word in text:
+            return reason
+    return text.strip().splitlines()[0][:200] if text.strip() else type(error).__name__

@@ -1,0 +1,229 @@
+"""MLflowReader: the runs of studies in an MLflow store, for whoever has nothing else of them.
+
+It reads and never writes: no store, no experiment and no run comes to be by looking for one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpsweep.foundation.errors import BadInputError, StudyError
+from dpsweep.spec.tracking import TrackingSpec, database_of
+from dpsweep.tracking.mlflow_reach import quiet
+from dpsweep.tracking.state import PRETRAIN_ROLE
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+_PAGE = 1000
+_PASSWORD = re.compile(r"(://[^/:@]*:)[^@/]*@")
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """One run, as the store has it.
+
+    Attributes:
+        run_id: Of the run.
+        experiment: Name of its experiment.
+        start_ms: When it began, in milliseconds since 1970.
+        tags: Name to text.
+        params: Name to text.
+        metrics: Name to last value.
+    """
+
+    run_id: str
+    experiment: str
+    start_ms: int
+    tags: dict[str, str]
+    params: dict[str, str]
+    metrics: dict[str, float]
+
+    @property
+    def plan(self) -> dict[str, str]:
+        """Facts of a trial's plan: tags, and params of earlier versions."""
+        facts = {**self.params, **self.tags}
+        return {name: text for name, text in facts.items() if name.startswith("plan.")}
+
+    @property
+    def study(self) -> str:
+        """Name of its study."""
+        return self.tags.get("dpsweep.study", "")
+
+    @property
+    def study_id(self) -> str:
+        """Identifier of its study; names may repeat, this does not."""
+        return self.tags.get("dpsweep.study_id", "")
+
+
+def default_uri() -> str:
+    """Return the tracking store that is meant where none is named."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or str(TrackingSpec().uri)
+
+
+class MLflowReader:
+    """Studies of one MLflow store.
+
+    Args:
+        uri: ``sqlite:///file`` or a server's address; None: ``default_uri``.
+    Raises:
+        BadInputError: There is no such store, or it cannot be read.
+    """
+
+    def __init__(self, uri: str | None = None) -> None:
+        uri = uri or default_uri()
+        self.shown_uri = _PASSWORD.sub(r"\1***@", uri)
+        if ":/" not in uri or uri.startswith("file:"):
+            raise BadInputError(
+                f"tracking store {self.shown_uri!r} is a directory, and no database or server",
+                fix='use "sqlite:///mlflow.db" or the address of a tracking server',
+            )
+        database = database_of(uri)
+        if database is not None and not database.is_file():
+            raise BadInputError(
+                f"there is no tracking store at {self.shown_uri}",
+                fix="give --tracking-uri, or set MLFLOW_TRACKING_URI",
+            )
+        quiet()
+        from mlflow import MlflowClient
+
+        with self._explained():
+            self._client: MlflowClient = MlflowClient(tracking_uri=uri)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say which store could not be read, whatever MLflow, SQLAlchemy or requests raise."""
+        try:
+            yield
+        except (BadInputError, MemoryError):
+            raise
+        except Exception as error:
+            words = str(error).strip().split("\n")[0][:300]
+            because = _PASSWORD.sub(r"\1***@", words) or type(error).__name__
+            raise BadInputError(
+                f"tracking store {self.shown_uri} cannot be read",
+                because=because,
+                fix="see that its server is up and lets you in, or that its file is whole",
+            ) from error
+
+    def studies(self, experiment: str | None = None, name: str | None = None) -> list[StoredRun]:
+        """Return the runs of studies, newest first.
+
+        Args:
+            experiment: Only those of this experiment.
+            name: Only those of this name.
+        Raises:
+            StudyError: There is no such experiment.
+        """
+        with self._explained():
+            if experiment is None:
+                experiments = list(_pages(self._client.search_experiments))
+            else:
+                only = self._client.get_experiment_by_name(experiment)
+                experiments = [] if only is None or only.lifecycle_stage == "deleted" else [only]
+            if experiment is not None and not experiments:
+                raise StudyError(
+                    f"there is no experiment {experiment!r} in {self.shown_uri}",
+                    fix=f"`dpsweep list mlflow:{self.shown_uri}` shows what there is",
+                )
+            query = "attributes.status != 'UNKNOWN'" if name is None else _equals("study", name)
+            runs = [
+                run
+                for each in experiments
+                for run in self._search(each.experiment_id, each.name, query)
+            ]
+        parents = [run for run in runs if run.study_id and _is_of_study(run)]
+        return sorted(parents, key=lambda run: -run.start_ms)
+
+    def trials(self, study: StoredRun) -> dict[int, StoredRun]:
+        """Return the runs of a study's trials by number."""
+        with self._explained():
+            only = self._client.get_experiment_by_name(study.experiment)
+            query = _equals("study_id", study.study_id)
+            runs = list(self._search(only.experiment_id, study.experiment, query))
+        of_trials = [run for run in runs if run.tags.get("dpsweep.trial", "").isdecimal()]
+        return {int(run.tags["dpsweep.trial"]): run for run in of_trials}
+
+    def _search(self, experiment_id: str, name: str, query: str) -> Iterator[StoredRun]:
+        def page(**keys: Any) -> Any:
+            return self._client.search_runs([experiment_id], filter_string=query, **keys)
+
+        for run in _pages(page):
+            data = run.data
+            yield StoredRun(
+                run.info.run_id,
+                name,
+                run.info.start_time or 0,
+                dict(data.tags),
+                dict(data.params),
+                dict(data.metrics),
+            )
+
+    def history(self, run: StoredRun, metric: str) -> list[tuple[int, float]]:
+        """Return the points of a metric, (step, value), by step; none if it was not logged."""
+        if metric not in run.metrics:
+            return []
+        with self._explained():
+            points = self._client.get_metric_history(run.run_id, metric)
+        points = sorted(points, key=lambda point: (point.step, point.timestamp))
+        return [(point.step, point.value) for point in points]
+
+    def models(self, study: StoredRun) -> dict[str, str]:
+        """Return where the whole models of a study's experiment are, by the run they are from."""
+        with self._explained():
+            only = self._client.get_experiment_by_name(study.experiment)
+
+            def page(**keys: Any) -> Any:
+                return self._client.search_logged_models([only.experiment_id], **keys)
+
+            return {
+                model.source_run_id: f"models:/{model.model_id}"
+                for model in _pages(page)
+                if model.status == "READY"
+            }
+
+    def text(self, run: StoredRun, name: str) -> str | None:
+        """Return a file of a run as text; None if the store does not hand it out."""
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                path = self._client.download_artifacts(run.run_id, name, folder)
+                return Path(path).read_text()
+            except Exception:  # whatever the store of artifacts raises: it has no such file for us
+                return None
+
+
+def _pages(search: Callable[..., Any]) -> Iterator[Any]:
+    token = None
+    while True:
+        page = search(max_results=_PAGE, page_token=token)
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
+def _equals(tag: str, text: str) -> str:
+    quoted = text.replace("'", "")  # neither names nor ids of studies have one
+    return f"tags.`dpsweep.{tag}` = '{quoted}'"
+
+
+def _is_of_study(run: StoredRun) -> bool:
+    return "dpsweep.trial" not in run.tags and run.tags.get("dpsweep.role") != PRETRAIN_ROLE
+
+
+def names_of(runs: Sequence[StoredRun]) -> list[str]:
+    """Return the names that studies are opened by: ``mlflow:EXPERIMENT/NAME``, with the id if the
+    name repeats.
+    """
+    plain = [f"mlflow:{run.experiment}/{run.study}" for run in runs]
+    return [
+        f"{name}@{run.study_id}" if plain.count(name) > 1 else name
+        for name, run in zip(plain, runs)
+    ]

@@ -1,0 +1,128 @@
+"""Writing of one run of an MLflow store: tags, params, metrics, files, and what it is about."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpsweep.tracking.drafts import MetricPoint, RunUpdate
+from dpsweep.tracking.mlflow_models import DESCRIPTION, fitting, fitting_text
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+# Limits of one log_batch request and of single values, from MLflow's REST API.
+_METRICS_PER_BATCH = 900
+_PAIRS_PER_BATCH = 100
+_MAX_PARAM = 6000
+
+
+class RunWriter:
+    """Writes updates to runs that exist.
+
+    Args:
+        client: Of the store.
+    """
+
+    def __init__(self, client: MlflowClient) -> None:
+        self._client = client
+        self._has_told_of_files = False
+
+    def write(self, run_id: str, of: str, update: RunUpdate, refused: list[str]) -> None:
+        """Write all of an update but its status.
+
+        Args:
+            run_id: The run.
+            of: What the run is of, as messages say it.
+            update: What is new.
+            refused: Gets a line for each value that the store does not take.
+        """
+        self._log(run_id, of, update, refused)
+        if update.datasets:
+            self._client.log_inputs(run_id, [_input(dataset) for dataset in update.datasets])
+        try:
+            self._store_files(run_id, of, update, refused)
+        except Exception as error:  # whatever an artifact store raises
+            self._client.get_run(run_id)  # raises where the server is away: all is tried again
+            if not self._has_told_of_files:
+                self._has_told_of_files = True
+                reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+                refused.append(
+                    f"the artifact store cannot be written ({reason}): files and models stay in "
+                    "the study's folder, all else is logged; fix: let the server keep artifacts "
+                    "(--serve-artifacts) where it may write"
+                )
+
+    def _log(self, run_id: str, of: str, update: RunUpdate, refused: list[str]) -> None:
+        from mlflow.entities import Metric, Param, RunTag
+
+        def metric(point: MetricPoint) -> Metric:
+            return Metric(point.name, point.value, point.time_ms, point.step)
+
+        tags = fitting(update.tags)
+        if update.note:
+            tags[DESCRIPTION] = fitting_text(update.note)
+        params = {}
+        for name, text in update.params.items():
+            if len(text) > _MAX_PARAM:
+                refused.append(f"{of}: param {name!r} is longer than {_MAX_PARAM} characters")
+            else:
+                params[name] = text
+        pairs_of_params = [Param(name, text) for name, text in params.items()]
+        pairs_of_tags = [RunTag(name, text) for name, text in tags.items()]
+        points = [metric(point) for point in update.metrics]
+        while points or pairs_of_tags:
+            self._client.log_batch(
+                run_id, metrics=points[:_METRICS_PER_BATCH], tags=pairs_of_tags[:_PAIRS_PER_BATCH]
+            )
+            points = points[_METRICS_PER_BATCH:]
+            pairs_of_tags = pairs_of_tags[_PAIRS_PER_BATCH:]
+        while pairs_of_params:
+            self._log_params(run_id, of, pairs_of_params[:_PAIRS_PER_BATCH], refused)
+            pairs_of_params = pairs_of_params[_PAIRS_PER_BATCH:]
+
+    def _log_params(self, run_id: str, of: str, params: list[Any], refused: list[str]) -> None:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self._client.log_batch(run_id, params=params)
+        except MlflowException as error:
+            if error.error_code != "INVALID_PARAMETER_VALUE":
+                raise
+            # MLflow never changes a param: keep the first value, log the new ones, say so.
+            before = self._client.get_run(run_id).data.params
+            for param in params:
+                old = before.get(param.key, param.value)
+                if old != param.value:
+                    refused.append(
+                        f"{of}: MLflow keeps showing {param.key!r} as it was first, {old!r}; it is "
+                        f"{param.value!r} now"
+                    )
+            new = [param for param in params if param.key not in before]
+            self._client.log_batch(run_id, params=new)
+
+    def _store_files(self, run_id: str, of: str, update: RunUpdate, refused: list[str]) -> None:
+        for name, text in update.texts.items():
+            self._client.log_text(run_id, text, name)
+        for path in map(Path, update.artifacts):
+            if path.is_dir():
+                self._client.log_artifacts(run_id, str(path), path.name)
+            elif path.exists():
+                self._client.log_artifact(run_id, str(path))
+            else:
+                refused.append(f"{of}: artifact {path} does not exist")
+
+
+def _input(dataset: Mapping[str, Any]) -> Any:
+    """Return declared records as an input of a run; its digest is that of the declaration."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    declared = json.dumps(dict(dataset), sort_keys=True)
+    digest = hashlib.sha256(declared.encode()).hexdigest()[:8]
+    profile = json.dumps({"declared_records": dataset.get("records", "not told")})
+    source = json.dumps({"declared": "the data section of sweep.yaml"})
+    entry = Dataset(dataset["name"], digest, "spec", source, profile=profile)
+    return DatasetInput(entry, [InputTag("mlflow.data.context", dataset["context"])])

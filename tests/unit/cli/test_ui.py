@@ -1,0 +1,66 @@
+"""The verb ui: where a study's pages are, and a server whose talk nobody needs."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from whole_studies import cli_here
+
+from dpsweep.cli.verbs import machine
+from dpsweep.spec.tracking import TrackingSpec
+from dpsweep.tracking.state import TrackingState
+
+RUNS = "/#/experiments/7/runs"
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    """Return a function that stands a study in, with the address of its store."""
+
+    def stand_in(uri: str, **state: str) -> None:
+        tracking = tmp_path / "tracking.json"
+        TrackingState(study="digits", study_id="abc", **state).save(tracking)
+        stored = SimpleNamespace(
+            spec=SimpleNamespace(tracking=TrackingSpec(uri=uri)),
+            files=SimpleNamespace(tracking=tracking),
+        )
+        monkeypatch.setattr(machine, "load_sweep", lambda name, root: stored)
+
+    return stand_in
+
+
+def test_a_server_s_pages_are_named_without_the_password(study):
+    study("http://me:sesame@host:5000", store="http://me:***@host:5000#7", parent_run_id="p")
+    done = cli_here("ui", "digits")
+    assert done.returncode == 0
+    trials, charts, own = done.stdout.splitlines()
+    view = f"http://host:5000{RUNS}?workflowType=machine_learning&viewStateShareKey=dpsweep-abc"
+    assert trials.split() == ["trials:", view]
+    assert charts.split() == ["charts:", f"{view}&compareRunsMode=CHART"]
+    assert own.split() == ["study:", f"http://host:5000{RUNS}/p?workflowType=machine_learning"]
+    assert "sesame" not in done.stdout + done.stderr
+
+
+def test_a_study_without_a_run_yet_names_its_server_only(study):
+    study("http://me:sesame@host:5000")
+    assert cli_here("ui", "digits").stdout == "http://me:***@host:5000\n"
+
+
+def test_a_local_server_is_quiet_unless_it_fails(study, tmp_path, monkeypatch):
+    (tmp_path / "mlflow.db").touch()
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    study(uri, store=f"{uri}#7", parent_run_id="p")
+    program = tmp_path / "server"
+    monkeypatch.setattr(machine.sys, "executable", str(program))
+    for code in (0, 3):
+        program.write_text(
+            f"#!/bin/sh\necho 'INFO talk'\necho \"$@\" > {tmp_path}/asked\nexit {code}\n"
+        )
+        program.chmod(0o755)
+        done = cli_here("ui", "digits", "--port", 5999)
+        assert done.returncode == code
+        assert ("INFO talk" in done.stderr) == (code != 0)
+        assert "MLflow UI on http://127.0.0.1:5999" in done.stderr
+        assert f"http://127.0.0.1:5999{RUNS}?workflowType=machine_learning" in done.stdout
+    asked = Path(tmp_path / "asked").read_text()
+    assert f"--backend-store-uri {uri} --host 127.0.0.1 --port 5999" in asked

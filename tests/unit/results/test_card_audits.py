@@ -1,0 +1,93 @@
+"""Audits in the privacy card: of trials that the study shows, with the terms of their claim."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from dpsweep.privacy.modes import MODES
+from dpsweep.privacy.statement import PrivacyStatement
+from dpsweep.results.card import privacy_card
+from dpsweep.results.study_card import audits
+from dpsweep.study.audits import AuditRecord, write_audit
+
+CLAIM = PrivacyStatement(
+    epsilon=1.23, delta=1e-5, accountant="rdp", neighboring_relation="add_or_remove_one",
+    sampling="poisson", privacy_unit="example", accounting="composed",
+    released="the noisy sums of 100 positions",
+)  # fmt: skip
+
+
+def record(trial, **changes):
+    values = dict(
+        study="digits", trial=trial, method="dp_sgd", claim=CLAIM, lower_bound=0.777, ceiling=3.47,
+        canaries=1000, guesses=100, correct=61, confidence=0.95, positions=100, planned=224,
+        is_refuted=False, problems=(), without_sampling=None, at_bound=0.99, not_audited=(),
+        version="0.1.0",
+    )  # fmt: skip
+    return AuditRecord(**{**values, **changes})
+
+
+def study(root, mode, trials, winner=0):
+    return SimpleNamespace(
+        files=SimpleNamespace(path=root),
+        spec=SimpleNamespace(privacy=SimpleNamespace(mode=MODES[mode])),
+        view=SimpleNamespace(trials=dict.fromkeys(trials)),
+        best=lambda: SimpleNamespace(trial_id=winner),
+    )
+
+
+FACTS = {
+    "name": "digits", "methods": ["dp_sgd"], "unbounded_methods": [], "dataset": "digits",
+    "privacy_unit": "example", "neighboring_relation": "add_or_remove_one", "accountant": "rdp",
+    "delta": 1e-05, "trial_epsilon": 2.0, "validation_visibility": "public",
+    "test_visibility": "private",
+}  # fmt: skip
+
+
+def lines(result, mode):
+    claim = {**CLAIM.to_json(), "accounting": mode, "epsilon": 3.0}
+    own = {"composed": claim} if mode == "unaccounted" else {"study": claim}
+    card = privacy_card({**FACTS, **own, "accounting": mode, "audits": audits(result)})
+    return [line for line in card.splitlines() if line.startswith("- Audit")]
+
+
+@pytest.mark.parametrize("mode", ["composed", "public", "unaccounted"])
+def test_each_audited_trial_has_a_line(tmp_path, mode):
+    write_audit(tmp_path, record(0))
+    write_audit(tmp_path, record(2, is_refuted=True, correct=100))
+    write_audit(tmp_path, record(1, claim=None, not_audited=("pca",)))
+    first, second, third = lines(study(tmp_path, mode, [0, 1, 2]), mode)
+    terms = (
+        "at delta = 1e-05 (unit: one example; neighboring data sets: add or remove one record; "
+        f"batch sampling: Poisson; accountant: rdp; accounting mode: `{mode}`), for 100 of 224 "
+        "positions: "
+    )
+    assert first == (
+        f"- Audit: trial 0: consistent with epsilon <= 1.23 {terms}61 of 100 guesses about 1000 "
+        "canaries are right; this proves nothing"
+    )
+    assert second == "- Audit: trial 1: not audited: pca"
+    assert third == (
+        f"- Audit: trial 2: FAIL: not consistent with epsilon <= 1.23 {terms}100 of 100 guesses "
+        "about 1000 canaries are right, which refutes it at 95% confidence"
+    )
+    assert "0.777" not in "".join((first, second, third))
+
+
+def test_trials_that_the_study_does_not_have_are_left_out(tmp_path):
+    write_audit(tmp_path, record(0))
+    write_audit(tmp_path, record(9))
+    assert len(lines(study(tmp_path, "composed", [0]), "composed")) == 1
+
+
+def test_under_select_the_winner_alone_is_named_and_has_no_number(tmp_path):
+    for trial in (0, 3):
+        write_audit(tmp_path, record(trial))
+    (line,) = lines(study(tmp_path, "select", [0, 3], winner=3), "select")
+    assert line.startswith("- Audit: the winner: consistent with ")
+    assert "trial 3" not in line
+
+
+def test_without_audits_nothing_is_said(tmp_path):
+    assert audits(study(tmp_path, "composed", [0])) == []
+    assert lines(study(tmp_path, "composed", [0]), "composed") == []

@@ -1,0 +1,258 @@
+"""Pictures and page of studies that an earlier version made, one of each accounting mode."""
+
+import base64
+import csv
+import io
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from whole_studies import cli_here
+
+from dpsweep import load_sweep
+from dpsweep.results.page import html
+from dpsweep.results.page.html import page_of
+from dpsweep.results.page.story import story_of
+from dpsweep.results.pictures.confusion import keep_confusion
+from dpsweep.results.pictures.files import png, write_pictures
+from dpsweep.results.pictures.table import pictures_of
+from dpsweep.search.importance import importances
+
+OLD = Path(__file__).parents[2] / "golden" / "old_studies"
+TERMS = ("delta", "accountant", "neighboring_relation", "privacy_unit", "accounting", "sampling")
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    """Return a function that opens a study by its name."""
+    shutil.copytree(OLD, tmp_path / "studies")
+    monkeypatch.chdir(tmp_path)
+    return lambda name: load_sweep(name, root=tmp_path / "studies")
+
+
+def rows_of(picture):
+    return list(csv.DictReader(io.StringIO(picture.csv())))
+
+
+def pictures(result):
+    return {picture.name: picture for picture in pictures_of(result)}
+
+
+def test_every_row_with_an_epsilon_has_its_terms(study):
+    seen = 0
+    for name in ("composed", "unaccounted", "public", "features"):
+        for picture in pictures_of(study(name)):
+            for row in rows_of(picture):
+                if "epsilon" in row:
+                    seen += 1
+                    assert all(row[term] for term in TERMS), (picture.name, row)
+    assert seen > 10
+
+
+def test_captions_of_epsilons_have_their_terms_too(study):
+    drawn = pictures(study("composed"))
+    for name in ("learning_curves", "epsilon_over_time"):
+        for term in ("delta=1e-05", "add_or_remove_one", "poisson", "composed", "example"):
+            assert term in drawn[name].caption
+
+
+def test_a_study_in_select_draws_nothing_of_several_trials(study):
+    assert pictures_of(study("select")) == []
+
+
+def test_the_matrix_of_the_winner_is_drawn_under_select_without_its_number(study):
+    result = study("select")
+    keep_confusion(result.files, trial=0, part="test", names="ab", counts=[[3, 1], [0, 4]])
+    (matrix,) = pictures_of(result)
+    assert "trial" not in matrix.caption
+    assert [row["records"] for row in rows_of(matrix)] == ["3", "1", "0", "4"]
+
+
+def test_a_matrix_of_another_trial_than_the_best_is_not_drawn(study):
+    result = study("composed")
+    best = result.best().trial_id
+    for trial, is_drawn in ((best, True), (best + 1, False)):
+        keep_confusion(result.files, trial=trial, part="test", names="ab", counts=[[1, 0], [0, 1]])
+        assert ("confusion" in pictures(result)) is is_drawn
+
+
+def test_points_of_the_learning_curves_are_the_reports(study):
+    result = study("composed")
+    metric = result.spec.search.metric
+    expected = [
+        (trial.trial_id, point["epsilon"], point["metrics"][metric])
+        for trial in result.results
+        for point in trial.curve
+        if metric in point["metrics"]
+    ]
+    rows = rows_of(pictures(result)["learning_curves"])
+    assert [(int(r["trial"]), float(r["epsilon"]), float(r["score"])) for r in rows] == expected
+
+
+def test_the_budget_is_never_overdrawn_in_the_picture(study):
+    result = study("composed")
+    rows = rows_of(pictures(result)["epsilon_over_time"])
+    assert all(float(row["epsilon"]) <= result.study_statement().epsilon for row in rows)
+    minutes = [float(row["minutes"]) for row in rows]
+    assert minutes == sorted(minutes)
+
+
+def test_files_are_a_png_and_a_table_each(study, tmp_path):
+    drawn = pictures_of(study("composed"))
+    paths = write_pictures(drawn[:1], tmp_path / "out")
+    assert [path.suffix for path in paths] == [".png", ".csv"]
+    assert paths[0].read_bytes().startswith(b"\x89PNG")
+    assert paths[1].read_text() == drawn[0].csv()
+
+
+def test_every_picture_can_be_drawn(study):
+    for picture in pictures_of(study("composed")):
+        assert len(png(picture)) > 2000, picture.name
+
+
+def test_importance_finds_what_decides_and_leaves_out_what_some_trials_lack():
+    space = {
+        "method": "dp_sgd",
+        "optim.lr": {"loguniform": [0.01, 1]},
+        "train.epochs": {"uniform": [1, 9]},
+        "noise.shape": {"choice": ["constant", "cosine"]},
+        "noise.end_ratio": {"uniform": [0.5, 1.5], "when": {"noise.shape": "cosine"}},
+    }
+    trials = []
+    for number in range(24):
+        shape = "cosine" if number % 2 else "constant"
+        config = {
+            "method": "dp_sgd",
+            "optim.lr": 10 ** (-2 + 2 * (number % 12) / 11),
+            "train.epochs": 1.0 + (number * 7 % 24) / 3,
+            "noise.shape": shape,
+            **({"noise.end_ratio": 1.0} if shape == "cosine" else {}),
+        }
+        trials.append((config, float(number % 12)))
+    shares, left_out = importances(space, trials, seed=0)
+    assert next(iter(shares)) == "optim.lr"
+    assert shares["optim.lr"] > 0.8
+    assert sum(shares.values()) == pytest.approx(1)
+    assert left_out == ["noise.end_ratio"]
+    assert importances(space, trials, seed=0)[0] == shares
+
+
+def test_the_page_says_what_was_asked_what_it_cost_and_what_won(study):
+    result = study("composed")
+    page = page_of(result)
+    text = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+    assert result.study_statement().one_line().split(";")[0] in text
+    assert result.best().metric in text
+    for trial in result.results:
+        assert f">{trial.trial_id}</td>" in text
+    assert "Privacy card" in text
+    assert str(result.spec.search.num_trials) in text
+
+
+def test_the_page_loads_nothing(study):
+    page = page_of(study("composed"))
+    assert "default-src 'none'" in page
+    outside = re.sub(r"<script type=\"module\">.*?</script>", "", page, flags=re.DOTALL)
+    assert not re.search(r"(src|href)=\"(?!#|data:)", outside)
+    assert "@import" not in outside
+    assert "url(" not in outside
+
+
+def test_the_tables_of_the_page_are_those_of_its_pictures(study):
+    result = study("composed")
+    page = page_of(result)
+    for picture in pictures_of(result):
+        assert base64.b64encode(picture.csv().encode()).decode() in page
+    charts = re.search(r'id="charts">(.*?)</script>', page, re.DOTALL)[1]
+    assert set(json.loads(charts)) == {picture.name for picture in pictures_of(result)}
+
+
+def test_the_page_of_a_selection_tells_of_the_winner_alone(study):
+    result = study("select")
+    text = re.sub(r"<(script|style).*?</\1>", "", page_of(result), flags=re.DOTALL)
+    assert "Why trials ended" not in text
+    story = story_of(result, version="0")
+    assert len(story.trials.rows) == 1
+    assert story.stopped is None
+    assert not re.search(r"\b\d+ (pruned|failed|of at most|trials)\b", text)
+
+
+def test_words_of_a_study_are_escaped(study, monkeypatch):
+    result = study("composed")
+    evil = "<img src=x onerror=alert(1)>"
+    story = story_of(result, version="0")
+    object.__setattr__(story, "won", [("Trial", evil)])
+    object.__setattr__(story, "card", evil)
+    monkeypatch.setattr(html, "story_of", lambda result, version: story)
+    monkeypatch.setattr(html, "pictures_of", lambda result: [])
+    assert "<img" not in page_of(result)
+
+
+def test_a_claim_that_is_given_up_leaves_the_page_and_the_tables(study):
+    from dpsweep.running.gallery import draw_study, withdraw
+
+    result = study("composed")
+    assert withdraw(result, "nothing is drawn yet") == []
+    draw_study(result)
+    assert result.study_statement().one_line().split(";")[0] in result.files.page.read_text()
+    withdraw(result, "a ledger was lost")
+    texts = [result.files.page, *result.files.pictures.glob("*.csv")]
+    assert len(texts) > 3
+    assert {path.read_text() for path in texts} == {"withdrawn: a ledger was lost\n"}
+
+
+def test_a_picture_that_fails_is_said_and_fails_no_study(study, monkeypatch):
+    from dpsweep.running import gallery
+
+    def fail(result):
+        raise ValueError("no such mark")
+
+    said = []
+    monkeypatch.setattr(gallery, "pictures_of", fail)
+    result = study("composed")
+    assert gallery.draw_study(result, SimpleNamespace(on_message=said.append)) == []
+    assert "no such mark" in said[0]
+
+
+def test_html_writes_one_page_and_refuses_two(study, tmp_path):
+    root = str(tmp_path / "studies")
+    path = tmp_path / "page.html"
+    done = cli_here("report", "composed", "--html", path, "--root", root)
+    assert done.returncode == 0, done.stderr
+    assert path.read_text().startswith("<!doctype html>")
+    done = cli_here("report", "composed", "public", "--html", path, "--root", root)
+    assert done.returncode == 2
+    assert "one study" in done.stderr
+    done = cli_here("report", "composed", "--html", path / "page.html", "--root", root)
+    assert done.returncode == 2
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@pytest.mark.parametrize("width", [1200, 390])
+def test_a_browser_draws_the_page_within_its_width(study, tmp_path, width):
+    result = study("composed")
+    page = page_of(result)
+    probe = (
+        "<script>new MutationObserver(() => document.title = [innerWidth, "
+        "document.documentElement.scrollWidth, document.querySelectorAll('.chart svg').length]"
+        ".join('/')).observe(document.body, {attributes: true})</script>"
+    )
+    path = tmp_path / "page.html"
+    before, end, after = page.rpartition("<script>")
+    path.write_text(before + probe + end + after)
+    dom = subprocess.run(
+        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000",
+         f"--window-size={width},2000", "--dump-dom", path.as_uri()],
+        capture_output=True, text=True, timeout=120, check=True,
+    ).stdout  # fmt: skip
+    inner, scrolled, charts = re.search(r"<title>(.*?)</title>", dom)[1].split("/")
+    assert int(scrolled) <= int(inner)
+    assert int(charts) == len(pictures_of(result))

@@ -1,0 +1,78 @@
+"""Predictions of a trial's model on records that are declared public."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dpsweep.trainables.data.dataset import Arrays
+from dpsweep.trainables.data.picture_sheet import picture_sheet
+
+_BATCH, _OF_EACH = 256, 20
+
+
+def predict(model: torch.nn.Module, inputs: np.ndarray) -> np.ndarray:
+    """Return the likeliest class of each record.
+
+    Args:
+        model: On the CPU, from (n, *shape) to logits, float (n, classes).
+        inputs: (records, *shape), as the model takes them.
+    Returns:
+        int64 (records,).
+    """
+    model.eval()
+    with torch.no_grad():
+        batches = [
+            model(torch.from_numpy(np.array(inputs[start : start + _BATCH]))).argmax(dim=-1)
+            for start in range(0, len(inputs), _BATCH)
+        ]
+    return torch.cat(batches).numpy()
+
+
+def confusion_of(predicted: np.ndarray, labels: np.ndarray, num_classes: int) -> list[list[int]]:
+    """Return numbers of records by their class, then by the predicted one.
+
+    >>> confusion_of(np.array([0, 1, 1]), np.array([0, 0, 1]), 2)
+    [[1, 1], [0, 1]]
+    """
+    counts = np.bincount(labels * num_classes + predicted, minlength=num_classes * num_classes)
+    table: list[list[int]] = counts.reshape(num_classes, num_classes).tolist()
+    return table
+
+
+def draw_examples(
+    path: Path,
+    records: Arrays,
+    predicted: np.ndarray,
+    *,
+    class_names: Sequence[str],
+    title: str,
+) -> Path | None:
+    """Write a sheet of images that are predicted wrong, then right; None for other records.
+
+    Guarantees:
+        The sheet shows records themselves: they must be public.
+
+    Args:
+        path: A PNG file.
+        records: Images, float32 (records, channels, height, width), and labels.
+        predicted: Of each record, int64 (records,).
+        class_names: One name a class.
+        title: Above all tiles.
+    """
+    inputs, labels = records
+    if inputs.ndim != 4 or inputs.shape[1] not in (1, 3):
+        return None
+    right, wrong = np.flatnonzero(predicted == labels), np.flatnonzero(predicted != labels)
+    shown = np.concatenate([wrong[:_OF_EACH], right[:_OF_EACH]])
+    return picture_sheet(
+        path,
+        torch.from_numpy(np.array(inputs[shown])),
+        torch.from_numpy(predicted[shown]),
+        torch.from_numpy(np.array(labels[shown])),
+        class_names=class_names,
+        title=title,
+    )

@@ -1,0 +1,1 @@
+"""DP-BiTFiT: the biases and the classifier of a public network, trained privately."""

@@ -1,0 +1,1 @@
+"""Sparse finetuning: a few parameters of a public network, trained privately."""

@@ -1,0 +1,198 @@
+"""Published networks, built from the settings of ``backbones``: frozen ones and ones to finetune.
+
+They are built of torch's, timm's and transformers' classes alone, so that an exported model loads
+anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from dpsweep.foundation.errors import BadInputError, ModelError
+from dpsweep.trainables.data.dataset import DatasetInfo
+from dpsweep.trainables.networks.pretrained.backbones import LITE0, lite0_file
+from dpsweep.trainables.networks.pretrained.image_front import normalize_layer, resize_layers
+from dpsweep.trainables.networks.pretrained.image_text import build_tower
+from dpsweep.trainables.networks.pretrained.weights import download, find_weights
+from dpsweep.trainables.networks.probe import mixes
+
+
+def build_backbone(settings: Mapping[str, Any], info: DatasetInfo) -> nn.Module:
+    """Return a frozen network: (records, C, h, w) float32 in [0, 1] -> (records, d) float32.
+
+    Images are stretched to a square: enlarged bilinearly, shrunk by averaging. Grey becomes RGB.
+    On the CPU, in eval mode, nothing to train, and every record is treated alone (checked).
+
+    Args:
+        settings: What ``backbone_settings`` returned; other keys are left alone.
+        info: Shape of the records.
+    Raises:
+        ModelError: Records are not grey or colour images, or the network fails on them.
+    """
+    if len(info.input_shape) != 3 or info.input_shape[0] not in (1, 3):
+        shape = "x".join(map(str, info.input_shape))
+        raise ModelError(
+            f"{settings['model']} needs grey or colour images, the records are {shape}",
+            fix="use features.name: none",
+        )
+    with torch.random.fork_rng(devices=[]):
+        if str(settings["model"]).startswith("clip/"):
+            network = build_tower(settings)
+        else:
+            network = timm_network(settings, num_classes=0)
+        model = nn.Sequential(*front(settings, info), network)
+    # Channels last halves the time of convolutions on a CPU.
+    model.eval().to(memory_format=torch.channels_last)
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    _probe(model, settings, info)
+    return model
+
+
+def front(settings: Mapping[str, Any], info: DatasetInfo) -> list[nn.Module]:
+    """Return the layers before a network: images of its size, normalised as in pre-training.
+
+    Args:
+        settings: What ``backbone_settings`` returned.
+        info: Shape of the records: grey or colour images in [0, 1].
+    """
+    return [
+        *resize_layers(info.input_shape, int(settings["image_size"])),
+        normalize_layer(info.input_shape[0], settings["mean"], settings["std"]),
+    ]
+
+
+def timm_network(settings: Mapping[str, Any], *, num_classes: int) -> Any:
+    """Return timm's network with its published or given weights and a new classifier.
+
+    It is built with the classifier that the weights have, for only then does timm refuse weights
+    that do not fit; the classifier is replaced afterwards.
+
+    Args:
+        settings: What ``backbone_settings`` returned.
+        num_classes: Outputs of the new, random classifier; 0: none, the features.
+    Raises:
+        ModelError: The weights are missing, have changed, or do not fit the network.
+    """
+    import timm
+
+    name, size = str(settings["model"]), int(settings["image_size"])
+    path = _timm_weights(settings)
+    overlay: dict[str, Any] = {"label_offset": 0}
+    if path.suffix == ".npz":
+        overlay["file"] = str(path)
+    else:
+        state = _read_state(path)
+        if settings["weights"] == "package":
+            state = _renamed(state, timm.create_model(name).state_dict(), name)
+        overlay["state_dict"] = state
+        overlay["num_classes"] = _num_classes(state, timm.get_pretrained_cfg(name).classifier)
+    options: dict[str, Any] = {"pretrained_cfg_overlay": overlay, "pretrained": True}
+    if "num_classes" in overlay:
+        options["num_classes"] = overlay["num_classes"]
+    try:
+        try:
+            network: Any = timm.create_model(name, img_size=size, **options)
+        except TypeError as error:
+            if "img_size" not in str(error):
+                raise
+            network = timm.create_model(name, **options)
+        network.reset_classifier(num_classes)
+    except (TypeError, ValueError, RuntimeError, AssertionError, KeyError) as error:
+        raise ModelError(
+            f"the weights of timm/{name} do not fit it at {size} x {size} pixels",
+            because=" ".join(str(error).split())[:300],
+            fix="use the model that they were made with, or leave features.image_size out",
+        ) from error
+    # Neither a second copy of the weights nor the place where they lay belongs into an export.
+    for facts in (network.pretrained_cfg, network.default_cfg):
+        facts.pop("state_dict", None)
+        facts.pop("file", None)
+    return network
+
+
+def _timm_weights(settings: Mapping[str, Any]) -> Path:
+    name, sha256 = str(settings["model"]), settings["sha256"]
+    if settings["weights"] == "package":
+        place = lite0_file()
+        return find_weights(sha256, [place], LITE0)
+    try:
+        return find_weights(sha256, [], f"timm/{name}")
+    except ModelError:
+        if settings["weights"] != "hub":
+            raise
+    import timm
+
+    place = download(timm.get_pretrained_cfg(name).to_dict(), what=f"timm/{name}")
+    return find_weights(sha256, [place], f"timm/{name}")
+
+
+def _read_state(path: Path) -> dict[str, torch.Tensor]:
+    from timm.models import load_state_dict
+
+    try:
+        state: dict[str, torch.Tensor] = dict(load_state_dict(str(path)))
+    except Exception as error:  # pickle, zip, safetensors and torch each raise their own kinds
+        raise BadInputError(
+            f"cannot read the weights {path}: {type(error).__name__}",
+            fix="give a state dict written by torch.save or safetensors",
+        ) from error
+    return state
+
+
+def _renamed(
+    state: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor], name: str
+) -> dict[str, torch.Tensor]:
+    """Return entries under timm's names: both list the same layers in the same order."""
+
+    def layout(entries: Mapping[str, torch.Tensor]) -> list[tuple[str, tuple[int, ...]]]:
+        return [(key.rpartition(".")[2], tuple(entry.shape)) for key, entry in entries.items()]
+
+    if layout(state) != layout(own):
+        raise ModelError(
+            f"the packaged weights do not map onto timm's {name}",
+            because="the installed timm lists its layers in another order",
+            fix="install the timm of constraints.txt",
+        )
+    return dict(zip(own, state.values()))
+
+
+def _num_classes(state: Mapping[str, torch.Tensor], classifier: Any) -> int:
+    """Return the number of classes of the classifier in ``state``; 0 if there is none."""
+    names = (classifier,) if isinstance(classifier, str) else tuple(classifier or ())
+    for name in names:
+        weight = state.get(f"{name}.weight")
+        if weight is not None:
+            return int(weight.shape[0])
+    return 0
+
+
+def _probe(model: nn.Module, settings: Mapping[str, Any], info: DatasetInfo) -> None:
+    """Run two random images: one vector each, and none may depend on the other image."""
+    name = f"{settings['model']} at {settings['image_size']} pixels"
+    before = {key: value.clone() for key, value in model.named_buffers()}
+    images = torch.rand(
+        2, *info.input_shape, generator=torch.Generator().manual_seed(0), requires_grad=True
+    )
+    try:
+        features = model(images)
+    except (RuntimeError, ValueError, AssertionError, IndexError) as error:
+        raise ModelError(
+            f"{name} fails: {' '.join(str(error).split())[:200]}",
+            fix="use another features.image_size, or another features.name",
+        ) from error
+    if not isinstance(features, torch.Tensor) or features.ndim != 2 or len(features) != 2:
+        raise ModelError(f"{name} does not give one vector per image", fix="use another network")
+    is_mixed = mixes(model, images, features)
+    changed = [k for k, value in model.named_buffers() if not torch.equal(value, before[k])]
+    if is_mixed or changed:
+        raise ModelError(
+            f"{name} mixes the images of a batch: features of one depend on another",
+            because=f"it keeps statistics in {changed[0]}" if changed else None,
+            fix="use a network that treats every image alone",
+        )
