@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from blobs import blobs
 
 from dpsweep.cli.app import app
 from dpsweep.cli.doctor import feature_stores
@@ -87,9 +88,9 @@ class Here:
 
 
 @pytest.fixture
-def data(blobs: SweepData) -> SweepData:
+def data() -> SweepData:
     """1,250 records; more than one process is worth."""
-    return blobs
+    return blobs(1000, (12,), num_validation=200, num_test=50)
 
 
 @pytest.fixture

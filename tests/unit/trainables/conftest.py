@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import pytest
 import torch
+from blobs import blobs
 
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
@@ -16,7 +16,7 @@ from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.spec.study import DataSpec
 from dpsweep.study.trial import TrialReport, TrialTask
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
+from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.execution import execution, trial_data
 from dpsweep.trainables.execution.execution import TrialExecution
 from dpsweep.trainables.execution.pace import Pace
@@ -42,24 +42,6 @@ def make_spec() -> Callable[..., DataSpec]:
         return DataSpec(**raw)
 
     return make
-
-
-def blobs(
-    num_private: int = 200, shape: tuple[int, ...] = (6,), classes: int = 3, seed: int = 0
-) -> SweepData:
-    """Gaussian blobs, read-only as arrays from an object store are."""
-    rng = np.random.default_rng(seed)
-    centres = rng.normal(size=(classes, *shape)).astype(np.float32) * 2
-    parts = {}
-    for part, count in (("private", num_private), ("validation", 60), ("test", 40), ("public", 0)):
-        labels = rng.integers(0, classes, count)
-        inputs = centres[labels] + rng.normal(size=(count, *shape)).astype(np.float32)
-        inputs, labels = inputs.astype(np.float32), labels.astype(np.int64)
-        inputs.flags.writeable = labels.flags.writeable = False
-        parts[part] = (inputs, labels)
-    names = tuple(str(label) for label in range(classes))
-    info = DatasetInfo("blobs", shape, classes, num_private, 60, 40, 0, names)
-    return SweepData(info, parts, "0")
 
 
 @pytest.fixture
@@ -227,11 +209,12 @@ class Lab:
 
 
 @pytest.fixture
-def lab(tmp_path: Path, blobs: SweepData, monkeypatch: pytest.MonkeyPatch) -> Lab:
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    data = blobs(1000, (12,), num_validation=200, num_test=50)
     table = {**{name: TRAINABLES[name] for name in TRAINABLES}, "scripted": Scripted}
     for module in (execution, trial_data):
         monkeypatch.setattr(module, "TRAINABLES", table)
-    return Lab(tmp_path, blobs)
+    return Lab(tmp_path, data)
 
 
 @pytest.fixture

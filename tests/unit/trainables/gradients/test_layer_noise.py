@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from blobs import blobs
 from torch import nn
 
 from dpsweep.foundation.errors import BadInputError, CheckpointError, DataError
@@ -18,7 +19,7 @@ from dpsweep.privacy.events import PoissonGaussian
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
+from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.execution.finished import has_noise_figures, trial_noise
 from dpsweep.trainables.gradients.layer_noise import LayerNoise, layer_noise
 from dpsweep.trainables.gradients.noise import SecretNoise
@@ -43,15 +44,7 @@ def small_model() -> nn.Module:
 
 
 def images(num_public: int = 30, num_private: int = 80) -> SweepData:
-    rng = np.random.default_rng(0)
-    sizes = {"private": num_private, "public": num_public, "validation": 20, "test": 10}
-    parts = {}
-    for part, count in sizes.items():
-        labels = rng.integers(0, 4, count)
-        inputs = rng.normal(size=(count, 1, 8, 8)) + labels[:, None, None, None]
-        parts[part] = (inputs.astype(np.float32), labels.astype(np.int64))
-    info = DatasetInfo("images", (1, 8, 8), 4, num_private, 20, 10, num_public, tuple("abcd"))
-    return SweepData(info, parts, "0")
+    return blobs(num_private, (1, 8, 8), 4, num_validation=20, num_test=10, num_public=num_public)
 
 
 def task_of(data: SweepData, method: str = "sparse", **given: Any) -> TrialTask:
@@ -141,7 +134,8 @@ def test_kinds_of_timms_layers() -> None:
 def test_a_trial_is_looked_at_without_a_private_record(method: str) -> None:
     data = images()
     for part in ("private", "validation", "test"):
-        data.parts[part][0].fill(np.nan)
+        inputs, labels = data.parts[part]
+        data.parts[part] = (np.full_like(inputs, np.nan), labels)
     task = task_of(data, method)
     figures = trial_noise(task, data, study_seed=0, num_records=16)
     assert figures.num_records == 16

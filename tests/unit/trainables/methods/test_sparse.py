@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from blobs import blobs
 from gradients import relative_error
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,14 +33,7 @@ CONTEXT = RunContext(study_seed=0, trial=0)
 
 
 def images(shape: tuple[int, ...], num_private: int = 40) -> SweepData:
-    rng = np.random.default_rng(0)
-    parts = {}
-    for part, count in (("private", num_private), ("validation", 20), ("test", 0), ("public", 0)):
-        labels = rng.integers(0, 4, count)
-        inputs = rng.normal(size=(count, *shape)) + labels[:, None, None, None]
-        parts[part] = (inputs.astype(np.float32), labels.astype(np.int64))
-    info = DatasetInfo("images", shape, 4, num_private, 20, 0, 0, tuple("abcd"))
-    return SweepData(info, parts, "0")
+    return blobs(num_private, shape, 4, num_validation=20, num_test=0)
 
 
 def prepared(data: SweepData, context: RunContext = CONTEXT, **given: Any) -> Any:
