@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from outside import install
 
-from dpsweep.foundation._validate import positive
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.validate import positive
 from dpsweep.privacy.accountants import analytic_gaussian_epsilon, epsilon_of
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import EVENTS, EventRun, Gaussian, Plan, PrivacyEvent, plan, to_dp_event

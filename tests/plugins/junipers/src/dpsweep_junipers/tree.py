@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dpsweep.foundation._validate import positive, whole
+from dpsweep.foundation.validate import positive, whole
 from dpsweep.privacy.events import PrivacyEvent
 
 
