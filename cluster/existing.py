@@ -53,7 +53,7 @@ def _refuse_silence(address: str) -> None:
         raise _silence(address, error) from error
 
 
-def _look(path: str) -> str:
+def sharing_problem(path: str) -> str:
     """Return what is wrong with a file that the driver has locked, as this node sees it."""
     try:
         handle = os.open(path, os.O_RDWR)
@@ -105,7 +105,7 @@ class ExistingTarget(ClusterTarget):
         witness = self.study_path / f".seen-{uuid.uuid4().hex}"
         lock = FileLock(witness, holder="the driver")
         try:
-            problems = self.on_each_node(_look, str(witness))
+            problems = self.on_each_node(sharing_problem, str(witness))
         finally:
             lock.release()
             witness.unlink()
@@ -117,7 +117,7 @@ def refuse_unshared(study_path: Path, found: Mapping[str, str]) -> None:
 
     Args:
         study_path: The study's directory.
-        found: Host name -> what ``_look`` says there.
+        found: Host name -> what ``sharing_problem`` says there.
     Raises:
         ResourceError: A node does not see the directory, or not that a file in it is locked.
     """

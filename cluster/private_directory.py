@@ -32,7 +32,7 @@ _PAUSE_S, _YOUNG_S = 0.1, 60.0
 PATIENCE_S = 5.0
 
 
-def _root() -> Path:
+def place() -> Path:
     """Return where the directories are: short, as the length of a socket's path is limited."""
     root = Path("/tmp")
     return root if root.is_dir() else Path(tempfile.gettempdir())
@@ -46,7 +46,7 @@ def private_directory() -> Iterator[Path]:
         Nobody but its owner can open what is below it, whatever the modes there. If this process
         is killed, ``remove_left_behind`` removes it. Not covered: its owner, and root.
     """
-    path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_root()))
+    path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place()))
     lock = FileLock(path / _STARTING, holder=str(path))
     try:
         os.rename(path / _STARTING, path / _LOCK)  # nobody finds it under this name and unlocked
@@ -84,7 +84,7 @@ def remove_left_behind(patience_s: float = 0.0) -> list[Path]:
         patience_s: How long to wait for their end.
     """
     left = []
-    for path in sorted(_root().glob(f"{_PREFIX}*")):
+    for path in sorted(place().glob(f"{_PREFIX}*")):
         with contextlib.suppress(OSError):  # another process removes it as well
             if _is_ours(path) and _is_left_behind(path) and not _remove(path, patience_s):
                 left.append(path)

@@ -137,7 +137,7 @@ class MortalStudies:
         monkeypatch.setattr(sweep, "TARGETS", {"local": NoCluster})
         monkeypatch.setattr(Stage, "execute", lambda *given: self._execute(*given))
         for module in (modes, features):
-            monkeypatch.setattr(module, "prefetch", lambda checked, data, *args, **more: data)
+            monkeypatch.setattr(module, "prefetch", lambda *args, **more: None)
 
     def _may_die(self):
         if self._deletes and self.rng.random() < self._chance / 2:
@@ -153,14 +153,12 @@ class MortalStudies:
 
     def _execute(self, stage, source, target):
         """Do what Tune does, one trial at a time."""
-        stage._source = source
-        for report, state in stage._ended_early:
-            source.on_end(report, state)
+        stage.begin(source)
         while (task := source.next_task(num_running=0)) is not None:
             self._now, self._charges = (stage.ledger.study_id, task.trial), task.charges
             self.filters[stage.ledger.study_id] = stage.filter
             execution = TrialExecution(
-                stage.study.files.trial(task.trial), task, settings=stage._settings(),
+                stage.study.files.trial(task.trial), task, settings=stage.settings(),
                 data=stage.data, pace=Pace(self._clock),
             )  # fmt: skip
             try:

@@ -32,7 +32,7 @@ def execute_here(stage, source, target):
     """Stand for ``Stage.execute``: run the trials one after another."""
     while (task := source.next_task(num_running=0)) is not None:
         directory = stage.study.files.trial(task.trial)
-        execution = TrialExecution(directory, task, settings=stage._settings(), data=stage.data)
+        execution = TrialExecution(directory, task, settings=stage.settings(), data=stage.data)
         BEGUN.append(copy.deepcopy(execution.method.state_dict()["model"]))
         while not stage.on_report(execution.advance()).done:
             pass
@@ -73,7 +73,7 @@ def go_without_ray(patch, root: Path):
         root: The folder.
     """
     BEGUN.clear()
-    patch(private_directory, "_root", lambda: root)
-    patch(sealed, "prefetch", lambda checked, data, *rest: data)
+    patch(private_directory, "place", lambda: root)
+    patch(sealed, "prefetch", lambda *args: None)
     patch(Stage, "execute", execute_here)
     patch(sweep, "TARGETS", {"local": FakeRay})

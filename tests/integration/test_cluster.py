@@ -11,7 +11,7 @@ import yaml
 
 import dpsweep
 from dpsweep.cluster.base import refuse_impossible
-from dpsweep.cluster.existing import _look, refuse_unshared
+from dpsweep.cluster.existing import refuse_unshared, sharing_problem
 from dpsweep.cluster.package import build_wheel
 from dpsweep.foundation.durable import FileLock
 from dpsweep.foundation.errors import ResourceError
@@ -90,11 +90,11 @@ def test_the_wheel_holds_every_room_and_no_dependency(tmp_path):
 def test_nodes_must_share_the_directory_and_its_locks(tmp_path):
     """A lock of this process is a lock of another node's, where locks hold between nodes."""
     path = tmp_path / "witness"
-    assert _look(str(path)) == "not shared"
+    assert sharing_problem(str(path)) == "not shared"
     lock = FileLock(path, holder="the driver")
-    assert _look(str(path)) == ""
+    assert sharing_problem(str(path)) == ""
     lock.release()
-    assert _look(str(path)) == "not locked"
+    assert sharing_problem(str(path)) == "not locked"
     refuse_unshared(tmp_path, {"a": "", "b": ""})
     found = {"a": "", "b": "not locked", "c": "not shared", "d": "not locked"}
     with pytest.raises(ResourceError, match="not shared with: c"):

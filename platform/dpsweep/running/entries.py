@@ -58,7 +58,7 @@ def study_started(study: OpenStudy) -> StudyStarted:
     params = {name: value for name, value in flat(tree) if value is not None and value != []}
     for name, choice in space.items():
         params[f"search.space.{name}"] = _short(choice)
-    searched, constants = _columns(spec)
+    searched, constants = searched_columns(spec)
     return StudyStarted(
         name=spec.name,
         spec_yaml=without_password(spec).to_yaml(),
@@ -67,11 +67,11 @@ def study_started(study: OpenStudy) -> StudyStarted:
         card=card(result),
         searched=searched,
         constants=constants,
-        datasets=_declared_records(spec),
+        datasets=declared_records(spec),
     )
 
 
-def _columns(spec: SweepSpec) -> tuple[list[str], dict[str, Any]]:
+def searched_columns(spec: SweepSpec) -> tuple[list[str], dict[str, Any]]:
     """Return the hyperparameters that may differ between trials, and the values of those that do
     not, whatever method they belong to."""
     parameters = SearchSpace.from_spec(spec.search.space).parameters
@@ -98,7 +98,7 @@ def _columns(spec: SweepSpec) -> tuple[list[str], dict[str, Any]]:
     return searched, constants
 
 
-def _declared_records(spec: SweepSpec) -> list[dict[str, Any]]:
+def declared_records(spec: SweepSpec) -> list[dict[str, Any]]:
     """Return what is declared of the records, part by part: neither their path nor a digest.
 
     A part that is a file of its own is counted, so its size is told only where it is public.

@@ -116,9 +116,7 @@ class Stage:
                 cannot be written down.
         """
         spec, files = self.spec, self.study.files
-        self._source = source
-        for report, state in self._ended_early:
-            source.on_end(report, state)
+        self.begin(source)
         trials = self.study.view.trials.values()
         paused = sorted(t.trial for t in trials if t.state is TrialState.PAUSED)
         self.live |= {number: self.study.last_report(number) for number in paused}
@@ -147,7 +145,7 @@ class Stage:
             scheduler,
             TuneListener(self),
             storage=files.path / "ray",
-            settings=self._settings(),
+            settings=self.settings(),
             data=self.data,
             must_stop=lambda: bool(self.violation),
         )
@@ -165,7 +163,14 @@ class Stage:
         is_moving = view.count(TrialState.RUNNING) + view.count(TrialState.PAUSED) > 0
         return "interrupted" if is_moving or not source.is_exhausted else "finished"
 
-    def _settings(self) -> ExecutionSettings:
+    def begin(self, source: TaskSource) -> None:
+        """Tell a source what becomes of trials, those first that ended before it was there."""
+        self._source = source
+        for report, state in self._ended_early:
+            source.on_end(report, state)
+
+    def settings(self) -> ExecutionSettings:
+        """Return what the trials of this stage run by."""
         return settings_of(
             self.spec,
             self.checked,

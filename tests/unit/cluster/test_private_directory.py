@@ -20,7 +20,7 @@ LONG_AGO = 1_600_000_000
 
 @pytest.fixture(autouse=True)
 def root(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_root", lambda: tmp_path)
+    monkeypatch.setattr(module, "place", lambda: tmp_path)
     return tmp_path
 
 
@@ -34,7 +34,7 @@ def run_and_die(root, body):
         import os, shutil, signal
         from pathlib import Path
         from dpsweep.cluster import private_directory as module
-        module._root = lambda: Path({str(root)!r})
+        module.place = lambda: Path({str(root)!r})
 
         def die(*args, **kwargs):
             os.kill(os.getpid(), signal.SIGKILL)

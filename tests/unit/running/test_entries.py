@@ -1,4 +1,4 @@
-from dpsweep.running.entries import _columns, _declared_records
+from dpsweep.running.entries import declared_records, searched_columns
 from dpsweep.spec.facts import without_password
 from dpsweep.spec.study import SweepSpec
 
@@ -42,7 +42,7 @@ def test_columns_are_what_may_differ_between_trials():
         "noise.shape": {"choice": ["constant", "cosine"]},
         "noise.end_ratio": {"choice": [0.5], "when": {"noise.shape": "cosine"}},
     }
-    searched, constants = _columns(study(search={"space": space}))
+    searched, constants = searched_columns(study(search={"space": space}))
     assert set(searched) == {"optim.lr", "noise.shape", "noise.end_ratio"}
     assert constants["method"] == "dp_sgd"
     assert constants["train.epochs"] == 3.0
@@ -53,16 +53,16 @@ def test_columns_are_what_may_differ_between_trials():
 
 def test_a_default_that_methods_do_not_share_is_no_constant():
     both = study(search={"space": {"method": {"choice": ["dp_sgd", "scatternet"]}}})
-    searched, constants = _columns(both)
+    searched, constants = searched_columns(both)
     assert searched == ["method"]
     assert "method" not in constants
     assert "clip.max_grad_norm" not in constants
-    alone = _columns(study())[1]
+    alone = searched_columns(study())[1]
     assert alone["clip.max_grad_norm"] == 1.0
 
 
 def test_declared_records_have_a_size_and_no_path():
-    parts = _declared_records(study())
+    parts = declared_records(study())
     assert parts == [
         {"name": "digits training", "context": "private", "records": 1438},
         {"name": "digits validation", "context": "validation, public", "records": 359},
@@ -81,7 +81,7 @@ def test_a_part_that_is_counted_and_private_has_no_size(monkeypatch):
 
     monkeypatch.setattr(entries, "describe_dataset", with_own_parts)
     validation = {"fraction": 0.2, "visibility": "exact"}
-    parts = _declared_records(study(data={"dataset": "digits", "validation": validation}))
+    parts = declared_records(study(data={"dataset": "digits", "validation": validation}))
     assert parts[1:] == [
         {"name": "digits validation", "context": "validation, exact"},
         {"name": "digits test", "context": "test, private"},

@@ -84,14 +84,14 @@ def test_a_run_time_never_arrives(driver):
     assert driver.stage.on_report(report(task, 1, wall_s=3.0)).wall_s == 0.0
     rows = [r for r in read_log(driver.study.files.journal) if r["event"] == "trial_report"]
     assert [row["wall_s"] for row in rows] == [None]
-    assert not driver.stage._settings().is_timed
+    assert not driver.stage.settings().is_timed
 
 
 def test_a_run_time_arrives_where_nothing_is_claimed(tmp_path):
     driver = Driver(tmp_path, accounting="unaccounted", study_epsilon=None)
     task = driver.source().next_task(num_running=0)
     assert driver.stage.on_report(report(task, 1, wall_s=3.0)).wall_s == 3.0
-    assert driver.stage._settings().is_timed
+    assert driver.stage.settings().is_timed
     driver.close()
 
 
@@ -111,7 +111,7 @@ def test_scores_leave_the_actor_as_declared(tmp_path, accounting, validation, le
         tmp_path, accounting=accounting, study_epsilon=2.0 if accounting == "composed" else None,
         data={"dataset": "digits", "validation": {"fraction": 0.2, **validation}},
     )  # fmt: skip
-    settings = driver.stage._settings()
+    settings = driver.stage.settings()
     kind, noise = leaves
     assert settings.validation == kind
     assert settings.validation_noise == (None if noise is None else pytest.approx(noise, rel=0.01))
@@ -134,7 +134,7 @@ def test_exact_scores_of_private_records_do_not_leave_a_study_with_a_claim(drive
     validation = driver.spec.data.validation.model_copy(update={"visibility": "exact"})
     data = driver.spec.data.model_copy(update={"validation": validation})
     driver.stage.spec = driver.spec.model_copy(update={"data": data})
-    assert driver.stage._settings().validation == "hidden"
+    assert driver.stage.settings().validation == "hidden"
 
 
 def test_a_charge_over_the_reservation_costs_the_claim(driver):
