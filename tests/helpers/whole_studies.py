@@ -158,6 +158,28 @@ def kill_driver(process, ledger):
         time.sleep(0.1)
 
 
+def descendants(pid):
+    """Return pid -> command of all processes that a process has started."""
+    of_all = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            of_all[int(path.name)] = (
+                parent,
+                (path / "cmdline").read_bytes().split(b"\0")[0].decode(),
+            )
+        except OSError:
+            continue
+    mine, waiting = {}, [pid]
+    while waiting:
+        of = waiting.pop()
+        for child, (parent, command) in of_all.items():
+            if parent == of:
+                mine[child] = command
+                waiting.append(child)
+    return mine
+
+
 def run_and_kill(root, raw, folder, **wait):
     """Run a study, kill its driver at a report, and return its spec's file and a copy of it."""
     path = root / f"{raw['name']}.yaml"

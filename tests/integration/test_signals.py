@@ -2,11 +2,10 @@
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 import yaml
-from whole_studies import make_spec, mlflow_rows, start, wait_for_steps
+from whole_studies import descendants, make_spec, mlflow_rows, start, wait_for_steps
 
 from dpsweep.foundation.durable import read_log
 from dpsweep.ledgers.trial import trial_spent
@@ -34,25 +33,6 @@ def running(tmp_path):
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-
-
-def descendants(pid):
-    """Return pid -> command of all processes that a process has started."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            found[int(path.name)] = parent, (path / "cmdline").read_bytes().split(b"\0")[0].decode()
-        except OSError:
-            continue
-    mine, waiting = {}, [pid]
-    while waiting:
-        of = waiting.pop()
-        for child, (parent, command) in found.items():
-            if parent == of:
-                mine[child] = command
-                waiting.append(child)
-    return mine
 
 
 def check_end(running, *, code, said):

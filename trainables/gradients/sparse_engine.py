@@ -24,8 +24,8 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from dpsweep.foundation._validate import whole
 from dpsweep.foundation.errors import ModelError
+from dpsweep.foundation.validate import whole
 from dpsweep.trainables.data.losses import Loss, cross_entropy_sum
 from dpsweep.trainables.gradients.check import check_gradients
 from dpsweep.trainables.gradients.clipping import Factors, clip_factors

@@ -20,8 +20,8 @@ from typing import Literal
 import torch
 from torch import nn
 
-from dpsweep.foundation._validate import in_unit_interval
 from dpsweep.foundation.errors import BadInputError, ModelError
+from dpsweep.foundation.validate import in_unit_interval
 
 Scope = Literal["global", "layer"]
 SCOPES = ("global", "layer")

@@ -8,7 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from dpsweep.foundation import _validate
+from dpsweep.foundation import validate
 from dpsweep.foundation.durable import DurableLog, read_log
 from dpsweep.foundation.errors import BadInputError, LedgerError, LockedError, StorageError
 from dpsweep.ledgers.dataset_account import DatasetAccount, StudyCharge
@@ -309,8 +309,8 @@ def _caps(
                 fix="set privacy.dataset_epsilon and privacy.dataset_delta, what all studies on "
                 f"{dataset!r} may cost together",
             )
-        epsilon = _validate.positive("dataset_epsilon", cap_epsilon)
-        return epsilon, _validate.in_unit_interval("dataset_delta", cap_delta)
+        epsilon = validate.positive("dataset_epsilon", cap_epsilon)
+        return epsilon, validate.in_unit_interval("dataset_delta", cap_delta)
     for key, asked, holds in (
         ("dataset_epsilon", cap_epsilon, account.cap_epsilon),
         ("dataset_delta", cap_delta, account.cap_delta),

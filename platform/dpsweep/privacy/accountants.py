@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from scipy import special
 
-from dpsweep.foundation import _validate
+from dpsweep.foundation import validate
 from dpsweep.privacy import rdp
 from dpsweep.privacy.events.base import (
     PrivacyEvent,
@@ -39,7 +39,7 @@ class RdpAccountant:
 
     def epsilon(self, plan: Plan, *, delta: float) -> float:
         """Return the Renyi bound on the plan's epsilon, over all orders of ``rdp.ORDERS``."""
-        delta = _validate.in_unit_interval("delta", delta)
+        delta = validate.in_unit_interval("delta", delta)
         return max(epsilon_and_order(events, delta)[0] for events in by_part(plan).values())
 
 
@@ -56,13 +56,13 @@ class PldAccountant:
 
     def epsilon(self, plan: Plan, *, delta: float) -> float:
         """Return the smaller of the PLD and the Renyi bound; both hold for a fixed plan."""
-        delta = _validate.in_unit_interval("delta", delta)
+        delta = validate.in_unit_interval("delta", delta)
         return max(_pld_epsilon(events, delta) for events in by_part(plan).values())
 
 
 def make_accountant(name: str) -> Accountant:
     """Return the accountant of that name: ``rdp`` or ``pld``."""
-    _validate.one_of("accountant", name, ACCOUNTANTS)
+    validate.one_of("accountant", name, ACCOUNTANTS)
     return RdpAccountant() if name == "rdp" else PldAccountant()
 
 
@@ -146,8 +146,8 @@ def analytic_gaussian_epsilon(mu: float, delta: float) -> float:
     >>> round(analytic_gaussian_epsilon(1.0, 1e-5), 4)
     4.3772
     """
-    mu = _validate.non_negative("mu", mu)
-    delta = _validate.in_unit_interval("delta", delta)
+    mu = validate.non_negative("mu", mu)
+    delta = validate.in_unit_interval("delta", delta)
     log_delta = math.log(delta)
 
     def log_delta_of(epsilon: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpsweep.foundation import _validate
+from dpsweep.foundation import validate
 from dpsweep.foundation.errors import BadInputError
 
 ADD_OR_REMOVE_ONE = "add_or_remove_one"
@@ -32,9 +32,9 @@ class PrivacyBudget:
     neighboring_relation: str = ADD_OR_REMOVE_ONE
 
     def __post_init__(self) -> None:
-        epsilon = _validate.positive("target_epsilon", self.target_epsilon)
+        epsilon = validate.positive("target_epsilon", self.target_epsilon)
         object.__setattr__(self, "target_epsilon", epsilon)
-        object.__setattr__(self, "delta", _validate.in_unit_interval("delta", self.delta))
+        object.__setattr__(self, "delta", validate.in_unit_interval("delta", self.delta))
         if self.neighboring_relation != ADD_OR_REMOVE_ONE:
             raise BadInputError(
                 f"neighboring_relation {self.neighboring_relation!r} is not supported",

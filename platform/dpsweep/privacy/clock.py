@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dpsweep.foundation import _validate
+from dpsweep.foundation import validate
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import epsilon_of
@@ -52,7 +52,7 @@ class EpsilonClock:
         accountant: AccountantName = "rdp",
         spent: Plan = NO_PLAN,
     ) -> None:
-        _validate.one_of("accountant", accountant, ACCOUNTANTS)
+        validate.one_of("accountant", accountant, ACCOUNTANTS)
         others = {run.part for run in (plan + spent).runs} - {"private", "public"}
         if others:
             raise BadInputError(
@@ -61,7 +61,7 @@ class EpsilonClock:
             )
         self.plan = plan
         self.spent = spent
-        self.delta = _validate.in_unit_interval("delta", delta)
+        self.delta = validate.in_unit_interval("delta", delta)
         self.accountant: AccountantName = accountant
         self._known: dict[int, float] = {}
         self._values: list[float] | None = None

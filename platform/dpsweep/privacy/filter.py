@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpsweep.foundation import _validate
+from dpsweep.foundation import validate
 from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
 from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import rounded_down
@@ -27,7 +27,7 @@ RESERVATION_SLACK = 1e-9
 
 
 def _checked_order(order: float) -> float:
-    order = _validate.at_least("order", order, 1.01)
+    order = validate.at_least("order", order, 1.01)
     if order > rdp.HIGH_ORDERS[-1]:
         raise BadInputError(f"order must be <= {rdp.HIGH_ORDERS[-1]}, got {order:g}")
     return order
@@ -85,11 +85,11 @@ class RenyiFilter:
     def __post_init__(self) -> None:
         order = _checked_order(self.order)
         object.__setattr__(self, "order", order)
-        target = _validate.positive("target_epsilon", self.target_epsilon)
+        target = validate.positive("target_epsilon", self.target_epsilon)
         object.__setattr__(self, "target_epsilon", target)
-        delta = _validate.in_unit_interval("delta", self.delta)
+        delta = validate.in_unit_interval("delta", self.delta)
         object.__setattr__(self, "delta", delta)
-        object.__setattr__(self, "budget", _validate.positive("budget", self.budget))
+        object.__setattr__(self, "budget", validate.positive("budget", self.budget))
         most = _budget(order, target, delta)
         if not self.budget <= most:
             raise BadInputError(
@@ -128,8 +128,8 @@ class RenyiFilter:
             InfeasibleBudgetError: There is no plan, one has no finite cost, or no order leaves
                 anything to spend.
         """
-        _validate.positive("target_epsilon", target_epsilon)
-        _validate.in_unit_interval("delta", delta)
+        validate.positive("target_epsilon", target_epsilon)
+        validate.in_unit_interval("delta", delta)
         if not plans:
             raise InfeasibleBudgetError(
                 "no plan to choose the order of the study's Renyi filter for",

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from dpsweep.foundation import _validate
+from dpsweep.foundation import validate
 from dpsweep.foundation.errors import BadInputError
 
 _LARGEST = 1e3  # beyond, no audit tells anything
@@ -47,7 +47,7 @@ def p_value(epsilon: float, *, m: int, guesses: int, correct: int, delta: float)
     0.054688
     """
     _check(m, guesses, correct, delta)
-    p = float(special.expit(_validate.non_negative("epsilon", epsilon)))
+    p = float(special.expit(validate.non_negative("epsilon", epsilon)))
     tails = _tails(guesses, p, correct)
     beta, alpha = float(tails[0]), 0.0
     if delta > 0 and correct > 0:
@@ -86,7 +86,7 @@ def epsilon_lower_bound(
     Raises:
         BadInputError: The numbers do not fit together.
     """
-    level = 1 - _validate.in_unit_interval("confidence", confidence)
+    level = 1 - validate.in_unit_interval("confidence", confidence)
 
     def is_refused(epsilon: float) -> bool:
         value = p_value(epsilon, m=m, guesses=guesses, correct=correct, delta=delta)
@@ -120,8 +120,8 @@ def guesses_needed(epsilon: float, *, confidence: float = 0.95) -> int:
     >>> guesses_needed(1.0), guesses_needed(3.0), guesses_needed(8.0)
     (10, 62, 8932)
     """
-    log_p = float(special.log_expit(_validate.non_negative("epsilon", epsilon)))
-    level = 1 - _validate.in_unit_interval("confidence", confidence)
+    log_p = float(special.log_expit(validate.non_negative("epsilon", epsilon)))
+    level = 1 - validate.in_unit_interval("confidence", confidence)
     return math.ceil(math.log(level) / log_p)
 
 
@@ -139,7 +139,7 @@ def is_refuted(
     Guarantees:
         A claim that holds is refuted with probability at most 1 - confidence (``p_value``).
     """
-    level = 1 - _validate.in_unit_interval("confidence", confidence)
+    level = 1 - validate.in_unit_interval("confidence", confidence)
     if not math.isfinite(epsilon):
         return False
     value = p_value(epsilon, m=m, guesses=guesses, correct=correct, delta=delta)
@@ -147,9 +147,9 @@ def is_refuted(
 
 
 def _check(m: int, guesses: int, correct: int, delta: float) -> None:
-    _validate.whole("m", m, low=1)
-    _validate.whole("guesses", guesses, low=1)
-    _validate.whole("correct", correct, low=0)
+    validate.whole("m", m, low=1)
+    validate.whole("guesses", guesses, low=1)
+    validate.whole("correct", correct, low=0)
     if not correct <= guesses <= m:
         raise BadInputError(
             f"{correct} right of {guesses} guesses about {m} canaries",

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dpsweep.foundation import _validate
+from dpsweep.foundation import validate
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 
@@ -37,9 +37,9 @@ class _Schedule:
     plateaus: int = 3
 
     def __post_init__(self) -> None:
-        _validate.one_of("shape", self.shape, SHAPES)
-        object.__setattr__(self, "end_ratio", _validate.positive("end_ratio", self.end_ratio))
-        object.__setattr__(self, "plateaus", _validate.whole("plateaus", self.plateaus, low=2))
+        validate.one_of("shape", self.shape, SHAPES)
+        object.__setattr__(self, "end_ratio", validate.positive("end_ratio", self.end_ratio))
+        object.__setattr__(self, "plateaus", validate.whole("plateaus", self.plateaus, low=2))
         if self.shape == "constant" and self.end_ratio != 1.0:
             raise BadInputError(
                 f"a constant schedule ends where it starts, got end_ratio={self.end_ratio:g}",
@@ -55,7 +55,7 @@ class _Schedule:
             float64, shape (steps,); the first is 1, the last ``end_ratio`` (1 if there is a
             single step).
         """
-        steps = _validate.whole("steps", steps, low=1)
+        steps = validate.whole("steps", steps, low=1)
         if steps == 1 or self.shape == "constant":
             return np.ones(steps)
         position = np.arange(steps) / (steps - 1)
@@ -96,10 +96,10 @@ class NoiseSchedule(_Schedule):
             sample_rate: Probability in (0, 1] that one record enters a batch.
             steps: Number of steps, at least 1.
         """
-        start = _validate.positive("noise_multiplier", start)
-        rate = _validate.in_unit_interval("sample_rate", sample_rate, one=True)
+        start = validate.positive("noise_multiplier", start)
+        rate = validate.in_unit_interval("sample_rate", sample_rate, one=True)
         if self.shape == "constant":
-            count = _validate.whole("steps", steps, low=1)
+            count = validate.whole("steps", steps, low=1)
             return Plan((EventRun(PoissonGaussian(start, rate), count),))
         values = start * self.factors(steps)
         return Plan(tuple(EventRun(PoissonGaussian(v, rate)) for v in values.tolist())).merged()
@@ -115,4 +115,4 @@ class ClipSchedule(_Schedule):
 
     def values(self, start: float, steps: int) -> NDArray[np.float64]:
         """Return the L2 bound on one record's gradient at each step, float64, shape (steps,)."""
-        return _validate.positive("max_grad_norm", start) * self.factors(steps)
+        return validate.positive("max_grad_norm", start) * self.factors(steps)

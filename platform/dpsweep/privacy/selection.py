@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dpsweep.foundation import _validate
+from dpsweep.foundation import validate
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import by_part
@@ -81,7 +81,7 @@ class Selection:
 
     def probability(self, k: int) -> float:
         """Return P[K = k]."""
-        k = _validate.whole("k", k)
+        k = validate.whole("k", k)
         first = self._first()[0]
         if k < first:
             return 0.0
@@ -183,6 +183,6 @@ def selection_epsilon(curve: Array, selection: Selection, *, delta: float) -> fl
     Returns:
         Epsilon, rounded up; infinite where the curve is.
     """
-    delta = _validate.in_unit_interval("delta", delta)
+    delta = validate.in_unit_interval("delta", delta)
     total = repeat_and_select_rdp(curve, rdp.ORDERS, selection.mean, selection.shape)
     return float(rdp.epsilons(total[None, :], rdp.ORDERS, delta)[0][0]) * _ROUND_UP

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from dpsweep.foundation import _validate
+from dpsweep.foundation import validate
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy.budget import ADD_OR_REMOVE_ONE
 from dpsweep.privacy.modes import MODES
@@ -76,12 +76,12 @@ class PrivacyTerms:
                 f"a privacy statement without {', '.join(missing)} says nothing",
                 fix="state all of " + ", ".join(f.name for f in fields(self)),
             )
-        _validate.in_unit_interval("delta", self.delta)
-        _validate.one_of("accountant", self.accountant, ACCOUNTANTS)
-        _validate.one_of("neighboring_relation", self.neighboring_relation, (ADD_OR_REMOVE_ONE,))
+        validate.in_unit_interval("delta", self.delta)
+        validate.one_of("accountant", self.accountant, ACCOUNTANTS)
+        validate.one_of("neighboring_relation", self.neighboring_relation, (ADD_OR_REMOVE_ONE,))
         for word in self.sampling.split(", "):
-            _validate.one_of("sampling", word, (*SAMPLINGS, OF_ITS_PLAN))
-        _validate.one_of("accounting", self.accounting, (SINGLE_RUN, *MODES))
+            validate.one_of("sampling", word, (*SAMPLINGS, OF_ITS_PLAN))
+        validate.one_of("accounting", self.accounting, (SINGLE_RUN, *MODES))
 
     def columns(self) -> dict[str, Any]:
         """Return the terms as columns of a record, by the names of the fields."""

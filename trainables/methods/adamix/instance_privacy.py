@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from dpsweep.foundation import _validate
+from dpsweep.foundation import validate
 from dpsweep.foundation.errors import BadInputError
 
 Array = NDArray[np.float64]
@@ -69,7 +69,7 @@ def per_instance_epsilon(mu: ArrayLike, delta: float) -> Array:
     values = _vector("mu", mu)
     if (values < 0).any():
         raise BadInputError("mu has negative values", fix="give values of per_instance_mu")
-    log_delta = np.log(_validate.in_unit_interval("delta", delta))
+    log_delta = np.log(validate.in_unit_interval("delta", delta))
     epsilons = np.zeros_like(values)
     spends = values > 0
     spends[spends] = _log_delta(values[spends], np.zeros(int(spends.sum()))) > log_delta

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dpsweep.foundation import _validate
+from dpsweep.foundation import validate
 from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.trainables.networks.pretrained.image_text import encode_texts
 
@@ -74,7 +74,7 @@ def text_weights(
         BadInputError: Names, prompt or scale do not fit, or the pair is not there.
         ModelError: The pair cannot be loaded, or gives no direction for a class.
     """
-    scale = _validate.positive("scale", scale)
+    scale = validate.positive("scale", scale)
     encoded = encode_texts(model.removeprefix("clip/"), class_prompts(class_names, prompt))
     norms = encoded.norm(dim=1, keepdim=True)
     if not all(math.isfinite(norm) and norm > 0 for norm in norms.flatten().tolist()):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
-from dpsweep.foundation import _validate
+from dpsweep.foundation import validate
 from dpsweep.foundation.errors import InfeasibleBudgetError
 from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import epsilon_and_order, epsilon_of
@@ -95,9 +95,9 @@ def calibrate_noise_schedule(
     Raises:
         InfeasibleBudgetError: No start value up to 1e6 meets the budget.
     """
-    _validate.one_of("accountant", accountant, ACCOUNTANTS)
-    rate = _validate.in_unit_interval("sample_rate", sample_rate, one=True)
-    count = _validate.whole("steps", steps, low=1)
+    validate.one_of("accountant", accountant, ACCOUNTANTS)
+    rate = validate.in_unit_interval("sample_rate", sample_rate, one=True)
+    count = validate.whole("steps", steps, low=1)
     factors: tuple[float, ...] = (1.0,)
     counts: tuple[int, ...] = (count,)
     if schedule.shape != "constant":  # which may have any number of steps, without an array
@@ -283,8 +283,8 @@ def gaussian_noise(
     Raises:
         InfeasibleBudgetError: No noise multiplier up to 1e6 meets the budget.
     """
-    count = _validate.whole("steps", steps, low=1)
-    _validate.one_of("accountant", accountant, ACCOUNTANTS)
+    count = validate.whole("steps", steps, low=1)
+    validate.one_of("accountant", accountant, ACCOUNTANTS)
 
     def epsilon(sigma: float) -> float:
         plan = Plan((EventRun(Gaussian(sigma), count),))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpsweep.foundation import _validate
+from dpsweep.foundation import validate
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
@@ -41,8 +41,8 @@ def max_steps(
     Raises:
         BadInputError: More than 1e9 steps would be allowed.
     """
-    rate = _validate.in_unit_interval("sample_rate", sample_rate, one=True)
-    sigma = _validate.positive("noise_multiplier", noise_multiplier)
+    rate = validate.in_unit_interval("sample_rate", sample_rate, one=True)
+    sigma = validate.positive("noise_multiplier", noise_multiplier)
     return _most_steps(budget, PoissonGaussian(sigma, rate), accountant, before)
 
 
@@ -73,7 +73,7 @@ def gaussian_steps(
     Raises:
         BadInputError: More than 1e9 steps would be allowed.
     """
-    sigma = _validate.positive("noise_multiplier", noise_multiplier)
+    sigma = validate.positive("noise_multiplier", noise_multiplier)
     return _most_steps(budget, Gaussian(sigma), accountant, NO_PLAN)
 
 
@@ -84,7 +84,7 @@ def _most_steps(
     before: Plan,
 ) -> int:
     """Return how many times ``event`` fits into the budget after ``before``."""
-    _validate.one_of("accountant", accountant, ACCOUNTANTS)
+    validate.one_of("accountant", accountant, ACCOUNTANTS)
 
     def allowed(steps: int) -> bool:
         plan = before + Plan((EventRun(event, steps),) if steps else ())

@@ -35,7 +35,7 @@ class PrivacyEvent(ABC):
     Subclass ``dpsweep.testing.events.EventConformance`` for it.
 
     >>> from dataclasses import dataclass
-    >>> from dpsweep.foundation._validate import positive
+    >>> from dpsweep.foundation.validate import positive
     >>> @dataclass(frozen=True)
     ... class Tree(PrivacyEvent):  # noise of one Gaussian for all nodes that a record is in
     ...     noise_multiplier: float

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from typing_extensions import Self
 
-from dpsweep.foundation import _validate
+from dpsweep.foundation import validate
 from dpsweep.privacy import rdp
 from dpsweep.privacy.events.base import Array, Check, PrivacyEvent
 
@@ -25,7 +25,7 @@ class Gaussian(PrivacyEvent):
     noise_multiplier: float
 
     name: ClassVar[str] = "gaussian"
-    checks: ClassVar[Mapping[str, Check]] = {"noise_multiplier": _validate.non_negative}
+    checks: ClassVar[Mapping[str, Check]] = {"noise_multiplier": validate.non_negative}
 
     @property
     def sampling(self) -> str:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dpsweep.foundation import _validate
+from dpsweep.foundation import validate
 from dpsweep.privacy import rdp
 from dpsweep.privacy.events.base import Array, Check, PrivacyEvent
 
@@ -25,7 +25,7 @@ class Laplace(PrivacyEvent):
     scale: float
 
     name: ClassVar[str] = "laplace"
-    checks: ClassVar[Mapping[str, Check]] = {"scale": _validate.non_negative}
+    checks: ClassVar[Mapping[str, Check]] = {"scale": validate.non_negative}
 
     @property
     def sampling(self) -> str:

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any, Literal
 
-from dpsweep.foundation import _validate
+from dpsweep.foundation import validate
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import did_you_mean
 from dpsweep.privacy.events.base import PrivacyEvent, class_flaw
@@ -77,8 +77,8 @@ class EventRun:
 
     def __post_init__(self) -> None:
         _check_event(self.event)
-        _validate.one_of("part", self.part, PARTS)
-        object.__setattr__(self, "count", _validate.whole("count", self.count, low=1))
+        validate.one_of("part", self.part, PARTS)
+        object.__setattr__(self, "count", validate.whole("count", self.count, low=1))
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class Plan:
         """
         kinds = {run.event.sampling for run in self.runs if run.part != "public"} - {"none"}
         for word in sorted(kinds - SAMPLINGS.keys()):
-            _validate.one_of("sampling of an event", word, tuple(SAMPLINGS))
+            validate.one_of("sampling of an event", word, tuple(SAMPLINGS))
         if not kinds:
             return "none"
         return kinds.pop() if len(kinds) == 1 else "mixed"
@@ -260,11 +260,11 @@ def _run_of(segment: Any, where: str, mistakes: list[str]) -> EventRun | None:
         return None
     event = attempt(lambda: kind.from_json(segment))
     key = kind.count_key
-    count = attempt(lambda: _validate.whole(key, segment.get(key, 1), low=1))
+    count = attempt(lambda: validate.whole(key, segment.get(key, 1), low=1))
     phase = segment.get("phase", "train")
     if not isinstance(phase, str):
         mistakes.append(f"{where}phase must be a word, got {phase!r}")
-    part = attempt(lambda: _validate.one_of("part", segment.get("part", "private"), PARTS))
+    part = attempt(lambda: validate.one_of("part", segment.get("part", "private"), PARTS))
     if len(mistakes) > num_before:
         return None
     run: EventRun | None = attempt(lambda: EventRun(event, count, phase, part))

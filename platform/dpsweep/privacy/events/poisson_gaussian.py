@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from typing_extensions import Self
 
-from dpsweep.foundation import _validate
+from dpsweep.foundation import validate
 from dpsweep.privacy import rdp
 from dpsweep.privacy.events.base import Array, Check, PrivacyEvent
 from dpsweep.privacy.events.gaussian import Gaussian
@@ -21,7 +21,7 @@ MAX_LEVELS = 128
 
 
 def _rate(name: str, value: Any) -> float:
-    return _validate.in_unit_interval(name, value, zero=True, one=True)
+    return validate.in_unit_interval(name, value, zero=True, one=True)
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class PoissonGaussian(PrivacyEvent):
     name: ClassVar[str] = "poisson_gaussian"
     count_key: ClassVar[str] = "steps"
     checks: ClassVar[Mapping[str, Check]] = {
-        "noise_multiplier": _validate.non_negative,
+        "noise_multiplier": validate.non_negative,
         "sample_rate": _rate,
     }
 

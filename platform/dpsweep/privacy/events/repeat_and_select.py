@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from dpsweep.foundation import _validate
+from dpsweep.foundation import validate
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy import rdp
 from dpsweep.privacy.events.base import Array, Check, PrivacyEvent
@@ -83,7 +83,7 @@ def repeat_and_select_rdp(once: Array, orders: Array, mean: float, shape: float 
 
 
 def _mean(name: str, value: Any) -> float:
-    return _validate.at_least(name, value, 1)
+    return validate.at_least(name, value, 1)
 
 
 def _shape(name: str, value: Any) -> float | str:
@@ -91,7 +91,7 @@ def _shape(name: str, value: Any) -> float | str:
         return "poisson"
     if isinstance(value, str):
         raise BadInputError(f"{name} must be a number >= 0 or 'poisson', got {value!r}")
-    return _validate.non_negative(name, value)
+    return validate.non_negative(name, value)
 
 
 def _plan(name: str, value: Any) -> Plan:
