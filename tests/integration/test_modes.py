@@ -86,12 +86,12 @@ def check_filter(result):
 
 @pytest.fixture(scope="module")
 def composed(tmp_path_factory, ray_cluster):
-    """Four trials at once, with different noise, batches and schedules, on two cores."""
+    """Eight trials at once, with different noise, batches and schedules, on two cores."""
     from dpsweep.sweep import run_sweep
 
     root = tmp_path_factory.mktemp("composed")
     observer = Listening()
-    raw = composed_spec(root, resources={"cpu": 0.5})
+    raw = composed_spec(root, resources={"cpu": 0.25})
     return root, run_sweep(SweepSpec(**raw), observer=observer), observer
 
 
@@ -120,7 +120,7 @@ def test_eight_trials_held_a_reservation_at_once(composed):
     _, result, observer = composed
     running = [sum(s is TrialState.RUNNING for s in states.values()) for states in observer.views]
     assert max(running) == 8
-    assert most_in_flight(result.files) == 4
+    assert most_in_flight(result.files) == 8
 
 
 def test_pruning_buys_more_trials(composed):
