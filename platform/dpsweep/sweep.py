@@ -151,6 +151,8 @@ def run_checked(
         )
         observer.on_stage(target.starting)
         cluster.enter_context(target)
+        if target.joined:
+            observer.on_message(target.joined)
         check_own_code(checked, target)
         study.write(entries.study_started(study))
         write_charges(study)
