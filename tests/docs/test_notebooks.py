@@ -37,8 +37,8 @@ def test_links_of_a_notebook_lead_somewhere(name):
     folder = BY_NAME[name].parent
     text = "\n".join(cell.text for cell in cells(BY_NAME[name]) if cell.kind == "markdown")
     named = re.findall(r"\]\(([^)\s]+)\)", text)
-    assert len(found) > 2
-    for link in found:
+    assert len(named) > 2
+    for link in named:
         path, _, anchor = link.partition("#")
         target = (folder / path).resolve()
         assert target.exists(), link
