@@ -242,9 +242,11 @@ def test_the_study_s_epsilon_is_the_same_behind_every_door(over):
     epsilons = {door: float(value) for door, value in everywhere.items()}
     assert epsilons == pytest.approx(dict.fromkeys(everywhere, claim.epsilon), abs=CLOSE)
     shown = shown_epsilon(claim.epsilon)
-    assert f"The study: **epsilon <= {shown.rstrip('0').rstrip('.')} at delta" in card(result)
-    assert f"epsilon={shown} for the whole sweep" in " ".join(result.claims.caption().split())
-    assert shown in parent_note(root).replace(" 8 ", f" {shown} ")
+    of_card = f"The study: **epsilon <= {shown.rstrip('0').rstrip('.')} at delta = 1e-05 "
+    assert of_card in card(result)
+    assert of_card in parent_note(root)
+    assert f"The study: epsilon={shown} " in result.claims.caption()
+    assert f"The study: epsilon={shown} " in result.files.page.read_text()
 
 
 def test_the_logged_model_carries_the_study_s_claim(over):
