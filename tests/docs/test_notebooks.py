@@ -58,7 +58,7 @@ def test_the_quick_start_ends_with_a_claim(desk):
     names, shown = run_cells(BY_NAME["quick_start"])
     result, best = names["result"], names["best"]
     assert (result.state, len(result.results)) == ("finished", 6)
-    assert shown[1]["epsilon"] == names["claim"].epsilon == 4.0
+    assert shown[1]["epsilon"] == names["claim"].epsilon == 6.0
     pages = [page for page in shown if isinstance(page, str)]
     assert len(pages) == 3
     for page in pages[:2]:  # the study's and the trial's: each with the terms of its epsilons

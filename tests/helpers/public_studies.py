@@ -8,7 +8,7 @@ from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
 from dpsweep.planning.preflight import preflight
 from dpsweep.results.study import load_sweep
-from dpsweep.running import modes
+from dpsweep.running import entries, modes
 from dpsweep.running.stage import Stage
 from dpsweep.schedulers import POLICIES
 from dpsweep.spec.study import SweepSpec
@@ -38,6 +38,7 @@ class PublicStudy:
         self.checked = preflight(self.spec)
         self.study = Study(self.spec)
         self.ledger = StudyLedger(self.study.files.ledger)
+        self.study.write(entries.study_started(self.study))
         searching = self.checked.for_public_search()
         self.searched = searching.admit(0, SPACE)
         self.finish(self.searched, self.stage(searching))
@@ -62,6 +63,7 @@ class PublicStudy:
         )
 
     def finish(self, task, stage):
+        assert self.ledger.reserve(task.trial, task.full_plan, epsilon=task.planned_epsilon)
         stage.admit(task)
         self.charge(task, len(task.plan))
         self.report(task, stage, len(task.plan), done=True, scores=self.scores)
