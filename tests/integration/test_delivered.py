@@ -166,11 +166,14 @@ def in_files(root, result):
     def of(plan):
         return epsilon_of(plan, delta=result.spec.privacy.delta)
 
+    def table(name):
+        return csv.DictReader(io.StringIO((result.files.pictures / name).read_text()))
+
     files, numbers = result.files, [trial.trial_id for trial in result.results]
     saved = {n: json.loads((files.trial(n) / "last.json").read_text()) for n in numbers}
     study = optuna.load_study(study_name="over", storage=f"sqlite:///{files.optuna}")
-    curves = csv.DictReader((files.pictures / "learning_curves.csv").open())
-    points = csv.DictReader((files.pictures / "privacy_utility.csv").open())
+    curves = table("learning_curves.csv")
+    points = table("privacy_utility.csv")
     return {
         "ledger": {n: of(trial_spent(files.ledger, n)) for n in numbers},
         "checkpoint": {n: of(result.task(n).charges.slice(0, saved[n]["charged"])) for n in saved},
@@ -214,7 +217,7 @@ def test_a_trial_s_epsilon_is_the_same_behind_every_door(over, tmp_path):
     page = result.files.page.read_text()
     cells = re.findall(r"<td class=\"number\">([^<]*)</td>", page)
     assert cells.count(shown) >= len(expected)
-    assert f"<dt>Epsilon</dt><dd>{shown} (" in page.replace("\n", "")
+    assert f"<dt>Epsilon</dt><dd>{shown} at delta" in page.replace("\n", "")
     table = cli_here("best", "over", "--root", root / "studies").stdout
     assert shown in table
 
