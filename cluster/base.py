@@ -104,6 +104,11 @@ class ClusterTarget(ABC):
         process has started them; by default nothing is watched.
         """
 
+    @property
+    def joined(self) -> str:
+        """Words on which cluster was joined, once it was; empty where this process has its own."""
+        return ""
+
     def disconnect(self) -> None:
         """Leave Ray; a cluster that this process did not start keeps running."""
         self._is_over.set()

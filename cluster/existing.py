@@ -17,6 +17,7 @@ from dpsweep.cluster.base import ClusterTarget, worker_environment
 from dpsweep.cluster.package import build_wheel
 from dpsweep.foundation.durable import FileLock
 from dpsweep.foundation.errors import ResourceError
+from dpsweep.foundation.words import counted
 
 CONNECT_S = 10.0
 
@@ -98,6 +99,17 @@ class ExistingTarget(ClusterTarget):
                 )
             except (ConnectionError, RuntimeError, ValueError) as error:
                 raise _refusal(self.spec.address, error) from error
+
+    @property
+    def joined(self) -> str:
+        """Words on the cluster: ``auto`` is whichever Ray finds, and one of this process stays."""
+        total = self.total()
+        nodes = sum(node["Alive"] for node in ray.nodes())
+        return (
+            f"joined the Ray cluster at {ray.get_runtime_context().gcs_address}: "
+            f"{counted(nodes, 'node')}, {counted(total.get('CPU', 0.0), 'CPU')} and "
+            f"{counted(total.get('GPU', 0.0), 'GPU')} in all"
+        )
 
     def check(self) -> None:
         """Check the request, and that every node sees the study's directory and its locks."""

@@ -140,6 +140,10 @@ def run_checked(
         if _is_complete(checked, study):
             observer.on_message(f"study {spec.name!r} has finished already; nothing to run")
             erase(study)
+            renewed = entries.card_renewed(study, observer)
+            if renewed is not None:
+                study.write(renewed)
+                observer.on_message("its privacy card is written anew: trials were audited since")
             with open_spool(study.files, spec.tracking, observer.on_message) as spool:
                 log_best_model(checked, study, spool, data, observer)
                 deliver(spool, observer)
@@ -151,6 +155,8 @@ def run_checked(
         )
         observer.on_stage(target.starting)
         cluster.enter_context(target)
+        if target.joined:
+            observer.on_message(target.joined)
         check_own_code(checked, target)
         study.write(entries.study_started(study))
         write_charges(study)

@@ -48,7 +48,7 @@ class Killed(BaseException):
 class NoCluster:
     """A target that runs nothing: trials run in this process."""
 
-    starting = "starting nothing"
+    starting, joined = "starting nothing", ""
 
     def __init__(self, *args, **more):
         pass

@@ -22,13 +22,14 @@ def copy_studies(folder, names=NAMES):
 
 
 def track(
-    folder, name, *, experiment=None, change=lambda line: line, state="tracking.json", until=None
-):
-    """Deliver the journal of a study below ``folder`` to a store there; return its address.
+    folder, name, *, uri=None, experiment=None, change=lambda line: line, state="tracking.json",
+    until=None,
+):  # fmt: skip
+    """Deliver the journal of a study below ``folder`` to a store, by default there; return its uri.
 
     With ``until`` only what stands before the first event of that kind.
     """
-    uri = f"sqlite:///{folder}/mlflow.db"
+    uri = uri or f"sqlite:///{folder}/mlflow.db"
     text = json.dumps(list(read_log(folder / "studies" / name / "journal.jsonl")))
     lines = json.loads(_MADE_IN.sub(f"{folder}/", text))
     kinds = [line["event"] for line in lines]

@@ -49,6 +49,9 @@ def test_an_existing_cluster_runs_the_shipped_package(ray_cluster, tmp_path):
     done = run(spec, tmp_path)
     assert done.returncode == 0, done.stderr
     assert [row["state"] for row in json.loads(done.stdout)] == ["finished"] * 2
+    assert f"joined the Ray cluster at {address}: 1 node, 2 CPUs and " in " ".join(
+        done.stderr.split()
+    )
     assert ray_cluster.cluster_resources()["CPU"] == 2  # it is still up
 
     too_large = {**spec, "name": "large", "resources": {"cpu": 64}}

@@ -1,13 +1,21 @@
 """A study whose best models are not its last ones: every door shows one model and its claim."""
 
+import csv
+import io
 import json
+import re
 import subprocess
 import sys
 
 import pytest
-from whole_studies import cli_here, make_spec, mlflow_rows
+from whole_studies import cli_here, make_spec, mlflow_rows, parent_note
 
+from dpsweep.foundation.durable import read_log
+from dpsweep.ledgers.trial import trial_spent
+from dpsweep.privacy.accountants import epsilon_of
+from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.results.study import load_sweep
+from dpsweep.results.study_card import card
 from dpsweep.spec.study import SweepSpec
 from dpsweep.trainables.data.loading import load_dataset
 from dpsweep.trainables.execution.execution import records_for
@@ -119,6 +127,129 @@ def test_all_doors_agree_to_the_last_digit(over, tmp_path):
 
     assert claim["claim"]["epsilon"] == 8.0
     assert {name: claim["scores"][name] for name in names} == scores
+
+
+CLOSE = 1e-6
+
+
+def by_trial(rows):
+    return {int(row["trial"]): float(row["epsilon"]) for row in rows}
+
+
+def on_the_command_line(root, result, folder):
+    """Return command -> trial -> epsilon: all that the command line says of each trial."""
+    import pandas as pd
+
+    def run(verb, *more):
+        done = cli_here(verb, "over", *more, "--root", root / "studies")
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    best = json.loads(run("best", "-f", "json"))
+    numbers = [trial.trial_id for trial in result.results]
+    run("export", "--to", folder / "trials.parquet")
+    return {
+        "status": by_trial(json.loads(run("status", "-f", "json"))),
+        "show": {n: json.loads(run("show", n, "-f", "json"))["epsilon"] for n in numbers},
+        "best": {best["trial_id"]: best["epsilon"]},
+        "pareto": by_trial(json.loads(run("pareto", "-f", "json"))),
+        "csv": by_trial(csv.DictReader(io.StringIO(run("export", "-f", "csv")))),
+        "json": by_trial(json.loads(run("export", "-f", "json"))),
+        "parquet": by_trial(pd.read_parquet(folder / "trials.parquet").to_dict("records")),
+    }
+
+
+def in_files(root, result):
+    """Return file -> trial -> epsilon: ledgers, checkpoints, journal, Optuna's file, pictures."""
+    import optuna
+
+    def of(plan):
+        return epsilon_of(plan, delta=result.spec.privacy.delta)
+
+    def table(name):
+        return csv.DictReader(io.StringIO((result.files.pictures / name).read_text()))
+
+    files, numbers = result.files, [trial.trial_id for trial in result.results]
+    saved = {n: json.loads((files.trial(n) / "last.json").read_text()) for n in numbers}
+    study = optuna.load_study(study_name="over", storage=f"sqlite:///{files.optuna}")
+    curves = table("learning_curves.csv")
+    points = table("privacy_utility.csv")
+    return {
+        "ledger": {n: of(trial_spent(files.ledger, n)) for n in numbers},
+        "checkpoint": {n: of(result.task(n).charges.slice(0, saved[n]["charged"])) for n in saved},
+        "journal": {
+            line["trial"]: line["epsilon"]
+            for line in read_log(files.journal)
+            if line["event"] == "trial_ended"
+        },
+        "optuna": {trial.number: trial.user_attrs["dp/epsilon"] for trial in study.trials},
+        "learning_curves.csv": {int(row["trial"]): float(row["epsilon"]) for row in curves},
+        "privacy_utility.csv": {int(row["trials"]): float(row["epsilon"]) for row in points},
+    }
+
+
+def test_a_trial_s_epsilon_is_the_same_behind_every_door(over, tmp_path):
+    root, result = over
+    expected = {trial.trial_id: trial.epsilon for trial in result.results}
+    assert len(expected) == 3
+    uri = f"sqlite:///{root}/mlflow.db"
+    stored = load_sweep("mlflow:over/over", tracking_uri=uri)
+    metrics = {n: of_run(root, result.trial(n).run_id)["dp/epsilon"][0] for n in expected}
+    everywhere = {
+        **on_the_command_line(root, result, tmp_path),
+        **in_files(root, result),
+        "frame": by_trial(result.trials().to_dict("records")),
+        "mlflow": metrics,
+        "load_sweep": {trial.trial_id: trial.epsilon for trial in stored.results},
+        "load_sweep, best": {stored.best().trial_id: stored.best().epsilon},
+    }
+    best = result.best()
+    alone = {"pareto", "best", "load_sweep, best"}  # of some trials
+    for door, epsilons in everywhere.items():
+        wanted = {n: expected[n] for n in epsilons} if door in alone else expected
+        assert epsilons == pytest.approx(wanted, abs=CLOSE), door
+        assert epsilons, door
+    # Words for people round up to four digits, all of them alike.
+    shown = shown_epsilon(best.epsilon)
+    assert 0 <= float(shown) - best.epsilon <= 1e-4
+    (row,) = re.findall(r"^- Best trial: .*$", card(result), re.MULTILINE)
+    assert f"epsilon = {shown.rstrip('0').rstrip('.')} at delta" in row
+    page = result.files.page.read_text()
+    cells = re.findall(r"<td class=\"number\">([^<]*)</td>", page)
+    assert cells.count(shown) >= len(expected)
+    assert f"<dt>Epsilon</dt><dd>{shown} at delta" in page.replace("\n", "")
+    table = cli_here("best", "over", "--root", root / "studies").stdout
+    assert shown in table
+
+
+def test_the_study_s_epsilon_is_the_same_behind_every_door(over):
+    root, result = over
+    claim = result.study_statement()
+    uri = f"sqlite:///{root}/mlflow.db"
+    stored = load_sweep("mlflow:over/over", tracking_uri=uri)
+    rows = dict(
+        mlflow_rows(root, "select distinct key, value from tags where key like 'dp.study%'")
+    )
+    model = dict(mlflow_rows(root, "select tag_key, tag_value from logged_model_tags"))
+    (listed,) = json.loads(cli_here("list", root / "studies" / "over", "-f", "json").stdout)
+    best = json.loads(cli_here("best", "over", "--root", root / "studies", "-f", "json").stdout)
+    everywhere = {
+        "load_sweep": stored.study_statement().epsilon,
+        "frame": result.trials().attrs["statement"]["epsilon"],
+        "rows": result.trials()["study_epsilon"].max(),
+        "tag": rows["dp.study_epsilon"],
+        "tag of the model": model["dp.study_epsilon"],
+        "list": listed["epsilon"],
+        "best": best["study"]["epsilon"],
+    }
+    epsilons = {door: float(value) for door, value in everywhere.items()}
+    assert epsilons == pytest.approx(dict.fromkeys(everywhere, claim.epsilon), abs=CLOSE)
+    shown = shown_epsilon(claim.epsilon)
+    of_card = f"The study: **epsilon <= {shown.rstrip('0').rstrip('.')} at delta = 1e-05 "
+    assert of_card in card(result)
+    assert of_card in parent_note(root)
+    assert f"The study: epsilon={shown} " in result.claims.caption()
+    assert f"The study: epsilon={shown} " in result.files.page.read_text()
 
 
 def test_the_logged_model_carries_the_study_s_claim(over):

@@ -11,6 +11,7 @@ import time
 import pytest
 import yaml
 from mlflow_servers import BROWSER, Server, page_text
+from stored_studies import copy_studies, track
 from whole_studies import cli, cli_here, make_spec
 
 from dpsweep.foundation.durable import read_log
@@ -116,6 +117,25 @@ def test_filters_of_the_ui_return_exactly_the_right_runs(server, browse):
     assert names == {"method", "noise.target_epsilon", "optim.lr"}
     assert parents[0].data.params["train.epochs"] == "5"
     assert {"best/value", "best/epsilon", "best/trial"} <= set(parents[0].data.metrics)
+
+
+def test_a_study_is_listed_and_read_over_http(server, tmp_path):
+    studies = copy_studies(tmp_path, ["composed"])
+    track(tmp_path, "composed", uri=server.uri)
+
+    def rows(*words):
+        done = cli_here(*words, "-f", "json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    (row,) = [r for r in rows("list", f"mlflow:{server.uri}") if r["study"] == "composed"]
+    (local,) = rows("list", studies / "composed")
+    assert row["where"] == "mlflow:composed/composed"
+    assert {key for key in local if row[key] != local[key]} <= {"where", "started"}
+    best = rows("best", row["where"], "--tracking-uri", server.uri)
+    at_home = rows("best", "composed", "--root", studies)
+    assert {key for key in best if best[key] != at_home[key]} <= {"run_id", "model_uri"}
+    assert best["epsilon"] == at_home["epsilon"]
 
 
 @pytest.mark.slow

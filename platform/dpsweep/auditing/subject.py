@@ -87,7 +87,8 @@ class Subject:
         divisor is the same.
 
         Raises:
-            BadInputError: It makes no claim, or reads no private record.
+            BadInputError: It makes no claim, reads no private record, or releases nothing that an
+                audit can follow.
         """
         which = f"trial {task.trial} ({task.method})"
         if not task.is_private:
@@ -99,6 +100,15 @@ class Subject:
             raise BadInputError(
                 f"{which} reads no private record of its own, so there is nothing to audit",
                 fix="audit a trial that does",
+            )
+        kind: type[Method] = TRAINABLES[task.method]
+        if not can_follow(kind):
+            runs = task.plan.part("private").runs
+            names = dict.fromkeys(f"{run.phase} ({run.event.name})" for run in runs)
+            raise BadInputError(
+                f"{which} has no release that an audit can follow: {', '.join(names)}",
+                because="an audit follows noisy sums of clipped gradients, and nothing else",
+                fix="docs/auditing.md has the methods that are followed",
             )
         beside = []
         if task.validation_plan:

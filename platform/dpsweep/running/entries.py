@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dpsweep.foundation.durable import write_atomically
+from dpsweep.foundation.durable import read_log, write_atomically
 from dpsweep.foundation.errors import LedgerError, NothingWithinBudgetError
 from dpsweep.foundation.version import __version__
 from dpsweep.ledgers.trial import STUDY_FILE, trial_file
@@ -21,13 +21,20 @@ from dpsweep.privacy.terms import OF_ITS_PLAN
 from dpsweep.results.claims import PUBLIC_MODEL, SO_FAR, with_caveats
 from dpsweep.results.records import shown_hyperparameters
 from dpsweep.results.study import OpenStudy, SweepResult
-from dpsweep.results.study_card import card
+from dpsweep.results.study_card import audits, card
 from dpsweep.running.gallery import draw_study, drawn, withdraw
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.facts import without_password
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study.events import StudyDowngraded, StudyEnded, StudyStarted, TrialStarted
+from dpsweep.study.events import (
+    CardRenewed,
+    StudyDowngraded,
+    StudyEnded,
+    StudyStarted,
+    TrialStarted,
+)
 from dpsweep.study.files import StudyFiles
+from dpsweep.study.study import Observer
 from dpsweep.study.trial import TrialState, TrialTask
 from dpsweep.tracking.model_label import ModelLabel, label_model
 from dpsweep.tracking.schema import BEST, BEST_OBJECTIVE
@@ -177,6 +184,23 @@ def study_downgraded(study: OpenStudy, reason: str) -> StudyDowngraded:
     except LedgerError as error:
         return StudyDowngraded(reason, _lost_card(error), withdraw(study, reason))
     return StudyDowngraded(reason, text, draw_study(study) if had_pictures else ())
+
+
+def card_renewed(study: OpenStudy, observer: Observer) -> CardRenewed | None:
+    """Return the event of a card that tells of audits after the end; None if the last one does.
+
+    Args:
+        study: One that has finished.
+        observer: Hears of pictures that cannot be drawn.
+    """
+    result = SweepResult.of(study)
+    if not audits(result):
+        return None
+    text = card(result)
+    written = [line["card"] for line in read_log(study.files.journal) if line.get("card")]
+    if written[-1:] == [text]:
+        return None
+    return CardRenewed(text, draw_study(study, observer) if study.files.page.exists() else ())
 
 
 def _lost_card(error: LedgerError) -> str:

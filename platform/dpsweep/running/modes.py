@@ -20,6 +20,7 @@ from dpsweep.foundation.errors import StudyError, SweepError
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.planning.preflight import Preflight, SelectionCharge
 from dpsweep.privacy.filter import RenyiFilter
+from dpsweep.privacy.modes import UNACCOUNTED
 from dpsweep.results.origins import charged_starts, find_starts, unfinished_starts
 from dpsweep.running.ending import Ending
 from dpsweep.running.features import prefetch
@@ -159,6 +160,7 @@ def _search(launch: Launch, checked: Preflight, data: SweepData) -> Ending:
         checked.space,
         path=files.optuna,
         known=known_trials(study.view, read_log(files.journal), objectives, first=spec.num_starts),
+        accounting=lambda: (UNACCOUNTED if study.view.downgraded else spec.privacy.mode).name,
         on_message=launch.observer.on_message,
     )
     suggestions.fail_orphans(kept)

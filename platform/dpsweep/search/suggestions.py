@@ -20,9 +20,10 @@ import optuna
 from optuna.trial import TrialState as OptunaState
 from sqlalchemy.exc import SQLAlchemyError
 
-from dpsweep.foundation.durable import damage_of_sqlite, set_aside
+from dpsweep.foundation.durable import set_aside
 from dpsweep.foundation.errors import BadInputError, SweepError
 from dpsweep.privacy.randomness import public_seed
+from dpsweep.search.optuna_file import EPSILON, MEANING, difference, problem_of
 from dpsweep.search.samplers import SAMPLERS
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.facts import terms
@@ -116,7 +117,7 @@ def objective_values(
     objectives: Sequence[str], *, epsilon: float, value: float | None
 ) -> list[float] | None:
     """Return the objectives of a trial in their order, or None if it lacks one."""
-    figures = {"dp/epsilon": epsilon}
+    figures = {EPSILON: epsilon}
     values = [figures.get(name, value) for name in objectives]
     scores = [value for value in values if value is not None]
     return scores if len(scores) == len(values) else None
@@ -139,6 +140,7 @@ class Suggestions:
         space: Its search space.
         path: SQLite file, or None to keep the study in memory.
         known: What the journal says of the trials so far, by number.
+        accounting: Says which accounting mode the study has now; default: its spec's.
         on_message: Hears of a file that was written anew.
     Raises:
         SweepError: Another program holds the file, or it cannot be written.
@@ -151,11 +153,13 @@ class Suggestions:
         *,
         path: Path | None,
         known: Mapping[int, KnownTrial] | None = None,
+        accounting: Callable[[], str] | None = None,
         on_message: Callable[[str], None] = lambda text: None,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         logging.getLogger("alembic").setLevel(logging.ERROR)
         self._spec, self._space, self._path = spec, space, path
+        self._accounting = accounting or (lambda: spec.privacy.accounting)
         self.objectives = spec.search.objectives or (spec.search.metric,)
         self._is_single = len(self.objectives) == 1
         self._live: dict[int, optuna.trial.Trial] = {}
@@ -182,11 +186,11 @@ class Suggestions:
         if self._path is None:
             return self._fill(self._create(), known)
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        problem = _problem_of(self._path)
+        problem = problem_of(self._path)
         if not problem and self._path.exists():
             try:
                 study = self._create()
-                problem = _difference(study, known)
+                problem = difference(study, known)
                 if not problem and not study.user_attrs.get("enqueued"):
                     problem = "was left unfinished"  # by a process that was killed as it began
                 if not problem:
@@ -207,7 +211,7 @@ class Suggestions:
 
     def _create(self) -> optuna.Study:
         score = "maximize" if self._spec.search.mode == "max" else "minimize"
-        directions = {"dp/epsilon": "minimize", self._spec.search.metric: score}
+        directions = {EPSILON: "minimize", self._spec.search.metric: score}
         return optuna.create_study(
             storage=None if self._path is None else f"sqlite:///{self._path}",
             study_name=self._spec.name,
@@ -292,7 +296,7 @@ class Suggestions:
         """Return the epsilon of a trial for Optuna's tools, with all that it depends on."""
         if epsilon is None or not math.isfinite(epsilon):
             return {}
-        return {"dp/epsilon": epsilon, "dp/epsilon_is": terms(self._spec)}
+        return {EPSILON: epsilon, MEANING: terms(self._spec, accounting=self._accounting())}
 
     def ask(self) -> tuple[int, dict[str, Any]] | None:
         """Return a new configuration and its number, or None if the grid is used up."""
@@ -358,36 +362,6 @@ class Suggestions:
                 self._study.tell(number, state=OptunaState.FAIL, skip_if_finished=True)
             else:
                 self._study.tell(number, list(values), skip_if_finished=True)
-
-
-def _problem_of(path: Path) -> str:
-    """Say what is wrong with a file of SQLite's as such; empty if nothing is, or it is not there.
-
-    Raises:
-        sqlite3.OperationalError: Another program holds it.
-    """
-    if not path.is_file():
-        return "is no file" if path.exists() else ""
-    damage = damage_of_sqlite(path)
-    return f"is damaged: {damage}" if damage else ""
-
-
-def _difference(study: optuna.Study, known: Mapping[int, optuna.trial.FrozenTrial]) -> str:
-    """Say where a study contradicts the journal; empty if it only lacks an end or nothing."""
-    trials = study.get_trials(deepcopy=False)
-    for number, wanted in known.items():
-        if number >= len(trials):
-            return f"does not know trial {number}"
-        trial = trials[number]
-        is_behind = trial.state is OptunaState.RUNNING and wanted.state.is_finished()
-        if wanted.params and trial.params != wanted.params:
-            return f"has another configuration for trial {number}"
-        if trial.state is not wanted.state and not is_behind:
-            return f"says that trial {number} is {trial.state.name.lower()}"
-        is_scored = wanted.state is OptunaState.COMPLETE and not is_behind
-        if is_scored and trial.values != wanted.values:
-            return f"has another score for trial {number}"
-    return ""
 
 
 def _brief(error: object) -> str:

@@ -93,7 +93,7 @@ class AuditRecord:
     def sentence(self) -> str:
         """Return the verdict in a sentence; a claim never stands without its terms."""
         if self.claim is None:
-            return f"{NOTHING}: {'; '.join(self.not_audited)}"
+            return f"{NOTHING}, which is no pass: {'; '.join(self.not_audited)}"
         claim = f"epsilon={shown_epsilon(self.claim.epsilon)} ({self.claim.line()})"
         return f"{self.lead} {claim}: {self.finding}"
 

@@ -285,6 +285,16 @@ class StudyDowngraded(Event):
 
 
 @dataclass(frozen=True)
+class CardRenewed(Event):
+    """The privacy card of a study that has finished says more: its trials were audited since."""
+
+    kind = "card_renewed"
+
+    card: str
+    artifacts: Sequence[str] = _sparse(())
+
+
+@dataclass(frozen=True)
 class StudyEnded(Event):
     """The end of a launch, with its final card and its decision log."""
 
@@ -314,6 +324,7 @@ KINDS: Mapping[str, type[Event]] = {
         ModelLogged,
         StudySpent,
         StudyDowngraded,
+        CardRenewed,
         StudyEnded,
     )
 }

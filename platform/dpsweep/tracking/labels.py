@@ -7,6 +7,7 @@ from typing import Any
 
 from dpsweep.privacy import modes
 from dpsweep.study.events import (
+    CardRenewed,
     ModelLogged,
     Pretrained,
     StudyDowngraded,
@@ -29,7 +30,9 @@ MAX_REASON = 1000
 # The only trial whose events a study in select shows: the released winner, whatever its number was.
 WINNER = 0
 _OF_WINNER = (TrialStarted.kind, TrialEnded.kind, ModelLogged.kind)
-_OF_SELECT = (StudyStarted.kind, Pretrained.kind, StudyDowngraded.kind, StudyEnded.kind)
+_OF_SELECT = (
+    StudyStarted.kind, Pretrained.kind, StudyDowngraded.kind, CardRenewed.kind, StudyEnded.kind,
+)  # fmt: skip
 # Values that would tell how many trials a study in select ran; conditional on that number the
 # selection theorem (Papernot & Steinke 2022, Theorem 2) no longer holds.
 _TELL_NUMBER_OF_TRIALS = (STUDY_SPENT, "dp/composed_epsilon", "best/trial", TRAIN_SECONDS)

@@ -141,6 +141,8 @@ class _Reader:
                 self.drafts.log_study(event, {STUDY_SPENT: event.epsilon}, {})
             case events.StudyDowngraded():
                 self._study_downgraded(event)
+            case events.CardRenewed():
+                self._take_card(event)
             case events.StudyEnded():
                 self._study_ended(event)
 
@@ -199,13 +201,19 @@ class _Reader:
         update.status, update.end_ms = _STATUS["finished"], event.time_ms
 
     def _take_card(
-        self, event: events.StudyStarted | events.StudyDowngraded | events.StudyEnded
+        self,
+        event: events.StudyStarted
+        | events.StudyDowngraded
+        | events.CardRenewed
+        | events.StudyEnded,
     ) -> None:
         card, reason = event.card, self.state.downgraded
         if reason:
             card = downgraded_card(card, reason)
         if card:
             self.drafts.update_of(None).texts["privacy_card.md"] = card
+        if not isinstance(event, events.StudyStarted):
+            self.drafts.update_of(None).artifacts += event.artifacts
 
     def _take_downgrade(self, reason: str | None) -> None:
         """Give all runs that exist the label of a downgraded study; the first reason stays."""
@@ -221,7 +229,6 @@ class _Reader:
     def _study_downgraded(self, event: events.StudyDowngraded) -> None:
         self._take_downgrade(event.reason or "no reason was given")
         self._take_card(event)
-        self.drafts.update_of(None).artifacts += event.artifacts
 
     def _trial_started(self, event: events.TrialStarted) -> None:
         trial, state = event.trial, self.state
@@ -387,4 +394,3 @@ class _Reader:
         update.status, update.end_ms = _STATUS[event.state], event.time_ms
         self._take_downgrade(tags.get("dp.downgraded"))
         self._take_card(event)
-        update.artifacts += event.artifacts

@@ -190,7 +190,7 @@ def test_some_of_the_positions_have_a_claim_of_their_own():
 def test_what_cannot_be_followed_is_named(method, why):
     record = run_audit(built_in(method, 1.0, STEPS), AuditSettings(20))
     assert record.verdict == NOTHING
-    assert record.sentence() == f"not audited: {why}"
+    assert record.sentence() == f"not audited, which is no pass: {why}"
     assert not record.could_fail
 
 

@@ -35,6 +35,19 @@ def test_a_trial_that_has_nothing_to_audit_is_refused(changes, said):
         Subject.of_task(dataclasses.replace(TASK, **changes), BUILT_IN, **TERMS)
 
 
+def test_a_trial_that_releases_nothing_that_is_followed_is_refused_with_all_of_it():
+    asked = (EventRun(Gaussian(2.0), phase="pca"), EventRun(Laplace(1.0), phase="votes"))
+    task = dataclasses.replace(TASK, method="active_learning", plan=Plan(asked))
+    with pytest.raises(BadInputError) as caught:
+        Subject.of_task(task, BUILT_IN, **TERMS)
+    (line,) = caught.value.message.splitlines()
+    assert line == (
+        "trial 0 (active_learning) has no release that an audit can follow: pca (gaussian), "
+        "votes (laplace)"
+    )
+    assert caught.value.exit_code == 2
+
+
 def test_what_a_trial_spends_besides_is_named():
     scores = Plan((EventRun(Gaussian(5.0), part="validation"),))
     task = dataclasses.replace(TASK, validation_plan=scores, inherited=PLAN)

@@ -31,3 +31,17 @@ def test_a_cluster_that_asks_for_a_token_is_not_called_silent(
     assert says in caught.value.message
     assert remedy in str(caught.value)
     assert "and more" not in str(caught.value)
+
+
+def test_it_says_which_cluster_was_joined(tmp_path, monkeypatch):
+    stand_in = SimpleNamespace(
+        get_runtime_context=lambda: SimpleNamespace(gcs_address="10.0.0.7:6379"),
+        nodes=lambda: [{"Alive": True}, {"Alive": False}, {"Alive": True}],
+    )
+    monkeypatch.setattr(existing, "ray", stand_in)
+    target = ExistingTarget(ClusterSpec(target="ray", address="auto"), ResourcesSpec(), tmp_path)
+    monkeypatch.setattr(target, "total", lambda: {"CPU": 8.0, "GPU": 1.0})
+    expected = "joined the Ray cluster at 10.0.0.7:6379: 2 nodes, 8 CPUs and 1 GPU in all"
+    assert target.joined == expected
+    monkeypatch.setattr(target, "total", lambda: {"CPU": 1.0})
+    assert target.joined.endswith("1 CPU and 0 GPUs in all")

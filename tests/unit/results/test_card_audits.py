@@ -3,28 +3,12 @@
 from types import SimpleNamespace
 
 import pytest
+from audit_records import CLAIM, record
 
 from dpsweep.privacy.modes import MODES
-from dpsweep.privacy.statement import PrivacyStatement
 from dpsweep.results.card import privacy_card
 from dpsweep.results.study_card import audits
-from dpsweep.study.audits import AuditRecord, write_audit
-
-CLAIM = PrivacyStatement(
-    epsilon=1.23, delta=1e-5, accountant="rdp", neighboring_relation="add_or_remove_one",
-    sampling="poisson", privacy_unit="example", accounting="composed",
-    released="the noisy sums of 100 positions",
-)  # fmt: skip
-
-
-def record(trial, **changes):
-    values = dict(
-        study="digits", trial=trial, method="dp_sgd", claim=CLAIM, lower_bound=0.777, ceiling=3.47,
-        canaries=1000, guesses=100, correct=61, confidence=0.95, positions=100, planned=224,
-        is_refuted=False, problems=(), without_sampling=None, at_bound=0.99, not_audited=(),
-        version="0.1.0",
-    )  # fmt: skip
-    return AuditRecord(**{**values, **changes})
+from dpsweep.study.audits import write_audit
 
 
 def study(root, mode, trials, winner=0):
@@ -66,7 +50,7 @@ def test_each_audited_trial_has_a_line(tmp_path, mode):
         f"- Audit: trial 0: consistent with epsilon <= 1.23 {terms}61 of 100 guesses about 1000 "
         "canaries are right; this proves nothing"
     )
-    assert second == "- Audit: trial 1: not audited: pca"
+    assert second == "- Audit: trial 1: not audited, which is no pass: pca"
     assert third == (
         f"- Audit: trial 2: FAIL: not consistent with epsilon <= 1.23 {terms}100 of 100 guesses "
         "about 1000 canaries are right, which refutes it at 95% confidence"

@@ -18,7 +18,7 @@ from dpsweep.results.page import html
 from dpsweep.results.page.html import page_of
 from dpsweep.results.page.story import story_of
 from dpsweep.results.pictures.confusion import keep_confusion
-from dpsweep.results.pictures.files import png, write_pictures
+from dpsweep.results.pictures.files import write_pictures
 from dpsweep.results.pictures.table import pictures_of
 from dpsweep.search.importance import importances
 
@@ -111,7 +111,7 @@ def test_files_are_a_png_and_a_table_each(study, tmp_path):
 
 def test_every_picture_can_be_drawn(study):
     for picture in pictures_of(study("composed")):
-        assert len(png(picture)) > 2000, picture.name
+        assert len(picture.png()) > 2000, picture.name
 
 
 def test_importance_finds_what_decides_and_leaves_out_what_some_trials_lack():

@@ -1,6 +1,18 @@
+from pathlib import Path
+
+import pytest
+from audit_records import record
+from stored_studies import copy_studies, track
+from whole_studies import parent_note
+
+from dpsweep.foundation.durable import read_log
+from dpsweep.results.study import load_sweep
 from dpsweep.running.entries import declared_records, searched_columns
+from dpsweep.running.gallery import draw_study
 from dpsweep.spec.facts import without_password
 from dpsweep.spec.study import SweepSpec
+from dpsweep.study.audits import write_audit
+from dpsweep.sweep import run_sweep
 
 
 def spec(uri):
@@ -86,3 +98,36 @@ def test_a_part_that_is_counted_and_private_has_no_size(monkeypatch):
         {"name": "digits validation", "context": "validation, exact"},
         {"name": "digits test", "context": "test, private"},
     ]
+
+
+@pytest.mark.parametrize(("name", "audited"), [("composed", "trial 0"), ("select", "the winner")])
+def test_an_audit_after_the_end_renews_the_card_once_and_the_store_gets_it(
+    tmp_path, monkeypatch, name, audited
+):
+    copy_studies(tmp_path, [name])
+    monkeypatch.chdir(tmp_path)
+    result = load_sweep(name, root="studies")
+    spec = SweepSpec.from_yaml(Path("studies", name, "spec.yaml"))
+    if name == "composed":
+        draw_study(result)
+
+    def launch():
+        """Type the command of a finished study again; return its journal."""
+        run_sweep(spec)
+        return read_log(result.files.journal)
+
+    before = read_log(result.files.journal)
+    assert launch() == before
+    write_audit(result.files.path, record(0))
+    *rest, last = launch()
+    assert (rest, last["event"]) == (before, "card_renewed")
+    assert launch() == [*rest, last]
+    line = f"- Audit: {audited}: consistent with epsilon <= 1.23 at delta = 1e-05 "
+    assert line in last["card"]
+    track(tmp_path, name)
+    assert line in parent_note(tmp_path)
+    pages = [Path(path) for path in last.get("artifacts", []) if path.endswith(".html")]
+    assert [f"{audited}: consistent with epsilon" in page.read_text() for page in pages] == (
+        [True] if name == "composed" else []
+    )
+    assert load_sweep(name, root="studies").state == "finished"

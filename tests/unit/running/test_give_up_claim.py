@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,9 +35,10 @@ def given_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any, lis
     monkeypatch.setattr(
         giving_up.entries, "study_downgraded", lambda files, reason: StudyDowngraded(reason)
     )
+    monkeypatch.setattr(giving_up, "terms", lambda spec, accounting: f"terms, {accounting}")
     study = SimpleNamespace(
         spec=SimpleNamespace(privacy=SimpleNamespace(dataset_ledger=str(path))),
-        files=None,
+        files=SimpleNamespace(optuna=path.with_name("optuna.db")),
         write=lambda event: done.append(event.kind),
     )
     return study, SimpleNamespace(study_id="id", downgrade=downgrade), done
@@ -46,6 +48,20 @@ def test_the_dataset_ledger_is_broken_first(path: Path, monkeypatch: pytest.Monk
     study, ledger, done = given_up(path, monkeypatch)
     giving_up.give_up_claim(study, ledger, "a reason")
     assert done == ["ledger, after the dataset's", "study_downgraded"]
+
+
+def test_optuna_s_file_is_told_last_and_one_that_is_held_stops_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, ledger, done = given_up(path, monkeypatch)
+
+    def relabel(file: Path, meaning: str) -> None:
+        done.append(f"{file.name}: {meaning}")
+        raise sqlite3.OperationalError("database is locked")
+
+    monkeypatch.setattr(giving_up, "relabel", relabel)
+    giving_up.give_up_claim(study, ledger, "a reason")
+    assert done[-2:] == ["study_downgraded", "optuna.db: terms, unaccounted"]
 
 
 def test_a_dataset_ledger_that_stays_locked_does_not_save_the_claim(

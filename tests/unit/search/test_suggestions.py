@@ -4,12 +4,15 @@ import math
 import shutil
 import sqlite3
 
+import optuna
 import pytest
 from whole_studies import make_spec
 
 from dpsweep.foundation.errors import SweepError
+from dpsweep.search.optuna_file import relabel
 from dpsweep.search.suggestions import KnownTrial, Suggestions
 from dpsweep.search_spaces.base import SearchSpace
+from dpsweep.spec.facts import terms
 from dpsweep.spec.study import SweepSpec
 
 
@@ -184,3 +187,54 @@ def test_an_end_that_a_kill_cut_off_brings_its_epsilon(tmp_path):
     known = {0: KnownTrial(config, "finished", [0.5], {5: 0.5}, epsilon=1.25)}
     (trial,) = Suggestions(spec, space, path=path, known=known)._study.get_trials()
     assert trial.user_attrs["dp/epsilon"] == 1.25
+
+
+def meanings(path):
+    study = optuna.load_study(study_name="rebuilt", storage=f"sqlite:///{path}")
+    return [trial.user_attrs.get("dp/epsilon_is") for trial in study.get_trials()]
+
+
+@pytest.fixture
+def composed(tmp_path):
+    """A search whose study gives up its claim after two trials, and the names of its terms."""
+    raw = make_spec(tmp_path, "rebuilt", tracking={"uri": None})
+    raw["privacy"] |= {"accounting": "composed", "study_epsilon": 6.0}
+    spec = SweepSpec(**raw)
+    before, after = (terms(spec, accounting=mode) for mode in ("composed", "unaccounted"))
+    assert (before, before != after) == (terms(spec), True)
+    return spec, SearchSpace.from_spec(spec.space), before, after
+
+
+def test_a_claim_that_is_given_up_leaves_the_epsilons_of_trials_that_have_ended(composed, tmp_path):
+    spec, space, before, after = composed
+    path, mode = tmp_path / "optuna.db", ["composed"]
+    suggestions = Suggestions(spec, space, path=path, accounting=lambda: mode[0])
+    for number in range(3):
+        suggestions.ask()
+        suggestions.tell(number, "finished", [0.5], epsilon=1.25)
+        if number == 1:
+            assert meanings(path) == [before, before]
+            mode[0] = "unaccounted"
+            relabel(path, after)  # while the search has the file open, and goes on
+    assert meanings(path) == [after] * 3
+    epsilons = [trial.user_attrs["dp/epsilon"] for trial in suggestions._study.get_trials()]
+    assert epsilons == [1.25] * 3
+
+
+def test_a_file_that_missed_it_is_written_anew(composed, tmp_path):
+    spec, space, before, after = composed
+    path, said = tmp_path / "optuna.db", []
+    _, config = (first := Suggestions(spec, space, path=path)).ask()
+    first.tell(0, "finished", [0.5], epsilon=1.25)
+    known = {0: KnownTrial(config, "finished", [0.5], {5: 0.5}, epsilon=1.25)}
+    Suggestions(spec, space, path=path, known=known, on_message=said.append)
+    assert (meanings(path), said) == ([before], [])
+    now = {"accounting": lambda: "unaccounted", "on_message": said.append}
+    Suggestions(spec, space, path=path, known=known, **now)
+    assert meanings(path) == [after]
+    assert "has other terms for the epsilon of trial 0" in said[0]
+
+
+def test_where_there_is_no_file_none_is_made(tmp_path):
+    relabel(tmp_path / "optuna.db", "anything")
+    assert not list(tmp_path.iterdir())

@@ -48,6 +48,7 @@ SAMPLES = [
     events.ModelLogged(0, "models:/m", ("a.png",)),
     events.StudySpent(1.5, 0.5),
     events.StudyDowngraded("a reason", "card"),
+    events.CardRenewed("card", ["report.html"]),
     events.StudyEnded("finished", "done", "card", {"best/value": 1.0}, {"dp.x": "y"}, ["z"]),
 ]
 

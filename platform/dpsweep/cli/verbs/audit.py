@@ -90,7 +90,10 @@ def _of_trial(
     result = load_sweep(name, root=root)
     record = _run(_subject(result, trial), canaries, positions)
     path = write_audit(result.files.path, record)
-    say(f"kept: {path}; privacy cards of the study that are written from now on have a line of it")
+    say(
+        f"kept: {path}; the study's privacy card has a line of it from now on, the one in the "
+        "tracking store once the study's `dpsweep run` is typed again"
+    )
     return record
 
 

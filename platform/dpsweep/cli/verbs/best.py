@@ -12,6 +12,7 @@ from dpsweep.cli.best_spec import spec_text
 from dpsweep.cli.output import Format, print_records
 from dpsweep.cli.trials import caption_of, epsilon_cells, in_short
 from dpsweep.foundation.errors import BadInputError, SweepError
+from dpsweep.foundation.words import counted
 from dpsweep.results.choosing import By, Limits
 from dpsweep.results.claims import SO_FAR
 from dpsweep.results.effects import without_effect
@@ -69,7 +70,9 @@ def best(
         print_records(choice.to_dict(), output)
         say(in_short(trial))
         return
-    means = {f"mean over {len(choice.runs)} runs": choice.score} if choice.is_mean else {}
+    means = (
+        {f"mean over {counted(len(choice.runs), 'run')}": choice.score} if choice.is_mean else {}
+    )
     _print_trial(result, trial, means, explain=explain)
 
 

@@ -63,6 +63,16 @@ class Picture:
             **({} if "facet" in self.chart else {"width": width}),
         }
 
+    def png(self) -> bytes:
+        """Return the picture as PNG, on white."""
+        import vl_convert
+
+        chart = {**self.vega_lite(), "background": "white", "title": self.title}
+        return vl_convert.vegalite_to_png(chart, scale=2)  # type: ignore[no-any-return]
+
+    def _repr_png_(self) -> bytes:
+        return self.png()
+
     def csv(self) -> str:
         """Return the table as CSV, with the terms of its epsilons in every row."""
         has_epsilon = any("epsilon" in row for row in self.rows)

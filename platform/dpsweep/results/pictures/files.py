@@ -9,14 +9,6 @@ from dpsweep.foundation.durable import write_atomically
 from dpsweep.results.pictures.base import Picture
 
 
-def png(picture: Picture) -> bytes:
-    """Return a picture as PNG, on white."""
-    import vl_convert
-
-    chart = {**picture.vega_lite(), "background": "white", "title": picture.title}
-    return vl_convert.vegalite_to_png(chart, scale=2)  # type: ignore[no-any-return]
-
-
 def vega_bundle() -> str:
     """Return the JavaScript that draws charts in a page without a network: Vega and vega-embed."""
     import vl_convert
@@ -33,7 +25,7 @@ def write_pictures(pictures: Iterable[Picture], folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for picture in pictures:
-        for ending, content in (("png", png(picture)), ("csv", picture.csv().encode())):
+        for ending, content in (("png", picture.png()), ("csv", picture.csv().encode())):
             path = folder / f"{picture.name}.{ending}"
             write_atomically(path, content)
             paths.append(path)
