@@ -24,7 +24,7 @@ _SECRET = "planted-k3y-9f2c"
 
 
 class RenderingConformance:
-    """The suite of renderings: files without secrets, commands without a shell, state that lasts."""
+    """The suite of renderings: no secrets in files, no shell in commands, state that lasts."""
 
     rendering: ClassVar[type[Rendering]]
     settings: ClassVar[Mapping[str, Any]] = {}

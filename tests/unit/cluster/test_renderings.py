@@ -45,7 +45,12 @@ def test_a_rendering_is_as_it_was(spec: Path, target: str) -> None:
 
 
 def test_no_golden_rendering_is_left_over() -> None:
-    made = {name for spec in SPECS for target in LAUNCHED for name in RENDERINGS[target].files(read(spec))}
+    made = {
+        name
+        for spec in SPECS
+        for target in LAUNCHED
+        for name in RENDERINGS[target].files(read(spec))
+    }
     assert made | {spec.name for spec in SPECS} == {path.name for path in GOLDEN.iterdir()}
 
 
@@ -137,7 +142,11 @@ def test_every_kuberay_secret_is_a_reference_and_only_the_driver_has_it() -> Non
     cluster = list(yaml.safe_load_all(text))[-1]["spec"]["rayClusterSpec"]
     pods = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
     named = [
-        [e["valueFrom"] for e in pod["template"]["spec"]["containers"][0]["env"] if "valueFrom" in e]
+        [
+            e["valueFrom"]
+            for e in pod["template"]["spec"]["containers"][0]["env"]
+            if "valueFrom" in e
+        ]
         for pod in pods
     ]
     assert named == [[{"secretKeyRef": {"name": "dpsweep", "key": "MLFLOW_TRACKING_TOKEN"}}], []]
@@ -216,7 +225,9 @@ class Barge:
 
 
 def test_a_package_adds_a_rendering(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, "dpsweep.renderings", RENDERINGS, barge=f"{__name__}:Barge", hull="os:path")
+    install(
+        monkeypatch, "dpsweep.renderings", RENDERINGS, barge=f"{__name__}:Barge", hull="os:path"
+    )
     assert RENDERINGS["barge"] is Barge
     with pytest.raises(BadInputError, match="has no render"):
         RENDERINGS["hull"]
