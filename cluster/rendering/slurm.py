@@ -12,7 +12,6 @@ from dpsweep.cluster.rendering.base import (
     commands,
     job_name,
     nodes_of,
-    settings_of,
     shipped,
 )
 from dpsweep.cluster.rendering.places import check_places
@@ -74,7 +73,7 @@ class SlurmRendering(Rendering):
     @classmethod
     def files(cls, spec: SweepSpec) -> dict[str, str]:
         """Return one script; `sbatch` takes it."""
-        settings: SlurmSpec = settings_of(spec, cls.name)
+        settings = spec.cluster.slurm or SlurmSpec()
         check_places(spec, None)
         nodes = nodes_of(spec, cls.name, settings)
         text = shipped(spec)

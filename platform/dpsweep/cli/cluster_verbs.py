@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 cluster = typer.Typer(
     no_args_is_help=True,
-    help="A sweep on Kubernetes, Slurm, machines of a cloud, or a running Ray: files and commands.",
+    help="Sweeps on Kubernetes, Slurm or cloud machines.",
 )
 
 
