@@ -24,7 +24,7 @@ _WARNING_S = 120
 _END = "END_OF_SPEC"
 _SCRIPT = r"""
 set -u
-mkdir -p -m 700 "$state" || exit 2
+mkdir -p "$state" && chmod 700 "$state" || exit 2
 rm -f "$state"/driver.pid "$state"/code
 cat > "$state/sweep.yaml" <<'@END@'
 @SPEC@@END@

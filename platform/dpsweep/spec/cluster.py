@@ -94,8 +94,8 @@ class ClusterSpec(Part):
         if target in LAUNCHED and target not in installed(TARGET_GROUP):
             yield Mistake(
                 "target",
-                f"{target!r} is not joined but started",
-                f"leave it out and use `dpsweep cluster render {target} SPEC`",
+                f"{target!r} is not joined by a run",
+                f"leave it out; `dpsweep cluster render {target} SPEC` starts one",
             )
         if target == "ray" and raw.get("address") is None:
             yield Mistake(
