@@ -42,15 +42,17 @@ requeue=no
 trap 'requeue=yes; stop_driver' USR1  # from Slurm, before the time limit
 trap stop_driver USR2                 # from `dpsweep cluster stop`
 trap : TERM                           # from scancel or a preemption, to all processes at once
+driver='
+  (echo "$BASHPID" > "$0/driver.pid"; exec env RAY_ADDRESS="$1" dpsweep run "$0/sweep.yaml")
+  code=$?; echo "$code" > "$0/code"; exit "$code"'
 (
   trap '' TERM
-  srun --ntasks-per-node=1 ray symmetric-run --address "$head:$port" --min-nodes "$nodes" \
-    --num-cpus "$cpus" --num-gpus "$gpus" -- \
-    bash -c 'echo "$$" > "$0/driver.pid"; exec env RAY_ADDRESS="$1" dpsweep run "$0/sweep.yaml"' \
-    "$state" "$head:$port"
-  echo "$?" > "$state/code"
+  exec srun --ntasks-per-node=1 ray symmetric-run --address "$head:$port" --min-nodes "$nodes" \
+    --num-cpus "$cpus" --num-gpus "$gpus" -- bash -c "$driver" "$state" "$head:$port"
 ) &
-while kill -0 "$!" 2> /dev/null; do wait "$!"; done
+step=$!
+# The driver's end is the job's: Ray on the other nodes may look for its head for minutes more.
+while [ ! -s "$state/code" ] && kill -0 "$step" 2> /dev/null; do sleep 0.5 & wait "$!"; done
 code=$(cat "$state/code" 2> /dev/null || echo 1)
 rm -f "$state/token"
 

@@ -63,7 +63,9 @@ def test_bash_reads_a_batch_script(script: Path) -> None:
 def test_shellcheck_has_nothing_against_a_batch_script(script: Path) -> None:
     if shutil.which("shellcheck") is None:
         pytest.skip("shellcheck is not installed")
-    done = subprocess.run(["shellcheck", "--severity=warning", script], capture_output=True, text=True)
+    done = subprocess.run(
+        ["shellcheck", "--severity=warning", script], capture_output=True, text=True
+    )
     assert done.stdout == ""
 
 
