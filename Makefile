@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: setup demo test test-lowest test-newest check coverage docs mutants bench test-slow bench-gpu ui clean
+.PHONY: setup demo test test-lowest test-newest check check-crd coverage docs mutants bench test-slow bench-gpu ui clean
 
 setup: $(STAMP)
 
@@ -59,6 +59,11 @@ check: setup
 	cd build/check/site && ../../../$(BIN)/lint-imports --config ../../../pyproject.toml --no-cache
 	$(PYTEST) --doctest-modules --import-mode=importlib platform trainables search_spaces cluster
 	cd build/check/site && ../../../$(BIN)/python -I -c "import sys; sys.path.insert(0, '.'); import dpsweep; dpsweep.__version__; assert not {'torch', 'ray', 'mlflow'} & set(sys.modules)"
+
+# Rendered RayJobs against a CRD of KubeRay's, which is not part of this project: CRD=ray.io_rayjobs.yaml.
+RENDERED ?= $(wildcard tests/golden/cluster/*.kuberay.yaml)
+check-crd: setup
+	$(BIN)/python tests/check_crd.py $(CRD) $(RENDERED)
 
 # Branches of what epsilons rest on that its own unit tests take: at least 95% in each room.
 coverage: setup

@@ -17,7 +17,7 @@ from pages import PAGES, README, add_materials, blocks, localized, prose
 from whole_studies import cli_here
 
 #: Verbs that start no Ray and take no measurement.
-QUICK = ("account", "describe", "init", "methods", "validate")
+QUICK = ("account", "cluster", "describe", "init", "methods", "validate")
 #: Pages' files of specs -> what makes their studies short here.
 SHORTER = {
     "sweep.yaml": ["search.num_trials=4"],
@@ -177,8 +177,10 @@ def test_commands_in_the_prose_are_commands(page):
     for code in re.findall(r"`dpsweep ([^`]+)`", prose(page)):
         word, *rest = code.split()
         assert word in verbs, code
-        if word == "account":
+        if word == "account" or not rest:
             continue
+        if word == "cluster":
+            word = f"cluster_{rest[0]}"
         options = (help_pages / f"{word}.txt").read_text()
         for option in rest:
             if option.startswith("-"):
@@ -192,5 +194,5 @@ def test_extras_that_a_page_installs_are_extras():
         "optional-dependencies"
     ]
     named = {e for page in PAGES for e in re.findall(r"dpsweep\[(\w+)\]", page.read_text())}
-    assert {"scatternet", "backbones", "text"} == named
+    assert {"scatternet", "backbones", "text", "cluster"} == named
     assert named <= extras.keys()

@@ -9,6 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from dpsweep.cli.base import say
+from dpsweep.cli.cluster_verbs import cluster
 from dpsweep.cli.verbs.account import account
 from dpsweep.cli.verbs.audit import audit
 from dpsweep.cli.verbs.best import best, show
@@ -60,6 +61,7 @@ def options(
 
 
 app.add_typer(account, name="account")
+app.add_typer(cluster, name="cluster")
 app.command()(init)
 app.command()(plan)
 app.command()(simulate)

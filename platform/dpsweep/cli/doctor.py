@@ -13,6 +13,7 @@ from typing import Any
 
 from dpsweep.cluster import TARGETS
 from dpsweep.cluster.private_directory import remove_left_behind
+from dpsweep.cluster.rendering import RENDERINGS
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import Registry, installed, package_of
 from dpsweep.foundation.words import counted
@@ -141,7 +142,7 @@ def _added() -> list[dict[str, Any]]:
     """Return what installed packages add to what a spec may name, each loaded once."""
     tables: list[Registry] = [
         TRAINABLES, EVENTS, SPACES, PAPERS, DATASETS, EXTRACTORS, POLICIES, SAMPLERS, TRACKERS,
-        TARGETS,
+        TARGETS, RENDERINGS,
     ]  # fmt: skip
     return [
         _added_row(table, name, package_of(point))

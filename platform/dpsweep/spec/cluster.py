@@ -19,6 +19,7 @@ from dpsweep.spec.base import (
     peek_number,
 )
 from dpsweep.spec.installed import known_name, name_schema
+from dpsweep.spec.launching import KubeRaySpec, SlurmSpec, VmSpec
 
 
 class ResourcesSpec(Part):
@@ -56,8 +57,8 @@ TargetName = Annotated[
 ]
 
 
-#: Targets that people look for here; a package may have one of these names.
-_MISSED = ("kuberay", "slurm")
+#: What ``dpsweep cluster`` starts by a section of this name. A target of a package may have it.
+LAUNCHED = ("kuberay", "slurm", "vm")
 
 
 class ClusterSpec(Part):
@@ -76,16 +77,25 @@ class ClusterSpec(Part):
         default=None,
         description="ray: address of the cluster, head:6379 or auto, on a machine of it.",
     )
+    kuberay: KubeRaySpec | None = Field(
+        default=None, description="What `dpsweep cluster render kuberay` needs besides."
+    )
+    slurm: SlurmSpec | None = Field(
+        default=None, description="What `dpsweep cluster render slurm` needs besides."
+    )
+    vm: VmSpec | None = Field(
+        default=None, description="What `dpsweep cluster render vm` needs besides."
+    )
 
     @classmethod
     def rules(cls, raw: Mapping[str, Any]) -> Iterator[Mistake]:
-        """Refuse what is not built yet, and keys that the target would ignore."""
+        """Refuse what no run joins, and keys that the target would ignore."""
         target = raw.get("target", "local")
-        if target in _MISSED and target not in installed(TARGET_GROUP):
+        if target in LAUNCHED and target not in installed(TARGET_GROUP):
             yield Mistake(
                 "target",
-                f"{target!r} is not available yet",
-                "use local, or ray with the address of a cluster that runs already",
+                f"{target!r} is not joined by a run",
+                f"leave it out; `dpsweep cluster render {target} SPEC` starts one",
             )
         if target == "ray" and raw.get("address") is None:
             yield Mistake(

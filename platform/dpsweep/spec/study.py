@@ -23,7 +23,7 @@ from dpsweep.spec.base import (
     peek,
     peek_mode,
 )
-from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec
+from dpsweep.spec.cluster import LAUNCHED, ClusterSpec, ResourcesSpec
 from dpsweep.spec.data.datasets import BUILT_IN
 from dpsweep.spec.data.evaluation import TestSpec, ValidationSpec
 from dpsweep.spec.data.public import PublicSpec, pollution_rules
@@ -74,6 +74,8 @@ class ReportSpec(Part):
     points: Count = Field(default=10, description="Number of reports of one trial, evenly spaced.")
 
 
+#: Names of studies; they are folders, and parts of names elsewhere.
+NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 #: Says what else is wrong about the parameters of a space (see ``SweepSpec.from_yaml``).
 SpaceCheck = Callable[[Sequence[Parameter]], Sequence[Mistake]]
 
@@ -94,7 +96,7 @@ class SweepSpec(Part):
         SpecError: With every mistake.
     """
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$"), AS_TEXT] = Field(
+    name: Annotated[str, Field(pattern=NAME), AS_TEXT] = Field(
         description="name the study: 1 to 64 of a-z 0-9 . _ -, first a letter or a digit"
     )
     seed: Annotated[int, Field(ge=0, lt=2**32), AS_WHOLE] = Field(
@@ -274,6 +276,10 @@ class SweepSpec(Part):
         """Return ``sweep.yaml:12 search.space`` for a dotted path; without a file, the path."""
         return path if self._document is None else self._document.where(path)
 
+    def as_written(self) -> dict[str, Any]:
+        """Return the keys that were written, with overrides; all of them without a file."""
+        return self.to_dict() if self._document is None else dict(self._document.value)
+
     def to_dict(self) -> dict[str, Any]:
         """Return every key that means something here, as plain lists, mappings and scalars."""
         tree = self.model_dump(mode="json")
@@ -291,6 +297,9 @@ class SweepSpec(Part):
         for section in ("episodes", "pretrain", "start"):
             if tree[section] is None:
                 del tree[section]
+        for section in LAUNCHED:
+            if tree["cluster"][section] is None:
+                del tree["cluster"][section]
         if self.pretrain is not None and self.pretrain.checkpoint is not None:
             tree["pretrain"] = {"checkpoint": self.pretrain.checkpoint}
         return tree

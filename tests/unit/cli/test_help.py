@@ -11,7 +11,7 @@ VERBS = [
     "", "init", "methods", "describe", "account epsilon", "account steps", "account noise",
     "validate", "plan", "simulate", "run", "status", "logs", "best", "pareto", "decisions",
     "report", "layers", "audit", "ui", "doctor", "reproduce", "show", "export", "list", "compare",
-    "budget",
+    "budget", "cluster render", "cluster submit", "cluster status", "cluster logs", "cluster stop",
 ]  # fmt: skip
 
 

@@ -63,7 +63,7 @@ def test_its_keys_are_its_own_and_it_says_how_many_trials_fit() -> None:
     ("changes", "said"),
     [
         (["cluster.target=hutt"], r"cluster.target: unknown value 'hutt' \(did you mean 'hut'\?"),
-        (["cluster.target=kuberay"], "cluster.target: 'kuberay' is not available yet"),
+        (["cluster.target=kuberay"], "cluster.target: 'kuberay' is not joined by a run"),
         (["cluster.target=slurm"], "cluster target 'slurm' of .* cannot be loaded: ModuleNotFound"),
         (SELECT, "cluster.target: does not keep traces of trials from others"),
         ([*SELECT, "cluster.target=far"], "cluster.target: does not keep traces"),

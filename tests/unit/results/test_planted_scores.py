@@ -45,7 +45,7 @@ def execute_with_planted_scores(most):
             if (task := source.next_task(num_running=0)) is None:
                 return "finished"
             directory = stage.study.files.trial(task.trial)
-            execution = TrialExecution(directory, task, settings=stage._settings(), data=stage.data)
+            execution = TrialExecution(directory, task, settings=stage.settings(), data=stage.data)
             score, is_done = SCORES[task.trial], False
             while not is_done:
                 report = execution.advance()

@@ -225,7 +225,7 @@ ADDED = [
     ("scheduler: {type: epsilon_halving, variant: pause}", "sweep.yaml:17 scheduler.variant: unknown value 'pause' (known: stop, promote)"),
     ("scheduler:", "sweep.yaml:17 scheduler: is empty (give it keys, or leave the line out)"),
     ("scheduler: fifo", "sweep.yaml:17 scheduler: must be a mapping of keys to values, got 'fifo'"),
-    ("cluster: {target: slurm}", "sweep.yaml:17 cluster.target: 'slurm' is not available yet (use local, or ray with the address of a cluster that runs already)"),
+    ("cluster: {target: slurm}", "sweep.yaml:17 cluster.target: 'slurm' is not joined by a run (leave it out; `dpsweep cluster render slurm SPEC` starts one)"),
     ("cluster: {target: ray}", "sweep.yaml:17 cluster.address: is missing: target ray joins a running cluster (give HOST:6379, or auto, on a machine of the cluster)"),
     ("cluster: {address: 'ray://head:10001'}", "sweep.yaml:17 cluster.address: has no meaning for target local (use target: ray)"),
     ("resources: {gpu: 1.5}", "sweep.yaml:17 resources.gpu: a trial can share one GPU or have several whole ones, got 1.5 (use 1 or 2)"),

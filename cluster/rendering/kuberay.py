@@ -1,0 +1,187 @@
+"""Kubernetes with KubeRay: a RayJob (ray.io/v1), its spec as a ConfigMap, its volume as a claim."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from dpsweep.cluster.rendering.base import (
+    Command,
+    Rendering,
+    commands,
+    head_of,
+    job_name,
+    manifest,
+    nodes_of,
+    settings_of,
+    shipped,
+)
+from dpsweep.cluster.rendering.places import check_places
+from dpsweep.spec.launching import KubeRaySpec
+from dpsweep.spec.study import SweepSpec
+
+#: The user of the image (Dockerfile).
+USER = 1000
+_SPECS, _FILE = "/etc/dpsweep", "sweep.yaml"
+#: Ray kills a stopped job after 3 s; a study needs up to 25 to write its end.
+_STOP_WAIT_S, _GRACE_S = "40", 60
+
+
+class KubeRayRendering(Rendering):
+    """A RayJob whose retry is a new driver with the same command, which continues the study."""
+
+    name = "kuberay"
+
+    @classmethod
+    def files(cls, spec: SweepSpec) -> dict[str, str]:
+        """Return one manifest; `kubectl apply` takes it."""
+        settings: KubeRaySpec = settings_of(spec, cls.name)
+        check_places(spec, settings.mount)
+        file = _file(spec.name)
+        documents = [*_claim(settings), _config(spec), _job(spec, settings)]
+        return {file: head_of(cls.name, file) + manifest(*documents)}
+
+    @classmethod
+    def submit(cls, study: str, folder: Path) -> list[Command]:
+        """Apply the manifest."""
+        return commands(["kubectl", "apply", "--filename", str(folder / _file(study))])
+
+    @classmethod
+    def status(cls, study: str, folder: Path) -> list[Command]:
+        """Show the RayJob."""
+        return commands(["kubectl", "get", "rayjob", job_name(study)])
+
+    @classmethod
+    def logs(cls, study: str, folder: Path) -> list[Command]:
+        """Show what the driver has printed, which the submitter's pod follows."""
+        selector = f"job-name={job_name(study)}"
+        return commands(["kubectl", "logs", "--selector", selector, "--tail", "200"])
+
+    @classmethod
+    def stop(cls, study: str, folder: Path) -> list[Command]:
+        """Delete the RayJob and its pods; claim and study stay."""
+        return commands(["kubectl", "delete", "rayjob", job_name(study), "--ignore-not-found"])
+
+
+def _file(study: str) -> str:
+    return f"{study}.kuberay.yaml"
+
+
+def _claim(settings: KubeRaySpec) -> list[dict[str, Any]]:
+    if settings.claim_gb is None:
+        return []
+    spec: dict[str, Any] = {
+        "accessModes": ["ReadWriteMany"],
+        "resources": {"requests": {"storage": f"{settings.claim_gb}Gi"}},
+    }
+    if settings.storage_class is not None:
+        spec["storageClassName"] = settings.storage_class
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": settings.claim},
+            "spec": spec,
+        }
+    ]
+
+
+def _config(spec: SweepSpec) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": job_name(spec.name)},
+        "data": {_FILE: shipped(spec)},
+    }
+
+
+def _job(spec: SweepSpec, settings: KubeRaySpec) -> dict[str, Any]:
+    nodes = nodes_of(spec, "kuberay", settings)
+    head = _container(settings, "ray-head", _share(settings.head_cpus, settings.head_memory_gb))
+    head["env"] += [
+        {"name": key, "valueFrom": {"secretKeyRef": {"name": settings.secret, "key": key}}}
+        for key in settings.secrets  # the driver alone talks to stores
+    ]
+    share = _share(nodes.cpus, settings.node_memory_gb)
+    if nodes.gpus:
+        share[settings.gpu_resource] = nodes.gpus
+    worker = _container(settings, "ray-worker", share)
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayJob",
+        "metadata": {"name": job_name(spec.name)},
+        "spec": {
+            "entrypoint": f"dpsweep run {_SPECS}/{_FILE}",
+            "submissionMode": "K8sJobMode",
+            "backoffLimit": settings.retries,
+            "shutdownAfterJobFinishes": True,
+            "ttlSecondsAfterFinished": settings.keep_s,
+            "rayClusterSpec": {
+                "rayVersion": version("ray"),
+                "authOptions": {"mode": "token"},
+                "headGroupSpec": {
+                    "serviceType": "ClusterIP",
+                    # No trial runs beside the driver. KubeRay asks the dashboard from outside of
+                    # the pod, so it cannot stay on loopback; it answers to the token alone.
+                    "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"},
+                    "template": _pod(spec, settings, head),
+                },
+                "workerGroupSpecs": [
+                    {
+                        "groupName": "gpu" if nodes.gpus else "cpu",
+                        "replicas": nodes.number,
+                        "minReplicas": nodes.number,
+                        "maxReplicas": nodes.number,
+                        "rayStartParams": {"num-cpus": str(nodes.cpus)},
+                        "template": _pod(spec, settings, worker),
+                    }
+                ],
+            },
+        },
+    }
+
+
+def _pod(spec: SweepSpec, settings: KubeRaySpec, container: dict[str, Any]) -> dict[str, Any]:
+    config = {"name": job_name(spec.name)}
+    return {
+        "spec": {
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": _GRACE_S,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": USER,
+                "fsGroup": USER,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [container],
+            "volumes": [
+                {"name": "state", "persistentVolumeClaim": {"claimName": settings.claim}},
+                {"name": "spec", "configMap": config},
+            ],
+        }
+    }
+
+
+def _share(cpus: int, memory_gb: float) -> dict[str, Any]:
+    return {"cpu": cpus, "memory": f"{int(memory_gb * 1024)}Mi"}
+
+
+def _container(settings: KubeRaySpec, name: str, share: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "image": settings.image,
+        "resources": {"requests": share, "limits": share},
+        "env": [
+            {"name": "RAY_JOB_STOP_WAIT_TIME_S", "value": _STOP_WAIT_S},
+            {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"},
+        ],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [
+            {"name": "state", "mountPath": settings.mount},
+            {"name": "spec", "mountPath": _SPECS, "readOnly": True},
+        ],
+    }

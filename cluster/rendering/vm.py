@@ -1,0 +1,145 @@
+"""Machines of a cloud, by Ray's cluster launcher (`ray up`); AWS is the provider."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from dpsweep.cluster.rendering.base import (
+    Command,
+    Rendering,
+    commands,
+    head_of,
+    job_name,
+    manifest,
+    nodes_of,
+    settings_of,
+    shipped,
+)
+from dpsweep.cluster.rendering.places import check_places
+from dpsweep.spec.launching import VmSpec
+from dpsweep.spec.study import SweepSpec
+
+_TOKEN = "~/.ray/auth_token"
+_SECRETS = "~/.dpsweep.env"
+_SPECS = "~/.dpsweep"
+_START = "export RAY_AUTH_MODE=token RAY_JOB_STOP_WAIT_TIME_S=40 RAY_USAGE_STATS_ENABLED=0; "
+
+
+class VmRendering(Rendering):
+    """A head and as many machines as the trials need, each of which mounts one NFS export."""
+
+    name = "vm"
+
+    @classmethod
+    def files(cls, spec: SweepSpec) -> dict[str, str]:
+        """Return one file; `ray up` takes it."""
+        settings: VmSpec = settings_of(spec, cls.name)
+        check_places(spec, settings.mount)
+        file = _file(spec.name)
+        return {file: head_of(cls.name, file) + manifest(_cluster(spec, settings))}
+
+    @classmethod
+    def submit(cls, study: str, folder: Path) -> list[Command]:
+        """Start the machines, forget an ended job of this name, and submit the study on the head.
+
+        The driver gets the secrets that were copied there, if any.
+        """
+        file, job = str(folder / _file(study)), job_name(study)
+        run = f"set -a; [ ! -f {_SECRETS} ] || . {_SECRETS}; exec dpsweep run {_SPECS}/{study}.yaml"
+        driver = shlex.join(["bash", "-c", run])
+        return commands(
+            ["ray", "up", "--yes", file],
+            ["ray", "exec", file, f"ray job delete {job} || true"],
+            ["ray", "exec", file, f"ray job submit --submission-id {job} --no-wait -- {driver}"],
+        )
+
+    @classmethod
+    def status(cls, study: str, folder: Path) -> list[Command]:
+        """Ask Ray's job API on the head."""
+        return _on_head(study, folder, "status")
+
+    @classmethod
+    def logs(cls, study: str, folder: Path) -> list[Command]:
+        """Ask Ray's job API on the head."""
+        return _on_head(study, folder, "logs")
+
+    @classmethod
+    def stop(cls, study: str, folder: Path) -> list[Command]:
+        """Let the study save and end; then end all machines, in any case, as they cost money."""
+        file, job = str(folder / _file(study)), job_name(study)
+        stop = Command(("ray", "exec", file, f"ray job stop {job}"), may_fail=True)
+        return [stop, *commands(["ray", "down", "--yes", file])]
+
+
+def _on_head(study: str, folder: Path, verb: str) -> list[Command]:
+    return commands(
+        ["ray", "exec", str(folder / _file(study)), f"ray job {verb} {job_name(study)}"]
+    )
+
+
+def _file(study: str) -> str:
+    return f"{study}.vm.yaml"
+
+
+def _cluster(spec: SweepSpec, settings: VmSpec) -> dict[str, Any]:
+    nodes = nodes_of(spec, "vm", settings)
+    mount, export = shlex.quote(settings.mount), shlex.quote(settings.nfs)
+    copied = {_TOKEN: _TOKEN}
+    if settings.secrets_file is not None:
+        copied[_SECRETS] = settings.secrets_file
+    spec_file = f"{_SPECS}/{spec.name}.yaml"
+    return {
+        "cluster_name": job_name(spec.name),
+        "max_workers": nodes.number,
+        "idle_timeout_minutes": 10,
+        "provider": {"type": "aws", "region": settings.region, "cache_stopped_nodes": False},
+        "auth": {"ssh_user": settings.ssh_user},
+        "docker": {
+            "image": settings.image,
+            "container_name": "dpsweep",
+            "pull_before_run": True,
+            "run_options": [f"--volume={settings.mount}:{settings.mount}"],
+        },
+        "available_node_types": {
+            # No trial runs beside the driver.
+            "head": {
+                "resources": {"CPU": 0},
+                "node_config": _machine(settings.head_instance, settings),
+            },
+            "worker": {
+                "min_workers": nodes.number,
+                "max_workers": nodes.number,
+                "resources": {"CPU": nodes.cpus} | ({"GPU": nodes.gpus} if nodes.gpus else {}),
+                "node_config": _machine(settings.instance, settings),
+            },
+        },
+        "head_node_type": "head",
+        # The token of `ray get-auth-token --generate`, and secrets, go from your machine to these.
+        "file_mounts": copied,
+        "initialization_commands": [
+            "command -v mount.nfs4 || (sudo apt-get update && sudo apt-get install -y nfs-common)",
+            f"sudo mkdir -p {mount}",
+            f"mountpoint -q {mount} || sudo mount -t nfs4 -o nfsvers=4.1,hard {export} {mount}",
+        ],
+        "setup_commands": [],
+        "head_setup_commands": [
+            f"mkdir -p {_SPECS} && printf %s {shlex.quote(shipped(spec))} > {spec_file}"
+        ],
+        "worker_setup_commands": [],
+        "head_start_ray_commands": [
+            "ray stop",
+            _START + "ray start --head --port=6379 --dashboard-host=127.0.0.1 "
+            "--autoscaling-config=~/ray_bootstrap_config.yaml",
+        ],
+        "worker_start_ray_commands": [
+            "ray stop",
+            _START + "ray start --address=$RAY_HEAD_IP:6379",
+        ],
+    }
+
+
+def _machine(instance: str, settings: VmSpec) -> dict[str, Any]:
+    machine = {"InstanceType": instance}
+    return machine if settings.ami is None else {**machine, "ImageId": settings.ami}

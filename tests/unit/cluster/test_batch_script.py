@@ -1,0 +1,150 @@
+"""The batch script runs: its signals reach the driver alone, and only a saved study is requeued.
+
+Slurm's and Ray's commands are stand-ins here, as `ray symmetric-run` ends all Ray of a machine.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from import_graph import ROOT
+
+from dpsweep.cluster.rendering.slurm import SlurmRendering
+from dpsweep.planning.reading import read_spec
+
+#: Name -> the stand-in. The driver ends as `dpsweep run` does: 143 after SIGTERM.
+PROGRAMS = {
+    "scontrol": 'if [ "$1" = show ]; then echo node1; echo node2; else echo "$@" >> "$LOG"; fi',
+    "srun": 'shift; "$@"',
+    "ray": 'echo "$1 $2 $3 $4 $5" >> "$LOG"; while [ "$1" != -- ]; do shift; done; shift; "$@"',
+}
+#: That of dpsweep is Python, as bash cannot take a signal that was ignored when it was started.
+DPSWEEP = """\
+import os, signal, stat, sys, time
+def say(text, mode="a", behind=""):
+    with open(os.environ["LOG"] + behind, mode) as file:
+        print(text, file=file)
+def save(number, frame):
+    say("saved")
+    sys.exit(int(os.environ.get("AT_TERM", 143)))
+signal.signal(signal.SIGTERM, save)
+token = os.environ["RAY_AUTH_TOKEN_PATH"]
+say(f"{sys.argv[1]} address={os.environ['RAY_ADDRESS']} mode={os.environ['RAY_AUTH_MODE']}")
+say(open(sys.argv[2]).read(), behind=".spec")
+say(f"{len(open(token).read())} {stat.S_IMODE(os.stat(token).st_mode):o}", behind=".token")
+say("", behind=".started")
+time.sleep(float(os.environ["LASTS_S"]))
+sys.exit(int(os.environ.get("CODE", 0)))
+"""
+LONG_S = 20
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    bin_path = tmp_path / "bin"
+    bin_path.mkdir()
+    for name, body in PROGRAMS.items():
+        (bin_path / name).write_text(f"#!/bin/bash\n{body}\n")
+    (bin_path / "dpsweep").write_text(f"#!{sys.executable} -SE\n{DPSWEEP}")
+    for path in bin_path.iterdir():
+        path.chmod(0o755)
+    changes = [f"storage.path={tmp_path}/studies", "cluster.slurm.venv=null"]
+    spec = read_spec(ROOT / "tests" / "golden" / "cluster" / "digits-eps2.yaml", overrides=changes)
+    (text,) = SlurmRendering.files(spec).values()
+    path = tmp_path / "job.sbatch"
+    path.write_text(text)
+    return path
+
+
+def start(script: Path, **settings: object) -> subprocess.Popen[str]:
+    environment = {
+        **os.environ,
+        "PATH": f"{script.parent}/bin:{os.environ['PATH']}",
+        "LOG": str(script.parent / "log"),
+        "SLURM_JOB_NODELIST": "node[1-2]",
+        "SLURM_JOB_ID": "77",
+        "MLFLOW_TRACKING_TOKEN": "planted-token",
+        "LASTS_S": str(LONG_S),
+        **{key: str(value) for key, value in settings.items()},
+    }
+    return subprocess.Popen(
+        ["bash", script], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+def log(script: Path) -> list[str]:
+    return (script.parent / "log").read_text().splitlines()
+
+
+def wait_for_driver(script: Path) -> None:
+    deadline = time.monotonic() + 20
+    while not (script.parent / "log.started").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_job_runs_the_study_with_a_token_of_its_own(script: Path) -> None:
+    process = start(script, LASTS_S=0)
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode == 0, said
+    assert log(script) == [
+        "symmetric-run --address node1:6379 --min-nodes 4",
+        "run address=node1:6379 mode=token",
+    ]
+    assert "name: digits-eps2" in (script.parent / "log.spec").read_text()
+    assert (script.parent / "log.token").read_text().split() == ["64", "600"]
+    left = {path.name for path in (script.parent / "studies" / ".slurm" / "digits-eps2").iterdir()}
+    assert left == {"sweep.yaml", "driver.pid", "code"}
+    assert "planted-token" not in said
+
+
+@pytest.mark.parametrize("code", [1, 2, 3, 137])
+def test_a_job_ends_as_its_driver_and_is_not_queued_again(script: Path, code: int) -> None:
+    process = start(script, LASTS_S=0, CODE=code)
+    process.communicate(timeout=30)
+    assert process.returncode == code
+    assert "requeue 77" not in log(script)
+
+
+@pytest.mark.parametrize(
+    ("sent", "settings", "code", "ending"),
+    [
+        (signal.SIGUSR1, {}, 143, ["saved", "requeue 77"]),
+        (signal.SIGUSR1, {"SLURM_RESTART_COUNT": 20}, 143, ["saved"]),
+        (signal.SIGUSR1, {"AT_TERM": 0}, 0, ["saved"]),
+        (signal.SIGUSR2, {}, 143, ["saved"]),
+    ],
+)
+def test_a_signal_lets_the_driver_save(
+    script: Path, sent: int, settings: dict[str, int], code: int, ending: list[str]
+) -> None:
+    process = start(script, **settings)
+    wait_for_driver(script)
+    process.send_signal(sent)  # to the batch shell alone, as B: has it
+    process.communicate(timeout=30)
+    assert process.returncode == code
+    assert log(script)[2:] == ending
+
+
+def test_sigterm_to_all_processes_lets_the_driver_save_and_does_not_requeue(script: Path) -> None:
+    process = start(script)
+    wait_for_driver(script)
+    os.killpg(process.pid, signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert log(script)[2:] == ["saved"]
+
+
+def test_a_job_without_its_secret_starts_nothing(script: Path) -> None:
+    process = start(script, MLFLOW_TRACKING_TOKEN="")
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode != 0
+    assert "MLFLOW_TRACKING_TOKEN: set it where you call sbatch" in said
+    assert not (script.parent / "log").exists()

@@ -1,0 +1,235 @@
+"""Renderings: as they were, what their readers take, sized by what trials ask for."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+from import_graph import ROOT
+from outside import install
+
+from dpsweep.cluster.rendering import RENDERINGS, kuberay
+from dpsweep.cluster.rendering.base import job_name, nodes_of
+from dpsweep.foundation.errors import BadInputError, SpecError
+from dpsweep.planning.reading import read_spec
+from dpsweep.spec.cluster import LAUNCHED
+from dpsweep.spec.launching import LaunchSpec
+from dpsweep.spec.study import SweepSpec
+
+GOLDEN = ROOT / "tests" / "golden" / "cluster"
+SPECS = [GOLDEN / "digits-eps2.yaml", GOLDEN / "odd_name.v2.yaml"]
+SCRIPTS = sorted(GOLDEN.glob("*.sbatch"))
+
+
+@pytest.fixture(autouse=True)
+def _ray_of_the_goldens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kuberay, "version", lambda package: "2.60.0")
+
+
+def read(path: Path, *overrides: str) -> SweepSpec:
+    return read_spec(path, overrides=overrides)
+
+
+@pytest.mark.parametrize("target", LAUNCHED)
+@pytest.mark.parametrize("spec", SPECS, ids=lambda path: path.stem)
+def test_a_rendering_is_as_it_was(spec: Path, target: str) -> None:
+    """After a change on purpose: dpsweep cluster render TARGET SPEC --to tests/golden/cluster."""
+    (item,) = RENDERINGS[target].render(read(spec)).items()
+    assert item == (item[0], (GOLDEN / item[0]).read_text())
+
+
+def test_no_golden_rendering_is_left_over() -> None:
+    made = {
+        name
+        for spec in SPECS
+        for target in LAUNCHED
+        for name in RENDERINGS[target].files(read(spec))
+    }
+    assert made | {spec.name for spec in SPECS} == {path.name for path in GOLDEN.iterdir()}
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_bash_reads_a_batch_script(script: Path) -> None:
+    assert subprocess.run(["bash", "-n", script], capture_output=True, text=True).stderr == ""
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_shellcheck_has_nothing_against_a_batch_script(script: Path) -> None:
+    if shutil.which("shellcheck") is None:
+        pytest.skip("shellcheck is not installed")
+    done = subprocess.run(
+        ["shellcheck", "--severity=warning", script], capture_output=True, text=True
+    )
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.vm.yaml")), ids=lambda path: path.name)
+def test_the_cluster_launcher_knows_every_key(path: Path) -> None:
+    ray = importlib.util.find_spec("ray")
+    assert ray is not None
+    assert ray.origin is not None
+    schema = json.loads((Path(ray.origin).parent / "autoscaler" / "ray-schema.json").read_text())
+    rendered = yaml.safe_load(path.read_text())
+    jsonschema.validate(rendered, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**rendered, "worker_nodez": 1}, schema)
+
+
+@pytest.mark.parametrize("target", LAUNCHED)
+def test_the_driver_gets_the_spec_that_was_written(target: str) -> None:
+    for path in SPECS:
+        spec = read(path)
+        (text,) = RENDERINGS[target].files(spec).values()
+        shipped = SweepSpec.from_yaml(_spec_in(target, text))
+        assert (shipped.cluster.target, shipped.cluster.address) == ("ray", "auto")
+        plain, kept = spec.to_dict(), shipped.to_dict()
+        assert {**plain, "cluster": None} == {**kept, "cluster": None}
+
+
+def _spec_in(target: str, text: str) -> str:
+    if target == "kuberay":
+        config = next(d for d in yaml.safe_load_all(text) if d["kind"] == "ConfigMap")
+        return str(config["data"]["sweep.yaml"])
+    if target == "slurm":  # as bash reads it
+        start = text.index("cat >")
+        until = text.index("\nEND_OF_SPEC\n") + len("\nEND_OF_SPEC\n")
+        script = "cat" + text[text.index(" <<", start) : until]
+    else:
+        command = yaml.safe_load(text)["head_setup_commands"][0]
+        script = command[command.index("printf") : command.rindex(" > ")]
+    return subprocess.check_output(["bash", "-c", script], text=True)
+
+
+def test_a_sweep_without_gpus_asks_for_none() -> None:
+    files = {t: next(iter(RENDERINGS[t].files(read(SPECS[1])).values())) for t in LAUNCHED}
+    job = list(yaml.safe_load_all(files["kuberay"]))[-1]["spec"]["rayClusterSpec"]
+    assert job["workerGroupSpecs"][0]["groupName"] == "cpu"
+    assert [files[target].lower().count("gpu:") for target in ("kuberay", "vm")] == [0, 0]
+    assert "--gpus-per-node" not in files["slurm"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "number"),
+    [
+        ([], 4),  # 24 trials, 2 on a node
+        (["search.num_trials=3"], 2),
+        (["search.num_trials=1"], 1),
+        (["search.max_concurrent=5"], 3),
+        (["resources.gpu=0"], 4),
+        (["resources.gpu=0", "search.num_trials=8"], 2),
+        (["cluster.kuberay.node_gpus=8", "search.num_trials=8"], 2),
+        (["cluster.kuberay.max_nodes=20"], 12),
+    ],
+)
+def test_there_are_as_many_nodes_as_trials_need(changes: list[str], number: int) -> None:
+    (text,) = RENDERINGS["kuberay"].files(read(SPECS[0], *changes)).values()
+    (group,) = list(yaml.safe_load_all(text))[-1]["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    assert {group[key] for key in ("replicas", "minReplicas", "maxReplicas")} == {number}
+
+
+def test_a_trial_that_fits_on_no_node_is_refused() -> None:
+    spec = read(SPECS[0], "resources.cpu=64")
+    with pytest.raises(BadInputError, match=r"resources.cpu=64[\s\S]*8 CPUs and 1 GPUs"):
+        nodes_of(spec, "vm", LaunchSpec())
+
+
+def test_every_kuberay_secret_is_a_reference_and_only_the_driver_has_it() -> None:
+    (text,) = RENDERINGS["kuberay"].files(read(SPECS[0])).values()
+    cluster = list(yaml.safe_load_all(text))[-1]["spec"]["rayClusterSpec"]
+    pods = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    named = [
+        [
+            e["valueFrom"]
+            for e in pod["template"]["spec"]["containers"][0]["env"]
+            if "valueFrom" in e
+        ]
+        for pod in pods
+    ]
+    assert named == [[{"secretKeyRef": {"name": "dpsweep", "key": "MLFLOW_TRACKING_TOKEN"}}], []]
+    assert cluster["authOptions"] == {"mode": "token"}
+    assert cluster["headGroupSpec"]["serviceType"] == "ClusterIP"
+
+
+def test_a_name_is_one_for_kubernetes_and_of_one_study_alone() -> None:
+    studies = ["a", "a.b", "a_b", "a-b", "a" * 64, "a" * 63 + "b", "0-", "x..", "9" * 30]
+    names = [job_name(study) for study in studies]
+    assert len(set(names)) == len(studies)
+    for name in names:
+        assert len(name) <= 47
+        assert name.replace("-", "").isalnum()
+        assert name[0].isalpha()
+        assert name[-1] != "-"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "cluster.kuberay.image='x; rm -rf /'",
+        "cluster.kuberay.mount=/mnt/../etc",
+        "cluster.kuberay.claim=Up",
+        "cluster.kuberay.secrets=['A B']",
+        "cluster.kuberay.gpu_resource=gpu",
+        "cluster.slurm.partition='x --wrap=id'",
+        'cluster.slurm.account="x\\n#SBATCH --wrap=id"',
+        "cluster.slurm.venv=/x;id",
+        "cluster.slurm.secrets=['X:-$(id)']",
+        "cluster.slurm.minutes=1",
+        "cluster.vm.region='$(id)'",
+        "cluster.vm.nfs='host:/a b'",
+        "cluster.vm.nfs='host:/a/../b'",
+        "cluster.vm.ami=ubuntu",
+        "cluster.vm.secrets_file=~/x;id",
+        "cluster.vm.node_memory_gb=1",
+        "name='../up'",
+        "name=-n",
+    ],
+)
+def test_what_a_shell_or_yaml_could_read_is_refused_with_the_spec(change: str) -> None:
+    key = change.partition("=")[0]
+    with pytest.raises(SpecError, match=key.replace(".", r"\.")):
+        read(SPECS[0], change)
+
+
+@pytest.mark.parametrize("target", ["kuberay", "vm"])
+def test_a_missing_section_is_told(target: str) -> None:
+    spec = read(SPECS[0], f"cluster.{target}=null")
+    with pytest.raises(SpecError, match=rf"cluster\.{target}: is missing"):
+        RENDERINGS[target].files(spec)
+
+
+@pytest.mark.parametrize("target", ["kuberay", "vm"])
+def test_state_outside_of_the_mount_is_refused(target: str) -> None:
+    spec = read(SPECS[0], "storage.path=/tmp/studies", "privacy.dataset_ledger=/tmp/ledger")
+    with pytest.raises(SpecError) as caught:
+        RENDERINGS[target].files(spec)
+    assert [mistake.key for mistake in caught.value.mistakes] == [
+        "--set storage.path",
+        "--set privacy.dataset_ledger",
+    ]
+
+
+def test_relative_data_are_refused() -> None:
+    with pytest.raises(SpecError, match=r"data\.path: 'x.npz' is relative"):
+        RENDERINGS["slurm"].files(read(SPECS[1], "data.path=x.npz"))
+
+
+class Barge:
+    """A rendering of a package."""
+
+    name = "barge"
+    render = files = submit = status = logs = stop = None
+
+
+def test_a_package_adds_a_rendering(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(
+        monkeypatch, "dpsweep.renderings", RENDERINGS, barge=f"{__name__}:Barge", hull="os:path"
+    )
+    assert RENDERINGS["barge"] is Barge
+    with pytest.raises(BadInputError, match="has no render"):
+        RENDERINGS["hull"]
