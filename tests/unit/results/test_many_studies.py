@@ -49,6 +49,13 @@ def test_a_list_has_every_study_with_its_claim_and_all_terms(studies):
     assert "it makes no claim" in table
 
 
+def test_a_mean_of_one_run_is_one_run(studies):
+    done = cli_here("best", "composed", "--by", "mean", "--root", studies)
+    assert done.returncode == 0, done.stderr
+    assert "mean over 1 run " in done.stdout
+    assert "1 runs" not in done.stdout + done.stderr
+
+
 def test_a_damaged_study_is_a_line_with_the_reason(studies):
     (studies / "composed" / "ledger" / "study.jsonl").write_text("no record\n")
     (studies / "features" / "spec.yaml").write_text("- no\n- spec\n")

@@ -7,8 +7,10 @@ from public_studies import PublicStudy
 
 from dpsweep.privacy.modes import FINAL_RUN
 from dpsweep.running import modes
+from dpsweep.study.events import StudyDowngraded
 from dpsweep.study.study import Observer
 from dpsweep.study.trial import TrialReport, TrialState
+from dpsweep.trainables.data.supplies import NO_SUPPLIES
 
 
 @pytest.fixture
@@ -94,3 +96,29 @@ def test_the_search_is_handed_public_records_alone(public, monkeypatch):
     )  # fmt: skip
     modes.run_public(launch)
     assert handed == [(("public", True), "public")]
+
+
+def test_a_search_labels_epsilons_by_the_mode_that_holds_when_a_trial_ends(public, monkeypatch):
+    """What is asked at each end: a claim may be given up while the search goes on."""
+
+    class Enough(Exception):
+        pass
+
+    modes_of = []
+
+    def suggestions(*args, accounting, **more):
+        modes_of.append(accounting())
+        public.study.write(StudyDowngraded("a reason"))
+        modes_of.append(accounting())
+        raise Enough
+
+    monkeypatch.setattr(modes, "prefetch", lambda *args: None)
+    monkeypatch.setattr(modes, "Suggestions", suggestions)
+    launch = SimpleNamespace(
+        study=public.study, observer=Observer(), ledger=public.ledger, target=None,
+        stage=lambda *args: SimpleNamespace(replay=lambda first: None), policy=lambda: None,
+        supplies=NO_SUPPLIES,
+    )  # fmt: skip
+    with pytest.raises(Enough):
+        modes._search(launch, public.checked, None)
+    assert modes_of == ["public", "unaccounted"]

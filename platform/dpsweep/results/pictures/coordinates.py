@@ -60,7 +60,13 @@ def parallel_coordinates(result: SweepResult) -> Picture | None:
         "type": "nominal",
         "sort": list(columns),
         "title": None,
-        "axis": {"grid": True, "labelAngle": -20, "labelPadding": 14, "domain": False},
+        "axis": {
+            "grid": True,
+            "labelAngle": 20,  # to the right, where the legend has room
+            "labelAlign": "left",
+            "labelPadding": 14,
+            "domain": False,
+        },
         "scale": {"type": "point", "padding": 0.3},
     }
     height = {"field": "height", "type": "quantitative", "axis": None}
