@@ -104,6 +104,7 @@ DRY = {
 def test_dry_run_prints_the_commands_and_does_nothing(target, verb, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
     for study in ("digits-eps2", SPEC) if verb != "submit" else (SPEC,):
         done = cli_here("cluster", verb, target, study, "--to", "out", "--dry-run")
         assert (done.returncode, done.stdout) == (0, DRY[target][verb] + "\n")
