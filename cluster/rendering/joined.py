@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from dpsweep.cluster.rendering.base import (
     Command,
     Rendering,
-    commands,
     job_name,
     nothing_to_render,
     shipped,
@@ -40,6 +40,10 @@ class LocalRendering(Rendering):
     status = logs = stop = submit
 
 
+#: Where Ray's job API is, if RAY_API_SERVER_ADDRESS does not say.
+LOOPBACK = "http://127.0.0.1:8265"
+
+
 class RayRendering(Rendering):
     """A running Ray cluster, by its job API: where RAY_API_SERVER_ADDRESS says, else loopback."""
 
@@ -60,24 +64,28 @@ class RayRendering(Rendering):
     def submit(cls, study: str, folder: Path) -> list[Command]:
         """Forget an ended job of this name, and submit the study; a running one refuses."""
         job = job_name(study)
-        upload = ["--submission-id", job, "--working-dir", str(folder / job), "--no-wait"]
-        run = ["--", "dpsweep", "run", f"{study}.yaml"]
+        upload = ("--submission-id", job, "--working-dir", str(folder / job), "--no-wait")
         return [
-            Command(("ray", "job", "delete", job), may_fail=True),
-            *commands(["ray", "job", "submit", *upload, *run]),
+            Command((*_job("delete"), job), may_fail=True),
+            Command((*_job("submit"), *upload, "--", "dpsweep", "run", f"{study}.yaml")),
         ]
 
     @classmethod
     def status(cls, study: str, folder: Path) -> list[Command]:
         """Ask Ray's job API."""
-        return commands(["ray", "job", "status", job_name(study)])
+        return [Command((*_job("status"), job_name(study)))]
 
     @classmethod
     def logs(cls, study: str, folder: Path) -> list[Command]:
         """Ask Ray's job API."""
-        return commands(["ray", "job", "logs", job_name(study)])
+        return [Command((*_job("logs"), job_name(study)))]
 
     @classmethod
     def stop(cls, study: str, folder: Path) -> list[Command]:
         """Ask Ray's job API, which sends SIGTERM."""
-        return commands(["ray", "job", "stop", job_name(study)])
+        return [Command((*_job("stop"), job_name(study)))]
+
+
+def _job(verb: str) -> tuple[str, ...]:
+    address = os.environ.get("RAY_API_SERVER_ADDRESS") or LOOPBACK
+    return ("ray", "job", verb, "--address", address)

@@ -55,6 +55,7 @@ def test_the_page_shows_what_the_tool_renders(tmp_path, monkeypatch):
     from dpsweep.cluster.rendering import kuberay
 
     monkeypatch.setattr(kuberay, "version", lambda package: "2.60.0")
+    monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
     monkeypatch.chdir(tmp_path)
     text, filled = filled_page(tmp_path)
     assert text == PAGE.read_text(), "run: python tests/docs/test_rendered.py"

@@ -36,7 +36,7 @@ def start(folder):
 
 def reports(folder):
     journal = folder / "studies" / "digits-batch" / "journal.jsonl"
-    return journal.read_text().count('"report"') if journal.exists() else 0
+    return journal.read_text().count('"trial_report"') if journal.exists() else 0
 
 
 @pytest.mark.slow

@@ -82,12 +82,12 @@ DRY = {
         "scancel --me --name=dpsweep-digits-eps2 --batch --signal=USR2",
     },
     "ray": {
-        "submit": "ray job delete dpsweep-digits-eps2 || true\n"
-        "ray job submit --submission-id dpsweep-digits-eps2 --working-dir out/dpsweep-digits-eps2"
+        "submit": "ray job delete --address http://127.0.0.1:8265 dpsweep-digits-eps2 || true\n"
+        "ray job submit --address http://127.0.0.1:8265 --submission-id dpsweep-digits-eps2 --working-dir out/dpsweep-digits-eps2"
         " --no-wait -- dpsweep run digits-eps2.yaml",
-        "status": "ray job status dpsweep-digits-eps2",
-        "logs": "ray job logs dpsweep-digits-eps2",
-        "stop": "ray job stop dpsweep-digits-eps2",
+        "status": "ray job status --address http://127.0.0.1:8265 dpsweep-digits-eps2",
+        "logs": "ray job logs --address http://127.0.0.1:8265 dpsweep-digits-eps2",
+        "stop": "ray job stop --address http://127.0.0.1:8265 dpsweep-digits-eps2",
     },
     "vm": {
         "status": "ray exec out/digits-eps2.vm.yaml 'ray job status dpsweep-digits-eps2'",
@@ -104,6 +104,7 @@ DRY = {
 def test_dry_run_prints_the_commands_and_does_nothing(target, verb, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
     for study in ("digits-eps2", SPEC) if verb != "submit" else (SPEC,):
         done = cli_here("cluster", verb, target, study, "--to", "out", "--dry-run")
         assert (done.returncode, done.stdout) == (0, DRY[target][verb] + "\n")
@@ -163,6 +164,12 @@ def test_a_name_that_is_none_is_refused(study, tools):
     assert done.returncode == 2
     assert "neither a spec file nor the name of a study" in done.stderr
     assert not (tools / "called").exists()
+
+
+def test_the_address_of_a_dashboard_is_that_of_the_environment(monkeypatch):
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "https://ray.example")
+    done = cli_here("cluster", "status", "ray", "x", "--dry-run")
+    assert done.stdout == "ray job status --address https://ray.example dpsweep-x\n"
 
 
 def test_a_wrong_target_is_told():
