@@ -20,6 +20,7 @@ from dpsweep.cli.verbs.reproduce import reproduce
 from dpsweep.cli.verbs.results.best import best, show
 from dpsweep.cli.verbs.results.export import export
 from dpsweep.cli.verbs.results.layers import layers
+from dpsweep.cli.verbs.results.models import predict, register
 from dpsweep.cli.verbs.results.report import report
 from dpsweep.cli.verbs.results.studies import compare, list_studies
 from dpsweep.cli.verbs.results.trials import decisions, logs, pareto, status
@@ -79,6 +80,8 @@ app.command()(show)
 app.command()(pareto)
 app.command()(decisions)
 app.command()(reproduce)
+app.command()(register)
+app.command()(predict)
 app.command()(export)
 app.command("list")(list_studies)
 app.command()(compare)

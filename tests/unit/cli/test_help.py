@@ -10,7 +10,7 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "help"
 VERBS = [
     "", "init", "methods", "describe", "account epsilon", "account steps", "account noise",
     "validate", "plan", "simulate", "run", "status", "logs", "best", "pareto", "decisions",
-    "report", "layers", "audit", "ui", "doctor", "reproduce", "show", "export", "list", "compare",
+    "report", "layers", "audit", "ui", "doctor", "reproduce", "register", "predict", "show", "export", "list", "compare",
     "budget",
 ]  # fmt: skip
 
