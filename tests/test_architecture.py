@@ -33,10 +33,15 @@ DOORS = {
         "dpsweep.tracking.mlflow_reach",
         "dpsweep.tracking.mlflow_runs",
         "dpsweep.tracking.mlflow_reader",
+        "dpsweep.tracking.registry.*",
     },
     "dp_accounting": {"dpsweep.privacy.*"},
     "optuna": {"dpsweep.search_spaces.*", "dpsweep.search.*"},
-    "torch": {"dpsweep.trainables.*", "dpsweep.tracking.mlflow_models"},
+    "torch": {
+        "dpsweep.trainables.*",
+        "dpsweep.tracking.mlflow_models",
+        "dpsweep.tracking.registry.served",
+    },
     "timm": {"dpsweep.trainables.*"},
     "opacus": {"dpsweep.trainables.*"},
     "ray": {

@@ -23,6 +23,7 @@ _NAMES = {
     "account_steps": "dpsweep.privacy.calculator",
     "load_sweep": "dpsweep.results.study",
     "progress": "dpsweep.cli.notebook",
+    "register_model": "dpsweep.running.registering",
     "run_sweep": "dpsweep.sweep",
     "spec_of_trial": "dpsweep.cli.best_spec",
 }
@@ -41,6 +42,7 @@ __all__ = [
     "account_steps",
     "load_sweep",
     "progress",
+    "register_model",
     "run_sweep",
     "spec_of_trial",
 ]
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from dpsweep.privacy.events import EventRun, Plan
     from dpsweep.privacy.schedules import NoiseSchedule
     from dpsweep.results.study import SweepResult, load_sweep
+    from dpsweep.running.registering import register_model
     from dpsweep.spec.study import SweepSpec
     from dpsweep.sweep import run_sweep
 

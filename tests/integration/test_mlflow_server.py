@@ -8,12 +8,16 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import yaml
 from mlflow_servers import BROWSER, Server, page_text
+from sklearn.datasets import load_digits
 from stored_studies import copy_studies, track
+from studies_here import run_here
 from whole_studies import cli, cli_here, make_spec
 
+from dpsweep import register_model
 from dpsweep.foundation.durable import read_log
 from dpsweep.tracking.mlflow import MLflowTracker
 from dpsweep.tracking.spool import Spool
@@ -229,3 +233,32 @@ def test_a_server_that_is_away_for_two_minutes_misses_nothing(tmp_path):
         server.kill()
         if run.poll() is None:
             os.killpg(run.pid, signal.SIGKILL)
+
+
+@pytest.mark.filterwarnings("ignore")  # MLflow and torch.export warn of themselves
+def test_a_model_is_registered_and_asked_over_http(server, tmp_path):
+    import mlflow
+    from mlflow import MlflowClient
+
+    with pytest.MonkeyPatch.context() as patch:
+        raw = make_spec(tmp_path, name="handed-on", tracking={"uri": server.uri, "pictures": False})
+        raw["search"]["num_trials"] = 1
+        result = run_here(patch.setattr, raw)
+    made = register_model(result)
+    again = register_model(result)
+    assert (made.version, made.claim, again.version, again.is_new) == (1, None, 1, False)
+    client = MlflowClient(tracking_uri=server.uri)
+    entry = client.get_model_version_by_alias("handed-on", "champion")
+    assert entry.tags["dp.claim"].startswith("none")
+    assert entry.run_id == result.best().run_id
+    np.save(tmp_path / "x.npy", load_digits().images[:3])
+    asked = cli_here(
+        "predict", made.uri, tmp_path / "x.npy", "--tracking-uri", server.uri, "-f", "json"
+    )
+    assert asked.returncode == 0, asked.stderr
+    assert asked.stderr.startswith("claim: none")
+    mlflow.set_tracking_uri(server.uri)  # as whoever gets it would
+    frame = mlflow.pyfunc.load_model(made.uri).predict(load_digits().images[:3])
+    rows = json.loads(asked.stdout)
+    assert [row["class"] for row in rows] == list(frame["class"])
+    assert [row["probability"] for row in rows] == pytest.approx(list(frame["probability"]))

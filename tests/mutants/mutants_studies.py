@@ -303,4 +303,45 @@ STUDIES = (
         ),
         "one run was paid for",
     ),
+    Mutant(
+        "a registered model of a public search",
+        "platform/dpsweep/running/registering.py",
+        "if is_public and not result.claims.is_final(result.view.trials[trial]):",
+        "if False:",
+        (
+            "tests/unit/running/test_registering.py::test_a_claim_that_is_lost_is_lost_on_every_version",
+        ),
+        "a model is handed on that the claim is not about",
+    ),
+    Mutant(
+        "a registered version without its claim",
+        "platform/dpsweep/tracking/registry/versions.py",
+        "            tags=tags,\n",
+        "            tags={},\n",
+        (
+            "tests/unit/running/test_registering.py::test_the_best_trial_is_registered_with_the_claim_of_its_study",
+        ),
+        "whoever sees it in the registry meets no epsilon, or not its terms",
+    ),
+    Mutant(
+        "registered versions that keep a lost claim",
+        "platform/dpsweep/tracking/mlflow_models.py",
+        "            for version in versions_of(self._client, run_id):\n",
+        "            for version in ():\n",
+        (
+            "tests/unit/running/test_registering.py::test_a_claim_that_is_lost_is_lost_on_every_version",
+            "tests/unit/running/test_registering.py::test_a_claim_that_ledgers_refute_is_lost_at_the_next_launch",
+        ),
+        "a claim that does not hold stands in the registry",
+    ),
+    Mutant(
+        "a model registered from a store's tags",
+        "platform/dpsweep/running/registering.py",
+        "    if result.source:  # its claim would be what tags of the store say\n",
+        "    if False:\n",
+        (
+            "tests/unit/running/test_registering.py::test_registering_it_does_not_change_what_else_is_read_from_the_store",
+        ),
+        "a changed tag becomes a claim",
+    ),
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpsweep.foundation.errors import DataError
+from dpsweep.trainables.data.raw.preparation import ArrayRecords
 from dpsweep.trainables.data.source import Arrays, Source, checked_labels, known_size
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ FASHION_MNIST_CLASSES = (
     "Ankle boot",
 )
 
+#: Pixels of scikit-learn's digits are 0 to 16, those of Fashion-MNIST's files 0 to 255.
+_DIGITS = ArrayRecords((8, 8), "float64", (1, 8, 8), scale=1 / 16)
+_FASHION_MNIST = ArrayRecords((28, 28), "uint8", (1, 28, 28), scale=1 / 255)
+
 
 def open_digits(spec: DataSpec) -> Source:
     """Return the source of ``dataset: digits``."""
@@ -40,11 +45,11 @@ def open_digits(spec: DataSpec) -> Source:
         from sklearn.datasets import load_digits
 
         digits = load_digits()
-        inputs = (digits.images / 16.0).astype(np.float32).reshape(-1, 1, 8, 8)
-        return {"train": (inputs, digits.target.astype(np.int64))}
+        return {"train": (_DIGITS.prepare(digits.images), digits.target.astype(np.int64))}
 
     names = tuple(str(digit) for digit in range(10))
-    return Source((1, 8, 8), 10, names, known_size(spec, 1797), None, None, read)
+    size = known_size(spec, 1797)
+    return Source(_DIGITS.shape, 10, names, size, None, None, read, preparation=_DIGITS)
 
 
 def open_fashion_mnist(spec: DataSpec) -> Source:
@@ -67,14 +72,23 @@ def open_fashion_mnist(spec: DataSpec) -> Source:
         for part, (image_path, label_path) in files.items():
             images = _read_idx(image_path, dimensions=3)
             labels = _read_idx(label_path, dimensions=1)
-            if images.shape[1:] != (28, 28) or len(images) != len(labels):
+            if images.shape[1:] != _FASHION_MNIST.raw_shape or len(images) != len(labels):
                 raise DataError(f"fashion_mnist: {image_path.name} and its labels do not fit")
-            inputs = np.multiply(images[:, None], np.float32(1 / 255), dtype=np.float32)
+            inputs = _FASHION_MNIST.prepare(images)
             parts[part] = (inputs, checked_labels(labels, 10, label_path.name))
         return parts
 
     size = known_size(spec, 60_000)
-    return Source((1, 28, 28), 10, FASHION_MNIST_CLASSES, size, None, 10_000, read)
+    return Source(
+        _FASHION_MNIST.shape,
+        10,
+        FASHION_MNIST_CLASSES,
+        size,
+        None,
+        10_000,
+        read,
+        preparation=_FASHION_MNIST,
+    )
 
 
 def _read_idx(path: Path, *, dimensions: int) -> np.ndarray:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpsweep.foundation.errors import DataError
+from dpsweep.trainables.data.raw.preparation import ImageRecords, RecordError
 from dpsweep.trainables.data.source import Arrays, Source, declared_size, path_of
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def open_image_folder(spec: DataSpec) -> Source:
     root = path_of(spec, "a directory with one folder per class")
     if not root.is_dir():
         raise DataError(f"no directory {root}", fix="set data.path to an existing directory")
-    size = _image_size(spec)
+    height, width = _image_size(spec)
     channels = 3 if spec.channels is None else int(spec.channels)
     if channels not in (1, 3):
         raise DataError(f"data.channels must be 1 or 3, got {channels}")
@@ -41,14 +42,15 @@ def open_image_folder(spec: DataSpec) -> Source:
         raise DataError(
             f"data.num_classes={spec.num_classes}, but there are {len(classes)} class folders"
         )
+    preparation = ImageRecords(channels, height, width)
     files = {part: _image_files(folder, classes) for part, folder in folders.items()}
     _refuse_empty_class(folders["train"], classes, files["train"])
 
     def read() -> dict[str, Arrays]:
-        return {part: _read_images(listed, size, channels) for part, listed in files.items()}
+        return {part: _read_images(listed, preparation) for part, listed in files.items()}
 
     return Source(
-        (channels, *size),
+        preparation.shape,
         len(classes),
         classes,
         declared_size(spec),
@@ -57,6 +59,7 @@ def open_image_folder(spec: DataSpec) -> Source:
         read,
         lambda part: np.array([label for _, label in files[part]], np.int64),
         num_found=len(files["train"]),
+        preparation=preparation,
     )
 
 
@@ -105,25 +108,17 @@ def _refuse_empty_class(
         )
 
 
-def _read_images(files: list[tuple[Path, int]], size: tuple[int, int], channels: int) -> Arrays:
-    from PIL import Image, UnidentifiedImageError
-
+def _read_images(files: list[tuple[Path, int]], preparation: ImageRecords) -> Arrays:
     find = "its name stays unsaid, as it tells which record it is; open each of them with PIL"
-    inputs = np.empty((len(files), channels, *size), np.float32)
+    inputs = np.empty((len(files), *preparation.shape), np.float32)
     for row, (path, _) in enumerate(files):
         try:
-            with Image.open(path) as image:
-                if image.mode.startswith("I"):
-                    raise DataError(
-                        f"an image has more than 8 bits per channel (mode {image.mode})",
-                        because="a conversion to 8 bits would cut its values off",
-                        fix=f"convert such images to 8 bits, all by the same fixed scale; {find}",
-                    )
-                pixels = image.convert("L" if channels == 1 else "RGB")
-                pixels = pixels.resize((size[1], size[0]), Image.Resampling.BILINEAR)
-        except (OSError, UnidentifiedImageError, SyntaxError) as error:
-            wrong = f"cannot read an image: {type(error).__name__}"
-            raise DataError(wrong, fix=f"mend or remove it; {find}") from error
-        array = np.asarray(pixels, np.float32) / 255
-        inputs[row] = array[None] if channels == 1 else array.transpose(2, 0, 1)
+            inputs[row] = preparation.read(path)
+        except RecordError as error:
+            fix = f"mend or remove it; {find}"
+            if error.__cause__ is None:  # it can be read, and has 16 bits
+                because = "a conversion to 8 bits would cut its values off"
+                fix = f"convert such images to 8 bits, all by the same fixed scale; {find}"
+                raise DataError(str(error), because=because, fix=fix) from None
+            raise DataError(str(error), fix=fix) from error.__cause__
     return inputs, np.array([label for _, label in files], np.int64)

@@ -12,6 +12,7 @@ import numpy as np
 
 from dpsweep.foundation.errors import DataError
 from dpsweep.foundation.registry import did_you_mean
+from dpsweep.trainables.data.raw.preparation import ArrayRecords, RecordError
 from dpsweep.trainables.data.source import Arrays, Source, checked_labels, declared_size, path_of
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ def open_npz(spec: DataSpec) -> Source:
             )
     parts = [part for part in ("train", "val", "test") if f"x_{part}" in headers]
     input_shape = headers["x_train"][0][1:]
+    preparation = ArrayRecords.as_read(input_shape)
     for part in parts:
         _check_headers(part, headers, input_shape, num_classes, spec.task)
 
@@ -130,7 +132,7 @@ def open_npz(spec: DataSpec) -> Source:
         with np.load(path, allow_pickle=False) as file:
             for part in parts:
                 name = {"val": "validation"}.get(part, part)
-                inputs = _checked_inputs(npz_array(file, f"x_{part}", path), f"x_{part}")
+                inputs = _inputs(preparation, npz_array(file, f"x_{part}", path), f"x_{part}")
                 labels = npz_array(file, f"y_{part}", path)
                 arrays[name] = inputs, checked_labels(labels, num_classes, f"y_{part}", spec.task)
         return arrays
@@ -153,6 +155,7 @@ def open_npz(spec: DataSpec) -> Source:
         read_labels,
         num_found=sizes["train"],
         tasks=frozenset({spec.task}),  # the spec has checked that they can be
+        preparation=preparation,
     )
 
 
@@ -205,13 +208,12 @@ def _is_channels_last(shape: tuple[int, ...]) -> bool:
     return first not in (1, 3, 4) and (is_square or (last == 3 and min(first, second) >= 8))
 
 
-def _checked_inputs(values: np.ndarray, name: str) -> np.ndarray:
-    with np.errstate(over="ignore"):
-        inputs = np.ascontiguousarray(values, dtype=np.float32)
-    if not np.isfinite(inputs).all():
+def _inputs(preparation: ArrayRecords, values: np.ndarray, name: str) -> np.ndarray:
+    try:
+        return preparation.prepare(values)
+    except RecordError:
         # Which records and which values stay unsaid: they are private.
         raise DataError(
             f"{name} has values that are not finite (as float32)",
             fix="replace NaN and infinities, by a rule that looks at one record at a time",
-        )
-    return inputs
+        ) from None

@@ -11,11 +11,10 @@ import numpy as np
 
 from dpsweep.foundation.errors import DataError
 from dpsweep.foundation.words import counted
+from dpsweep.trainables.data.raw.preparation import ArrayRecords, Preparation
 
 if TYPE_CHECKING:
     from dpsweep.spec.study import DataSpec
-
-    pass
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,9 @@ class Source:
         num_found: Records of the training source by headers or names, an upper bound; None where
             only reading them tells. It is private: it is compared with ``num_records``, not shown.
         tasks: What its labels are for, as ``data.task`` names it.
+        preparation: The way from a record as its file has it to ``read``'s inputs, which goes with
+            a registered model; ``read`` had better use it, too. None: inputs are the records as
+            they are.
     """
 
     input_shape: tuple[int, ...]
@@ -67,6 +69,14 @@ class Source:
     text: TextInfo | None = None
     num_found: int | None = None
     tasks: frozenset[str] = frozenset({"classification"})
+    preparation: Preparation | None = None
+
+    @property
+    def prepared_by(self) -> Preparation:
+        """The ``preparation``; that of arrays as a method reads them where there is none."""
+        if self.preparation is not None:
+            return self.preparation
+        return ArrayRecords.as_read(self.input_shape, "int64" if self.text else "float32")
 
 
 def known_size(spec: DataSpec, num_records: int) -> int:

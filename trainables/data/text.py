@@ -18,6 +18,12 @@ import numpy as np
 from dpsweep.foundation.errors import DataError
 from dpsweep.foundation.registry import did_you_mean
 from dpsweep.trainables.data.npz import check_label_shape, npz_array, npz_headers, shown_shape
+from dpsweep.trainables.data.raw.preparation import (
+    ArrayRecords,
+    Preparation,
+    RecordError,
+    TextRecords,
+)
 from dpsweep.trainables.data.source import (
     Arrays,
     Source,
@@ -33,10 +39,8 @@ if TYPE_CHECKING:
 
 #: Our names of the parts -> those of Hugging Face datasets and of npz files.
 _PARTS = {"train": ("train",), "validation": ("validation", "val"), "test": ("test",)}
-#: Texts that are given to the tokenizer at once.
-_BLOCK = 1000
-
-
+#: Name of the column of texts, where none is named.
+_TEXT = "text"
 #: Texts and class numbers of one part; no labels for causal_lm.
 Columns = tuple[Sequence[Any], "Sequence[Any] | None"]
 
@@ -66,16 +70,19 @@ def open_text(spec: DataSpec) -> Source:
         )
     tokenizer = _load_tokenizer(str(spec.tokenizer))
     info = _text_info(tokenizer, str(spec.tokenizer))
+    length = int(spec.max_length or 0)
+    preparation: Preparation = ArrayRecords.as_read((length,), "int64")
     if path.suffix == ".npz":
         sizes, read_ids = _open_npz(spec, path)
     else:
         sizes, read_columns = _open_columns(spec, path)
+        column = spec.text_column or _TEXT
+        preparation = texts = TextRecords(length, info.pad_id, column, tokenizer)
 
         def read_ids() -> dict[str, tuple[np.ndarray, Any]]:
-            length = int(spec.max_length or 0)
             return {
-                part: (_tokenize(tokenizer, info, texts, length, part), labels)
-                for part, (texts, labels) in read_columns().items()
+                part: (_tokenize(texts, records, part), labels)
+                for part, (records, labels) in read_columns().items()
             }
 
     num_classes = info.vocabulary_size if spec.task == "causal_lm" else int(spec.num_classes or 0)
@@ -89,7 +96,7 @@ def open_text(spec: DataSpec) -> Source:
     # A name for each of 50,000 tokens helps nobody.
     names = () if spec.task == "causal_lm" else tuple(str(label) for label in range(num_classes))
     return Source(
-        (int(spec.max_length or 0),),
+        (length,),
         num_classes,
         names,
         declared_size(spec),
@@ -99,6 +106,7 @@ def open_text(spec: DataSpec) -> Source:
         text=info,
         num_found=sizes.get("train"),
         tasks=frozenset({spec.task}),  # the spec has checked that they can be
+        preparation=preparation,
     )
 
 
@@ -178,28 +186,15 @@ def _text_info(tokenizer: Any, name: str) -> TextInfo:
     return TextInfo(len(tokenizer), int(pad))
 
 
-def _tokenize(
-    tokenizer: Any, info: TextInfo, texts: Sequence[Any], length: int, part: str
-) -> np.ndarray:
+def _tokenize(preparation: TextRecords, texts: Sequence[Any], part: str) -> np.ndarray:
     """Return int64 (texts, length): special tokens included, cut or padded on the right."""
-    ids_of_all = np.full((len(texts), length), info.pad_id, np.int64)
-    if not all(isinstance(text, str) for text in texts):
+    try:
+        return preparation.prepare(texts)
+    except RecordError as error:
         raise DataError(
-            f"the text column of {part} has values that are not text",
-            fix="clean it, or name another data.text_column",
-        )
-    for begin in range(0, len(texts), _BLOCK):
-        block_of_texts = list(texts[begin : begin + _BLOCK])
-        try:
-            block = tokenizer(block_of_texts, truncation=True, max_length=length)
-        except Exception as error:  # tokenizers raise their own kinds, which may quote a text
-            raise DataError(
-                f"the tokenizer cannot read a text of {part}: {type(error).__name__}",
-                fix="clean the texts: they must be valid Unicode",
-            ) from None
-        for row, ids in enumerate(block["input_ids"], start=begin):
-            ids_of_all[row, : len(ids)] = ids
-    return ids_of_all
+            f"texts of {part} cannot be read: {error}",
+            fix="clean the texts, which must be valid Unicode, or name another data.text_column",
+        ) from None
 
 
 def _open_npz(
@@ -244,15 +239,15 @@ def _open_columns(
     spec: DataSpec, path: Path
 ) -> tuple[dict[str, int], Callable[[], dict[str, Columns]]]:
     """Return the sizes of the own parts, and how to read the columns of all parts."""
-    text = spec.text_column or "text"
+    text = spec.text_column or _TEXT
     label = None if spec.task == "causal_lm" else spec.label_column or "label"
     if path.is_dir():
         return _open_saved(path, text, label)
     if path.suffix == ".csv":
         _check_columns(_csv_columns(path), text, label, path.name, are_names=False)
-        return {}, lambda: {"train": _columns(_csv_rows(path), text, label, path.name)}
+        return {}, lambda: {"train": _columns(csv_rows(path), text, label, path.name)}
     if path.suffix == ".jsonl":
-        return {}, lambda: {"train": _columns(_json_rows(path), text, label, path.name)}
+        return {}, lambda: {"train": _columns(json_rows(path), text, label, path.name)}
     raise DataError(
         f"{path.name} is no kind of text that is known",
         fix="give a .csv, .jsonl or .npz file, or a directory of datasets.save_to_disk",
@@ -281,12 +276,14 @@ def _csv_columns(path: Path) -> list[str]:
     return next(csv.reader([header]), [])
 
 
-def _csv_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+def csv_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of a csv file in UTF-8, by the names in its first line."""
     with path.open(encoding="utf-8-sig", newline="") as file:
         yield from csv.DictReader(file)
 
 
-def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+def json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield the objects of a file with one in each line."""
     with path.open(encoding="utf-8") as file:
         for line in file:
             if line.strip():

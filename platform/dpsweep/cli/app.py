@@ -12,20 +12,21 @@ from dpsweep.cli.base import say
 from dpsweep.cli.cluster_verbs import cluster
 from dpsweep.cli.verbs.account import account
 from dpsweep.cli.verbs.audit import audit
-from dpsweep.cli.verbs.best import best, show
 from dpsweep.cli.verbs.budget import budget
 from dpsweep.cli.verbs.describe import describe, methods
-from dpsweep.cli.verbs.export import export
 from dpsweep.cli.verbs.init import init
-from dpsweep.cli.verbs.layers import layers
 from dpsweep.cli.verbs.machine import doctor, ui
 from dpsweep.cli.verbs.plan import plan
-from dpsweep.cli.verbs.report import report
 from dpsweep.cli.verbs.reproduce import reproduce
+from dpsweep.cli.verbs.results.best import best, show
+from dpsweep.cli.verbs.results.export import export
+from dpsweep.cli.verbs.results.layers import layers
+from dpsweep.cli.verbs.results.models import predict, register
+from dpsweep.cli.verbs.results.report import report
+from dpsweep.cli.verbs.results.studies import compare, list_studies
+from dpsweep.cli.verbs.results.trials import decisions, logs, pareto, status
 from dpsweep.cli.verbs.run import run, validate
 from dpsweep.cli.verbs.simulate import simulate
-from dpsweep.cli.verbs.studies import compare, list_studies
-from dpsweep.cli.verbs.trials import decisions, logs, pareto, status
 from dpsweep.cluster.private_directory import remove_left_behind
 from dpsweep.foundation.errors import (
     OF_STORAGE,
@@ -81,6 +82,8 @@ app.command()(show)
 app.command()(pareto)
 app.command()(decisions)
 app.command()(reproduce)
+app.command()(register)
+app.command()(predict)
 app.command()(export)
 app.command("list")(list_studies)
 app.command()(compare)

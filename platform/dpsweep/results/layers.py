@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpsweep.foundation.durable import write_atomically
@@ -135,10 +136,14 @@ def check_layers(spec: SweepSpec, info: DatasetInfo) -> None:
         )
 
 
-def _check_method(task: TrialTask) -> None:
-    from dpsweep.trainables.execution.finished import has_noise_figures
+def _finished() -> ModuleType:
+    from dpsweep.trainables.execution import finished  # it loads torch
 
-    able = [name for name in TRAINABLES if has_noise_figures(TRAINABLES[name])]
+    return finished
+
+
+def _check_method(task: TrialTask) -> None:
+    able = [name for name in TRAINABLES if _finished().has_noise_figures(TRAINABLES[name])]
     if task.method not in able:
         raise BadInputError(
             f"trial {task.trial} is of method {task.method}, which is not DP-SGD on a network",
@@ -155,9 +160,7 @@ def _layers_of(
     at: At,
     num_records: int,
 ) -> TrialLayers:
-    from dpsweep.trainables.execution.finished import trial_noise
-
-    figures = trial_noise(
+    figures = _finished().trial_noise(
         task,
         data,
         supplies=supplies,

@@ -36,13 +36,15 @@ def log_best_model(
     """
     if not spool.is_enabled:
         return
+    result = SweepResult.of(study)
     try:
-        best = SweepResult.of(study).best().trial_id
+        best = result.best().trial_id
     except NothingWithinBudgetError:
         return
     if not deliver(spool, observer):
         return
-    for trial in study.view.model_uris:
+    # A claim that does not hold any more leaves every model that somebody may have registered.
+    for trial in study.view.trials if result.claims.downgraded else study.view.model_uris:
         spool.label_model(trial, model_label(study, trial))
     if best in study.view.model_uris and spool.has_model(best):
         return

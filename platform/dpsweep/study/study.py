@@ -53,11 +53,27 @@ _DAY_MS = 86_400_000
 # Of what ``data.sha256`` holds: names of classes are part of it. Before, it held bare digits.
 _HASH_VERSION = "names"
 _IS_HASH = re.compile(rf"({_HASH_VERSION} )?[0-9a-f]{{64}}")
+_HASH_FILE = "data.sha256"
 _KEEP_DATA = "restore the file, or give the new study another `name:`"
 
 
 # What a study has only once its ledger is there.
 _AFTER_THE_LEDGER = ("trials", "optuna.db", "tracking.json", "sealed", "ray", "decisions.csv")
+
+
+def is_data_of(files: StudyFiles, content_hash: str, old_hash: str = "") -> bool:
+    """Say whether records, and names of classes, are those that a study was launched on.
+
+    Args:
+        files: Of the study.
+        content_hash: ``SweepData.content_hash``.
+        old_hash: ``SweepData.old_hash``.
+    """
+    try:
+        stored = (files.path / _HASH_FILE).read_text(errors="replace").strip()
+    except OSError:
+        return False
+    return stored == f"{_HASH_VERSION} {content_hash}" or (bool(old_hash) and stored == old_hash)
 
 
 class Study:
@@ -143,7 +159,7 @@ class Study:
         Raises:
             StudyError: The dataset has changed, or the hash is damaged or missing.
         """
-        path = self.files.path / "data.sha256"
+        path = self.files.path / _HASH_FILE
         try:
             stored = path.read_text(errors="replace").strip()
         except FileNotFoundError:

@@ -11,6 +11,7 @@ import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,13 @@ from dpsweep.foundation.version import __version__
 from dpsweep.spec.tracking import database_of, masked
 from dpsweep.tracking.base import StoreDamagedError, StoreRefusedError, TrackingRefusedError
 from dpsweep.tracking.drafts import RunUpdate
-from dpsweep.tracking.mlflow_models import DESCRIPTION, LoggedModels, fitting, fitting_text
+from dpsweep.tracking.mlflow_models import (
+    DESCRIPTION,
+    LoggedModels,
+    fitting,
+    fitting_text,
+    write_model,
+)
 from dpsweep.tracking.mlflow_reach import CREDENTIALS, quiet, refusal, refuse_unreachable
 from dpsweep.tracking.mlflow_runs import RunWriter
 from dpsweep.tracking.model_label import ModelLabel
@@ -235,10 +242,8 @@ class MLflowTracker:
             self._writer.write(run_id, of, update, refused)
             if update.status is not None:
                 self._client.set_terminated(run_id, update.status, update.end_ms)
-            uri = state.model_uris.get(update.trial) if update.trial is not None else None
-            if "dp.downgraded" in update.tags and uri is not None:
-                reason = update.tags["dp.downgraded"]
-                refused += self._models.give_up_claim(uri.removeprefix(_MODELS), reason)
+            if "dp.downgraded" in update.tags and update.trial is not None:
+                refused += self._models.give_up_claim(run_id, update.tags["dp.downgraded"])
         except MlflowException as error:
             if error.error_code not in _PERMANENT:
                 raise
@@ -296,7 +301,8 @@ class MLflowTracker:
             raise BadInputError(f"trial {trial} has no tracking run, so its model is not logged")
         name = f"{self._state.study}-trial-{trial:04d}"
         constants = self._state.constants  # its run has what was searched
-        model_id = self._models.store(name, run_id, model, input_example, label, constants)
+        write = partial(write_model, model=model, input_example=input_example, label=label)
+        model_id = self._models.store(name, run_id, write, constants)
         parent = self._state.parent_run_id
         self._models.link(model_id, run_id, parent)
         self._state.model_uris[trial] = f"{_MODELS}{model_id}"
@@ -314,9 +320,11 @@ class MLflowTracker:
 
     def label_model(self, trial: int, label: ModelLabel) -> None:
         """Give a trial's logged model the label that holds now, in the store and in its files."""
-        uri, run_id = self._state.model_uris.get(trial), self._state.run_ids.get(trial)
-        if uri is not None and run_id is not None:
-            self._models.label(uri.removeprefix(_MODELS), run_id, label)
+        run_id = self._state.run_ids.get(trial)
+        if run_id is not None:
+            problems = self._models.label(run_id, label)
+            if problems:
+                raise TrackingRefusedError(problems)
 
 
 def _user() -> str:

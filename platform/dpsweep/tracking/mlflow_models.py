@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,10 @@ _CAP = "dp.trial_epsilon"  # of an earlier version, beside a claim that it is no
 _TAGS_OF_RUN = ("dp.private", "dp.records", "dp.validation", "dp.test", "dp.inherited_events")
 _MAX_TAG = 8000
 DESCRIPTION = "mlflow.note.content"
+#: Tag that a version has from the start if dpsweep has made it.
+OURS = "dpsweep.trial"
+#: Kind of a logged model that is a version of the registry: it takes raw records.
+REGISTERED = "dpsweep-registered"
 
 
 class LoggedModels:
@@ -45,31 +50,42 @@ class LoggedModels:
     def __init__(self, client: MlflowClient, uri: str, experiment_id: str) -> None:
         self._client, self._uri, self._experiment_id = client, uri, experiment_id
 
-    def _of_run(self, run_id: str) -> list[Any]:
-        return list(
-            self._client.search_logged_models(
-                [self._experiment_id], filter_string=f"source_run_id = '{run_id}'"
-            )
-        )
+    def of_run(self, run_id: str, kind: str | None = None) -> list[Any]:
+        """Return the logged models of a run: its network (None), or ``REGISTERED``."""
+        return [model for model in self._all(run_id) if (model.model_type or None) == kind]
+
+    def _all(self, run_id: str) -> list[Any]:
+        query = f"source_run_id = '{run_id}'"
+        return list(self._client.search_logged_models([self._experiment_id], filter_string=query))
+
+    def _whole(self, run_id: str) -> list[Any]:
+        return [model for model in self._all(run_id) if model.status == "READY"]
 
     def is_stored(self, run_id: str) -> bool:
         """Say whether the model of a run is in the store, whole."""
-        return any(entry.status == "READY" for entry in self._of_run(run_id))
+        return any(entry.status == "READY" for entry in self.of_run(run_id))
 
     def store(
         self,
         name: str,
         run_id: str,
-        model: Any,
-        input_example: Any,
-        label: ModelLabel,
+        write: Callable[[Path, Mapping[str, Any]], None],
         constants: Mapping[str, str],
+        kind: str | None = None,
     ) -> str:
-        """Store the model of a run, unless it is there; return its id.
+        """Store a model of a run, unless one of its kind is there, whole; return its id.
 
         Its parameters are its run's and the ``constants``, which that run leaves to the study's.
+
+        Args:
+            name: Of the logged model.
+            run_id: Of the trial.
+            write: Writes the model to a directory, which it makes, under an identity: arguments of
+                MLflow's ``Model``.
+            constants: Parameters.
+            kind: What of the run it is, as ``of_run`` takes it.
         """
-        entries = self._of_run(run_id)
+        entries = self.of_run(run_id, kind)
         ready = [entry for entry in entries if entry.status == "READY"]
         if ready:
             return str(ready[0].model_id)
@@ -81,41 +97,94 @@ class LoggedModels:
                 name=name,
                 source_run_id=run_id,
                 params={**constants, **self._client.get_run(run_id).data.params},
+                model_type=kind,
             )
-        store_model(self._client, entry, run_id, model, input_example, label)
+        identity = {
+            "artifact_path": entry.artifact_location,
+            "model_uuid": entry.model_id,
+            "run_id": run_id,
+            "model_id": entry.model_id,
+        }
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "model")
+            write(path, identity)
+            self._client.log_model_artifacts(entry.model_id, str(path))
         self._client.finalize_logged_model(entry.model_id, "READY")
         return str(entry.model_id)
 
-    def label(self, model_id: str, run_id: str, label: ModelLabel) -> None:
-        """Give a logged model the label that holds now: none of a claim that its run has lost."""
+    def label(self, run_id: str, label: ModelLabel) -> list[str]:
+        """Give the models of a run, and their versions in the registry, the label that holds now.
+
+        That is none of a claim that the run has lost.
+
+        Returns:
+            What could not be done.
+        """
         run_tags = self._client.get_run(run_id).data.tags
         if "dp.downgraded" in run_tags and "dp.downgraded" not in label.tags:
-            self.give_up_claim(model_id, run_tags["dp.downgraded"])
-            return
+            return self.give_up_claim(run_id, run_tags["dp.downgraded"])
         own = {name: run_tags[name] for name in _TAGS_OF_RUN if name in run_tags}
-        if _CAP in self._client.get_logged_model(model_id).tags:
-            self._client.delete_logged_model_tag(model_id, _CAP)
-        self._tag(model_id, {**own, **label.tags}, label.description)
-        rewrite_label(self._client, self._uri, model_id, lambda _: dict(label.metadata), label.card)
+        tags, problems = {**label.tags, **own}, []
+        for model in self._whole(run_id):
+            if _CAP in model.tags:
+                self._client.delete_logged_model_tag(model.model_id, _CAP)
+            self._tag(model.model_id, tags, label.description)
+            problems += self._rewrite(model.model_id, lambda _: dict(label.metadata), label.card)
+        return problems + self._tag_versions(run_id, tags, label.description, is_for_all=False)
 
-    def give_up_claim(self, model_id: str, reason: str) -> list[str]:
-        """Take the claim off a logged model; return what could not be done."""
+    def give_up_claim(self, run_id: str, reason: str) -> list[str]:
+        """Take the claim off the models of a run and their versions in the registry.
+
+        Returns:
+            What could not be done.
+        """
+        tags, description = given_up(reason)
+        change, card = partial(metadata_given_up, reason=reason), downgraded_card(None, reason)
+        problems = []
+        for model in self._whole(run_id):
+            self._tag(model.model_id, tags, description)
+            problems += self._rewrite(model.model_id, change, card)
+        return problems + self._tag_versions(run_id, tags, description, is_for_all=True)
+
+    def _rewrite(
+        self, model_id: str, change: Callable[[Mapping[str, Any]], dict[str, Any]], card: str
+    ) -> list[str]:
         from mlflow.exceptions import MlflowException
 
-        tags, description = given_up(reason)
-        self._tag(model_id, tags, description)
-        change, card = partial(metadata_given_up, reason=reason), downgraded_card(None, reason)
         try:
             rewrite_label(self._client, self._uri, model_id, change, card)
         except (MlflowException, OSError) as error:  # the next launch tries again
             return [
-                f"model {model_id}: its file MLmodel still has the claim, not its tags: {error}"
+                f"model {model_id}: its file MLmodel still has the old label, not its tags: {error}"
             ]
         return []
 
     def _tag(self, model_id: str, tags: Mapping[str, str], description: str) -> None:
         tags = {**tags, DESCRIPTION: fitting_text(description)}
         self._client.set_logged_model_tags(model_id, fitting(tags))
+
+    def _tag_versions(
+        self, run_id: str, tags: Mapping[str, str], description: str, *, is_for_all: bool
+    ) -> list[str]:
+        """Label the versions that dpsweep has made; tag those of users, too, if asked."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            for version in versions_of(self._client, run_id):
+                is_ours = OURS in version.tags
+                if not is_ours and not is_for_all:
+                    continue
+                for name, text in fitting(tags).items():
+                    if version.tags.get(name) != text:
+                        self._client.set_model_version_tag(
+                            version.name, version.version, name, text
+                        )
+                text = fitting_text(description)
+                if is_ours and version.description != text:
+                    self._client.update_model_version(version.name, version.version, text)
+        except MlflowException as error:  # the next launch tries again
+            return [f"registered versions of run {run_id} still have the old label: {error}"]
+        return []
 
     def link(self, model_id: str, run_id: str, parent: str | None) -> None:
         """Show the model at its run and the study's, with the scores of its own step.
@@ -145,23 +214,43 @@ class LoggedModels:
                 self._client.log_outputs(linked.info.run_id, [output])
 
 
-def store_model(
-    client: MlflowClient, entry: Any, run_id: str, model: Any, input_example: Any, label: ModelLabel
+def versions_of(client: MlflowClient, run_id: str) -> list[Any]:
+    """Return the versions in the registry that models of a run are, under whatever names."""
+    return list(client.search_model_versions(f"run_id = '{run_id}'"))
+
+
+def write_model(
+    path: Path, identity: Mapping[str, Any], *, model: Any, input_example: Any, label: ModelLabel
 ) -> None:
-    """Write a model and its label into the directory of a logged model.
+    """Write a network and its label to a directory, which is made.
 
     Args:
-        client: Of the store.
-        entry: The logged model.
-        run_id: Of the trial.
+        path: The directory.
+        identity: Arguments of MLflow's ``Model``.
         model: On the CPU.
         input_example: Only its shape and dtype are used.
         label: What the model carries.
     """
+    from mlflow.models import Model
+
+    whole = Model(**identity, metadata={METADATA: dict(label.metadata)})
+    save_network(model, path, input_example, whole)
+    (path / CARD_FILE).write_text(label.card)
+
+
+def save_network(model: Any, path: Path, input_example: Any, identity: Any = None) -> None:
+    """Write a network as a ``torch.export`` graph, the first dimension of whose input stays free.
+
+    Args:
+        model: A ``torch.nn.Module`` on the CPU.
+        path: A directory, which is made.
+        input_example: Only its shape and dtype are used.
+        identity: MLflow's ``Model`` that is written, or None.
+    """
     import mlflow.pytorch
     import numpy as np
     import torch
-    from mlflow.models import Model, ModelSignature
+    from mlflow.models import ModelSignature
     from mlflow.types import Schema, TensorSpec
 
     shape = tuple(input_example.shape[1:])
@@ -171,27 +260,18 @@ def store_model(
     with torch.no_grad():
         rank = model.eval()(torch.from_numpy(example)).ndim  # 3 for a language model
     outputs = Schema([TensorSpec(np.dtype(np.float32), (-1,) * rank)])
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+    with warnings.catch_warnings():
         # What torch.export says of its own internals is nothing a user can act on.
         warnings.simplefilter("ignore")
-        path = str(Path(folder) / "model")
         mlflow.pytorch.save_model(
             model,
-            path,
-            mlflow_model=Model(
-                artifact_path=entry.artifact_location,
-                model_uuid=entry.model_id,
-                run_id=run_id,
-                model_id=entry.model_id,
-                metadata={METADATA: dict(label.metadata)},
-            ),
+            str(path),
+            mlflow_model=identity,
             signature=ModelSignature(inputs=inputs, outputs=outputs),
             input_example=example,
             serialization_format="pt2",
-            pip_requirements=_requirements(),
+            pip_requirements=requirements(),
         )
-        Path(path, CARD_FILE).write_text(label.card)
-        client.log_model_artifacts(entry.model_id, path)
 
 
 def rewrite_label(
@@ -235,11 +315,13 @@ def rewrite_label(
             client.log_model_artifact(model_id, str(file))
 
 
-def _requirements() -> list[str]:
-    """Return what loading an exported graph needs, pinned, without MLflow's slow inference."""
-    from importlib.metadata import version
+def requirements(more: Sequence[str] = ()) -> list[str]:
+    """Return what loading an exported graph needs, pinned, without MLflow's slow inference.
 
-    return [f"{name}=={version(name)}" for name in ("mlflow", "torch", "numpy")]
+    Args:
+        more: Names of other installed packages.
+    """
+    return [f"{name}=={version(name)}" for name in ("mlflow", "torch", "numpy", *more)]
 
 
 def fitting(tags: Mapping[str, str]) -> dict[str, str]:

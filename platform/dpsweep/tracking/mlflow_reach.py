@@ -110,7 +110,7 @@ def _connect(uri: str) -> None:
         port = parts.port or (443 if parts.scheme == "https" else 80)
         socket.create_connection((host, port), timeout=_REQUEST_S).close()
     except (OSError, ValueError) as error:
-        raise _away(uri, _cause(error)) from error
+        raise _away(uri, cause_of(error)) from error
 
 
 def _ask(uri: str, experiment: str) -> None:
@@ -130,7 +130,7 @@ def _ask(uri: str, experiment: str) -> None:
                 **more,
             )
         except Exception as error:  # whatever requests and MLflow raise
-            raise _away(uri, _cause(error)) from error
+            raise _away(uri, cause_of(error)) from error
         if answer.status_code in _REFUSALS:
             problem = f"the MLflow server at {masked(uri)} {_REFUSALS[answer.status_code]}"
             raise BadInputError(problem, fix=CREDENTIALS)
@@ -187,7 +187,7 @@ def _reason(text: str) -> str | None:
     return masked(" ".join(text.split())[:200]) or None
 
 
-def _cause(error: BaseException) -> str:
+def cause_of(error: BaseException) -> str:
     """Return the innermost reason of a request that failed, in a few words."""
     text = str(error)
     for word, reason in (

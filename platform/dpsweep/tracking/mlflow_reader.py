@@ -6,7 +6,6 @@ It reads and never writes: no store, no experiment and no run comes to be by loo
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.errors import BadInputError, StudyError
-from dpsweep.spec.tracking import TrackingSpec, database_of
+from dpsweep.spec.tracking import TrackingSpec, database_of, masked
+from dpsweep.tracking.mlflow_models import REGISTERED
 from dpsweep.tracking.mlflow_reach import quiet
 from dpsweep.tracking.state import PRETRAIN_ROLE
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 _PAGE = 1000
-_PASSWORD = re.compile(r"(://[^/:@]*:)[^@/]*@")
 
 
 @dataclass(frozen=True)
@@ -68,6 +67,30 @@ def default_uri() -> str:
     return os.environ.get("MLFLOW_TRACKING_URI") or str(TrackingSpec().uri)
 
 
+def open_client(uri: str) -> MlflowClient:
+    """Return a client of a store that is there.
+
+    Raises:
+        BadInputError: It is a directory, or a database that is missing.
+    """
+    shown = masked(uri)
+    if ":/" not in uri or uri.startswith("file:"):
+        raise BadInputError(
+            f"tracking store {shown!r} is a directory, and no database or server",
+            fix='use "sqlite:///mlflow.db" or the address of a tracking server',
+        )
+    database = database_of(uri)
+    if database is not None and not database.is_file():
+        raise BadInputError(
+            f"there is no tracking store at {shown}",
+            fix="give --tracking-uri, or set MLFLOW_TRACKING_URI",
+        )
+    quiet()
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=uri)
+
+
 class MLflowReader:
     """Studies of one MLflow store.
 
@@ -79,23 +102,9 @@ class MLflowReader:
 
     def __init__(self, uri: str | None = None) -> None:
         uri = uri or default_uri()
-        self.shown_uri = _PASSWORD.sub(r"\1***@", uri)
-        if ":/" not in uri or uri.startswith("file:"):
-            raise BadInputError(
-                f"tracking store {self.shown_uri!r} is a directory, and no database or server",
-                fix='use "sqlite:///mlflow.db" or the address of a tracking server',
-            )
-        database = database_of(uri)
-        if database is not None and not database.is_file():
-            raise BadInputError(
-                f"there is no tracking store at {self.shown_uri}",
-                fix="give --tracking-uri, or set MLFLOW_TRACKING_URI",
-            )
-        quiet()
-        from mlflow import MlflowClient
-
+        self.shown_uri = masked(uri)
         with self._explained():
-            self._client: MlflowClient = MlflowClient(tracking_uri=uri)
+            self._client = open_client(uri)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -106,7 +115,7 @@ class MLflowReader:
             raise
         except Exception as error:
             words = str(error).strip().split("\n")[0][:300]
-            because = _PASSWORD.sub(r"\1***@", words) or type(error).__name__
+            because = masked(words) or type(error).__name__
             raise BadInputError(
                 f"tracking store {self.shown_uri} cannot be read",
                 because=because,
@@ -186,7 +195,7 @@ class MLflowReader:
             return {
                 model.source_run_id: f"models:/{model.model_id}"
                 for model in _pages(page)
-                if model.status == "READY"
+                if model.status == "READY" and model.model_type != REGISTERED
             }
 
     def text(self, run: StoredRun, name: str) -> str | None:

@@ -10,8 +10,9 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "help"
 VERBS = [
     "", "init", "methods", "describe", "account epsilon", "account steps", "account noise",
     "validate", "plan", "simulate", "run", "status", "logs", "best", "pareto", "decisions",
-    "report", "layers", "audit", "ui", "doctor", "reproduce", "show", "export", "list", "compare",
-    "budget", "cluster render", "cluster submit", "cluster status", "cluster logs", "cluster stop",
+    "report", "layers", "audit", "ui", "doctor", "reproduce", "register", "predict", "show",
+    "export", "list", "compare", "budget", "cluster render", "cluster submit", "cluster status",
+    "cluster logs", "cluster stop",
 ]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from whole_studies import make_spec
 
 from dpsweep.cli.app import app
-from dpsweep.cli.verbs.report import TERMS, caption, differing_terms, short_names, table
+from dpsweep.cli.verbs.results.report import TERMS, caption, differing_terms, short_names, table
 from dpsweep.foundation.errors import BadInputError, NothingWithinBudgetError
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpsweep.cli.verbs.report import caption, legend, table
+from dpsweep.cli.verbs.results.report import caption, legend, table
 from dpsweep.privacy.statement import PrivacyStatement
 from dpsweep.results.choosing import choose
 from dpsweep.results.report import ReportedStudy, build_report, half_width

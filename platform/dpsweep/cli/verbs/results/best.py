@@ -20,28 +20,45 @@ from dpsweep.results.study import SweepResult, load_sweep
 from dpsweep.results.trial import TrialResult
 from dpsweep.trainables import TRAINABLES
 
+MaxEpsilon = Annotated[
+    float | None,
+    typer.Option("--max-epsilon", help="Largest epsilon of the trial, not of the study."),
+]
+MaxDelta = Annotated[
+    float | None,
+    typer.Option("--max-delta", help="Largest delta; a study has one for all its epsilons."),
+]
+OfMethod = Annotated[
+    str | None, typer.Option("--method", help="Only trials of this training method.")
+]
+CompareBy = Annotated[
+    By,
+    typer.Option(
+        "--by",
+        help="Compare trials by their own scores, or by the mean over the runs of their "
+        "configuration (train.repeat, episodes): a lucky seed then decides nothing.",
+    ),
+]
+
+
+def limits_of(max_epsilon: float | None, max_delta: float | None, method: str | None) -> Limits:
+    """Return the limits of a choice.
+
+    Raises:
+        BadInputError: One is negative.
+    """
+    for option, cap in (("--max-epsilon", max_epsilon), ("--max-delta", max_delta)):
+        if cap is not None and not cap >= 0:
+            raise BadInputError(f"{option} must be >= 0, got {cap:g}")
+    return Limits(max_epsilon, max_delta, method)
+
 
 def best(
     name: Name,
-    max_epsilon: Annotated[
-        float | None,
-        typer.Option("--max-epsilon", help="Largest epsilon of the trial, not of the study."),
-    ] = None,
-    max_delta: Annotated[
-        float | None,
-        typer.Option("--max-delta", help="Largest delta; a study has one for all its epsilons."),
-    ] = None,
-    method: Annotated[
-        str | None, typer.Option("--method", help="Only trials of this training method.")
-    ] = None,
-    by: Annotated[
-        By,
-        typer.Option(
-            "--by",
-            help="Compare trials by their own scores, or by the mean over the runs of their "
-            "configuration (train.repeat, episodes): a lucky seed then decides nothing.",
-        ),
-    ] = "trial",
+    max_epsilon: MaxEpsilon = None,
+    max_delta: MaxDelta = None,
+    method: OfMethod = None,
+    by: CompareBy = "trial",
     as_spec: Annotated[
         bool,
         typer.Option("--as-spec", help="Print a spec that runs this configuration once more."),
@@ -52,13 +69,11 @@ def best(
     explain: Explain = False,
 ) -> None:
     """Show the best configuration within a budget; exit 3 if there is none."""
-    for option, cap in (("--max-epsilon", max_epsilon), ("--max-delta", max_delta)):
-        if cap is not None and not cap >= 0:
-            raise BadInputError(f"{option} must be >= 0, got {cap:g}")
+    limits = limits_of(max_epsilon, max_delta, method)
     if as_spec and output not in (Format.TABLE, Format.YAML):
         raise BadInputError(f"--as-spec prints YAML, not {output.value}", fix="leave -f out")
     result = load_sweep(name, root=root, tracking_uri=tracking_uri)
-    choice = result.choose(Limits(max_epsilon, max_delta, method), by=by)
+    choice = result.choose(limits, by=by)
     trial = choice.best
     for line in choice.notes():
         say(f"note: {line}")

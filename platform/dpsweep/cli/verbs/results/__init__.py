@@ -1,0 +1,1 @@
+"""Verbs about what a study has left: trials, tables, models."""

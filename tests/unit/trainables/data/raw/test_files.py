@@ -1,0 +1,96 @@
+"""Files of raw records are read as the data of a study are, and each mistake is one line."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dpsweep.foundation.errors import DataError
+from dpsweep.trainables.data.raw.files import read_files
+
+BYTES = {"raw_shape": [4, 4], "raw_dtype": "uint8", "shape": [1, 4, 4], "scale": 1 / 255}
+DOUBLES = {"raw_shape": [3], "raw_dtype": "float64", "shape": [3]}
+IMAGES = {"channels": 3, "height": 4, "width": 4}
+TEXTS = {"length": 4, "pad_id": 0, "column": "review"}
+
+
+def facts(kind, preparation):
+    return {"kind": kind, "preparation": preparation}
+
+
+def test_arrays_of_several_files(tmp_path):
+    values = np.arange(16, dtype=np.uint8).reshape(1, 4, 4)
+    np.savez(tmp_path / "a.npz", other=np.zeros(3), x=values)
+    np.save(tmp_path / "b.npy", np.concatenate([values, values]))
+    Image.fromarray(values[0]).save(tmp_path / "c.png")
+    paths = [tmp_path / name for name in ("a.npz", "b.npy", "c.png")]
+    names, records = read_files(paths, facts("array", BYTES))
+    assert [name.removeprefix(f"{tmp_path}/") for name in names] == [
+        "a.npz:0", "b.npy:0", "b.npy:1", "c.png",
+    ]  # fmt: skip
+    assert records.dtype == np.uint8
+    assert (records == values[0]).all()
+
+
+def test_numbers_become_those_of_the_model(tmp_path):
+    np.save(tmp_path / "a.npy", np.ones((2, 3), np.uint8))
+    assert read_files([tmp_path / "a.npy"], facts("array", DOUBLES))[1].dtype == np.float64
+
+
+def test_images_are_handed_on_as_bytes(tmp_path):
+    Image.fromarray(np.zeros((5, 7), np.uint8)).save(tmp_path / "a.png")
+    np.save(tmp_path / "b.npy", np.zeros((2, 3, 3, 3), np.uint8))
+    names, frame = read_files([tmp_path / "a.png", tmp_path / "b.npy"], facts("image", IMAGES))
+    assert len(names) == len(frame) == 3
+    assert frame["image"][0] == (tmp_path / "a.png").read_bytes()
+    assert frame["image"][2].shape == (3, 3, 3)
+
+
+def test_texts(tmp_path):
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    (tmp_path / "a.csv").write_text('id,review\n1,"three, and more"\n')
+    (tmp_path / "a.jsonl").write_text(json.dumps({"review": "four"}) + "\n\n")
+    paths = [tmp_path / f"a.{suffix}" for suffix in ("txt", "csv", "jsonl")]
+    names, frame = read_files(paths, facts("text", TEXTS))
+    assert list(frame["text"]) == ["one", "two", "three, and more", "four"]
+    assert names[1] == f"{tmp_path}/a.txt:1"
+
+
+def write(path):
+    if path.suffix == ".npz":
+        np.savez(path, y=np.zeros(3))
+    elif path.suffix == ".npy":
+        np.save(path, np.zeros((2, 5), np.uint8))
+    elif path.name == "objects.csv":
+        path.write_text("id\n1\n")
+    elif path.name != "missing.npz":
+        path.write_text("{nothing")
+
+
+@pytest.mark.parametrize(
+    ("kind", "preparation", "name", "words"),
+    [
+        ("array", BYTES, "missing.npz", "is not there"),
+        ("array", BYTES, "a.npz", "has no array inputs"),
+        ("array", BYTES, "a.npy", r"shape \(5,\), and the model takes \(4, 4\)"),
+        ("array", DOUBLES, "a.png", "no kind of file"),
+        ("image", IMAGES, "a.png", "cannot be read"),
+        ("text", TEXTS, "a.jsonl", "cannot be read"),
+        ("text", TEXTS, "objects.csv", "has no column 'review' in row 0"),
+        ("text", TEXTS, "a.doc", "no kind of file"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path, kind, preparation, name, words):
+    path = tmp_path / name
+    if name != "missing.npz":
+        write(path)
+    with pytest.raises(DataError, match=words) as error:
+        read_files([path], facts(kind, preparation))
+    assert name in error.value.message
+    assert "\n" not in error.value.message
+
+
+def test_a_directory_is_no_file(tmp_path):
+    with pytest.raises(DataError, match="is a directory"):
+        read_files([tmp_path], facts("image", IMAGES))

@@ -1,0 +1,126 @@
+"""Files of raw records: what somebody hands to a model, read as the model's data were."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpsweep.foundation.errors import DataError
+from dpsweep.foundation.registry import did_you_mean
+from dpsweep.trainables.data.images import IMAGE_SUFFIXES
+from dpsweep.trainables.data.npz import npz_array
+from dpsweep.trainables.data.raw.preparation import ArrayRecords, ImageRecords, TextRecords
+from dpsweep.trainables.data.text import csv_rows, json_rows
+
+#: Names of the array of an .npz file that holds records; the first one that is there.
+KEYS = ("inputs", "x", "x_test")
+_TABLES = (".npz", ".npy")
+
+
+def read_files(paths: Sequence[Path], facts: Mapping[str, Any]) -> tuple[list[str], Any]:
+    """Return the records of files, and what to call each.
+
+    Args:
+        paths: Images, ``.npz`` or ``.npy``, or ``.csv``, ``.jsonl`` or ``.txt`` of texts, as the
+            records are.
+        facts: Of the model: ``kind`` and ``preparation`` (``preparation.save``).
+    Returns:
+        Names: a file, or ``FILE:ROW`` from 0 where it holds rows; and records, as the model's
+        ``predict`` takes them.
+    Raises:
+        DataError: A file is missing, of another kind, or damaged.
+    """
+    read = _READERS[facts["kind"]]
+    names: list[str] = []
+    blocks = []
+    for path in paths:
+        if not path.is_file():
+            wrong = "is a directory" if path.is_dir() else "is not there"
+            raise DataError(f"{path} {wrong}", fix="name files of records")
+        try:
+            block = read(path, facts["preparation"])
+        except (OSError, ValueError, EOFError, csv.Error) as error:
+            words = " ".join(str(error).split())[:200]
+            raise DataError(f"{path} cannot be read", because=words) from error
+        blocks.append(block)
+        is_one = path.suffix.lower() in IMAGE_SUFFIXES
+        names += [str(path)] if is_one else [f"{path}:{row}" for row in range(len(block))]
+    if facts["kind"] == ArrayRecords.kind:
+        return names, np.concatenate(blocks)
+    import pandas as pd
+
+    return names, pd.DataFrame({facts["kind"]: [record for block in blocks for record in block]})
+
+
+def _arrays(path: Path, facts: Mapping[str, Any]) -> np.ndarray:
+    shape, kind = tuple(facts["raw_shape"]), np.dtype(facts["raw_dtype"])
+    if path.suffix.lower() in IMAGE_SUFFIXES and kind == np.uint8:
+        from PIL import Image
+
+        with Image.open(path) as image:
+            values = np.asarray(image)[None]
+    else:
+        values = _table(path, f"a record is an array of {kind} of shape {shape}")
+    if values.shape[1:] != shape:
+        raise DataError(
+            f"{path} has records of shape {values.shape[1:]}, and the model takes {shape}",
+            fix="store (records, ...) as the data of the study were",
+        )
+    if not np.can_cast(values.dtype, kind, "same_kind"):
+        raise DataError(f"{path} has numbers of {values.dtype}, and the model takes {kind}")
+    return values.astype(kind)
+
+
+def _images(path: Path, facts: Mapping[str, Any]) -> Sequence[Any]:
+    if path.suffix in _TABLES:
+        return list(_table(path, "a record is an image"))
+    ImageRecords(**facts).read(path)  # says which file is no image
+    return [path.read_bytes()]
+
+
+def _table(path: Path, record: str) -> np.ndarray:
+    if path.suffix not in _TABLES:
+        raise DataError(
+            f"{path} is no kind of file for these records",
+            because=record,
+            fix="give an .npz or .npy file",
+        )
+    stored = np.load(path, allow_pickle=False)
+    if path.suffix == ".npy":
+        return stored
+    with stored as file:
+        key = next((key for key in KEYS if key in file), None)
+        if key is None:
+            raise DataError(
+                f"{path} has no array {KEYS[0]}", fix=f"store one: numpy.savez(..., {KEYS[0]}=...)"
+            )
+        return npz_array(file, key, path)
+
+
+def _texts(path: Path, facts: Mapping[str, Any]) -> Sequence[str]:
+    column = TextRecords(**facts).column
+    if path.suffix == ".txt":
+        return path.read_text(encoding="utf-8").splitlines()
+    readers = {".csv": csv_rows, ".jsonl": json_rows}
+    if path.suffix not in readers:
+        raise DataError(
+            f"{path} is no kind of file for texts", fix="give a .csv, .jsonl or .txt file"
+        )
+    rows = list(readers[path.suffix](path))
+    texts = [row.get(column) for row in rows]
+    if None in texts:
+        there = [str(name) for name in rows[texts.index(None)]]
+        hint = did_you_mean(column, there) or f"it has {', '.join(there[:10])}"
+        raise DataError(f"{path} has no column {column!r} in row {texts.index(None)}", fix=hint)
+    return [str(text) for text in texts]
+
+
+_READERS: dict[str, Callable[[Path, Mapping[str, Any]], Any]] = {
+    ArrayRecords.kind: _arrays,
+    ImageRecords.kind: _images,
+    TextRecords.kind: _texts,
+}
