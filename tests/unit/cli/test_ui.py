@@ -1,5 +1,8 @@
 """The verb ui: where a study's pages are, and a server whose talk nobody needs."""
 
+import signal
+import socket
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -64,3 +67,32 @@ def test_a_local_server_is_quiet_unless_it_fails(study, tmp_path, monkeypatch):
         assert f"http://127.0.0.1:5999{RUNS}?workflowType=machine_learning" in done.stdout
     asked = Path(tmp_path / "asked").read_text()
     assert f"--backend-store-uri {uri} --host 127.0.0.1 --port 5999" in asked
+
+
+def test_a_port_that_is_taken_is_named_before_any_address(study, tmp_path):
+    (tmp_path / "mlflow.db").touch()
+    study(f"sqlite:///{tmp_path}/mlflow.db")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = cli_here("ui", "digits", "--port", port)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
+    assert f"--port {port + 1}" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["TERM", "HUP"])
+def test_the_server_ends_with_the_command(study, tmp_path, monkeypatch, name):
+    (tmp_path / "mlflow.db").touch()
+    study(f"sqlite:///{tmp_path}/mlflow.db")
+    program, pid = tmp_path / "server", tmp_path / "pid"
+    program.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {pid}\nkill -{name} $PPID\nwait\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(machine.sys, "executable", str(program))
+    number = signal.Signals[f"SIG{name}"]
+    before = signal.getsignal(number)
+    assert cli_here("ui", "digits", "--port", 0).returncode == 128 + number
+    assert signal.getsignal(number) == before
+    worker, deadline = Path("/proc") / pid.read_text().strip(), time.monotonic() + 10
+    while worker.exists() and "Z" not in (worker / "stat").read_text().split()[2]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import sys
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -22,6 +27,7 @@ from dpsweep.tracking.state import TrackingState
 from dpsweep.tracking.views import addresses
 
 _SHOWN_LINES = 20  # of a server that has failed
+_LAST_PORT = 65535
 
 
 def ui(
@@ -50,6 +56,7 @@ def ui(
     state = TrackingState.load(study.files.tracking) if study else TrackingState()
     shown = addresses(server, state)
     if not is_server:
+        _refuse_taken(host, port)
         say(f"MLflow UI on {server} in some seconds (Ctrl-C ends it)")
     elif not shown:
         print(masked(uri))
@@ -60,25 +67,65 @@ def ui(
     raise typer.Exit(_serve(uri, host, port))
 
 
+def _refuse_taken(host: str, port: int) -> None:
+    """Refuse a port that another program listens on; whose pages would open else."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise BadInputError(
+                f"cannot listen on {host}:{port}: {error.strerror or error}",
+                fix=f"choose another port: --port {port + 1 if port < _LAST_PORT else 5000}",
+            ) from None
+
+
 def _serve(uri: str, host: str, port: int) -> int:
-    """Run MLflow's server until it ends; its talk is shown only if it fails."""
+    """Run MLflow's server until it ends; its talk is shown only if it fails.
+
+    It ends with this process, whichever signal that is sent, but for SIGKILL.
+    """
     import subprocess
 
     command = [sys.executable, "-W", "ignore", "-m", "mlflow", "ui", "--backend-store-uri", uri]
     command += ["--host", host, "--port", str(port), "--workers", "1"]
     settings = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**settings, **os.environ},
-    ) as process:
+    with (
+        _leaving(),
+        subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**settings, **os.environ},
+            start_new_session=True,
+        ) as process,
+    ):
         assert process.stdout is not None
-        last = deque(process.stdout, maxlen=_SHOWN_LINES)
+        try:
+            last = deque(process.stdout, maxlen=_SHOWN_LINES)
+        finally:
+            # Its workers are in its group; one that has ended by itself has left none.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
     if process.returncode:
         say("".join(last).rstrip())
     return process.returncode
+
+
+@contextmanager
+def _leaving() -> Iterator[None]:
+    """Leave on SIGTERM, and where a terminal is closed, as on Ctrl-C."""
+    before = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
 
 
 def doctor(
