@@ -38,7 +38,7 @@ def advice(result: SweepResult) -> list[str]:
     if share is None:
         return []
     usage = (
-        f"budget: {math.ceil(100 * share)}% of what the study may spend is used by "
+        f"budget: {math.ceil(100 * share)}% of what the study may spend is used or reserved by "
         f"{counted(len(result.view.trials), 'trial')} (in Renyi cost, by which k equal trials use "
         "k times the share of one; by epsilon they do not)"
     )

@@ -121,13 +121,14 @@ def _sampling(facts: Mapping[str, Any]) -> str | None:
 
 def _headline(facts: Mapping[str, Any]) -> str:
     mode, study = MODES[facts["accounting"]], facts.get("study")
-    lines = [f"> **{mode.claim}.** (accounting mode: `{mode.name}`)"]
+    lines = []
+    if study is not None:  # first, as the MLflow UI folds all but a few lines
+        claim = _epsilon("<=", study["epsilon"], facts, study)
+        lines += [f"The study: **{claim}**. It covers the release of: {study['released']}.", ""]
+    lines += [f"> **{mode.claim}.** (accounting mode: `{mode.name}`)"]
     if facts.get("downgrade"):
         asked = f" from `{facts['accounting_asked']}`" if facts.get("accounting_asked") else ""
         lines += [">", f"> Downgraded{asked} to `{mode.name}`: {facts['downgrade']}"]
-    if study is not None:
-        claim = _epsilon("<=", study["epsilon"], facts, study)
-        lines += ["", f"The study: **{claim}**. It covers the release of: {study['released']}."]
     sampling = _sampling(facts)
     if mode.is_public_search and study is None:
         lines += ["", "The final run has not been started; no private record was used so far."]

@@ -321,8 +321,8 @@ class SweepResult:
     def pareto(self) -> list[TrialResult]:
         """Return the finished trials that no other one beats in score at the same or less epsilon.
 
-        Cheapest first. Trials that were stopped are left out: what one has spent when its own score
-        stops it is no bound on its epsilon.
+        Epsilons that are shown alike are the same. Cheapest first. Trials that were stopped are
+        left out: what one has spent when its own score stops it is no bound on its epsilon.
 
         Raises:
             BadInputError: They are of different episodes.
@@ -335,7 +335,7 @@ class SweepResult:
         sign = 1.0 if self.is_maximized else -1.0
         results = sorted(
             (self._result(view) for view in self.view.finished()),
-            key=lambda r: (r.epsilon, -sign * (r.value or 0.0), r.trial_id),
+            key=lambda r: (float(shown_epsilon(r.epsilon)), -sign * (r.value or 0.0), r.trial_id),
         )
         front: list[TrialResult] = []
         for result in results:
