@@ -11,6 +11,7 @@ import random
 from collections import defaultdict
 from pathlib import Path
 
+from no_cluster import NoCluster
 from whole_studies import make_spec
 
 from dpsweep import sweep
@@ -43,25 +44,6 @@ DELTA, TRIAL, STUDY, CAP = 1e-4, 2.0, 4.5, 10.0
 
 class Killed(BaseException):
     """What is left of a process after ``kill -9``: nothing more is written."""
-
-
-class NoCluster:
-    """A target that runs nothing: trials run in this process."""
-
-    starting, joined = "starting nothing", ""
-
-    def __init__(self, *args, **more):
-        pass
-
-    @staticmethod
-    def refuse_early(*args):
-        """Everything can be had."""
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        return None
 
 
 class MortalStudies:

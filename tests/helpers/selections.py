@@ -1,8 +1,10 @@
 """Whole selections whose trials run in this process, with a stand-in for Ray."""
 
 import copy
+import functools
 from pathlib import Path
 
+from no_cluster import execute_here
 from whole_studies import make_spec
 
 from dpsweep import sweep
@@ -11,7 +13,6 @@ from dpsweep.cluster.private_directory import refuse_open
 from dpsweep.running import sealed
 from dpsweep.running.stage import Stage
 from dpsweep.spec.study import SweepSpec
-from dpsweep.trainables.execution.execution import TrialExecution
 
 #: What the trials that ran here began with, in their order.
 BEGUN = []
@@ -28,17 +29,8 @@ def select_spec(root, space=SPACE, mean=3):
     return SweepSpec(**raw)
 
 
-def execute_here(stage, source, target):
-    """Stand for ``Stage.execute``: run the trials one after another."""
-    while (task := source.next_task(num_running=0)) is not None:
-        directory = stage.study.files.trial(task.trial)
-        execution = TrialExecution(directory, task, settings=stage.settings(), data=stage.data)
-        BEGUN.append(copy.deepcopy(execution.method.state_dict()["model"]))
-        while not stage.on_report(execution.advance()).done:
-            pass
-        execution.close()
-        stage.on_end(task.trial)
-    return "finished"
+def note(execution):
+    BEGUN.append(copy.deepcopy(execution.method.state_dict()["model"]))
 
 
 class FakeRay:
@@ -75,5 +67,5 @@ def go_without_ray(patch, root: Path):
     BEGUN.clear()
     patch(private_directory, "place", lambda: root)
     patch(sealed, "prefetch", lambda *args: None)
-    patch(Stage, "execute", execute_here)
+    patch(Stage, "execute", functools.partialmethod(execute_here, on_begin=note))
     patch(sweep, "TARGETS", {"local": FakeRay})
