@@ -21,6 +21,8 @@ QUICK = ("account", "cluster", "describe", "init", "methods", "validate")
 #: Pages' files of specs -> what makes their studies short here.
 SHORTER = {
     "sweep.yaml": ["search.num_trials=4"],
+    "audited.yaml": ["search.num_trials=4"],
+    "small.yaml": ["search.num_trials=4"],
     "docs/pictures/gallery.yaml": ["search.num_trials=8"],
     "docs/pictures/epsilons.yaml": ["search.num_trials=4", "search.space.train.repeat=0"],
     "few.yaml": ["episodes.number=2"],

@@ -132,15 +132,22 @@ def open_npz(spec: DataSpec) -> Source:
         with np.load(path, allow_pickle=False) as file:
             for part in parts:
                 name = {"val": "validation"}.get(part, part)
-                inputs = _inputs(preparation, npz_array(file, f"x_{part}", path), f"x_{part}")
+                inputs = _inputs(
+                    preparation, npz_array(file, f"x_{part}", path), f"{path}: x_{part}"
+                )
                 labels = npz_array(file, f"y_{part}", path)
-                arrays[name] = inputs, checked_labels(labels, num_classes, f"y_{part}", spec.task)
+                arrays[name] = (
+                    inputs,
+                    checked_labels(labels, num_classes, f"{path}: y_{part}", spec.task),
+                )
         return arrays
 
     def read_labels(part: str) -> np.ndarray:
         name = f"y_{'val' if part == 'validation' else part}"
         with np.load(path, allow_pickle=False) as file:
-            return checked_labels(npz_array(file, name, path), num_classes, name, spec.task)
+            return checked_labels(
+                npz_array(file, name, path), num_classes, f"{path}: {name}", spec.task
+            )
 
     sizes = {part: headers[f"x_{part}"][0][0] for part in parts}
     names = tuple(str(label) for label in range(num_classes))
