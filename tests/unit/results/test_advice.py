@@ -60,7 +60,9 @@ def test_the_advice_is_a_command_that_continues_the_study(written, tmp_path, mon
     monkeypatch.chdir(tmp_path)
     told, command = advice(result)
     assert "at no further cost" in told
-    assert "used or reserved by 2 trials (in Renyi cost, by which k equal trials use k times" in told
+    assert (
+        "used or reserved by 2 trials (in Renyi cost, by which k equal trials use k times" in told
+    )
     number = 2 + trials_that_fit(result)
     words = shlex.split(command)
     assert words[-2:] == ["--set", f"search.num_trials={number}"]
