@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from blobs import blobs
 
 from dpsweep.cli.app import app
 from dpsweep.cli.doctor import feature_stores
@@ -90,6 +89,8 @@ class Here:
 @pytest.fixture
 def data() -> SweepData:
     """1,250 records; more than one process is worth."""
+    from blobs import blobs  # not above: Ray's workers import this file, and no helpers
+
     return blobs(1000, (12,), num_validation=200, num_test=50)
 
 
