@@ -85,7 +85,9 @@ def test_the_server_ends_with_the_command(study, tmp_path, monkeypatch, name):
     (tmp_path / "mlflow.db").touch()
     study(f"sqlite:///{tmp_path}/mlflow.db")
     program, pid = tmp_path / "server", tmp_path / "pid"
-    program.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {pid}\nkill -{name} $PPID\nwait\n")
+    program.write_text(
+        f"#!/bin/sh\nsleep 60 &\necho $! > {pid}\nsleep 1\nkill -{name} $PPID\nwait\n"
+    )
     program.chmod(0o755)
     monkeypatch.setattr(machine.sys, "executable", str(program))
     number = signal.Signals[f"SIG{name}"]
