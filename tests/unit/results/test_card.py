@@ -344,3 +344,9 @@ def test_a_card_before_the_first_step_claims_no_sum() -> None:
     card = privacy_card(facts(composed=composed, best=None))
     assert "All trials composed: no private step has been run yet" in card
     assert "batch sampling: none (no private step was run)" in card
+
+
+def test_it_begins_with_the_study_s_epsilon():
+    """The MLflow UI folds all of a description but a few lines."""
+    _, first, *_ = [line for line in privacy_card(facts("composed")).splitlines() if line]
+    assert first.startswith("The study: **epsilon <= ")

@@ -254,3 +254,17 @@ def test_a_method_that_the_study_has_not_is_a_mistake_one_without_a_trial_is_non
     assert "bitfit" in caught.value.fix
     with pytest.raises(NothingWithinBudgetError, match="no finished trial of method bitfit"):
         result.best(method="bitfit")
+
+
+def test_the_front_takes_epsilons_that_are_shown_alike_for_the_same():
+    """Plans end within rounding of their cap; only the best score of those is on the front."""
+    points = [(1.99999942, 0.81), (1.99999945, 0.92), (1.99999943, 0.5), (1.5, 0.7), (1.9998, 0.8)]
+    trials = [
+        TrialView(
+            number, hparams={"method": "dp_sgd"}, state=TrialState.FINISHED, epsilon=epsilon,
+            sampling="poisson", value=value, delivered={"validation/accuracy": value},
+        )
+        for number, (epsilon, value) in enumerate(points)
+    ]  # fmt: skip
+    front = SweepResult(MadeUpRecords(trials)).pareto()
+    assert [trial.trial_id for trial in front] == [3, 4, 1]
