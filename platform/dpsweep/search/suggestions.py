@@ -286,9 +286,7 @@ class Suggestions:
         for number, trial in known.items():
             if trial.state.is_finished() and not trials[number].state.is_finished():
                 values = trial.values if trial.state is OptunaState.COMPLETE else None
-                for name, value in trial.user_attrs.items():
-                    live = optuna.trial.Trial(study, trials[number]._trial_id)
-                    live.set_user_attr(name, value)
+                _attach(_reopened(study, trials[number]), trial.user_attrs)
                 study.tell(number, values, state=trial.state)
         return study
 
@@ -324,7 +322,7 @@ class Suggestions:
         with self._usable(), warnings.catch_warnings():
             if number not in self._live:
                 frozen = self._study.get_trials(deepcopy=False)[number]
-                self._live[number] = optuna.trial.Trial(self._study, frozen._trial_id)
+                self._live[number] = _reopened(self._study, frozen)
             warnings.filterwarnings("ignore", message=".*is already reported.*")
             self._live[number].report(value, step)
 
@@ -349,13 +347,13 @@ class Suggestions:
             values: Its objectives, in the order of ``objectives``; None if it has no score.
             epsilon: Of everything charged to it, if that is finite.
         """
-        self._live.pop(number, None)
+        live, attrs = self._live.pop(number, None), self._epsilon_attrs(epsilon)
         with self._usable():
-            frozen = self._study.get_trials(deepcopy=False)[number]
-            if not frozen.state.is_finished():
-                trial = optuna.trial.Trial(self._study, frozen._trial_id)
-                for name, value in self._epsilon_attrs(epsilon).items():
-                    trial.set_user_attr(name, value)
+            if live is None and attrs:
+                frozen = self._study.get_trials(deepcopy=False)[number]
+                live = None if frozen.state.is_finished() else _reopened(self._study, frozen)
+            if live is not None:
+                _attach(live, attrs)
             if state == "pruned" and self._is_single:
                 self._study.tell(number, state=OptunaState.PRUNED, skip_if_finished=True)
             elif state == "failed" or values is None:
@@ -368,3 +366,13 @@ def _brief(error: object) -> str:
     """Return the last line of a text that is not of SQLAlchemy's pointers to its manual."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0][:200] if lines else type(error).__name__
+
+
+def _reopened(study: optuna.Study, frozen: optuna.trial.FrozenTrial) -> optuna.trial.Trial:
+    """Return a trial that an earlier launch asked for, to change it until it ends."""
+    return optuna.trial.Trial(study, frozen._trial_id)
+
+
+def _attach(trial: optuna.trial.Trial, attrs: Mapping[str, Any]) -> None:
+    for name, value in attrs.items():
+        trial.set_user_attr(name, value)
