@@ -12,7 +12,7 @@ from dpsweep.planning.preflight import Preflight
 from dpsweep.results.layers import save_layers_figure
 from dpsweep.results.origins import supplies_of
 from dpsweep.results.study import SweepResult
-from dpsweep.running.entries import model_label
+from dpsweep.running.entries import label_of
 from dpsweep.running.gallery import show_predictions
 from dpsweep.study.events import ModelLogged
 from dpsweep.study.study import Observer, Study
@@ -45,7 +45,7 @@ def log_best_model(
         return
     # A claim that does not hold any more leaves every model that somebody may have registered.
     for trial in study.view.trials if result.claims.downgraded else study.view.model_uris:
-        spool.label_model(trial, model_label(study, trial))
+        spool.label_model(trial, label_of(result, trial))
     if best in study.view.model_uris and spool.has_model(best):
         return
     try:
@@ -56,7 +56,7 @@ def log_best_model(
     except SweepError as error:  # a task, a checkpoint or features that can no longer be had
         observer.on_message(f"the best model is not in the tracking store: {error}")
         return
-    uri = spool.log_model(best, model, example, model_label(study, best))
+    uri = spool.log_model(best, model, example, label_of(result, best))
     if uri is None:
         return
     figures: list[Path] = []

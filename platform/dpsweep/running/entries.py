@@ -319,13 +319,8 @@ def _with_terms(result: SweepResult, row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "sampling": sampling, **terms, "released": SO_FAR}
 
 
-def model_label(study: OpenStudy, trial: int) -> ModelLabel:
-    """Return what a trial's model must carry wherever it goes, as the claims stand now."""
-    return label_of(SweepResult.of(study), trial)
-
-
 def label_of(result: SweepResult, trial: int) -> ModelLabel:
-    """Return ``model_label`` of results that are in hand."""
+    """Return what a trial's model must carry wherever it goes, as the claims stand."""
     trial_result, claims = result.trial(trial), result.claims
     config = json.dumps(trial_result.config, sort_keys=True)
     facts = {

@@ -15,7 +15,8 @@ from dpsweep.tracking.labels import UNACCOUNTED, downgraded_tags
 METADATA = "dpsweep"
 #: File beside ``MLmodel``: the privacy card as it stood.
 CARD_FILE = "privacy_card.md"
-_NO_CLAIM = "none: no epsilon covers the search that chose this model"
+#: What is said in the place of a claim where there is none.
+NO_CLAIM = "none: no epsilon covers the search that chose this model"
 _AS_OF = (
     "when the model was logged; a study can lose its claim later, which the model's tag "
     "dp.downgraded in the tracking store and `dpsweep best` then say"
@@ -61,8 +62,8 @@ def label_model(facts: Mapping[str, Any], card: str) -> ModelLabel:
     stated = claim or alone
     terms = {tag: str(value) for tag, value in stated.tags().items()}
     tags = {
-        "dp.claim": claim.one_line() if claim else _NO_CLAIM,
-        "dp.study_epsilon": str(claim.epsilon) if claim else _NO_CLAIM,
+        "dp.claim": claim.one_line() if claim else NO_CLAIM,
+        "dp.study_epsilon": str(claim.epsilon) if claim else NO_CLAIM,
         **terms,
     }
     if claim != alone:  # else it is the claim itself
@@ -98,14 +99,14 @@ def label_model(facts: Mapping[str, Any], card: str) -> ModelLabel:
 
 def given_up(reason: str) -> tuple[dict[str, str], str]:
     """Return the tags and the description of a model whose study has lost its claim."""
-    tags = {**downgraded_tags(reason), "dp.claim": _NO_CLAIM}
+    tags = {**downgraded_tags(reason), "dp.claim": NO_CLAIM}
     headline = f"> **{CLAIMS[UNACCOUNTED]}.** (accounting mode: `{UNACCOUNTED}`)"
     return tags, f"{headline}\n>\n> **The claim was given up**, for good: {reason}\n"
 
 
 def metadata_given_up(metadata: Mapping[str, Any], reason: str) -> dict[str, Any]:
     """Return a model's metadata once its study has lost its claim."""
-    gone = {"claim": None, "claim_in_words": _NO_CLAIM, "accounting": UNACCOUNTED}
+    gone = {"claim": None, "claim_in_words": NO_CLAIM, "accounting": UNACCOUNTED}
     return {**metadata, **gone, "downgraded": reason}
 
 

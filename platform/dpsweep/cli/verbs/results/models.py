@@ -17,6 +17,7 @@ from dpsweep.foundation.words import counted
 from dpsweep.results.choosing import Limits
 from dpsweep.results.study import load_sweep
 from dpsweep.tracking.mlflow_reader import default_uri
+from dpsweep.tracking.model_label import NO_CLAIM
 from dpsweep.tracking.registry.loading import SCHEME, ServedModel, load_registered
 from dpsweep.tracking.registry.versions import CHAMPION
 from dpsweep.trainables.data.raw.files import read_files
@@ -80,13 +81,12 @@ def register(
     if output is not Format.TABLE:
         print_records(registered.to_dict(), output)
         return
-    none = "none: no epsilon covers the search that chose this model"
     claim, alone = registered.claim, registered.alone
     cells: dict[str, Any] = {
         "model": registered.uri,
         "version": registered.version,
         "trial": registered.trial,
-        "claim": none if claim is None else claim.one_line(),
+        "claim": NO_CLAIM if claim is None else claim.one_line(),
     }
     if claim != alone:
         cells["the trial alone"] = f"{alone.one_line()}; not the claim"
