@@ -108,6 +108,35 @@ class Rendering(ABC):
         """Return the commands that end it; submitting it again continues the study."""
 
 
+class FileRendering(Rendering):
+    """A rendering that is one file, named after its study.
+
+    Attributes:
+        suffix: End of the file's name.
+    """
+
+    suffix: ClassVar[str]
+
+    @classmethod
+    def file_of(cls, study: str) -> str:
+        """Return the name of the file."""
+        return f"{study}.{cls.suffix}"
+
+    @classmethod
+    @abstractmethod
+    def content(cls, spec: SweepSpec) -> str:
+        """Return what the file holds.
+
+        Raises:
+            BadInputError: As ``files``.
+        """
+
+    @classmethod
+    def files(cls, spec: SweepSpec) -> dict[str, str]:
+        """Return the file; see ``Rendering``."""
+        return {cls.file_of(spec.name): cls.content(spec)}
+
+
 def job_name(study: str) -> str:
     """Return a name of a study that every scheduler takes: at most 47 letters, digits and dashes.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from dpsweep.cluster.rendering.base import (
     Command,
-    Rendering,
+    FileRendering,
     commands,
     head_of,
     job_name,
@@ -28,24 +28,23 @@ _SPECS, _FILE = "/etc/dpsweep", "sweep.yaml"
 _STOP_WAIT_S, _GRACE_S = "40", 60
 
 
-class KubeRayRendering(Rendering):
+class KubeRayRendering(FileRendering):
     """A RayJob whose retry is a new driver with the same command, which continues the study."""
 
-    name = "kuberay"
+    name, suffix = "kuberay", "kuberay.yaml"
 
     @classmethod
-    def files(cls, spec: SweepSpec) -> dict[str, str]:
+    def content(cls, spec: SweepSpec) -> str:
         """Return one manifest; `kubectl apply` takes it."""
         settings: KubeRaySpec = settings_of(spec, cls.name)
         check_places(spec, settings.mount)
-        file = _file(spec.name)
         documents = [*_claim(settings), _config(spec), _job(spec, settings)]
-        return {file: head_of(cls.name, file) + manifest(*documents)}
+        return head_of(cls.name, cls.file_of(spec.name)) + manifest(*documents)
 
     @classmethod
     def submit(cls, study: str, folder: Path) -> list[Command]:
         """Apply the manifest."""
-        return commands(["kubectl", "apply", "--filename", str(folder / _file(study))])
+        return commands(["kubectl", "apply", "--filename", str(folder / cls.file_of(study))])
 
     @classmethod
     def status(cls, study: str, folder: Path) -> list[Command]:
@@ -62,10 +61,6 @@ class KubeRayRendering(Rendering):
     def stop(cls, study: str, folder: Path) -> list[Command]:
         """Delete the RayJob and its pods; claim and study stay."""
         return commands(["kubectl", "delete", "rayjob", job_name(study), "--ignore-not-found"])
-
-
-def _file(study: str) -> str:
-    return f"{study}.kuberay.yaml"
 
 
 def _claim(settings: KubeRaySpec) -> list[dict[str, Any]]:

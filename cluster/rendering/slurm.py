@@ -7,8 +7,8 @@ from pathlib import Path
 
 from dpsweep.cluster.rendering.base import (
     Command,
+    FileRendering,
     Nodes,
-    Rendering,
     commands,
     job_name,
     nodes_of,
@@ -67,13 +67,13 @@ exit "$code"
 """
 
 
-class SlurmRendering(Rendering):
+class SlurmRendering(FileRendering):
     """A batch script for whole nodes that share ``storage.path``; it holds the spec, too."""
 
-    name = "slurm"
+    name, suffix = "slurm", "sbatch"
 
     @classmethod
-    def files(cls, spec: SweepSpec) -> dict[str, str]:
+    def content(cls, spec: SweepSpec) -> str:
         """Return one script; `sbatch` takes it."""
         settings = spec.cluster.slurm or SlurmSpec()
         check_places(spec, None)
@@ -82,13 +82,13 @@ class SlurmRendering(Rendering):
         if _END in text.splitlines():
             raise BadInputError(f"a line of the spec is {_END}", fix="write something else there")
         body = _SCRIPT.replace("@END@", _END).replace("@SPEC@", text)
-        return {_file(spec.name): _header(spec, settings, nodes) + body}
+        return _header(spec, settings, nodes) + body
 
     @classmethod
     def submit(cls, study: str, folder: Path) -> list[Command]:
         """Queue the script; what it prints goes beside it."""
         output = f"--output={folder / _log(study)}"
-        return commands(["sbatch", output, str(folder / _file(study))])
+        return commands(["sbatch", output, str(folder / cls.file_of(study))])
 
     @classmethod
     def status(cls, study: str, folder: Path) -> list[Command]:
@@ -105,10 +105,6 @@ class SlurmRendering(Rendering):
         """Take a waiting job out of the queue; let a running one save and end."""
         which = ["scancel", "--me", f"--name={job_name(study)}"]
         return commands([*which, "--state=PENDING"], [*which, "--batch", "--signal=USR2"])
-
-
-def _file(study: str) -> str:
-    return f"{study}.sbatch"
 
 
 def _log(study: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from dpsweep.cluster.rendering.base import (
     Command,
-    Rendering,
+    FileRendering,
     commands,
     head_of,
     job_name,
@@ -27,18 +27,17 @@ _SPECS = "~/.dpsweep"
 _START = "export RAY_AUTH_MODE=token RAY_JOB_STOP_WAIT_TIME_S=40 RAY_USAGE_STATS_ENABLED=0; "
 
 
-class VmRendering(Rendering):
+class VmRendering(FileRendering):
     """A head and as many machines as the trials need, each of which mounts one NFS export."""
 
-    name = "vm"
+    name, suffix = "vm", "vm.yaml"
 
     @classmethod
-    def files(cls, spec: SweepSpec) -> dict[str, str]:
+    def content(cls, spec: SweepSpec) -> str:
         """Return one file; `ray up` takes it."""
         settings: VmSpec = settings_of(spec, cls.name)
         check_places(spec, settings.mount)
-        file = _file(spec.name)
-        return {file: head_of(cls.name, file) + manifest(_cluster(spec, settings))}
+        return head_of(cls.name, cls.file_of(spec.name)) + manifest(_cluster(spec, settings))
 
     @classmethod
     def submit(cls, study: str, folder: Path) -> list[Command]:
@@ -46,7 +45,7 @@ class VmRendering(Rendering):
 
         The driver gets the secrets that were copied there, if any.
         """
-        file, job = str(folder / _file(study)), job_name(study)
+        file, job = str(folder / cls.file_of(study)), job_name(study)
         run = f"set -a; [ ! -f {_SECRETS} ] || . {_SECRETS}; exec dpsweep run {_SPECS}/{study}.yaml"
         driver = shlex.join(["bash", "-c", run])
         return commands(
@@ -58,29 +57,24 @@ class VmRendering(Rendering):
     @classmethod
     def status(cls, study: str, folder: Path) -> list[Command]:
         """Ask Ray's job API on the head."""
-        return _on_head(study, folder, "status")
+        return cls._on_head(study, folder, "status")
 
     @classmethod
     def logs(cls, study: str, folder: Path) -> list[Command]:
         """Ask Ray's job API on the head."""
-        return _on_head(study, folder, "logs")
+        return cls._on_head(study, folder, "logs")
 
     @classmethod
     def stop(cls, study: str, folder: Path) -> list[Command]:
         """Let the study save and end; then end all machines, in any case, as they cost money."""
-        file, job = str(folder / _file(study)), job_name(study)
+        file, job = str(folder / cls.file_of(study)), job_name(study)
         stop = Command(("ray", "exec", file, f"ray job stop {job}"), may_fail=True)
         return [stop, *commands(["ray", "down", "--yes", file])]
 
-
-def _on_head(study: str, folder: Path, verb: str) -> list[Command]:
-    return commands(
-        ["ray", "exec", str(folder / _file(study)), f"ray job {verb} {job_name(study)}"]
-    )
-
-
-def _file(study: str) -> str:
-    return f"{study}.vm.yaml"
+    @classmethod
+    def _on_head(cls, study: str, folder: Path, verb: str) -> list[Command]:
+        file = str(folder / cls.file_of(study))
+        return commands(["ray", "exec", file, f"ray job {verb} {job_name(study)}"])
 
 
 def _cluster(spec: SweepSpec, settings: VmSpec) -> dict[str, Any]:
