@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from begun import Begun
 
 from dpsweep.foundation.errors import CheckpointError, InfeasibleBudgetError
 from dpsweep.privacy.budget import PrivacyBudget
@@ -39,17 +40,6 @@ GIVEN = {
     "finetune.distill_epochs": 2,
     "finetune.epochs": 3,
 }
-
-
-@dataclass(frozen=True)
-class Begun(SweepData):
-    """Records of a study, and the models that its start has released."""
-
-    starts: Starts | None = None
-
-    @classmethod
-    def of(cls, data: SweepData, starts: Starts) -> Begun:
-        return cls(**{f.name: getattr(data, f.name) for f in fields(SweepData)}, starts=starts)
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,13 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from begun import Begun
 from torch import nn
 
 from dpsweep.privacy.budget import PrivacyBudget
@@ -51,17 +52,6 @@ GIVEN = {
     "finetune.distill_epochs": EPOCHS,
     "finetune.epochs": 2,
 }
-
-
-@dataclass(frozen=True)
-class Begun(SweepData):
-    """Records of a study, and the models that its start has released."""
-
-    starts: Starts | None = None
-
-    @classmethod
-    def of(cls, data: SweepData, starts: Starts) -> Begun:
-        return cls(**{f.name: getattr(data, f.name) for f in fields(SweepData)}, starts=starts)
 
 
 @pytest.fixture(scope="module")
