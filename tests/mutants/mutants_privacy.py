@@ -87,7 +87,7 @@ PRIVACY = (
     ),
     Mutant(
         "full batches composed as one",
-        "platform/dpsweep/privacy/accountants.py",
+        "platform/dpsweep/privacy/events/losses.py",
         "count / variance for variance",
         "1 / variance for variance",
         ("tests/unit/privacy/test_gaussian_calibration.py::test_known_answer",),
@@ -124,6 +124,36 @@ PRIVACY = (
         "curve = once + math.log(mean) / (orders - 1)",
         ("tests/unit/privacy/test_rdp.py::test_selection_equals_dp_accounting",),
         "what choosing the best costs",
+    ),
+    Mutant(
+        "selection by profiles without the number of runs",
+        "platform/dpsweep/privacy/events/repeat_and_select.py",
+        "np.minimum(mean * once(epsilons - shift), 1.0)",
+        "np.minimum(once(epsilons - shift), 1.0)",
+        ("tests/unit/privacy/test_selected_profile.py::test_no_finite_mechanism_passes_the_bound",),
+        "what choosing the best costs, under pld",
+    ),
+    Mutant(
+        "selection by profiles with too small a shift",
+        "platform/dpsweep/privacy/events/repeat_and_select.py",
+        "    return (1 + float(shape)) * high\n",
+        "    return high\n",
+        (
+            "tests/unit/privacy/test_selected_profile.py"
+            "::test_the_best_of_gaussians_costs_what_the_closed_form_says",
+        ),
+        "what choosing the best costs, under pld",
+    ),
+    Mutant(
+        "half of a profile",
+        "platform/dpsweep/privacy/events/losses.py",
+        "deltas = _convex(np.exp(grid), np.concatenate([back[:0:-1], ahead]))",
+        "deltas = 0.5 * _convex(np.exp(grid), np.concatenate([back[:0:-1], ahead]))",
+        (
+            "tests/unit/privacy/test_selected_profile.py"
+            "::test_a_distribution_of_a_profile_has_at_least_that_profile",
+        ),
+        "selections composed with other events",
     ),
     Mutant(
         "curves rounded down",

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Protocol
 
 from scipy import special
 
 from dpsweep.foundation import validate
 from dpsweep.privacy import rdp
 from dpsweep.privacy.events.base import (
-    PrivacyEvent,
-    checked_coarser,
     checked_pure,
-    checked_variance,
     no_pld_error,
 )
-from dpsweep.privacy.events.gaussian import Gaussian
-from dpsweep.privacy.events.multiset import Multiset, by_class, in_order, multiset, plan_curve
+from dpsweep.privacy.events.losses import composed_loss, parted
+from dpsweep.privacy.events.multiset import Multiset, multiset, plan_curve
 from dpsweep.privacy.events.plan import CHARGED_PARTS, Plan
 from dpsweep.privacy.terms import ACCOUNTANTS, AccountantName
 
@@ -88,7 +85,8 @@ def epsilon_of(plan: Plan, *, delta: float, accountant: AccountantName = "rdp") 
         orders; Laplace events alone also by their pure sum. Under ``pld``: dp_accounting's
         pessimistic estimate; Gaussians over all records alone by the exact formula of Balle and
         Wang 2018; a plan with more than 128 different Poisson-sampled Gaussians has its noise
-        multipliers rounded down onto a logarithmic grid, which over-counts by about two percent.
+        multipliers rounded down onto a logarithmic grid, which over-counts by about two percent;
+        repeat-and-select by the privacy profile of its best run (``selected_profile``).
 
         Not covered: shuffled batches, replace-one neighbors, a split that depends on the data or
         is drawn again, and (``pld``) adaptive stops.
@@ -100,7 +98,7 @@ def epsilon_of(plan: Plan, *, delta: float, accountant: AccountantName = "rdp") 
     Returns:
         Epsilon >= 0; infinite where an event has none (no noise, ``NonPrivate``).
     Raises:
-        BadInputError: ``pld`` is asked for an event that it cannot bound, as repeat-and-select.
+        BadInputError: ``pld`` is asked for an event that it cannot bound.
     """
     return make_accountant(accountant).epsilon(plan, delta=delta)
 
@@ -169,12 +167,6 @@ def analytic_gaussian_epsilon(mu: float, delta: float) -> float:
     return high * (1 + 1e-12)
 
 
-def rounded_down(events: Multiset) -> Multiset:
-    """Return fewer different events that cost no less, where there are many of a class."""
-    groups = by_class((event for event, _ in events), events)
-    return in_order(item for group in groups for item in checked_coarser(group))
-
-
 def _interval(epsilon: float, num_distributions: int) -> float:
     """Return the discretisation: a power of ten below 1/5000 of epsilon (1/500 for many).
 
@@ -182,12 +174,6 @@ def _interval(epsilon: float, num_distributions: int) -> float:
     """
     wanted = epsilon * (2e-4 if num_distributions <= _FEW else 2e-3)
     return float(10.0 ** max(-5, math.floor(math.log10(wanted))))
-
-
-@lru_cache(maxsize=256)
-def _one_step(event: PrivacyEvent, interval: float) -> Any:
-    """Return one event's privacy loss distribution; building it is most of the cost."""
-    return event.privacy_loss(interval)
 
 
 @lru_cache(maxsize=1024)
@@ -199,17 +185,8 @@ def _pld_epsilon(events: Multiset, delta: float) -> float:
     renyi = epsilon_and_order(events, delta)[0]
     if renyi == 0 or renyi > _LARGEST_PLD_EPSILON:
         return renyi
-    variances = [(checked_variance(event), count) for event, count in events]
-    precision = math.fsum(count / variance for variance, count in variances if variance is not None)
-    rest = rounded_down(tuple(item for item in events if item[0].gaussian_variance() is None))
+    precision, rest = parted(events)
     if not rest:
         return min(analytic_gaussian_epsilon(math.sqrt(precision), delta), renyi)
-    if precision > 0:
-        # Gaussians over all records compose exactly into a single one.
-        rest = (*rest, (Gaussian(1 / math.sqrt(precision)), 1))
-    interval = _interval(renyi, len(rest))
-    total: Any = None
-    for event, count in rest:
-        step = _one_step(event, interval).self_compose(count)
-        total = step if total is None else total.compose(step)
+    total = composed_loss(events, _interval(renyi, len(rest) + (precision > 0)))
     return min(float(total.get_epsilon_for_delta(delta)), renyi)

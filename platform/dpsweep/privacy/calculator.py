@@ -55,7 +55,7 @@ def account_epsilon(
         accountant: ``rdp`` or ``pld``.
     Raises:
         BadInputError: With every mistake of every segment; or for a wrong delta or accountant, or
-            ``pld`` with a segment of repeat_and_select.
+            ``pld`` with an event that has no privacy loss distribution.
     """
     return _statement(Plan.from_json(events_json), delta, accountant)
 

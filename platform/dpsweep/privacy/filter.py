@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dpsweep.foundation import validate
 from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
 from dpsweep.privacy import rdp
-from dpsweep.privacy.accountants import rounded_down
+from dpsweep.privacy.events.losses import rounded_down
 from dpsweep.privacy.events.multiset import by_class, multiset, plan_curve
 from dpsweep.privacy.events.plan import CHARGED_PARTS, Plan
 

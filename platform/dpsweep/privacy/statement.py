@@ -11,6 +11,7 @@ from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy.terms import PrivacyTerms
 
 _SMALL, _TINY = Decimal("1e-3"), Decimal("1e-5")  # below: three digits; with an exponent
+_HUGE = Decimal("1e12")  # from here on too
 
 
 def shown_epsilon(epsilon: float | None) -> str:
@@ -22,15 +23,17 @@ def shown_epsilon(epsilon: float | None) -> str:
     ('2.0000', '2.0000', 'inf')
     >>> shown_epsilon(0.00012345), shown_epsilon(1e-9), shown_epsilon(0.0)
     ('0.000124', '1.00e-09', '0.0000')
+    >>> shown_epsilon(1e308)
+    '1.00e+308'
     """
     if epsilon is None or not math.isfinite(epsilon):
         return "inf"
     exact = Decimal(repr(float(epsilon)))
-    if not 0 < exact < _SMALL:
+    if not 0 < exact < _SMALL and exact < _HUGE:
         return f"{exact.quantize(Decimal('1e-4'), ROUND_CEILING):f}"
     last = Decimal(1).scaleb(exact.adjusted() - 2)  # the third significant digit
     up = exact.quantize(last, ROUND_CEILING)
-    return f"{up:f}" if up >= _TINY else f"{float(up):.2e}"
+    return f"{up:f}" if _TINY <= up < _HUGE else f"{float(up):.2e}"
 
 
 @dataclass(frozen=True, kw_only=True)

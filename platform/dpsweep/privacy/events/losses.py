@@ -1,0 +1,149 @@
+"""Privacy loss distributions of many events, and of what is known by its privacy profile alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from dpsweep.privacy.events.base import (
+    Array,
+    PrivacyEvent,
+    checked_coarser,
+    checked_variance,
+)
+from dpsweep.privacy.events.gaussian import Gaussian
+from dpsweep.privacy.events.multiset import Multiset, by_class, in_order
+
+#: Epsilon -> an upper bound on delta, in both directions; epsilons may be negative.
+Profile = Callable[[Array], Array]
+#: What is left of a profile beyond its grid is counted as lost for good.
+_TAIL = 1e-18
+#: Beyond this epsilon a profile is not put on a grid, and everything counts as lost.
+_LARGEST = 300.0
+
+
+def rounded_down(events: Multiset) -> Multiset:
+    """Return fewer different events that cost no less, where there are many of a class."""
+    groups = by_class((event for event, _ in events), events)
+    return in_order(item for group in groups for item in checked_coarser(group))
+
+
+def composed_loss(events: Multiset, interval: float) -> Any:
+    """Return the privacy loss distribution of a fixed plan's events together, an upper bound.
+
+    Gaussians over all records become one, exactly, before anything is discretised.
+
+    Args:
+        events: At least one.
+        interval: Discretisation of the losses.
+    Raises:
+        BadInputError: An event has no such distribution.
+    """
+    precision, rest = parted(events)
+    if precision > 0:
+        rest = (*rest, (Gaussian(1 / math.sqrt(precision)), 1))
+    total: Any = None
+    for event, count in rest:
+        step = _one_step(event, interval).self_compose(count)
+        total = step if total is None else total.compose(step)
+    return total
+
+
+def parted(events: Multiset) -> tuple[float, Multiset]:
+    """Return the sum of 1 / variance of all Gaussians over all records, and few other events."""
+    variances = [(checked_variance(event), count) for event, count in events]
+    precision = math.fsum(count / variance for variance, count in variances if variance is not None)
+    return precision, rounded_down(tuple(e for e in events if e[0].gaussian_variance() is None))
+
+
+@lru_cache(maxsize=256)
+def _one_step(event: PrivacyEvent, interval: float) -> Any:
+    """Return one event's privacy loss distribution; building it is most of the cost."""
+    return event.privacy_loss(interval)
+
+
+def profile_of(loss: Any) -> Profile:
+    """Return the privacy profile of a privacy loss distribution, the larger of both directions.
+
+    At -e it is 1 - exp(-e) (1 - delta(e)), which bounds each direction by the other one at e.
+    """
+
+    def delta(epsilons: Array) -> Array:
+        away = np.abs(epsilons)
+        order = np.argsort(away)
+        at = np.empty(len(away))
+        if len(away) == 1:  # the library is much faster at a number than at a sequence of one
+            at[0] = min(float(loss.get_delta_for_epsilon(float(away[0]))), 1.0)
+        else:
+            at[order] = np.minimum(loss.get_delta_for_epsilon(away[order]), 1.0)
+        return np.where(epsilons >= 0, at, -np.expm1(-away) + np.exp(-away) * at)
+
+    return delta
+
+
+def loss_of_profile(profile: Profile, interval: float) -> Any:
+    """Return a privacy loss distribution that dominates every mechanism with this profile.
+
+    The lower convex envelope of the profile in exp(epsilon) still bounds the mechanism's own,
+    which is convex; its corners are then joined (connect the dots, Doroshenko et al. 2022,
+    https://arxiv.org/abs/2207.04380, algorithm 1). A mechanism is dominated by the distribution
+    because its profile is (Zhu, Dong and Wang 2022, https://arxiv.org/abs/2106.08567, proposition
+    8), and so are compositions with it.
+
+    Args:
+        profile: Delta at each epsilon >= 0; not rising.
+        interval: Discretisation of the losses.
+    """
+    from dp_accounting.pld import pld_pmf, privacy_loss_distribution
+
+    steps = _steps(profile, interval)
+    if steps is None:
+        pmf = pld_pmf.create_pmf({}, interval, 1.0, pessimistic_estimate=True)
+        return privacy_loss_distribution.PrivacyLossDistribution(pmf)
+    epsilons = np.asarray(np.arange(steps + 1) * interval, dtype=np.float64)
+    ahead = np.minimum.accumulate(np.clip(profile(epsilons), 0.0, 1.0))
+    back = -np.expm1(-epsilons) + np.exp(-epsilons) * ahead
+    grid = np.concatenate([-epsilons[:0:-1], epsilons])
+    deltas = _convex(np.exp(grid), np.concatenate([back[:0:-1], ahead]))
+    pmf = pld_pmf.create_pmf_pessimistic_connect_dots(
+        interval, np.arange(-steps, steps + 1), np.minimum.accumulate(np.clip(deltas, 0.0, 1.0))
+    )
+    return privacy_loss_distribution.PrivacyLossDistribution(pmf)
+
+
+def privacy_loss_of_nothing(interval: float) -> Any:
+    """Return the privacy loss distribution of what costs nothing."""
+    from dp_accounting.pld import privacy_loss_distribution
+
+    return privacy_loss_distribution.identity(interval)
+
+
+def _steps(profile: Profile, interval: float) -> int | None:
+    """Return how many intervals a profile needs; None if it has no end that can be reached."""
+    end = interval
+    while profile(np.array([end]))[0] > _TAIL:
+        more = min(2 * end, 2 * _LARGEST)
+        if more > _LARGEST:
+            return None
+        if profile(np.array([more]))[0] == profile(np.array([end]))[0] < 1e-12:
+            break  # the rest is lost at any epsilon
+        end = more
+    return math.ceil(end / interval)
+
+
+def _convex(places: Array, values: Array) -> Array:
+    """Return the lower convex envelope of values at ascending places, at those places."""
+    kept: list[int] = []
+    for point in range(len(places)):
+        while len(kept) >= 2:
+            first, last = kept[-2], kept[-1]
+            slope = (values[point] - values[first]) / (places[point] - places[first])
+            if values[last] < values[first] + slope * (places[last] - places[first]):
+                break
+            kept.pop()
+        kept.append(point)
+    return np.interp(places, places[kept], values[kept])
