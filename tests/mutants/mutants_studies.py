@@ -4,6 +4,16 @@ from mutant import Mutant
 
 STUDIES = (
     Mutant(
+        "a trial that runs what its file says",
+        "platform/dpsweep/ledgers/admission.py",
+        'or record.get("task_sha256", task) != task:',
+        "or False:",
+        (
+            "tests/unit/trainables/execution/test_base.py::test_a_trial_runs_nothing_that_was_not_admitted",
+        ),
+        "steps on private records that a forged file calls public",
+    ),
+    Mutant(
         "a record that is not synced",
         "platform/dpsweep/foundation/durable.py",
         "os.fsync(self._file)",
@@ -42,7 +52,7 @@ STUDIES = (
     Mutant(
         "records that are missing",
         "platform/dpsweep/foundation/durable.py",
-        'if record is None or record.get("seq") != number - 1:',
+        'if record is None or record.get("seq") != number:',
         "if record is None:",
         ("tests/unit/foundation/test_durable.py::test_damaged_history_is_refused[drop]",),
         "charges that were cut out",
@@ -180,7 +190,7 @@ STUDIES = (
         "platform/dpsweep/running/sealed.py",
         'log.append({"kind": "charge", "start": 0, "stop": stop, "events": events})',
         (
-            'for record in __import__("dpsweep.foundation.durable").foundation.durable.read_log(trial_file(sealed.files.ledger, winner)):\n'
+            'for record in __import__("dpsweep.foundation.logs").foundation.logs.read_log(trial_file(sealed.files.ledger, winner)):\n'
             '            if record["kind"] == "charge":\n'
             '                log.append({k: v for k, v in record.items() if k != "seq"})'
         ),

@@ -7,16 +7,20 @@ import errno
 import fcntl
 import json
 import os
+import socket
 import sqlite3
 import tempfile
 import threading
 import zlib
-from collections.abc import Collection, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
+from dpsweep.foundation.bucket_path import BucketPath
 from dpsweep.foundation.errors import LedgerError, LockedError, StorageError, StudyError
+from dpsweep.foundation.file_paths import FilePath
 
 _SEAL = ', "crc": "'
 
@@ -25,7 +29,8 @@ def _checksum(body: str) -> str:
     return f"{zlib.crc32(body.encode()):08x}"
 
 
-def _encode(record: Mapping[str, Any]) -> str:
+def encode_record(record: Mapping[str, Any]) -> str:
+    """Return a record of a log as its line, checksum and newline included."""
     body = json.dumps(record, separators=(",", ":"), allow_nan=False)
     return f'{body[:-1]},"crc":"{_checksum(body)}"}}\n'
 
@@ -37,6 +42,28 @@ def _decode(line: str) -> dict[str, Any] | None:
         return None
     record = json.loads(body + "}")
     return record if isinstance(record, dict) else None
+
+
+def decode_records(lines: Iterable[str], where: str) -> list[dict[str, Any]]:
+    """Return the records of a log's lines, which must be whole, in order and without gap.
+
+    Args:
+        lines: Without their newlines.
+        where: The log, for the error.
+    Raises:
+        LedgerError: History was lost or damaged.
+    """
+    records = []
+    for number, line in enumerate(lines):
+        record = _decode(line)
+        if record is None or record.get("seq") != number:
+            raise LedgerError(
+                f"{where}:{number + 1}: record damaged or missing; the log cannot be trusted",
+                because="its checksum or its sequence number is wrong",
+                fix="restore it from a backup, or start a new study",
+            )
+        records.append(record)
+    return records
 
 
 def _scan(path: Path) -> tuple[list[dict[str, Any]], int]:
@@ -56,16 +83,7 @@ def _scan(path: Path) -> tuple[list[dict[str, Any]], int]:
             fix="restore the file from a backup, or start a new study",
         ) from error
     end = raw.rfind(b"\n") + 1
-    records = []
-    for number, line in enumerate(raw[:end].decode("utf-8", "replace").split("\n")[:-1], start=1):
-        record = _decode(line)
-        if record is None or record.get("seq") != number - 1:
-            raise LedgerError(
-                f"{path}:{number}: record damaged or missing; the log cannot be trusted",
-                because="its checksum or its sequence number is wrong",
-                fix="restore the file from a backup, or start a new study",
-            )
-        records.append(record)
+    records = decode_records(raw[:end].decode("utf-8", "replace").split("\n")[:-1], str(path))
     begin = f'{{"seq":{len(records)},'.encode()
     tail = raw[end:].rstrip(b"\0")  # a file may have grown before what stands there was written
     if not (tail.startswith(begin) or begin.startswith(tail)):
@@ -108,7 +126,7 @@ def read_checked_json(content: bytes, *, known: Collection[str]) -> dict[str, An
     return record
 
 
-def read_log(path: Path) -> list[dict[str, Any]]:
+def read_log_file(path: Path) -> list[dict[str, Any]]:
     """Return every record of a log, in order; an append under way is not part of it yet.
 
     Raises:
@@ -117,7 +135,36 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     return _scan(path)[0]
 
 
-class DurableLog:
+class Log(ABC):
+    """An append-only log of numbered records with checksums, open for one writer.
+
+    Attributes:
+        records: All that it holds, in order.
+    """
+
+    records: list[dict[str, Any]]
+
+    @abstractmethod
+    def append(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """Write one record and return it, sequence number included, once it is on disk."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release the log and its lock; safe to call twice."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class DurableLog(Log):
     """Append-only JSON lines with sequence numbers and checksums; one writer at a time.
 
     Guarantees:
@@ -167,7 +214,7 @@ class DurableLog:
         with self._one_at_a_time:
             self._refuse_replaced()
             numbered = {"seq": len(self.records), **record}
-            line = _encode(numbered).encode()
+            line = encode_record(numbered).encode()
             size = os.fstat(self._file).st_size
             try:
                 if os.write(self._file, line) != len(line):
@@ -199,17 +246,6 @@ class DurableLog:
             os.close(self._file)
             self._file = -1
 
-    def __enter__(self) -> DurableLog:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
 
 def _make_directory(directory: Path) -> None:
     """Make a directory whose entry, and that of each parent it needed, is on disk."""
@@ -227,12 +263,15 @@ def _sync_directory(directory: Path) -> None:
         os.close(handle)
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: FilePath, content: bytes) -> None:
     """Replace ``path`` by ``content``: a reader sees the old file or the new one, never a part.
 
     Raises:
         StorageError: The old file is still there.
     """
+    if isinstance(path, BucketPath):
+        path.write_bytes(content)
+        return
     try:
         _make_directory(path.parent)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -258,12 +297,12 @@ def _unwritten(path: Path, error: OSError) -> StorageError:
     )
 
 
-def set_aside(path: Path) -> Path:
+def set_aside(path: FilePath) -> FilePath:
     """Rename a damaged file or folder out of the way, keeping it, and return its new name."""
     number = 1
     while (target := path.with_name(f"{path.name}.damaged-{number}")).exists():
         number += 1
-    path.rename(target)
+    path.rename(target)  # type: ignore[arg-type]  # of the same kind
     return target
 
 
@@ -306,18 +345,22 @@ class FileLock:
 
     def __init__(self, path: Path, *, holder: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        # It is emptied: no link that somebody has laid there may lead to another file.
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            pid = os.read(self._file, 32).decode("ascii", "replace").strip()
+            pid, _, host = (
+                os.read(self._file, 300).decode("ascii", "replace").strip().partition(" ")
+            )
             os.close(self._file)
+            where = f" on {host}" if host else ""
             raise StudyError(
-                f"{holder} is already running" + (f" (process {pid})" if pid else ""),
+                f"{holder} is already running" + (f" (process {pid}{where})" if pid else ""),
                 fix="wait for it, or stop it with Ctrl-C; `dpsweep status` shows its progress",
             ) from error
         os.ftruncate(self._file, 0)
-        os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+        os.pwrite(self._file, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
 
     def release(self) -> None:
         """Release the lock; safe to call twice."""

@@ -132,6 +132,10 @@ class StorageError(SweepError):
     """A file cannot be written, on a full disk for example; what was written before holds."""
 
 
+class UnreachableError(StorageError):
+    """A database does not answer; nothing was lost, and it may come back."""
+
+
 class RayLostError(SweepError):
     """Ray has ended under a study that runs on it; the study can be continued."""
 

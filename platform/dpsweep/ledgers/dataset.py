@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 from dpsweep.foundation import validate
-from dpsweep.foundation.durable import DurableLog, read_log
+from dpsweep.foundation.database_path import LogPath, log_path
+from dpsweep.foundation.durable import Log
 from dpsweep.foundation.errors import BadInputError, LedgerError, LockedError, StorageError
+from dpsweep.foundation.file_paths import FilePath
+from dpsweep.foundation.logs import open_log, read_log
+from dpsweep.ledgers import records as kinds
 from dpsweep.ledgers.dataset_account import DatasetAccount, StudyCharge
 
 _WAIT_S = 30.0  # for another process that holds the file, which takes milliseconds
@@ -21,17 +24,18 @@ class DatasetBudgetError(BadInputError):
     """A study would take a dataset over its cap, or the dataset's sum is not known any more."""
 
 
-def read_dataset_ledger(path: Path | str) -> DatasetAccount:
+def read_dataset_ledger(path: LogPath | str) -> DatasetAccount:
     """Return what a dataset ledger says now; needs no lock.
 
     Raises:
         LedgerError: It is damaged.
     """
-    return _account_of(read_log(Path(path)))
+    place = _address(path)
+    return _account_of(kinds.checked(place, read_log(place), kinds.DATASET))
 
 
 def check_dataset_budget(
-    path: Path | str,
+    path: LogPath | str,
     *,
     dataset: str,
     parts: Mapping[str, Any],
@@ -48,9 +52,10 @@ def check_dataset_budget(
             none.
     """
     account = read_dataset_ledger(path)
-    _refuse_other_records(Path(path), account, dataset, parts)
-    caps = _caps(Path(path), account, dataset, cap_epsilon, cap_delta)
-    _refuse_over_cap(Path(path), account, caps, epsilon, delta)
+    place = _address(path)
+    _refuse_other_records(place, account, dataset, parts)
+    caps = _caps(place, account, dataset, cap_epsilon, cap_delta)
+    _refuse_over_cap(place, account, caps, epsilon, delta)
 
 
 class DatasetLedger:
@@ -76,18 +81,18 @@ class DatasetLedger:
         and a copy at the same path on another machine.
 
     Args:
-        path: JSON lines; made on first use.
+        path: A file of JSON lines, or ``postgresql://USER@HOST/DATABASE#NAME``; made on first use.
     """
 
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
+    def __init__(self, path: LogPath | str) -> None:
+        self.path = _address(path)
 
     def reserve(
         self,
         study_id: str,
         name: str,
         *,
-        directory: Path | str,
+        directory: FilePath | str,
         dataset: str,
         parts: Mapping[str, Any],
         accounting: str,
@@ -125,7 +130,7 @@ class DatasetLedger:
             LockedError: Another process has held the file for half a minute.
         """
         with self._open() as log:
-            account = _account_of(log.records)
+            account = _account_of(kinds.checked(self.path, log.records, kinds.DATASET))
             _refuse_other_records(self.path, account, dataset, parts)
             caps = _caps(self.path, account, dataset, cap_epsilon, cap_delta)
             entry = next((s for s in account.studies if s.study_id == study_id), None)
@@ -199,7 +204,7 @@ class DatasetLedger:
             LockedError: Another process has held the file for half a minute.
         """
         with self._open() as log:
-            account = _account_of(log.records)
+            account = _account_of(kinds.checked(self.path, log.records, kinds.DATASET))
             if all(study.study_id != study_id for study in account.studies):
                 raise LedgerError(
                     f"{self.path} does not know the study whose trial {trial} is to start",
@@ -218,11 +223,11 @@ class DatasetLedger:
         with self._open() as log:
             log.append({"kind": "broken", "study_id": study_id, "reason": reason})
 
-    def _open(self) -> DurableLog:
+    def _open(self) -> Log:
         deadline = time.monotonic() + _WAIT_S
         while True:
             try:
-                return DurableLog(self.path)
+                return open_log(self.path)
             except LockedError:
                 if time.monotonic() >= deadline:
                     raise
@@ -231,8 +236,12 @@ class DatasetLedger:
                 raise BadInputError(
                     f"cannot write the dataset ledger {self.path}",
                     because=error.message,
-                    fix="set privacy.dataset_ledger to a file that can be written",
+                    fix="set privacy.dataset_ledger to a place that can be written",
                 ) from error
+
+
+def _address(path: LogPath | str) -> LogPath:
+    return log_path(path) if isinstance(path, str) else path
 
 
 def _account_of(records: Iterable[Mapping[str, Any]]) -> DatasetAccount:
@@ -268,7 +277,7 @@ def _sum(values: Iterable[float]) -> Decimal:
 
 
 def _refuse_other_records(
-    path: Path, account: DatasetAccount, dataset: str, parts: Mapping[str, Any]
+    path: LogPath, account: DatasetAccount, dataset: str, parts: Mapping[str, Any]
 ) -> None:
     """Refuse a study of another dataset, or one for which other records of it are private."""
     if account.dataset is None:
@@ -295,7 +304,7 @@ def _yaml(value: Any) -> str:
 
 
 def _caps(
-    path: Path,
+    path: LogPath,
     account: DatasetAccount,
     dataset: str,
     cap_epsilon: float | None,
@@ -325,7 +334,7 @@ def _caps(
 
 
 def _refuse_over_cap(
-    path: Path,
+    path: LogPath,
     account: DatasetAccount,
     caps: tuple[float, float],
     epsilon: float,

@@ -7,13 +7,19 @@ here takes one file's word against another's; what does not agree was lost, and 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
-from dpsweep.foundation.durable import read_log
+from dpsweep.foundation.database_path import LogPath
 from dpsweep.foundation.errors import LedgerError
 from dpsweep.ledgers.study_state import StudyState, cost_of
-from dpsweep.ledgers.trial import STUDY_FILE, charged_events, is_used, trial_file, trials_on_disk
+from dpsweep.ledgers.trial import (
+    STUDY_FILE,
+    charged_events,
+    is_used,
+    read_records,
+    trial_file,
+    trials_on_disk,
+)
 from dpsweep.privacy.events import CHARGED_PARTS
 
 #: By how much an account of old charges may differ from the one that was written with them.
@@ -22,7 +28,7 @@ _NO_BUDGET = "one without a budget of the whole study"
 _RESTORE = "restore it, or start a new study under another name"
 
 
-def check_trials(directory: Path, state: StudyState) -> None:
+def check_trials(directory: LogPath, state: StudyState) -> None:
     """Refuse a study whose trials' ledgers say less than the study's own says they have spent.
 
     Guarantees:
@@ -52,7 +58,7 @@ def check_trials(directory: Path, state: StudyState) -> None:
         settled = state.settled.get(trial)
         if settled is None:
             continue
-        spent = charged_events(read_log(path))
+        spent = charged_events(read_records(path))
         if len(spent) < settled.get("charged", 0):
             raise _cheaper(path, f"{len(spent)} charged events", f"{settled['charged']}")
         if state.account is None or settled["cost"] is None:
@@ -64,7 +70,7 @@ def check_trials(directory: Path, state: StudyState) -> None:
                 raise _cheaper(path, cost, f"{then[part]:.6g}")
 
 
-def _cheaper(path: Path, holds: str, then: str) -> LedgerError:
+def _cheaper(path: LogPath, holds: str, then: str) -> LedgerError:
     return LedgerError(
         f"{path} holds {holds}, and {STUDY_FILE} settled the trial with {then}",
         because="the file was deleted, truncated or replaced by an older one",
@@ -72,7 +78,7 @@ def _cheaper(path: Path, holds: str, then: str) -> LedgerError:
     )
 
 
-def check_strays(directory: Path, state: StudyState) -> None:
+def check_strays(directory: LogPath, state: StudyState) -> None:
     """Refuse a study ledger that does not know trials which have charged something.
 
     Raises:
@@ -90,7 +96,7 @@ def check_strays(directory: Path, state: StudyState) -> None:
         )
 
 
-def check_journal(directory: Path, state: StudyState, in_journal: Collection[int]) -> None:
+def check_journal(directory: LogPath, state: StudyState, in_journal: Collection[int]) -> None:
     """Refuse a study whose journal and ledger do not know the same trials.
 
     A trial that was reserved and neither settled nor opened may be missing in the journal: its
@@ -123,13 +129,13 @@ def check_journal(directory: Path, state: StudyState, in_journal: Collection[int
         )
 
 
-def unstarted(directory: Path, state: StudyState, in_journal: Collection[int]) -> set[int]:
+def unstarted(directory: LogPath, state: StudyState, in_journal: Collection[int]) -> set[int]:
     """Return the trials that were reserved by a driver that died before anybody heard of them."""
     waiting = state.running - set(in_journal)
     return {trial for trial in waiting if not is_used(trial_file(directory, trial))}
 
 
-def check_terms(directory: Path, state: StudyState, terms: Mapping[str, Any]) -> None:
+def check_terms(directory: LogPath, state: StudyState, terms: Mapping[str, Any]) -> None:
     """Refuse a spec that says something else than the terms that the ledger enforced.
 
     Args:

@@ -5,19 +5,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import secrets
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpsweep.foundation.durable import DurableLog, is_locked
+from dpsweep.foundation.database_path import LogPath
 from dpsweep.foundation.errors import LedgerError
+from dpsweep.foundation.logs import is_locked, open_log
+from dpsweep.ledgers.admission import other_task, plan_digest
 from dpsweep.ledgers.history import (
     check_journal,
     check_strays,
@@ -25,7 +24,7 @@ from dpsweep.ledgers.history import (
     check_trials,
     unstarted,
 )
-from dpsweep.ledgers.study_state import UNSTARTED, StudyState
+from dpsweep.ledgers.study_state import UNSTARTED, state_of
 from dpsweep.ledgers.trial import STUDY_FILE, make_trial_file, trial_file, trial_spent
 from dpsweep.privacy.events import CHARGED_PARTS, Plan
 from dpsweep.privacy.filter import RESERVATION_SLACK, Cost, FilterAccount, RenyiFilter
@@ -62,17 +61,16 @@ class StudyLedger:
 
     def __init__(
         self,
-        directory: Path,
+        directory: LogPath,
         *,
         terms: Mapping[str, Any] | None = None,
         in_journal: Collection[int] | None = None,
     ) -> None:
         self.directory = directory
-        self._log = DurableLog(directory / STUDY_FILE)
+        self._path = directory / STUDY_FILE
+        self._log = open_log(self._path)
         try:
-            self._state = StudyState()
-            for record in self._log.records:
-                self._state.fold(record)
+            self._state = state_of(self._path, self._log.records)
             check_strays(directory, self._state)
             if in_journal is not None:
                 check_journal(directory, self._state, in_journal)
@@ -135,7 +133,7 @@ class StudyLedger:
         if self._state.account is None:
             if self._state.reserved:
                 raise LedgerError(
-                    f"{self._log.path} admitted trials without a filter",
+                    f"{self._path} admitted trials without a filter",
                     because="a Renyi filter must be fixed before the first trial",
                     fix="start a new study under another name",
                 )
@@ -144,7 +142,7 @@ class StudyLedger:
         assert account is not None
         return account.filter
 
-    def reserve(self, trial: int, plan: Plan, *, epsilon: float) -> bool:
+    def reserve(self, trial: int, plan: Plan, *, epsilon: float, task: str = "") -> bool:
         """Write what a trial may charge at most durably, before it is launched or continued.
 
         Args:
@@ -152,10 +150,12 @@ class StudyLedger:
                 a new one, of which what it has charged so far is a part.
             plan: Everything the trial may charge, from its first event on: training and scores.
             epsilon: Of the whole plan alone, for readers.
+            task: SHA-256 of all that the trial is to do (``TrialTask.digest``), which its process
+                compares; "" where nothing else than the plan is known.
         Returns:
             False if it does not fit into the budget; nothing was written then.
         Raises:
-            LedgerError: The trial holds a reservation for another plan, or has ended.
+            LedgerError: The trial was admitted with another plan or task, or has ended.
         """
         state, account = self._state, self._state.account
         if self.has_ended(trial):
@@ -166,6 +166,8 @@ class StudyLedger:
             )
         reserved, digest = state.reserved.get(trial), plan_digest(plan)
         is_same = reserved is not None and reserved.get("plan_sha256") == digest
+        if reserved is not None and task and reserved.get("task_sha256", task) != task:
+            raise other_task(trial)
         if account is not None and reserved is not None and not is_same:
             raise LedgerError(f"trial {trial} was admitted with another plan; it cannot get more")
         if is_same and trial in state.running:
@@ -177,6 +179,7 @@ class StudyLedger:
             "num_events": len(plan),
             "plan_sha256": digest,
             "epsilon": epsilon if math.isfinite(epsilon) else None,
+            **({"task_sha256": task} if task else {}),
         }
         if account is not None:
             cost = account.filter.cost(plan)
@@ -332,7 +335,7 @@ class StudyLedger:
             assert record is not None
         if {key: record[key] for key in asked} != asked:
             raise LedgerError(
-                f"{self._log.path} holds another selection than {asked}",
+                f"{self._path} holds another selection than {asked}",
                 fix="start a new study under another name",
             )
         recorded = [math.inf if value is None else value for value in record["curve"]]
@@ -351,12 +354,6 @@ class StudyLedger:
     def close(self) -> None:
         """Release the file."""
         self._log.close()
-
-
-def plan_digest(plan: Plan) -> str:
-    """Return the SHA-256 of a plan; the plan itself is kept with the trial."""
-    text = json.dumps(plan.merged().to_json(), separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _cost_to_json(cost: Cost) -> dict[str, float | None]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from dpsweep.foundation.durable import read_log
+from dpsweep.foundation.database_path import LogPath
 from dpsweep.foundation.errors import LedgerError
+from dpsweep.foundation.logs import read_log
+from dpsweep.ledgers import records as kinds
 from dpsweep.ledgers.trial import STUDY_FILE
 from dpsweep.privacy.filter import FilterAccount, RenyiFilter
 from dpsweep.privacy.selection import Selection
@@ -120,19 +121,40 @@ class StudyAccount:
     downgraded: str | None = None
 
 
-def read_study_state(directory: Path) -> StudyState:
+def read_study_state(directory: LogPath) -> StudyState:
     """Return what the ledger of a study says now; needs no lock.
 
     Raises:
         LedgerError: It is damaged.
     """
+    path = directory / STUDY_FILE
+    return state_of(path, read_log(path))
+
+
+def state_of(path: LogPath, records: Iterable[Mapping[str, Any]]) -> StudyState:
+    """Return what the records of a study's ledger say together.
+
+    Args:
+        path: Of the ledger, for messages.
+        records: In their order.
+    Raises:
+        LedgerError: One is none that is written there, or contradicts those before it.
+    """
     state = StudyState()
-    for record in read_log(directory / STUDY_FILE):
-        state.fold(record)
+    for number, record in enumerate(kinds.checked(path, records, kinds.STUDY), start=1):
+        try:
+            state.fold(record)
+        except (KeyError, TypeError) as error:
+            raise LedgerError(
+                f"{path}:{number}: record {record['kind']!r} does not go with those before it; the "
+                "ledger cannot be trusted",
+                because=f"{type(error).__name__}: {error}",
+                fix="restore the file from a backup, or start a new study",
+            ) from error
     return state
 
 
-def read_study_account(directory: Path) -> StudyAccount:
+def read_study_account(directory: LogPath) -> StudyAccount:
     """Return the account of a study as its ledger has it now; needs no lock.
 
     Raises:

@@ -1,7 +1,7 @@
 """The write-ahead privacy ledger: an event is charged durably before it runs, and never uncharged.
 
 One file per trial, written by the process that executes the trial, and one per study, written by
-the driver for admission (``ledgers.study``). Both are append-only (``dpsweep.foundation.durable``),
+the driver for admission (``ledgers.study``). Both are append-only (``dpsweep.foundation.logs``),
 so spent
 privacy survives ``kill -9`` of either and never goes down: not by crash, retry, prune, delete or
 resume.
@@ -12,13 +12,14 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from dpsweep.foundation.durable import DurableLog, read_log
+from dpsweep.foundation.database_path import LogPath
 from dpsweep.foundation.errors import BudgetExceededError, LedgerError
+from dpsweep.foundation.logs import open_log, read_log
+from dpsweep.ledgers import records as kinds
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import ADD_OR_REMOVE_ONE, PrivacyBudget
 from dpsweep.privacy.events import CHARGED_PARTS, NO_PLAN, EventRun, Plan
@@ -30,39 +31,48 @@ STUDY_FILE = "study.jsonl"
 _TRIAL_FILE = re.compile(r"trial-(\d+)(\.attempt-\d+)?\.jsonl")
 
 
-def trial_file(directory: Path, trial: int) -> Path:
+def trial_file(directory: LogPath, trial: int) -> LogPath:
     """Return the ledger file of one trial."""
     return directory / f"trial-{trial:04d}.jsonl"
 
 
-def make_trial_file(directory: Path, trial: int, study_id: str) -> None:
+def read_records(path: LogPath) -> list[Mapping[str, Any]]:
+    """Return the records of a trial's ledger file, in order; none where there is no file.
+
+    Raises:
+        LedgerError: One is damaged, or none that is written there.
+    """
+    return kinds.checked(path, read_log(path), kinds.TRIAL)
+
+
+def make_trial_file(directory: LogPath, trial: int, study_id: str) -> None:
     """Make the ledger file of a trial durably, unless it is there: before the trial is admitted.
 
     So a file that is missing later was deleted. It says whose it is, and nothing is charged yet.
     """
     path = trial_file(directory, trial)
     if not path.exists():
-        with DurableLog(path) as log:
+        with open_log(path) as log:
             log.append({"kind": "admit", "study_id": study_id})
 
 
-def is_used(path: Path) -> bool:
+def is_used(path: LogPath) -> bool:
     """Say whether a process has ever executed the trial of a ledger file; missing ones were not."""
-    return any(record["kind"] != "admit" for record in read_log(path))
+    return any(record["kind"] != "admit" for record in read_records(path))
 
 
-def charged_events(records: list[dict[str, Any]]) -> Plan:
+def charged_events(records: Sequence[Mapping[str, Any]]) -> Plan:
     """Return everything a trial's records ever charged, in order, repeats included."""
     return _events(records, "charge")
 
 
-def inherited_events(records: list[dict[str, Any]]) -> Plan:
+def inherited_events(records: Sequence[Mapping[str, Any]]) -> Plan:
     """Return what the run that a trial starts from had charged before; not the trial's own."""
     return _events(records, "inherit")
 
 
-def _events(records: list[dict[str, Any]], kind: str) -> Plan:
-    plans = [Plan.from_json(record["events"]) for record in records if record["kind"] == kind]
+def _events(records: Sequence[Mapping[str, Any]], kind: str) -> Plan:
+    plans = [kinds.plan_of(record) for record in records if record["kind"] == kind]
     return Plan(tuple(run for plan in plans for run in plan.runs)).merged()
 
 
@@ -123,7 +133,7 @@ class TrialLedger:
 
     def __init__(
         self,
-        path: Path,
+        path: LogPath,
         *,
         budget: PrivacyBudget | None,
         accountant: AccountantName,
@@ -131,23 +141,23 @@ class TrialLedger:
         fresh: bool = False,
         inherited: Plan = NO_PLAN,
     ) -> None:
-        self._log = DurableLog(path)
+        self._log = open_log(path)
         if fresh and any(record["kind"] == "charge" for record in self._log.records):
-            path.rename(_archive_of(path))
+            path.rename(_archive_of(path))  # type: ignore[arg-type]  # of the same kind
             self._log.close()
-            self._log = DurableLog(path)  # syncs the directory, the new name included
+            self._log = open_log(path)  # syncs the directory, the new name included
         self._budget = budget
         self._accountant = accountant
         self._limit = limit
         self.path = path
-        self.spent = charged_events(self._log.records)
         self.inherited = inherited.merged()
         try:
+            self.spent = charged_events(kinds.checked(path, self._log.records, kinds.TRIAL))
             self._inherit()
+            self._log.append({"kind": "open", "host": socket.gethostname(), "pid": os.getpid()})
         except BaseException:
             self._log.close()
             raise
-        self._log.append({"kind": "open", "host": socket.gethostname(), "pid": os.getpid()})
 
     def _inherit(self) -> None:
         """Put on record what the trial inherits; what is on record already must be the same."""
@@ -265,7 +275,7 @@ class TrialLedger:
         self._log.close()
 
 
-def _archive_of(path: Path) -> Path:
+def _archive_of(path: LogPath) -> LogPath:
     """Return a free name for a trial's lost attempt: ``trial-0007.attempt-1.jsonl``."""
     number = 1
     while (archive := path.with_name(f"{path.stem}.attempt-{number}.jsonl")).exists():
@@ -273,17 +283,17 @@ def _archive_of(path: Path) -> Path:
     return archive
 
 
-def _position_charges(records: list[dict[str, Any]]) -> int:
+def _position_charges(records: Sequence[Mapping[str, Any]]) -> int:
     charges = [record for record in records if record["kind"] == "charge" and "start" in record]
     return sum(record["stop"] - record["start"] for record in charges)
 
 
-def steps_charged(directory: Path, trial: int) -> int:
+def steps_charged(directory: LogPath, trial: int) -> int:
     """Return how many positions of its plan a trial was charged for, repeats included."""
-    return _position_charges(read_log(trial_file(directory, trial)))
+    return _position_charges(read_records(trial_file(directory, trial)))
 
 
-def trial_spent(directory: Path, trial: int, *, at_least: int = 0) -> Plan:
+def trial_spent(directory: LogPath, trial: int, *, at_least: int = 0) -> Plan:
     """Return everything charged to one trial so far, without attempts that were begun afresh.
 
     Args:
@@ -294,17 +304,17 @@ def trial_spent(directory: Path, trial: int, *, at_least: int = 0) -> Plan:
         LedgerError: The file is damaged, missing or shorter than that: history was lost.
     """
     path = trial_file(directory, trial)
-    spent = charged_events(read_log(path))
+    spent = charged_events(read_records(path))
     check_complete(path, len(spent), at_least)
     return spent
 
 
-def releases_of(records: list[dict[str, Any]]) -> dict[int, Mapping[str, Any]]:
+def releases_of(records: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
     """Return what a run's ledger says of its releases: number -> ``charged`` and ``sha256``."""
     return {record["index"]: record for record in records if record["kind"] == "release"}
 
 
-def trial_covered(directory: Path, trial: int, inherited: Plan, *, at_least: int = 0) -> Plan:
+def trial_covered(directory: LogPath, trial: int, inherited: Plan, *, at_least: int = 0) -> Plan:
     """Return what a trial's epsilon covers: what it inherited, then what it charged itself.
 
     Args:
@@ -316,7 +326,7 @@ def trial_covered(directory: Path, trial: int, inherited: Plan, *, at_least: int
         LedgerError: As there; or the ledger says that the trial has inherited something else.
     """
     path = trial_file(directory, trial)
-    records = read_log(path)
+    records = read_records(path)
     spent, recorded = charged_events(records), inherited_events(records)
     check_complete(path, len(spent), at_least)
     if records and recorded != inherited.merged():
@@ -329,7 +339,7 @@ def trial_covered(directory: Path, trial: int, inherited: Plan, *, at_least: int
     return (inherited + spent).merged()
 
 
-def check_complete(path: Path, charged: int, at_least: int) -> None:
+def check_complete(path: LogPath, charged: int, at_least: int) -> None:
     """Refuse a ledger file that holds fewer events than are known to have been charged.
 
     Raises:
@@ -343,17 +353,18 @@ def check_complete(path: Path, charged: int, at_least: int) -> None:
         )
 
 
-def trials_on_disk(directory: Path) -> dict[int, list[Path]]:
+def trials_on_disk(directory: LogPath) -> dict[int, list[LogPath]]:
     """Return the ledger files of each trial: lost attempts first, then the one that counts."""
-    files: dict[int, list[Path]] = {}
-    for path in sorted(directory.glob("trial-*.jsonl"), key=lambda path: (-len(path.name), path)):
+    files: dict[int, list[LogPath]] = {}
+    paths: list[LogPath] = [*directory.glob("trial-*.jsonl")]
+    for path in sorted(paths, key=lambda path: (-len(path.name), path.name)):
         match = _TRIAL_FILE.fullmatch(path.name)
         if match:
             files.setdefault(int(match[1]), []).append(path)
     return files
 
 
-def study_spent(directory: Path, at_least: Mapping[int, int]) -> Plan:
+def study_spent(directory: LogPath, at_least: Mapping[int, int]) -> Plan:
     """Return everything charged to any trial of a study: finished, pruned, failed or repeated.
 
     Args:
@@ -374,7 +385,7 @@ def study_spent(directory: Path, at_least: Mapping[int, int]) -> Plan:
         )
     runs: list[EventRun] = []
     for trial, least in sorted(at_least.items()):
-        attempts = [charged_events(read_log(path)) for path in files.get(trial, [])]
+        attempts = [charged_events(read_records(path)) for path in files.get(trial, [])]
         check_complete(trial_file(directory, trial), sum(map(len, attempts)), least)
         for attempt in attempts:
             runs.extend(attempt.runs)

@@ -1,32 +1,206 @@
-"""File of Optuna's study: damage, contradictions to the journal, and terms of its epsilons."""
+"""Where Optuna's study lies: damage, contradictions to the journal, and terms of its epsilons."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import sqlite3
-from collections.abc import Mapping
+import time
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import optuna
 from optuna.trial import TrialState as OptunaState
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from dpsweep.foundation.durable import damage_of_sqlite
+from dpsweep.foundation.database_path import DatabasePath, LogPath
+from dpsweep.foundation.durable import damage_of_sqlite, set_aside
+from dpsweep.foundation.postgres import PATIENCE_S, SCHEMA
 
 #: User attributes of a trial that has ended: its epsilon, and all that this depends on.
 EPSILON, MEANING = "dp/epsilon", "dp/epsilon_is"
+#: What its storages raise when they cannot be had, or are not what they were.
+STORAGE_ERRORS = (SQLAlchemyError, optuna.exceptions.OptunaError, sqlite3.Error)
 
 
-def problem_of(path: Path) -> str:
-    """Say what is wrong with a file of SQLite's as such; empty if nothing is, or it is not there.
+class OptunaPlace(ABC):
+    """A place for the Optuna study of a sweep, in the form that Optuna's own tools open."""
 
-    Raises:
-        sqlite3.OperationalError: Another program holds it.
+    @abstractmethod
+    def storage(self) -> str | optuna.storages.BaseStorage:
+        """Return what ``optuna.create_study`` takes; made where it is not there yet."""
+
+    @abstractmethod
+    def exists(self) -> bool:
+        """Say whether something is there."""
+
+    @abstractmethod
+    def problem(self) -> str:
+        """Say what is wrong with it as such; empty if nothing is, or it is not there.
+
+        Raises:
+            sqlite3.OperationalError: Another program holds it.
+        """
+
+    @abstractmethod
+    def make_way(self) -> None:
+        """Make room for a study that is written anew."""
+
+    @abstractmethod
+    def relabel(self, meaning: str) -> None:
+        """Give all epsilons other terms, where there is a study.
+
+        Optuna itself changes nothing of a trial that has ended, so this writes to the table in
+        which its storage keeps user attributes.
+
+        Args:
+            meaning: What to say of each epsilon from now on.
+        Raises:
+            sqlite3.Error: Another program holds the file, or it is damaged.
+            SQLAlchemyError: The database does not answer.
+        """
+
+
+class OptunaFile(OptunaPlace):
+    """A SQLite file; one that makes way is set aside."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def storage(self) -> str:
+        """Return ``sqlite:///FILE``."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        return f"sqlite:///{self.path}"
+
+    def exists(self) -> bool:
+        """Say whether the file is there."""
+        return self.path.exists()
+
+    def problem(self) -> str:
+        """Let SQLite check the file."""
+        if not self.path.is_file():
+            return "is no file" if self.path.exists() else ""
+        damage = damage_of_sqlite(self.path)
+        return f"is damaged: {damage}" if damage else ""
+
+    def make_way(self) -> None:
+        """Set the file aside, with what SQLite has beside it and would play into a new one."""
+        for path in self.path.parent.glob(f"{self.path.name}*"):
+            if path.name.removeprefix(self.path.name) in ("", "-journal", "-wal", "-shm"):
+                set_aside(path)
+
+    def relabel(self, meaning: str) -> None:
+        """Write to the file; a process may have it open."""
+        if not self.path.is_file():
+            return
+        with contextlib.closing(sqlite3.connect(self.path)) as database, database:
+            database.execute(
+                "update trial_user_attributes set value_json = ? where key = ?",
+                (json.dumps(meaning), MEANING),
+            )
+
+
+def _patient(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a call of a storage that is tried again while the server does not answer."""
+
+    @functools.wraps(call)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return call(*args, **kwargs)
+            except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+                causes = (error, error.__cause__)
+                is_away = any(isinstance(cause, DBAPIError) for cause in causes)
+                if not is_away or time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.5)
+
+    return wrapper
+
+
+class PatientStorage(optuna.storages.RDBStorage):
+    """Optuna's storage in a database that may restart meanwhile.
+
+    A call whose answer was lost is made again. That may leave a trial that nobody asked for, which
+    the next launch fails.
     """
-    if not path.is_file():
-        return "is no file" if path.exists() else ""
-    damage = damage_of_sqlite(path)
-    return f"is damaged: {damage}" if damage else ""
+
+
+for _name in sorted(optuna.storages.BaseStorage.__abstractmethods__):
+    setattr(PatientStorage, _name, _patient(getattr(optuna.storages.RDBStorage, _name)))
+
+
+class OptunaDatabase(OptunaPlace):
+    """A study of that name in PostgreSQL, in our schema; one that makes way is deleted.
+
+    The journal has all that it says.
+    """
+
+    def __init__(self, path: DatabasePath) -> None:
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"Optuna's study in {self.path}"
+
+    def storage(self) -> PatientStorage:
+        """Return a storage that waits for a server that is away."""
+        return self._storage
+
+    @functools.cached_property
+    def _storage(self) -> PatientStorage:
+        storage = PatientStorage(self._url, engine_kwargs={"pool_pre_ping": True})
+        weakref.finalize(storage, storage.engine.dispose)
+        return storage
+
+    @property
+    def _url(self) -> str:
+        """The address as SQLAlchemy has it, with our schema as the one that is searched."""
+        join = "&" if "?" in self.path.server else "?"
+        server = self.path.server.replace("postgresql://", "postgresql+psycopg://", 1)
+        return f"{server}{join}options=-csearch_path%3D{SCHEMA}"
+
+    def exists(self) -> bool:
+        """Say whether a study of that name is there."""
+        return self.path.key in optuna.get_all_study_names(self.storage())
+
+    def problem(self) -> str:
+        """Nothing: a server keeps its tables whole, or does not answer."""
+        return ""
+
+    def make_way(self) -> None:
+        """Delete the study, if it is there."""
+        if self.exists():
+            optuna.delete_study(study_name=self.path.key, storage=self.storage())
+
+    def relabel(self, meaning: str) -> None:
+        """Write to the tables of all studies, for the trials of this one."""
+        engine = create_engine(self._url)
+        try:
+            with engine.begin() as connection:
+                connection.execute(
+                    text(
+                        "update trial_user_attributes set value_json = :value where key = :key and "
+                        "trial_id in (select trial_id from trials join studies using (study_id) "
+                        "where study_name = :name)"
+                    ),
+                    {"value": json.dumps(meaning), "key": MEANING, "name": self.path.key},
+                )
+        finally:
+            engine.dispose()
+
+
+def place_of(path: LogPath) -> OptunaPlace:
+    """Return the place of a study whose ``StudyFiles.optuna`` is ``path``."""
+    return OptunaDatabase(path) if isinstance(path, DatabasePath) else OptunaFile(path)
 
 
 def difference(study: optuna.Study, known: Mapping[int, optuna.trial.FrozenTrial]) -> str:
@@ -50,24 +224,3 @@ def difference(study: optuna.Study, known: Mapping[int, optuna.trial.FrozenTrial
         if len(meanings) > 1:
             return f"has other terms for the epsilon of trial {number}"
     return ""
-
-
-def relabel(path: Path, meaning: str) -> None:
-    """Give all epsilons of a file other terms, where there is a file.
-
-    Optuna itself changes nothing of a trial that has ended, so this writes to the table in which
-    its storage keeps user attributes.
-
-    Args:
-        path: SQLite file of a study; a process may have it open.
-        meaning: What to say of each epsilon from now on.
-    Raises:
-        sqlite3.Error: Another program holds the file, or it is damaged.
-    """
-    if not path.is_file():
-        return
-    with contextlib.closing(sqlite3.connect(path)) as database, database:
-        database.execute(
-            "update trial_user_attributes set value_json = ? where key = ?",
-            (json.dumps(meaning), MEANING),
-        )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from ray.tune.search import Searcher
 
 from dpsweep.foundation.errors import SweepError
+from dpsweep.foundation.file_paths import FilePath
 from dpsweep.search.sources import TaskSource
+from dpsweep.spec.cluster import Share
 
 
 class TaskSearcher(Searcher):
@@ -26,6 +27,7 @@ class TaskSearcher(Searcher):
             keeps them paused.
         is_held: Says whether a slot is spoken for, by a paused trial that is about to go on.
         directory_of: Directory of a trial.
+        share_of: What a trial occupies, once it is admitted.
     """
 
     def __init__(
@@ -36,12 +38,14 @@ class TaskSearcher(Searcher):
         running: set[int],
         paused: Sequence[int],
         is_held: Callable[[], bool],
-        directory_of: Callable[[int], Path],
+        directory_of: Callable[[int], FilePath],
+        share_of: Callable[[int], Share],
     ) -> None:
         super().__init__()
         self._source, self._running = source, running
         self._paused, self._is_held = list(paused), is_held
         self._max_concurrent, self._directory_of = max_concurrent, directory_of
+        self._share_of = share_of
         self.failure: SweepError | None = None
 
     @property
@@ -67,7 +71,9 @@ class TaskSearcher(Searcher):
         return self._config(task.trial)
 
     def _config(self, trial: int) -> dict[str, Any]:
-        return {"trial": trial, "directory": str(self._directory_of(trial))}
+        share = self._share_of(trial)
+        named = {"trial": trial, "directory": str(self._directory_of(trial))}
+        return {**named, "cpu": share.cpu, "gpu": share.gpu}
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False

@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import logging
 import math
-import sqlite3
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import optuna
 from optuna.trial import TrialState as OptunaState
-from sqlalchemy.exc import SQLAlchemyError
 
-from dpsweep.foundation.durable import set_aside
+from dpsweep.foundation.database_path import LogPath
 from dpsweep.foundation.errors import BadInputError, SweepError
 from dpsweep.privacy.randomness import public_seed
-from dpsweep.search.optuna_file import EPSILON, MEANING, difference, problem_of
+from dpsweep.search.optuna_file import (
+    EPSILON,
+    MEANING,
+    STORAGE_ERRORS,
+    OptunaPlace,
+    difference,
+    place_of,
+)
 from dpsweep.search.samplers import SAMPLERS
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.facts import terms
@@ -132,13 +136,13 @@ class Suggestions:
     With two objectives (score, epsilon) a pruned trial is complete as it stands: its score at its
     epsilon is a point like any other, and Optuna keeps no intermediate values for several.
 
-    The SQLite file follows the journal. One that is damaged, or does not say the same, is set aside
-    and written anew.
+    What is stored follows the journal. A SQLite file that is damaged, or does not say the same, is
+    set aside and written anew; so is a study in a database, which is deleted.
 
     Args:
         spec: The study's spec.
         space: Its search space.
-        path: SQLite file, or None to keep the study in memory.
+        path: SQLite file, name in a database, or None to keep the study in memory.
         known: What the journal says of the trials so far, by number.
         accounting: Says which accounting mode the study has now; default: its spec's.
         on_message: Hears of a file that was written anew.
@@ -151,14 +155,15 @@ class Suggestions:
         spec: SweepSpec,
         space: SearchSpace,
         *,
-        path: Path | None,
+        path: LogPath | None,
         known: Mapping[int, KnownTrial] | None = None,
         accounting: Callable[[], str] | None = None,
         on_message: Callable[[str], None] = lambda text: None,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         logging.getLogger("alembic").setLevel(logging.ERROR)
-        self._spec, self._space, self._path = spec, space, path
+        self._spec, self._space = spec, space
+        self._place: OptunaPlace | None = None if path is None else place_of(path)
         self._accounting = accounting or (lambda: spec.privacy.accounting)
         self.objectives = spec.search.objectives or (spec.search.metric,)
         self._is_single = len(self.objectives) == 1
@@ -172,9 +177,9 @@ class Suggestions:
         """Tell errors of the storage in a line; nothing depends on it, so nothing is lost."""
         try:
             yield
-        except (SQLAlchemyError, optuna.exceptions.OptunaError, sqlite3.Error) as error:
+        except STORAGE_ERRORS as error:
             raise SweepError(
-                f"{self._path} cannot be used: {_brief(error)}",
+                f"{self._place} cannot be used: {_brief(error)}",
                 because="another program holds it, the disk is full, or it was damaged just now",
                 fix="run the same command again: what is damaged is written anew from the journal",
             ) from error
@@ -183,11 +188,11 @@ class Suggestions:
         self, known: Mapping[int, optuna.trial.FrozenTrial], on_message: Callable[[str], None]
     ) -> optuna.Study:
         """Open the study; write it anew where it is not what the journal says."""
-        if self._path is None:
+        place = self._place
+        if place is None:
             return self._fill(self._create(), known)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        problem = problem_of(self._path)
-        if not problem and self._path.exists():
+        problem = place.problem()
+        if not problem and place.exists():
             try:
                 study = self._create()
                 problem = difference(study, known)
@@ -195,25 +200,22 @@ class Suggestions:
                     problem = "was left unfinished"  # by a process that was killed as it began
                 if not problem:
                     return self._catch_up(study, known)
-            except (SQLAlchemyError, optuna.exceptions.OptunaError, RuntimeError) as error:
+            except (*STORAGE_ERRORS, RuntimeError) as error:
                 if "locked" in str(error):
                     raise
                 problem = f"is damaged: {_brief(error)}"
-        is_gone = not self._path.exists()
-        for path in self._path.parent.glob(f"{self._path.name}*"):
-            # A journal of SQLite's beside it would be played into the new file.
-            if path.name.removeprefix(self._path.name) in ("", "-journal", "-wal", "-shm"):
-                set_aside(path)
+        is_gone = not place.exists()
+        place.make_way()
         if known:
             state = "is missing" if is_gone else f"{problem}; it is set aside"
-            on_message(f"{self._path} {state}; Optuna's study is written anew from the journal")
+            on_message(f"{place} {state}; Optuna's study is written anew from the journal")
         return self._fill(self._create(), known)
 
     def _create(self) -> optuna.Study:
         score = "maximize" if self._spec.search.mode == "max" else "minimize"
         directions = {EPSILON: "minimize", self._spec.search.metric: score}
         return optuna.create_study(
-            storage=None if self._path is None else f"sqlite:///{self._path}",
+            storage=None if self._place is None else self._place.storage(),
             study_name=self._spec.name,
             directions=[directions[name] for name in self.objectives],
             load_if_exists=True,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 from typing import Any
 
 from dpsweep.foundation.durable import checked_json, read_checked_json, write_atomically
 from dpsweep.foundation.errors import StudyError
+from dpsweep.foundation.file_paths import FilePath, matching
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.statement import PrivacyStatement, shown_epsilon
 
@@ -122,30 +122,31 @@ def _statement(raw: Mapping[str, Any] | None) -> PrivacyStatement | None:
     return PrivacyStatement(**{**raw, "epsilon": float(raw["epsilon"])})
 
 
-def audit_file(study: Path, trial: int) -> Path:
+def audit_file(study: FilePath, trial: int) -> FilePath:
     """Return where the record of a trial's audit lies.
 
+    >>> from pathlib import Path
     >>> audit_file(Path("studies/a"), 3).as_posix()
     'studies/a/audits/trial-0003.json'
     """
     return study / FOLDER / f"trial-{trial:04d}.json"
 
 
-def write_audit(study: Path, record: AuditRecord) -> Path:
+def write_audit(study: FilePath, record: AuditRecord) -> FilePath:
     """Write a record durably, in the place of an earlier one of the trial; return its file."""
     path = audit_file(study, record.trial)
     write_atomically(path, checked_json(record.to_dict()))
     return path
 
 
-def read_audits(study: Path) -> list[AuditRecord]:
+def read_audits(study: FilePath) -> list[AuditRecord]:
     """Return the records of a study's audits, by trial.
 
     Raises:
         StudyError: A file is damaged.
     """
     records = []
-    for path in sorted((study / FOLDER).glob("trial-*.json")):
+    for path in matching(study / FOLDER, "trial-*.json"):
         try:
             raw = read_checked_json(path.read_bytes(), known=())
             records.append(AuditRecord.from_dict(raw))

@@ -10,10 +10,12 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from functools import cache
+from typing import Any, ClassVar, cast, get_type_hints
 
 from typing_extensions import Self
 
+from dpsweep.foundation.shapes import fits
 from dpsweep.study.trial import TrialReport, TrialState, Verdict
 
 
@@ -52,18 +54,31 @@ class Event:
 
         Raises:
             KeyError: A key is missing that every version has written.
+            ValueError: A value is of another type than any version has written.
         """
-        values = {}
+        values, shapes = {}, _shapes(cast(Any, cls))
         for key in dataclasses.fields(cls):
             has_default = key.default is not dataclasses.MISSING
             is_filled = key.default_factory is not dataclasses.MISSING
             is_needed = not has_default and not is_filled
             if is_needed or (key.name in line and not (is_filled and line[key.name] is None)):
-                values[key.name] = line[key.name]
+                value = values[key.name] = line[key.name]
+                if not fits(value, shapes[key.name]):
+                    raise ValueError(f"{key.name} is {value!r:.40}")
+        moment = line.get("time_ms", 0)
+        if not fits(moment, int) or moment > _LAST_MS:
+            raise ValueError(f"time_ms is {moment!r:.40}")
         return cls(**values)
 
 
 _OF_THE_LINE = ("seq", "time_ms")
+_LAST_MS = 253_402_300_799_000  # the end of the year 9999
+
+
+@cache
+def _shapes(kind: type[Event]) -> Mapping[str, Any]:
+    """Return the type of each key of a kind."""
+    return get_type_hints(kind)
 
 
 @dataclass(frozen=True)

@@ -3,36 +3,53 @@
 from __future__ import annotations
 
 import difflib
+import re
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from dpsweep.foundation.durable import (
-    read_log,
-)
-from dpsweep.foundation.errors import StudyError
+from dpsweep.foundation.database_path import DatabasePath, LogPath, check_server
+from dpsweep.foundation.errors import BadInputError, StudyError
+from dpsweep.foundation.file_paths import FilePath
+from dpsweep.foundation.logs import read_log
 from dpsweep.foundation.registry import did_you_mean
+from dpsweep.spec.study import NAME, SweepSpec
 from dpsweep.study.journal import StudyView, fold
 from dpsweep.study.trial import TrialTask, read_task
 
 
 class StudyFiles:
-    """The paths of a study; reading needs no lock."""
+    """The paths of a study; reading needs no lock.
 
-    def __init__(self, root: Path, name: str) -> None:
+    Args:
+        root: Folder of studies, on disk or in a bucket.
+        name: Of the study.
+        database: Address of the database that has its ledgers, journal, lock and Optuna's study;
+            None: they are files, too.
+    """
+
+    def __init__(self, root: FilePath, name: str, database: str | None = None) -> None:
         self.name = name
         self.path = root.resolve() / name
-        self.journal = self.path / "journal.jsonl"
-        self.ledger = self.path / "ledger"
-        self.spec = self.path / "spec.yaml"
-        self.optuna = self.path / "optuna.db"
+        self.database = database
+        logs: LogPath
+        if database is not None:
+            logs = DatabasePath(database, name)
+        else:
+            assert isinstance(self.path, Path), "a study in a bucket has a database"
+            logs = self.path
+        self.journal = logs / "journal.jsonl"
+        self.ledger = logs / "ledger"
+        self.lock = logs / "lock"
+        self.optuna: LogPath = logs / "optuna.db" if database is None else logs
+        self.spec = self.path / _SPEC
         self.tracking = self.path / "tracking.json"
         self.pictures = self.path / "pictures"
         self.page = self.path / "report.html"
         self.confusion = self.path / "confusion.json"
 
-    def trial(self, trial: int) -> Path:
+    def trial(self, trial: int) -> FilePath:
         """Return the directory of one trial."""
         return self.path / "trials" / f"{trial:04d}"
 
@@ -55,36 +72,70 @@ class StudyFiles:
         Raises:
             StudyError: Its file is damaged.
         """
-        try:
-            raw = yaml.safe_load(self.spec.read_text())
-        except (OSError, ValueError, yaml.YAMLError):
-            raw = None
-        if not isinstance(raw, dict):
-            raise StudyError(
-                f"{self.spec} is damaged: it is not the spec that was written there",
-                because="what the study may claim is read from it",
-                fix="restore it; the tracking store has a copy, sweep.yaml of the study's run",
-            )
-        return raw
+        return _frozen(self.spec)
 
     @classmethod
-    def find(cls, name: str, root: Path) -> StudyFiles:
+    def of(cls, spec: SweepSpec) -> StudyFiles:
+        """Return the paths of a spec's study, whether it is there or not."""
+        database = spec.storage.database
+        server = None if database is None else check_server(database)
+        return cls(spec.storage.root, spec.name, server)
+
+    @classmethod
+    def at(cls, path: FilePath) -> StudyFiles:
+        """Return the paths of the study in a directory; its frozen spec says where its logs are."""
+        spec = path / _SPEC
+        if isinstance(path, Path) and not spec.exists():
+            return cls(path.parent, path.name)
+        storage = _frozen(spec).get("storage")
+        database = storage.get("database") if isinstance(storage, dict) else None
+        if database is None and isinstance(path, Path):
+            return cls(path.parent, path.name)
+        try:
+            return cls(path.parent, path.name, check_server(str(database)))
+        except BadInputError as error:
+            raise StudyError(
+                f"{spec} is damaged: storage.database: {error.message}", fix=_RESTORE
+            ) from error
+
+    @classmethod
+    def find(cls, name: str, root: FilePath) -> StudyFiles:
         """Return an existing study.
 
         Raises:
-            StudyError: There is none of that name under ``root``.
+            StudyError: There is none of that name under ``root``, or no study can have it.
         """
-        files = cls(root, name)
+        if re.fullmatch(NAME, name) is None:  # nor a way out of the folder of studies
+            raise StudyError(
+                f"{name!r} is no name of a study",
+                because="one has 1 to 64 of a-z 0-9 . _ -, first a letter or a digit",
+                fix="give the name alone, and --root DIR for the folder that its own folder is in",
+            )
         # A sealed study has another name than its directory, and is nobody's to open.
-        if not files.spec.exists() or files.frozen().get("name") != name:
-            names = sorted(path.parent.name for path in root.glob("*/spec.yaml"))
+        spec = root / name / _SPEC
+        if not spec.exists() or _frozen(spec).get("name") != name:
+            names = sorted(path.parent.name for path in root.glob(f"*/{_SPEC}"))
             hint = did_you_mean(name, names)
             raise StudyError(
                 f"no study {name!r} in {root}/",
                 because=f"studies there: {_nearest(name, names) or 'none'}",
                 fix=(hint + " " if hint else "") + "run `dpsweep run SPEC`, or give --root DIR",
             )
-        return files
+        return cls.at(root.resolve() / name)
+
+
+def _frozen(path: FilePath) -> dict[str, Any]:
+    try:
+        raw = yaml.safe_load(path.read_text())
+    except (OSError, ValueError, yaml.YAMLError):
+        raw = None
+    if not isinstance(raw, dict):
+        raise StudyError(
+            f"{path} is damaged: it is not the spec that was written there",
+            because="what the study may claim is read from it",
+            fix=_RESTORE,
+        )
+    return raw
 
 
 def _nearest(name: str, names: list[str]) -> str:
@@ -95,5 +146,7 @@ def _nearest(name: str, names: list[str]) -> str:
     return f"{', '.join(near)} and {len(names) - len(near)} more"
 
 
+_SPEC = "spec.yaml"
+_RESTORE = "restore it; the tracking store has a copy, sweep.yaml of the study's run"
 #: Names of studies that are listed where another one is asked for.
 _FEW = 5

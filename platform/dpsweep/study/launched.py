@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dpsweep.foundation.bucket_path import BucketPath, answers
+from dpsweep.foundation.database_path import is_database_address
 from dpsweep.foundation.errors import StudyError
 from dpsweep.spec.base import seen
 from dpsweep.spec.study import SweepSpec
@@ -24,9 +26,9 @@ def anchored(spec: SweepSpec) -> SweepSpec:
         path = Path(uri.removeprefix(start)).resolve()
         tracking = spec.tracking.model_copy(update={"uri": f"{start}{path}"})
         spec = spec.model_copy(update={"tracking": tracking})
-    if spec.privacy.dataset_ledger is not None:
-        path = Path(spec.privacy.dataset_ledger).resolve()
-        privacy = spec.privacy.model_copy(update={"dataset_ledger": str(path)})
+    ledger = spec.privacy.dataset_ledger
+    if ledger is not None and not is_database_address(ledger):
+        privacy = spec.privacy.model_copy(update={"dataset_ledger": str(Path(ledger).resolve())})
         spec = spec.model_copy(update={"privacy": privacy})
     return spec
 
@@ -115,8 +117,14 @@ def differences(old: SweepSpec, new: SweepSpec, *, is_whole: bool = False) -> li
 
 
 def is_new(spec: SweepSpec) -> bool:
-    """Say whether the study of a spec has not been launched yet."""
-    return not StudyFiles(Path(spec.storage.path), spec.name).spec.exists()
+    """Say whether the study of a spec has not been launched yet.
+
+    Of a bucket that does not answer nothing is known here; a run asks it again, and refuses.
+    """
+    root = spec.storage.root
+    if isinstance(root, BucketPath) and not answers(root):
+        return True
+    return not StudyFiles.of(spec).spec.exists()
 
 
 def refuse_other_spec(spec: SweepSpec, files: StudyFiles | None = None) -> None:
@@ -128,11 +136,20 @@ def refuse_other_spec(spec: SweepSpec, files: StudyFiles | None = None) -> None:
     Raises:
         StudyError: They differ in more than may change, or the launched one is damaged.
     """
-    files = files or StudyFiles(Path(spec.storage.path), spec.name)
+    if files is None and is_new(spec):
+        return
+    files = files or StudyFiles.of(spec)
     if not files.spec.exists():
         return
     files.frozen()
     old = SweepSpec.from_yaml(files.spec, is_stored=True)
+    if old.storage.database != spec.storage.database:
+        raise StudyError(
+            f"study {spec.name!r} has its ledgers in {old.storage.database or files.path}, and the "
+            f"spec says {spec.storage.database or 'files'}",
+            because="what it has spent is written there",
+            fix="undo the change of storage.database, or give the new study another `name:`",
+        )
     changed = differences(anchored(old), anchored(spec))
     if changed:
         shown = ", ".join(map(str, changed[:_FEW]))

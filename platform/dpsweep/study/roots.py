@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+
+from dpsweep.foundation.file_paths import FilePath, file_path
 
 
-def default_root() -> Path:
+def default_root() -> FilePath:
     """Return the folder of studies: ``DPSWEEP_STUDIES``, or ``studies`` in this directory."""
-    return Path(os.environ.get("DPSWEEP_STUDIES", "studies"))
+    return file_path(os.environ.get("DPSWEEP_STUDIES", "studies"))

@@ -17,15 +17,11 @@ import math
 import re
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
-from dpsweep.foundation.durable import (
-    DurableLog,
-    FileLock,
-    write_atomically,
-)
+from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import StudyError
+from dpsweep.foundation.logs import lock, open_log
 from dpsweep.ledgers.study_state import read_study_state
 from dpsweep.ledgers.trial import STUDY_FILE
 from dpsweep.spec.study import SweepSpec
@@ -91,9 +87,9 @@ class Study:
 
     def __init__(self, spec: SweepSpec, *, files: StudyFiles | None = None) -> None:
         self.spec = spec
-        self.files = files or StudyFiles(Path(spec.storage.path), spec.name)
+        self.files = files or StudyFiles.of(spec)
         try:
-            self._lock = FileLock(self.files.path / "lock", holder=f"study {spec.name!r}")
+            self._lock = lock(self.files.lock, holder=f"study {spec.name!r}")
         except OSError as error:
             raise StudyError(
                 f"cannot write to {self.files.path}",
@@ -103,7 +99,7 @@ class Study:
         self._writing = threading.RLock()
         try:
             self._freeze_spec()
-            self._journal = DurableLog(self.files.journal)
+            self._journal = open_log(self.files.journal)
             self.view = fold(self._journal.records)
         except BaseException:
             self._lock.release()
@@ -114,12 +110,12 @@ class Study:
         if not self.files.spec.exists():
             if any(self.files.ledger.glob("*")):
                 raise StudyError(
-                    f"{self.files.path} has a privacy ledger but no spec.yaml",
-                    because="the spec that its charges belong to is lost",
+                    f"{self.files.ledger.parent} has a privacy ledger, and {self.files.path} no "
+                    "spec.yaml",
+                    because="the spec that its charges belong to is lost, or it is another's study",
                     fix="restore it, or give the new study another `name:`",
                 )
-            write_atomically(self.files.spec, anchored(self.spec).to_yaml().encode())
-            return
+            self._refuse_remnants()  # before a spec says that they are of this study
         write_atomically(self.files.spec, anchored(self.spec).to_yaml().encode())
 
     def check_remnants(self) -> None:
@@ -131,15 +127,17 @@ class Study:
         Raises:
             StudyError: It has.
         """
+        self._refuse_remnants([self.files.journal.name] if self.view.trials else [])
+
+    def _refuse_remnants(self, others: Sequence[str] = ()) -> None:
         if read_study_state(self.files.ledger).study_id is not None:
             return
         left = [name for name in _AFTER_THE_LEDGER if (self.files.path / name).exists()]
-        if self.view.trials:
-            left.append(self.files.journal.name)
+        left += others
         if left:
             raise StudyError(
-                f"{self.files.path} has no privacy ledger, but {', '.join(left)} of a study",
-                because=f"{self.files.ledger.name}/{STUDY_FILE} was deleted; what that study has "
+                f"{self.files.path} has {', '.join(left)} of a study, and no privacy ledger",
+                because=f"{self.files.ledger / STUDY_FILE} was deleted; what that study has "
                 "spent is not known any more",
                 fix="restore it, or give the new study another `name:`",
             )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from pathlib import Path
 from typing import Any, Literal
 
 from dpsweep.foundation.durable import checked_json, read_checked_json
 from dpsweep.foundation.errors import StudyError
+from dpsweep.foundation.file_paths import FilePath
 from dpsweep.privacy.events import Plan
 
 
@@ -157,6 +158,11 @@ class TrialTask:
         """Everything the trial may charge: its positions and the releases of its score."""
         return self.charges + self.validation_plan
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 of ``to_json``, in hexadecimal digits."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
     def to_json(self) -> str:
         """Return the task as one JSON document with a checksum of itself."""
         return checked_json(
@@ -190,7 +196,7 @@ class TrialTask:
         return cls(**{**raw, **plans, "releases": releases, "planned_epsilon": epsilon})
 
 
-def read_task(path: Path) -> TrialTask:
+def read_task(path: FilePath) -> TrialTask:
     """Return the task of a ``trial.json``.
 
     Raises:

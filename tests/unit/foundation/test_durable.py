@@ -1,12 +1,14 @@
 import errno
 import multiprocessing
 import os
+import socket
 
 import pytest
 
 from dpsweep.foundation import durable
-from dpsweep.foundation.durable import DurableLog, FileLock, is_locked, read_log, write_atomically
+from dpsweep.foundation.durable import DurableLog, FileLock, is_locked, write_atomically
 from dpsweep.foundation.errors import LedgerError, StorageError, StudyError
+from dpsweep.foundation.logs import read_log
 
 
 def test_records_come_back_in_order(tmp_path):
@@ -196,7 +198,10 @@ def test_atomic_write_replaces_whole(tmp_path):
 
 def test_file_lock_names_its_holder(tmp_path):
     lock = FileLock(tmp_path / "lock", holder="study 'x'")
-    with pytest.raises(StudyError, match=f"study 'x' is already running .process {os.getpid()}"):
+    with pytest.raises(
+        StudyError,
+        match=f"study 'x' is already running .process {os.getpid()} on {socket.gethostname()}",
+    ):
         FileLock(tmp_path / "lock", holder="study 'x'")
     assert is_locked(tmp_path / "lock")
     lock.release()

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from dpsweep.foundation.durable import DurableLog
-from dpsweep.foundation.errors import BadInputError, LedgerError, LockedError
+from dpsweep.foundation.errors import BadInputError, LedgerError, LockedError, StorageError
+from dpsweep.foundation.logs import open_log
 from dpsweep.ledgers import dataset as dataset_ledger
 from dpsweep.ledgers.dataset import (
     DatasetBudgetError,
@@ -20,6 +20,7 @@ from dpsweep.ledgers.dataset import (
     read_dataset_ledger,
 )
 from dpsweep.ledgers.dataset_account import DatasetAccount
+from tests.helpers.logs import content, put
 
 CAPS = {"cap_epsilon": 8.0, "cap_delta": 1e-4}
 PARTS = {"data.classes": None, "data.public.fraction": 0.2}
@@ -42,8 +43,8 @@ def charge(path, study_id, epsilon=2.0, delta=1e-5, **options):
 
 
 @pytest.fixture
-def path(tmp_path):
-    return tmp_path / "budgets" / "digits.jsonl"
+def path(ledgers):
+    return ledgers / "budgets" / "digits.jsonl"
 
 
 def test_studies_add_up_to_the_cap_and_not_beyond(path):
@@ -54,7 +55,7 @@ def test_studies_add_up_to_the_cap_and_not_beyond(path):
     assert (account.epsilon, account.delta) == (7.5, 8e-5)
     assert (account.cap_epsilon, account.cap_delta, account.dataset) == (8.0, 1e-4, "digits")
     assert [study.name for study in account.studies] == [f"study-s{n}" for n in range(4)]
-    before = path.read_bytes()
+    before = content(path)
     with pytest.raises(DatasetBudgetError) as caught:
         charge(path, "s4", epsilon=0.6)
     text = str(caught.value)
@@ -66,7 +67,7 @@ def test_studies_add_up_to_the_cap_and_not_beyond(path):
         charge(path, "s4", epsilon=0.1, delta=2.1e-5)
     with pytest.raises(DatasetBudgetError, match="epsilon=inf"):
         charge(path, "s4", epsilon=math.inf)
-    assert path.read_bytes() == before
+    assert content(path) == before
     charge(path, "s4", epsilon=0.5, delta=2e-5)
     assert read_dataset_ledger(path).epsilon == 8.0
 
@@ -132,12 +133,12 @@ def test_a_study_that_shows_other_records_for_free_is_refused(path, declared, to
     """Records that one study has public and another private cost the second one nothing."""
     charge(path, "a", **CAPS)
     charge(path, "b", parts=json.loads(json.dumps(PARTS)))
-    before = path.read_bytes()
+    before = content(path)
     for study_id in ("c", "a"):  # a new one, and one whose spec was changed
         with pytest.raises(BadInputError) as caught:
             charge(path, study_id, parts=declared)
         assert told in caught.value.message
-    assert path.read_bytes() == before
+    assert content(path) == before
 
 
 def test_a_copy_of_a_study_elsewhere_is_refused(path):
@@ -155,13 +156,13 @@ def test_a_check_says_the_same_and_writes_nothing(path):
     check_dataset_budget(path, **asked, **CAPS)
     assert not path.exists()
     charge(path, "a", epsilon=4.0, **CAPS)
-    before = path.read_bytes()
+    before = content(path)
     with pytest.raises(DatasetBudgetError, match="epsilon <= 4"):
         check_dataset_budget(path, **asked)
     check_dataset_budget(path, **{**asked, "epsilon": 4.0})
     with pytest.raises(BadInputError, match=r"where data\.public\.fraction: 0\.2"):
         check_dataset_budget(path, **{**asked, "parts": {**PARTS, "data.public.fraction": 0.3}})
-    assert path.read_bytes() == before
+    assert content(path) == before
 
 
 def test_a_broken_claim_ends_the_dataset(path):
@@ -182,8 +183,8 @@ def test_a_broken_claim_ends_the_dataset(path):
 def test_a_damaged_ledger_is_refused(path):
     charge(path, "a", **CAPS)
     charge(path, "b")
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text(lines[0] + lines[2])
+    lines = content(path).decode().splitlines(keepends=True)
+    put(path, (lines[0] + lines[2]).encode())
     with pytest.raises(LedgerError, match="damaged or missing"):
         charge(path, "c")
     with pytest.raises(LedgerError, match="damaged or missing"):
@@ -194,6 +195,9 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInputError, match="cannot write the dataset ledger"):
         charge(tmp_path / "file" / "budget.jsonl", "a", **CAPS)
+    nowhere = "postgresql://ada@127.0.0.1:1/nothing#census"
+    with pytest.raises(StorageError, match=r"nothing does not answer: Connection refused"):
+        read_dataset_ledger(nowhere)
 
 
 # --- Several processes ----------------------------------------------------------------------
@@ -226,12 +230,12 @@ def test_two_processes_at_once_pass_no_cap(path):
         assert worker.exitcode == 0
     account = read_dataset_ledger(path)
     assert (account.epsilon, len(account.studies)) == (8.0, 8)
-    first = json.loads(path.read_text().splitlines()[0])
+    first = json.loads(content(path).decode().splitlines()[0])
     assert first["kind"] == "dataset"
 
 
 def test_a_held_file_is_waited_for_and_then_given_up(path, monkeypatch):
-    holder = DurableLog(path)
+    holder = open_log(path)
     monkeypatch.setattr(dataset_ledger, "_WAIT_S", 0.2)
     with pytest.raises(LockedError):
         charge(path, "a", **CAPS)
@@ -246,10 +250,10 @@ def test_a_held_file_is_waited_for_and_then_given_up(path, monkeypatch):
 # --- What study and dataset know of each other ----------------------------------------------
 
 
-def test_a_study_that_forgot_its_trials_is_not_charged_once_more_for_nothing(tmp_path):
-    ledger = DatasetLedger(tmp_path / "digits.budget")
+def test_a_study_that_forgot_its_trials_is_not_charged_once_more_for_nothing(ledgers):
+    ledger = DatasetLedger(ledgers / "digits.budget")
     charge = {
-        "directory": tmp_path, "dataset": "digits", "parts": {}, "accounting": "composed",
+        "directory": ledgers, "dataset": "digits", "parts": {}, "accounting": "composed",
         "epsilon": 1.0, "delta": 1e-5,
     }  # fmt: skip
     ledger.reserve("id", "study", **charge, cap_epsilon=9.0, cap_delta=1e-4)
@@ -262,11 +266,11 @@ def test_a_study_that_forgot_its_trials_is_not_charged_once_more_for_nothing(tmp
     assert read_dataset_ledger(ledger.path).epsilon == 1.0
 
 
-def test_a_study_that_was_charged_refuses_a_ledger_that_does_not_know_it(tmp_path):
-    ledger = DatasetLedger(tmp_path / "new.budget")
+def test_a_study_that_was_charged_refuses_a_ledger_that_does_not_know_it(ledgers):
+    ledger = DatasetLedger(ledgers / "new.budget")
     with pytest.raises(LedgerError, match=r"was charged to .*new.budget, which does not know it"):
         ledger.reserve(
-            "id", "study", directory=tmp_path, dataset="digits", parts={}, accounting="composed",
+            "id", "study", directory=ledgers, dataset="digits", parts={}, accounting="composed",
             epsilon=1.0, delta=1e-5, cap_epsilon=9.0, cap_delta=1e-4, is_charged=True,
         )  # fmt: skip
     assert read_dataset_ledger(ledger.path).studies == ()

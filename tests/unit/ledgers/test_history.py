@@ -1,12 +1,10 @@
 """What a study's ledger, its trials' ledgers, its journal and its spec must agree on."""
 
-import shutil
-
 import numpy as np
 import pytest
 
-from dpsweep.foundation.durable import DurableLog
 from dpsweep.foundation.errors import LedgerError
+from dpsweep.foundation.logs import open_log
 from dpsweep.ledgers.history import check_terms
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.study_state import read_study_state
@@ -15,6 +13,7 @@ from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.privacy.selection import Selection
+from tests.helpers.logs import content, put
 
 FILTER = RenyiFilter.at(8, target_epsilon=2.0, delta=1e-5)
 BUDGET = PrivacyBudget(target_epsilon=100.0, delta=1e-5)
@@ -41,19 +40,19 @@ def opened(directory, in_journal=None, terms=TERMS):
 
 
 @pytest.fixture(params=["with a filter", "without"])
-def study(tmp_path, request):
+def study(ledgers, request):
     """Trial 0 has finished, trial 1 is paused, trial 2 runs, trial 3 was reserved a moment ago."""
-    ledger = opened(tmp_path)
+    ledger = opened(ledgers)
     if request.param == "with a filter":
         ledger.open_filter(lambda: FILTER)
     for trial in range(4):
         assert ledger.reserve(trial, steps(10), epsilon=0.5)
     for trial in range(3):
-        charge(tmp_path, trial, 10 - trial)
+        charge(ledgers, trial, 10 - trial)
     ledger.settle(0, "finished")
     ledger.settle(1, "paused")
     ledger.close()
-    return tmp_path
+    return ledgers
 
 
 def test_what_agrees_is_opened(study):
@@ -80,20 +79,20 @@ def test_a_settled_trial_has_at_least_what_it_was_settled_with(study, trial):
         opened(study)
 
 
-def test_a_settled_trial_did_not_cost_less_than_it_was_settled_with(tmp_path):
-    ledger = opened(tmp_path)
+def test_a_settled_trial_did_not_cost_less_than_it_was_settled_with(ledgers):
+    ledger = opened(ledgers)
     ledger.open_filter(lambda: FILTER)
     ledger.reserve(0, steps(10), epsilon=0.5)
-    charge(tmp_path, 0, 10)
+    charge(ledgers, 0, 10)
     ledger.settle(0, "finished")
     ledger.close()
-    path = trial_file(tmp_path, 0)
+    path = trial_file(ledgers, 0)
     path.unlink()
     cheaper = Plan((EventRun(PoissonGaussian(5.0, 0.01), 10),))
-    with DurableLog(path) as log:
+    with open_log(path) as log:
         log.append({"kind": "charge", "start": 0, "stop": 10, "events": cheaper.to_json()})
     with pytest.raises(LedgerError, match=r"a Renyi cost of .* on the private records"):
-        opened(tmp_path)
+        opened(ledgers)
 
 
 def test_what_is_settled_is_not_reserved_again(study):
@@ -140,10 +139,10 @@ def test_an_end_that_only_the_journal_has_is_written_down(study):
         opened(study)
 
 
-def test_a_study_ledger_of_before_files_were_named_is_still_opened(tmp_path):
+def test_a_study_ledger_of_before_files_were_named_is_still_opened(ledgers):
     """Reservations had no ``has_file``, settlements no ``charged``: a cost is what there is."""
     plan = steps(10)
-    with DurableLog(tmp_path / STUDY_FILE) as log:
+    with open_log(ledgers / STUDY_FILE) as log:
         log.append({"kind": "study", "study_id": "ab"})
         log.append({"kind": "filter", **FILTER.to_json()})
         cost = FILTER.cost(plan)
@@ -151,11 +150,11 @@ def test_a_study_ledger_of_before_files_were_named_is_still_opened(tmp_path):
             digest = {"num_events": 10, "plan_sha256": "x", "epsilon": 0.5, "cost": cost}
             log.append({"kind": "reserve", "trial": trial, **digest})
         log.append({"kind": "settle", "trial": 0, "state": "finished", "cost": cost})
-    charge(tmp_path, 0, 10)
-    opened(tmp_path, in_journal={0, 1}).close()
-    trial_file(tmp_path, 0).unlink()
+    charge(ledgers, 0, 10)
+    opened(ledgers, in_journal={0, 1}).close()
+    trial_file(ledgers, 0).unlink()
     with pytest.raises(LedgerError, match="a Renyi cost of 0 on the private records"):
-        opened(tmp_path, in_journal={0, 1})
+        opened(ledgers, in_journal={0, 1})
 
 
 # --- Terms ----------------------------------------------------------------------------------
@@ -176,41 +175,41 @@ def test_a_study_is_opened_on_the_terms_of_its_first_launch_only(study, key, val
     opened(study, terms={**TERMS, "privacy.of_a_later_version": 1}).close()
 
 
-def test_without_terms_on_record_the_filter_has_them(tmp_path):
-    ledger = opened(tmp_path, terms=None)
+def test_without_terms_on_record_the_filter_has_them(ledgers):
+    ledger = opened(ledgers, terms=None)
     ledger.open_filter(lambda: FILTER)
     ledger.close()
-    state = read_study_state(tmp_path)
-    check_terms(tmp_path, state, TERMS)
+    state = read_study_state(ledgers)
+    check_terms(ledgers, state, TERMS)
     for change in ({"privacy.study_epsilon": 1.0}, {"privacy.accounting": "unaccounted"}):
         with pytest.raises(LedgerError, match="was launched with"):
-            check_terms(tmp_path, state, {**TERMS, **change})
+            check_terms(ledgers, state, {**TERMS, **change})
 
 
-def test_without_a_budget_on_record_no_mode_has_one(tmp_path):
-    ledger = opened(tmp_path, terms=None)
+def test_without_a_budget_on_record_no_mode_has_one(ledgers):
+    ledger = opened(ledgers, terms=None)
     ledger.reserve(0, steps(1), epsilon=0.5)
     ledger.close()
-    state = read_study_state(tmp_path)
+    state = read_study_state(ledgers)
     for mode in ("composed", "select"):
         with pytest.raises(LedgerError, match="one without a budget of the whole study"):
-            check_terms(tmp_path, state, {**TERMS, "privacy.accounting": mode})
-    check_terms(tmp_path, state, {**TERMS, "privacy.accounting": "unaccounted"})
+            check_terms(ledgers, state, {**TERMS, "privacy.accounting": mode})
+    check_terms(ledgers, state, {**TERMS, "privacy.accounting": "unaccounted"})
 
 
-def test_a_file_that_is_removed_or_replaced_while_it_is_written_takes_no_more(tmp_path):
-    path = tmp_path / "log.jsonl"
-    log = DurableLog(path)
+def test_a_file_that_is_removed_or_replaced_while_it_is_written_takes_no_more(ledgers):
+    path = ledgers / "log.jsonl"
+    log = open_log(path)
     log.append({"kind": "a"})
-    shutil.copy(path, tmp_path / "copy")
+    put(ledgers / "copy", content(path))
     path.unlink()
     with pytest.raises(LedgerError, match="was removed while it was being written"):
         log.append({"kind": "b"})
-    (tmp_path / "copy").rename(path)
+    (ledgers / "copy").rename(path)
     with pytest.raises(LedgerError, match="was replaced while it was being written"):
         log.append({"kind": "b"})
     log.close()
-    with DurableLog(path) as again:
+    with open_log(path) as again:
         assert [record["kind"] for record in again.records] == ["a"]
 
 
@@ -219,13 +218,13 @@ def test_a_journal_that_knows_more_than_the_ledger_is_refused(study):
         opened(study, in_journal={0, 1, 2, 17, 18})
 
 
-def test_the_terms_of_a_selection_are_those_of_its_charge(tmp_path):
-    ledger = StudyLedger(tmp_path)
+def test_the_terms_of_a_selection_are_those_of_its_charge(ledgers):
+    ledger = StudyLedger(ledgers)
     ledger.charge_selection(Selection(10, 1.0), np.array([0.1, 0.2]), 1.7, 1e-5)
     ledger.close()
-    state = read_study_state(tmp_path)
+    state = read_study_state(ledgers)
     terms = {"privacy.accounting": "select", "privacy.delta": 1e-5}
-    check_terms(tmp_path, state, terms)
+    check_terms(ledgers, state, terms)
     for key, value in (("privacy.accounting", "composed"), ("privacy.delta", 1e-6)):
         with pytest.raises(LedgerError, match=f"{key} is {value}"):
-            check_terms(tmp_path, state, {**terms, key: value})
+            check_terms(ledgers, state, {**terms, key: value})

@@ -17,6 +17,7 @@ from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Gaussian, NonPrivate, Plan, PoissonGaussian
 from dpsweep.privacy.filter import RESERVATION_SLACK, RenyiFilter
+from tests.helpers.logs import content, put
 
 BUDGET = PrivacyBudget(target_epsilon=2.0, delta=1e-5)
 STEP = PoissonGaussian(noise_multiplier=1.0, sample_rate=0.01)
@@ -35,22 +36,22 @@ def open_ledger(directory, trial=0, budget=BUDGET, **options):
     return TrialLedger(path, budget=budget, accountant="rdp", **options)
 
 
-def test_length_counts_every_event_ever_charged(tmp_path):
-    ledger = open_ledger(tmp_path)
+def test_length_counts_every_event_ever_charged(ledgers):
+    ledger = open_ledger(ledgers)
     ledger.charge(0, 100, steps(100))
     ledger.charge(100, 150, steps(50))
     ledger.close()
-    ledger = open_ledger(tmp_path)  # a restart repeats 50 steps
+    ledger = open_ledger(ledgers)  # a restart repeats 50 steps
     ledger.charge(100, 150, steps(50))
     assert len(ledger) == 200
     assert ledger.num_incarnations == 2
     assert ledger.epsilon() == pytest.approx(epsilon_of(steps(200), delta=1e-5), rel=1e-12)
     ledger.close()
-    assert len(trial_spent(tmp_path, 0)) == 200
+    assert len(trial_spent(ledgers, 0)) == 200
 
 
-def test_the_hard_stop_is_at_the_last_allowed_step(tmp_path):
-    ledger = open_ledger(tmp_path)
+def test_the_hard_stop_is_at_the_last_allowed_step(ledgers):
+    ledger = open_ledger(ledgers)
     ledger.charge(0, 880, steps(880))
     with pytest.raises(BudgetExceededError, match="refused and not run"):
         ledger.charge(880, 882, steps(2))
@@ -59,20 +60,20 @@ def test_the_hard_stop_is_at_the_last_allowed_step(tmp_path):
     with pytest.raises(BudgetExceededError):
         ledger.charge(881, 882, steps(1))
     ledger.close()
-    assert len(trial_spent(tmp_path, 0)) == 881
+    assert len(trial_spent(ledgers, 0)) == 881
 
 
-def test_a_charge_names_as_many_events_as_positions(tmp_path):
-    ledger = open_ledger(tmp_path)
+def test_a_charge_names_as_many_events_as_positions(ledgers):
+    ledger = open_ledger(ledgers)
     with pytest.raises(LedgerError, match="3 events for positions 0 to 3"):
         ledger.charge(0, 4, steps(3))
     ledger.close()
 
 
-def test_a_trial_runs_once_at_a_time(tmp_path):
-    ledger = open_ledger(tmp_path)
+def test_a_trial_runs_once_at_a_time(ledgers):
+    ledger = open_ledger(ledgers)
     with pytest.raises(LedgerError, match="another process"):
-        open_ledger(tmp_path)
+        open_ledger(ledgers)
     ledger.close()
 
 
@@ -84,40 +85,40 @@ def _charge_and_die(directory):
     os.kill(os.getpid(), 9)
 
 
-def test_kill_9_after_the_charge_keeps_the_charge(tmp_path):
+def test_kill_9_after_the_charge_keeps_the_charge(ledgers):
     context = multiprocessing.get_context("spawn")
-    process = context.Process(target=_charge_and_die, args=(tmp_path,))
+    process = context.Process(target=_charge_and_die, args=(ledgers,))
     process.start()
     process.join()
     assert process.exitcode == -9
-    assert len(trial_spent(tmp_path, 0)) == 100
+    assert len(trial_spent(ledgers, 0)) == 100
 
 
-def test_study_sums_all_trials_and_different_events(tmp_path):
+def test_study_sums_all_trials_and_different_events(ledgers):
     for trial, plan in enumerate([steps(10), Plan((EventRun(Gaussian(5.0), 2),))]):
-        ledger = open_ledger(tmp_path, trial)
+        ledger = open_ledger(ledgers, trial)
         ledger.charge(0, len(plan), plan)
         ledger.close()
-    spent = study_spent(tmp_path, {0: 10, 1: 2})
+    spent = study_spent(ledgers, {0: 10, 1: 2})
     assert len(spent) == 12
     assert spent.sampling == "mixed"
 
 
-def test_a_lost_or_stray_ledger_is_refused(tmp_path):
-    ledger = open_ledger(tmp_path)
+def test_a_lost_or_stray_ledger_is_refused(ledgers):
+    ledger = open_ledger(ledgers)
     ledger.charge(0, 10, steps(10))
     ledger.close()
-    assert len(trial_spent(tmp_path, 0, at_least=10)) == 10
+    assert len(trial_spent(ledgers, 0, at_least=10)) == 10
     with pytest.raises(LedgerError, match="holds 10 charged events, but at least 11"):
-        trial_spent(tmp_path, 0, at_least=11)
+        trial_spent(ledgers, 0, at_least=11)
     with pytest.raises(LedgerError, match="holds 0 charged events, but at least 1"):
-        study_spent(tmp_path, {0: 10, 1: 1})
+        study_spent(ledgers, {0: 10, 1: 1})
     with pytest.raises(LedgerError, match="the journal does not know: 0"):
-        study_spent(tmp_path, {1: 0})
+        study_spent(ledgers, {1: 0})
 
 
-def test_a_charge_without_a_number_for_epsilon_is_refused(tmp_path, monkeypatch):
-    ledger = open_ledger(tmp_path)
+def test_a_charge_without_a_number_for_epsilon_is_refused(ledgers, monkeypatch):
+    ledger = open_ledger(ledgers)
     monkeypatch.setattr("dpsweep.ledgers.trial.epsilon_of", lambda *a, **k: float("nan"))
     with pytest.raises(BudgetExceededError):
         ledger.charge(0, 1, steps(1))
@@ -131,21 +132,21 @@ FILTER = RenyiFilter.at(8, target_epsilon=2.0, delta=1e-5)
 
 
 @pytest.mark.parametrize("segment", [1, 7, 60, 400])
-def test_the_reserved_plan_is_accepted_in_any_segments_and_nothing_beyond(tmp_path, segment):
+def test_the_reserved_plan_is_accepted_in_any_segments_and_nothing_beyond(ledgers, segment):
     noises = [1.0 + 0.001 * t for t in range(200)]
     plan = Plan(tuple(EventRun(PoissonGaussian(s, 0.01), 2) for s in noises))
     limit = TrialLimit(FILTER, FILTER.cost(plan + score(count=10)))
-    ledger = open_ledger(tmp_path, limit=limit)
+    ledger = open_ledger(ledgers, limit=limit)
     for start in range(0, len(plan), segment):
         stop = min(start + segment, len(plan))
         assert ledger.affords(plan.slice(start, stop))
         ledger.charge(start, stop, plan.slice(start, stop))
     for _ in range(10):
         ledger.release(score())
-    before = ledger.path.read_bytes()
+    before = content(ledger.path)
     assert not ledger.affords(steps(1))
     assert not ledger.affords(score())
-    assert ledger.path.read_bytes() == before
+    assert content(ledger.path) == before
     with pytest.raises(BudgetExceededError) as caught:
         ledger.charge(0, 1, steps(1))
     text = str(caught.value)
@@ -154,20 +155,20 @@ def test_the_reserved_plan_is_accepted_in_any_segments_and_nothing_beyond(tmp_pa
         assert word in text
     with pytest.raises(BudgetExceededError, match="on the validation records"):
         ledger.release(score())
-    assert ledger.path.read_bytes() == before
+    assert content(ledger.path) == before
     assert (len(ledger), ledger.position_charges) == (410, 400)
     ledger.close()
-    spent = FILTER.cost(trial_spent(tmp_path, 0))
+    spent = FILTER.cost(trial_spent(ledgers, 0))
     for part, cost in limit.cost.items():
         assert spent[part] <= cost * (1 + RESERVATION_SLACK / 2)
 
 
-def test_a_crash_is_paid_from_the_reservation(tmp_path):
+def test_a_crash_is_paid_from_the_reservation(ledgers):
     limit = TrialLimit(FILTER, FILTER.cost(steps(100)))
-    ledger = open_ledger(tmp_path, limit=limit)
+    ledger = open_ledger(ledgers, limit=limit)
     ledger.charge(0, 60, steps(60))
     ledger.close()
-    ledger = open_ledger(tmp_path, limit=limit)
+    ledger = open_ledger(ledgers, limit=limit)
     ledger.charge(30, 60, steps(30))
     assert ledger.affords(steps(10))
     with pytest.raises(BudgetExceededError):
@@ -178,9 +179,9 @@ def test_a_crash_is_paid_from_the_reservation(tmp_path):
 
 
 @pytest.mark.parametrize("cost", [float("nan"), float("inf")])
-def test_a_cost_that_is_no_number_is_refused(tmp_path, monkeypatch, cost):
+def test_a_cost_that_is_no_number_is_refused(ledgers, monkeypatch, cost):
     limit = TrialLimit(FILTER, FILTER.cost(steps(100)))
-    ledger = open_ledger(tmp_path, limit=limit)
+    ledger = open_ledger(ledgers, limit=limit)
     monkeypatch.setattr(RenyiFilter, "cost", lambda *_: {"private": cost, "validation": 0.0})
     assert not ledger.affords(steps(1))
     with pytest.raises(BudgetExceededError):
@@ -189,16 +190,16 @@ def test_a_cost_that_is_no_number_is_refused(tmp_path, monkeypatch, cost):
     ledger.close()
 
 
-def test_the_limit_holds_for_a_trial_without_a_cap_of_its_own(tmp_path):
+def test_the_limit_holds_for_a_trial_without_a_cap_of_its_own(ledgers):
     limit = TrialLimit(FILTER, FILTER.cost(steps(10)))
-    ledger = open_ledger(tmp_path, budget=None, limit=limit)
+    ledger = open_ledger(ledgers, budget=None, limit=limit)
     with pytest.raises(BudgetExceededError, match="reserved of the study"):
         ledger.charge(0, 1, Plan((EventRun(NonPrivate()),)))
     ledger.close()
 
 
-def test_a_trial_costs_the_larger_of_its_parts_and_nothing_on_public_records(tmp_path):
-    ledger = open_ledger(tmp_path)
+def test_a_trial_costs_the_larger_of_its_parts_and_nothing_on_public_records(ledgers):
+    ledger = open_ledger(ledgers)
     ledger.charge(0, 800, steps(800))
     before = ledger.epsilon()
     for _ in range(20):
@@ -210,11 +211,11 @@ def test_a_trial_costs_the_larger_of_its_parts_and_nothing_on_public_records(tmp
         ledger.release(score(1.0, 100))
     assert (len(ledger), ledger.position_charges) == (10_820, 10_800)
     ledger.close()
-    assert trial_spent(tmp_path, 0).part("validation") == score(count=20)
+    assert trial_spent(ledgers, 0).part("validation") == score(count=20)
 
 
-def test_a_method_without_noise_is_free_on_public_records_only(tmp_path):
-    ledger = open_ledger(tmp_path, budget=None)
+def test_a_method_without_noise_is_free_on_public_records_only(ledgers):
+    ledger = open_ledger(ledgers, budget=None)
     wild = Plan((EventRun(NonPrivate(), 5),))
     ledger.charge(0, 5, wild.labelled("public"))
     assert ledger.epsilon() == 0
@@ -226,48 +227,48 @@ def test_a_method_without_noise_is_free_on_public_records_only(tmp_path):
 # --- Attempts that begin afresh -------------------------------------------------------------
 
 
-def test_a_fresh_attempt_keeps_the_lost_one_beside_it(tmp_path):
+def test_a_fresh_attempt_keeps_the_lost_one_beside_it(ledgers):
     for attempt, count in enumerate([30, 20, 10]):
-        ledger = open_ledger(tmp_path, fresh=True)
+        ledger = open_ledger(ledgers, fresh=True)
         assert (len(ledger), ledger.num_incarnations) == (0, 1)
         ledger.charge(0, count, steps(count))
         ledger.close()
-        assert len(trials_on_disk(tmp_path)[0]) == attempt + 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        assert len(trials_on_disk(ledgers)[0]) == attempt + 1
+    assert sorted(path.name for path in ledgers.glob("*")) == [
         "trial-0000.attempt-1.jsonl",
         "trial-0000.attempt-2.jsonl",
         "trial-0000.jsonl",
     ]
-    assert len(trial_spent(tmp_path, 0)) == 10
+    assert len(trial_spent(ledgers, 0)) == 10
     # All attempts were made; a study's sum holds them, and its check knows their names.
-    assert len(study_spent(tmp_path, {0: 60})) == 60
+    assert len(study_spent(ledgers, {0: 60})) == 60
     with pytest.raises(LedgerError, match="holds 60 charged events, but at least 61"):
-        study_spent(tmp_path, {0: 61})
+        study_spent(ledgers, {0: 61})
     with pytest.raises(LedgerError, match="the journal does not know: 0"):
-        study_spent(tmp_path, {})
+        study_spent(ledgers, {})
 
 
-def test_a_file_without_charges_is_not_an_attempt(tmp_path):
-    open_ledger(tmp_path, fresh=True).close()
-    ledger = open_ledger(tmp_path, fresh=True)
+def test_a_file_without_charges_is_not_an_attempt(ledgers):
+    open_ledger(ledgers, fresh=True).close()
+    ledger = open_ledger(ledgers, fresh=True)
     assert ledger.num_incarnations == 2
     ledger.close()
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(list(ledgers.glob("*"))) == 1
 
 
-def test_a_fresh_attempt_is_refused_while_the_old_one_runs(tmp_path):
-    ledger = open_ledger(tmp_path)
+def test_a_fresh_attempt_is_refused_while_the_old_one_runs(ledgers):
+    ledger = open_ledger(ledgers)
     ledger.charge(0, 10, steps(10))
     with pytest.raises(LedgerError, match="another process"):
-        open_ledger(tmp_path, fresh=True)
+        open_ledger(ledgers, fresh=True)
     ledger.charge(10, 20, steps(10))
     ledger.close()
-    assert len(trial_spent(tmp_path, 0)) == 20
+    assert len(trial_spent(ledgers, 0)) == 20
 
 
-def test_what_is_inherited_counts_against_the_cap_and_is_charged_to_nobody(tmp_path):
+def test_what_is_inherited_counts_against_the_cap_and_is_charged_to_nobody(ledgers):
     start = Plan((EventRun(PoissonGaussian(1.0, 0.02), 15),))
-    ledger = open_ledger(tmp_path, inherited=start)
+    ledger = open_ledger(ledgers, inherited=start)
     before = epsilon_of(start, delta=1e-5)
     assert ledger.epsilon() == before
     assert len(ledger) == 0
@@ -279,53 +280,53 @@ def test_what_is_inherited_counts_against_the_cap_and_is_charged_to_nobody(tmp_p
     assert before < ledger.epsilon() <= 2.0
     assert ledger.epsilon() == epsilon_of(start + steps(fits), delta=1e-5)
     ledger.close()
-    assert trial_spent(tmp_path, 0) == steps(fits)
-    assert study_spent(tmp_path, {0: fits}) == steps(fits)
-    ledger = open_ledger(tmp_path, inherited=start)
+    assert trial_spent(ledgers, 0) == steps(fits)
+    assert study_spent(ledgers, {0: fits}) == steps(fits)
+    ledger = open_ledger(ledgers, inherited=start)
     assert (ledger.inherited, ledger.spent) == (start, steps(fits))
     assert not ledger.affords(steps(1))
     ledger.close()
 
 
 @pytest.mark.parametrize("now", [Plan(), Plan((EventRun(PoissonGaussian(1.0, 0.02), 14),))])
-def test_a_trial_never_starts_from_another_release_than_at_first(tmp_path, now):
+def test_a_trial_never_starts_from_another_release_than_at_first(ledgers, now):
     first = Plan((EventRun(PoissonGaussian(1.0, 0.02), 15),))
-    open_ledger(tmp_path, inherited=first).close()
+    open_ledger(ledgers, inherited=first).close()
     for _ in range(2):  # the file is free again after the refusal
         with pytest.raises(LedgerError, match="has inherited 15 events, not these"):
-            open_ledger(tmp_path, inherited=now)
-    open_ledger(tmp_path, inherited=first).close()
-    open_ledger(tmp_path, trial=1).close()
+            open_ledger(ledgers, inherited=now)
+    open_ledger(ledgers, inherited=first).close()
+    open_ledger(ledgers, trial=1).close()
     with pytest.raises(LedgerError, match="has inherited 0 events, not these 15"):
-        open_ledger(tmp_path, trial=1, inherited=first)
+        open_ledger(ledgers, trial=1, inherited=first)
 
 
-def test_a_reservation_is_for_what_a_trial_charges_itself(tmp_path):
+def test_a_reservation_is_for_what_a_trial_charges_itself(ledgers):
     study = RenyiFilter.choose([steps(100)], target_epsilon=1.0, delta=1e-5)
     limit = TrialLimit(study, study.cost(steps(100)))
     start = Plan((EventRun(PoissonGaussian(1.0, 0.02), 15),))
-    ledger = open_ledger(tmp_path, limit=limit, inherited=start)
+    ledger = open_ledger(ledgers, limit=limit, inherited=start)
     ledger.charge(0, 100, steps(100))
     with pytest.raises(BudgetExceededError, match="over the"):
         ledger.charge(100, 101, steps(1))
     ledger.close()
 
 
-def test_what_a_trial_is_said_to_inherit_is_what_its_ledger_says(tmp_path):
+def test_what_a_trial_is_said_to_inherit_is_what_its_ledger_says(ledgers):
     start = Plan((EventRun(PoissonGaussian(1.0, 0.02), 15),))
-    assert trial_covered(tmp_path, 0, start) == start  # it has not begun
-    ledger = open_ledger(tmp_path, inherited=start)
+    assert trial_covered(ledgers, 0, start) == start  # it has not begun
+    ledger = open_ledger(ledgers, inherited=start)
     ledger.charge(0, 5, steps(5))
     ledger.close()
-    assert trial_covered(tmp_path, 0, start, at_least=5) == start + steps(5)
+    assert trial_covered(ledgers, 0, start, at_least=5) == start + steps(5)
     with pytest.raises(LedgerError, match="has inherited 15 events, and its task 0"):
-        trial_covered(tmp_path, 0, Plan())
+        trial_covered(ledgers, 0, Plan())
     with pytest.raises(LedgerError, match="holds 5 charged events"):
-        trial_covered(tmp_path, 0, start, at_least=6)
+        trial_covered(ledgers, 0, start, at_least=6)
 
 
-def test_a_release_is_noted_once(tmp_path):
-    ledger = open_ledger(tmp_path)
+def test_a_release_is_noted_once(ledgers):
+    ledger = open_ledger(ledgers)
     ledger.charge(0, 100, steps(100))
     ledger.note_release(0, "ab" * 32)
     with pytest.raises(LedgerError, match="release 0 was made before"):
@@ -333,11 +334,11 @@ def test_a_release_is_noted_once(tmp_path):
     ledger.charge(100, 150, steps(50))
     ledger.note_release(1, "ef" * 32)
     assert {n: r["charged"] for n, r in ledger.releases.items()} == {0: 100, 1: 150}
-    assert ledger.position_charges == steps_charged(tmp_path, 0) == 150
+    assert ledger.position_charges == steps_charged(ledgers, 0) == 150
     ledger.close()
 
 
-def test_files_of_other_names_are_no_trials(tmp_path):
-    open_ledger(tmp_path, 3).close()
-    (tmp_path / "trial-three.jsonl").write_text("")
-    assert set(trials_on_disk(tmp_path)) == {3}
+def test_files_of_other_names_are_no_trials(ledgers):
+    open_ledger(ledgers, 3).close()
+    put(ledgers / "trial-three.jsonl", b"")
+    assert set(trials_on_disk(ledgers)) == {3}

@@ -16,6 +16,7 @@ from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Gaussian, NonPrivate, Plan, PoissonGaussian
 from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.privacy.selection import Selection
+from tests.helpers.logs import content, put
 
 FILTER = RenyiFilter.at(8, target_epsilon=2.0, delta=1e-5)
 BUDGET = PrivacyBudget(target_epsilon=100.0, delta=1e-5)
@@ -36,8 +37,8 @@ def share_of_steps(share):
 
 
 @pytest.fixture
-def ledger(tmp_path):
-    ledger = StudyLedger(tmp_path)
+def ledger(ledgers):
+    ledger = StudyLedger(ledgers)
     ledger.open_filter(lambda: FILTER)
     yield ledger
     ledger.close()
@@ -59,8 +60,8 @@ def run(directory, trial, plan, *, charged, limit_plan=None):
     return trial_ledger
 
 
-def test_without_a_filter_every_trial_is_admitted_and_written_once(tmp_path):
-    ledger = StudyLedger(tmp_path)
+def test_without_a_filter_every_trial_is_admitted_and_written_once(ledgers):
+    ledger = StudyLedger(ledgers)
     assert ledger.reserve(3, steps(10**6), epsilon=0.5)
     reopen(ledger)
     assert ledger.reserve(3, steps(10**6), epsilon=0.5)
@@ -68,7 +69,7 @@ def test_without_a_filter_every_trial_is_admitted_and_written_once(tmp_path):
     ledger.settle(3, "finished")
     assert (ledger.committed, ledger.remaining, ledger.num_in_flight) == (None, None, 0)
     assert ledger.fits(Plan((EventRun(NonPrivate()),)))
-    lines = (tmp_path / STUDY_FILE).read_text().splitlines()
+    lines = content(ledgers / STUDY_FILE).decode().splitlines()
     kinds = [line.split('"kind":"')[1].split('"')[0] for line in lines]
     assert kinds == ["study", "reserve", "settle"]
     with pytest.raises(LedgerError, match="must be fixed before the first trial"):
@@ -76,13 +77,13 @@ def test_without_a_filter_every_trial_is_admitted_and_written_once(tmp_path):
     ledger.close()
 
 
-def test_the_study_has_one_random_name(tmp_path):
+def test_the_study_has_one_random_name(ledgers):
     names = set()
     for folder in ("a", "b"):
-        ledger = StudyLedger(tmp_path / folder)
+        ledger = StudyLedger(ledgers / folder)
         name = ledger.study_id
         reopen(ledger)
-        assert ledger.study_id == name == read_study_account(tmp_path / folder).study_id
+        assert ledger.study_id == name == read_study_account(ledgers / folder).study_id
         ledger.close()
         names.add(name)
     assert len(names) == 2
@@ -103,19 +104,32 @@ def test_nothing_is_admitted_beyond_the_budget_and_refusals_write_nothing(ledger
     plan = share_of_steps(0.4)
     assert ledger.reserve(0, plan, epsilon=1.0)
     assert ledger.reserve(1, plan, epsilon=1.0)
-    before = (ledger.directory / STUDY_FILE).read_bytes()
+    before = content(ledger.directory / STUDY_FILE)
     assert not ledger.fits(plan)
     assert not ledger.reserve(2, plan, epsilon=1.0)
     assert not ledger.reserve(3, Plan((EventRun(NonPrivate()),)), epsilon=float("inf"))
-    assert (ledger.directory / STUDY_FILE).read_bytes() == before
+    assert content(ledger.directory / STUDY_FILE) == before
     assert ledger.num_in_flight == 2
     reopen(ledger)
     assert not ledger.reserve(2, plan, epsilon=1.0)
     assert ledger.reserve(0, plan, epsilon=1.0), "it runs already"
-    assert (ledger.directory / STUDY_FILE).read_bytes() == before
+    assert content(ledger.directory / STUDY_FILE) == before
     committed = read_study_account(ledger.directory).committed
     assert committed == ledger.committed
     assert committed["private"] == pytest.approx(0.8 * FILTER.budget, rel=1e-2)
+
+
+def test_a_trial_is_admitted_once_with_its_task(ledger):
+    plan = share_of_steps(0.1)
+    assert ledger.reserve(0, plan, epsilon=1.0, task="a" * 64)
+    assert ledger.reserve(0, plan, epsilon=1.0, task="a" * 64)
+    with pytest.raises(LedgerError, match=r"trial 0 is not the one that was admitted"):
+        ledger.reserve(0, plan, epsilon=1.0, task="b" * 64)
+    reopen(ledger)
+    with pytest.raises(LedgerError, match=r"trial 0 is not the one that was admitted"):
+        ledger.reserve(0, plan, epsilon=1.0, task="b" * 64)
+    ledger.reserve(1, plan, epsilon=1.0)  # as earlier versions wrote it
+    assert ledger.reserve(1, plan, epsilon=1.0, task="a" * 64)
 
 
 def test_scores_have_a_budget_of_their_own(ledger):
@@ -233,19 +247,19 @@ def test_a_charge_after_the_end_is_found_at_the_next_launch(ledger):
     assert not ledger.fits(Plan(()))
 
 
-def test_a_lost_study_ledger_is_not_begun_again(ledger, tmp_path):
+def test_a_lost_study_ledger_is_not_begun_again(ledger, ledgers):
     assert ledger.reserve(0, steps(10), epsilon=1.0)
-    half = (tmp_path / STUDY_FILE).read_bytes()
+    half = content(ledgers / STUDY_FILE)
     assert ledger.reserve(1, steps(10), epsilon=1.0)
     for trial in (0, 1):
-        run(tmp_path, trial, steps(10), charged=5).close()
+        run(ledgers, trial, steps(10), charged=5).close()
     ledger.close()
-    (tmp_path / STUDY_FILE).write_bytes(half)
+    put(ledgers / STUDY_FILE, half)
     with pytest.raises(LedgerError, match="does not know trials whose ledgers lie beside it: 1"):
-        StudyLedger(tmp_path)
-    (tmp_path / STUDY_FILE).unlink()
+        StudyLedger(ledgers)
+    (ledgers / STUDY_FILE).unlink()
     with pytest.raises(LedgerError, match="does not know trials whose ledgers lie beside it: 0, 1"):
-        StudyLedger(tmp_path)
+        StudyLedger(ledgers)
 
 
 def test_two_drivers_at_once_are_refused(ledger):
@@ -265,12 +279,12 @@ def _charge_and_die(directory):
     os.kill(os.getpid(), 9)
 
 
-def test_kill_9_keeps_reservations_settlements_and_charges(tmp_path):
-    process = multiprocessing.get_context("spawn").Process(target=_charge_and_die, args=(tmp_path,))
+def test_kill_9_keeps_reservations_settlements_and_charges(ledgers):
+    process = multiprocessing.get_context("spawn").Process(target=_charge_and_die, args=(ledgers,))
     process.start()
     process.join()
     assert process.exitcode == -9
-    ledger = StudyLedger(tmp_path)
+    ledger = StudyLedger(ledgers)
     assert ledger.num_in_flight == 1
     assert ledger.committed["private"] == pytest.approx(
         FILTER.cost(share_of_steps(0.6))["private"] + FILTER.cost(steps(5))["private"]
@@ -284,8 +298,8 @@ def test_kill_9_keeps_reservations_settlements_and_charges(tmp_path):
 # --- Selection ------------------------------------------------------------------------------
 
 
-def test_the_number_of_trials_is_drawn_once(tmp_path):
-    ledger = StudyLedger(tmp_path)
+def test_the_number_of_trials_is_drawn_once(ledgers):
+    ledger = StudyLedger(ledgers)
     assert ledger.num_trials(lambda: 17) == 17
     assert ledger.num_trials(lambda: 3) == 17
     reopen(ledger)
@@ -293,22 +307,22 @@ def test_the_number_of_trials_is_drawn_once(tmp_path):
     ledger.close()
 
 
-def test_no_trials_at_all_is_a_draw_too(tmp_path):
-    ledger = StudyLedger(tmp_path)
+def test_no_trials_at_all_is_a_draw_too(ledgers):
+    ledger = StudyLedger(ledgers)
     assert ledger.num_trials(lambda: 0) == 0
     assert ledger.num_trials(lambda: 5) == 0
     ledger.close()
 
 
-def test_the_selection_on_record_wins(tmp_path):
+def test_the_selection_on_record_wins(ledgers):
     selection, curve = Selection(10, "poisson"), np.array([0.1, 0.2, np.inf])
-    ledger = StudyLedger(tmp_path)
+    ledger = StudyLedger(ledgers)
     first, epsilon = ledger.charge_selection(selection, curve, 1.7, 1e-5)
     assert (first.tolist(), epsilon) == (curve.tolist(), 1.7)
     reopen(ledger)
     again, epsilon = ledger.charge_selection(selection, curve / 2, 0.9, 1e-5)
     assert (again.tolist(), epsilon) == (curve.tolist(), 1.7)
-    account = read_study_account(tmp_path)
+    account = read_study_account(ledgers)
     assert (account.selection, account.selection_epsilon) == (selection, 1.7)
     for other, delta in ((Selection(11, "poisson"), 1e-5), (selection, 1e-6)):
         with pytest.raises(LedgerError, match="another selection"):
@@ -316,21 +330,21 @@ def test_the_selection_on_record_wins(tmp_path):
     ledger.close()
 
 
-def test_a_reader_of_nothing_reads_nothing(tmp_path):
-    assert read_study_account(tmp_path / "nowhere") == StudyAccount()
-    assert read_study_account(tmp_path) == StudyAccount(None, None, {}, None, None, None)
+def test_a_reader_of_nothing_reads_nothing(ledgers):
+    assert read_study_account(ledgers / "nowhere") == StudyAccount()
+    assert read_study_account(ledgers) == StudyAccount(None, None, {}, None, None, None)
 
 
-def test_a_filter_on_record_that_promises_too_much_is_refused(tmp_path):
-    ledger = StudyLedger(tmp_path)
+def test_a_filter_on_record_that_promises_too_much_is_refused(ledgers):
+    ledger = StudyLedger(ledgers)
     ledger._log.append({"kind": "filter", **FILTER.to_json(), "budget": 1.5})
     ledger.close()
     with pytest.raises(BadInputError, match="costs more than epsilon=2"):
-        StudyLedger(tmp_path)
+        StudyLedger(ledgers)
 
 
-def test_what_began_is_written_once_and_stays(tmp_path):
-    ledger = StudyLedger(tmp_path)
+def test_what_began_is_written_once_and_stays(ledgers):
+    ledger = StudyLedger(ledgers)
     assert (ledger.is_on_dataset, ledger.has_begun_selection) == (False, False)
     assert not ledger.has_num_trials
     for _ in range(2):
@@ -340,7 +354,7 @@ def test_what_began_is_written_once_and_stays(tmp_path):
     reopen(ledger)
     assert (ledger.is_on_dataset, ledger.has_begun_selection) == (True, True)
     assert ledger.has_num_trials
-    text = (tmp_path / STUDY_FILE).read_text()
+    text = content(ledgers / STUDY_FILE).decode()
     assert (text.count('"dataset_charge"'), text.count('"begin_selection"')) == (1, 1)
     ledger.close()
 

@@ -9,7 +9,7 @@ import pytest
 from whole_studies import make_spec
 
 from dpsweep.foundation.errors import SweepError
-from dpsweep.search.optuna_file import relabel
+from dpsweep.search.optuna_file import place_of
 from dpsweep.search.suggestions import KnownTrial, Suggestions
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.facts import terms
@@ -215,7 +215,7 @@ def test_a_claim_that_is_given_up_leaves_the_epsilons_of_trials_that_have_ended(
         if number == 1:
             assert meanings(path) == [before, before]
             mode[0] = "unaccounted"
-            relabel(path, after)  # while the search has the file open, and goes on
+            place_of(path).relabel(after)  # while the search has the file open, and goes on
     assert meanings(path) == [after] * 3
     epsilons = [trial.user_attrs["dp/epsilon"] for trial in suggestions._study.get_trials()]
     assert epsilons == [1.25] * 3
@@ -236,5 +236,5 @@ def test_a_file_that_missed_it_is_written_anew(composed, tmp_path):
 
 
 def test_where_there_is_no_file_none_is_made(tmp_path):
-    relabel(tmp_path / "optuna.db", "anything")
+    place_of(tmp_path / "optuna.db").relabel("anything")
     assert not list(tmp_path.iterdir())

@@ -5,7 +5,7 @@ import time
 import pytest
 from whole_studies import make_spec
 
-from dpsweep.foundation.durable import read_log
+from dpsweep.foundation.logs import read_log
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.events import StudyDowngraded
 from dpsweep.study.study import Study

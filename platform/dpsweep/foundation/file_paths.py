@@ -1,0 +1,128 @@
+"""Paths of files wherever they lie: on disk, or in a bucket; what is asked of both alike."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dpsweep.foundation.bucket_path import BucketPath, bucket_path, is_address
+from dpsweep.foundation.errors import StorageError
+
+FilePath = Path | BucketPath
+
+
+def file_path(text: str | Path | BucketPath) -> FilePath:
+    """Return a path of files: of a directory, or of a folder in a bucket.
+
+    >>> file_path("studies").name, str(file_path("s3://lab/studies/"))
+    ('studies', 's3://lab/studies')
+
+    Raises:
+        BadInputError: It is an address, and of no bucket that can be used.
+    """
+    if not isinstance(text, str):
+        return text
+    return bucket_path(text) if is_address(text) else Path(text)
+
+
+def matching(folder: FilePath, pattern: str) -> list[FilePath]:
+    """Return what is below a folder and matches, in order; of a folder that is not there, none."""
+    return sorted(folder.glob(pattern), key=str)
+
+
+def size_of(path: FilePath) -> int:
+    """Return the bytes of a file or an object.
+
+    Raises:
+        FileNotFoundError: There is no such file; of an object that is not there, 0 is returned.
+    """
+    return path.size() if isinstance(path, BucketPath) else path.stat().st_size
+
+
+@contextmanager
+def on_disk(path: FilePath) -> Iterator[Path]:
+    """Yield a file or folder for a library that reads none in buckets: itself, or a copy of it."""
+    if isinstance(path, Path):
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, path.name)
+        if path.is_file():
+            path.download(copy)
+        elif path.is_dir():
+            copy.mkdir()
+            for inner in path.iterdir():
+                inner.download(copy / inner.name)
+        yield copy
+
+
+def local_copy(path: FilePath) -> Path:
+    """Return a file, or this node's copy of an object that is named by its SHA-256; made once.
+
+    Guarantees:
+        The copy has the content that the object's name says, whoever else may write to the bucket.
+
+    Raises:
+        StorageError: The bucket cannot be read, or has no such object, or another one.
+    """
+    if isinstance(path, Path):
+        return path
+    copy = cache_of(path.parent) / path.name
+    if copy.exists() and _sha256(copy.read_bytes()) == path.stem:
+        return copy
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        content = b""
+    if _sha256(content) != path.stem:
+        raise StorageError(
+            f"{path} is missing, or is not what its name says",
+            because="it is named by its SHA-256",
+            fix="restore it, or delete it and run the study again, which puts it back",
+        )
+    partial = copy.with_name(f".{copy.name}.{uuid.uuid4().hex}")
+    partial.write_bytes(content)
+    partial.replace(copy)
+    return copy
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def cache_of(folder: BucketPath) -> Path:
+    """Return this node's directory for copies of what is in a folder of a bucket; made private.
+
+    Each folder of each bucket has its own. ``DPSWEEP_CACHE`` names another place than
+    ``~/.cache/dpsweep``.
+
+    Raises:
+        StorageError: It cannot be made, or is another user's, who could plant copies there.
+    """
+    place = os.environ.get("DPSWEEP_CACHE")
+    if not place:
+        place = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        place = os.path.join(place, "dpsweep")
+    directory = Path(place).absolute() / _sha256(str(folder).encode())[:16]
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, exist_ok=True)
+        facts = directory.stat()
+    except OSError as error:
+        raise StorageError(
+            f"copies cannot be kept in {directory}",
+            because=error.strerror,
+            fix="set DPSWEEP_CACHE to a directory of yours",
+        ) from error
+    if facts.st_uid != os.geteuid() or facts.st_mode & 0o077:
+        raise StorageError(
+            f"copies cannot be kept in {directory}",
+            because="others may write or list it",
+            fix="set DPSWEEP_CACHE to a directory of your own, or chmod 700 it",
+        )
+    return directory

@@ -1,0 +1,118 @@
+"""Logs and locks wherever they lie: in a file, or in a PostgreSQL database.
+
+What ``durable`` promises of files, ``postgres_log`` promises of rows; whoever writes a ledger or a
+journal asks here, and does not know which it is.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dpsweep.foundation import durable
+from dpsweep.foundation.database_path import DatabasePath, LogPath, is_database_address
+from dpsweep.foundation.durable import DurableLog, FileLock, Log, decode_records, read_log_file
+from dpsweep.foundation.file_paths import file_path, on_disk
+from dpsweep.foundation.postgres import count_lines, holder_of, read_lines
+from dpsweep.foundation.postgres_log import PostgresLock, PostgresLog
+
+Lock = FileLock | PostgresLock
+
+
+def open_log(path: LogPath) -> Log:
+    """Open a log for writing, and make it if it is not there.
+
+    Raises:
+        LockedError: It is open for writing elsewhere.
+        LedgerError: It is damaged.
+        StorageError: It cannot be written now.
+    """
+    return PostgresLog(path) if isinstance(path, DatabasePath) else DurableLog(path)
+
+
+def read_log(path: LogPath) -> list[dict[str, Any]]:
+    """Return every record of a log, in order; of one that is not there, none. Needs no lock.
+
+    Raises:
+        LedgerError: A record is damaged or missing.
+        StorageError: The database does not answer.
+    """
+    if isinstance(path, DatabasePath):
+        return decode_records(read_lines(path), str(path))
+    return read_log_file(path)
+
+
+def is_locked(path: LogPath) -> bool:
+    """Say whether a living process holds the log or the lock at ``path``."""
+    if isinstance(path, DatabasePath):
+        return holder_of(path) is not None
+    return durable.is_locked(path)
+
+
+def lock(path: LogPath, *, holder: str) -> Lock:
+    """Take an exclusive lock that ends with this process, however that ends.
+
+    Args:
+        path: Of the lock.
+        holder: What is locked, for people.
+    Raises:
+        StudyError: Another process holds it.
+        StorageError: The database does not answer.
+    """
+    kind = PostgresLock if isinstance(path, DatabasePath) else FileLock
+    return kind(path, holder=holder)  # type: ignore[arg-type]
+
+
+@contextmanager
+def as_file(name: str) -> Iterator[Path]:
+    """Yield a file that a journal names; for the while one is written of what is not on disk."""
+    if not is_database_address(name):
+        with on_disk(file_path(name)) as path_on_disk:
+            yield path_on_disk
+        return
+    server, _, key = name.partition("#")
+    path = DatabasePath(server, key)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, path.name)
+        if path.exists():
+            file.write_text("".join(f"{line}\n" for line in read_lines(path)))
+        yield file
+
+
+class Tail:
+    """Reads a log that grows, from where it stands, for a reader that skips damaged lines.
+
+    A place in it is an opaque number: bytes of a file, records of a database.
+    """
+
+    def __init__(self, path: LogPath) -> None:
+        self.path = path
+
+    def size(self) -> int:
+        """Return the place behind everything that is there; 0 of a log that is not there."""
+        if isinstance(self.path, DatabasePath):
+            return count_lines(self.path)
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def lines(self, start: int) -> list[tuple[bytes, int]]:
+        """Return the complete lines from a place on, each with the place behind it."""
+        if isinstance(self.path, DatabasePath):
+            lines = read_lines(self.path, start)
+            return [(line.encode(), place) for place, line in enumerate(lines, start=start + 1)]
+        return _file_lines(self.path, start)
+
+
+def _file_lines(path: Path, start: int) -> list[tuple[bytes, int]]:
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        file.seek(start)
+        raw = file.read()
+    lines, place = [], start
+    for line in raw.split(b"\n")[:-1]:
+        place += len(line) + 1
+        lines.append((line, place))
+    return lines

@@ -1,0 +1,146 @@
+"""Records of the ledgers: which kinds there are, and what each holds.
+
+A record with a good checksum may still be none that was ever written: a file that somebody has
+edited, or a newer version's. Whoever reads a ledger has its records looked at here, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dpsweep.foundation.database_path import LogPath
+from dpsweep.foundation.errors import LedgerError
+from dpsweep.foundation.shapes import fits
+from dpsweep.privacy.events import Plan
+
+
+class Kind(NamedTuple):
+    """What a record of one kind must hold, and what it may hold, as type hints."""
+
+    needs: Mapping[str, Any] = {}
+    may: Mapping[str, Any] = {}
+
+
+_COST = Mapping[str, float | None] | None
+_EVENTS = Sequence[Mapping[str, Any]]
+
+#: Of a study's own ledger.
+STUDY = {
+    "study": Kind({"study_id": str}, {"terms": Mapping[str, Any] | None}),
+    "filter": Kind(dict.fromkeys(("order", "budget", "target_epsilon", "delta"), float)),
+    "reserve": Kind(
+        {"trial": int},
+        {
+            "has_file": bool,
+            "num_events": int,
+            "plan_sha256": str,
+            "task_sha256": str,
+            "epsilon": float | None,
+            "cost": Mapping[str, float],
+        },
+    ),
+    "settle": Kind({"trial": int, "state": str}, {"charged": int, "cost": _COST}),
+    "num_trials": Kind({"num_trials": int}),
+    "selection": Kind(
+        {
+            "mean": float,
+            "shape": float | str,
+            "delta": float,
+            "curve": Sequence[float | None],
+            "epsilon": float,
+        }
+    ),
+    "begin_selection": Kind(),
+    "dataset_charge": Kind(),
+    "downgrade": Kind({"reason": str}),
+}
+
+#: Of a trial's ledger.
+TRIAL = {
+    "admit": Kind({}, {"study_id": str}),
+    "open": Kind({}, {"host": str, "pid": int}),
+    "inherit": Kind({"events": _EVENTS}),
+    "charge": Kind({"events": _EVENTS}, {"start": int, "stop": int}),
+    "release": Kind({"index": int, "charged": int, "sha256": str}),
+}
+
+#: Of a dataset's ledger.
+DATASET = {
+    "dataset": Kind(
+        {"dataset": str, "parts": Mapping[str, Any], "cap_epsilon": float, "cap_delta": float}
+    ),
+    "study": Kind(
+        {
+            **dict.fromkeys(("study_id", "name", "directory", "accounting"), str),
+            "epsilon": float,
+            "delta": float,
+        },
+        {"day": str | None},
+    ),
+    "trial": Kind({"study_id": str, "trial": int}),
+    "broken": Kind({"study_id": str, "reason": str}),
+}
+
+
+def checked(
+    path: LogPath, records: Iterable[Mapping[str, Any]], kinds: Mapping[str, Kind]
+) -> list[Mapping[str, Any]]:
+    """Return the records of a ledger, each of a kind that is known, with what its kind holds.
+
+    Guarantees:
+        No record is passed over: one of an unknown kind may be a charge. Not covered: a record
+        whose values are other ones of the same types, but for what ``ledgers.history`` compares.
+
+    Args:
+        path: Of the ledger, for messages.
+        records: In their order.
+        kinds: ``STUDY``, ``TRIAL`` or ``DATASET``.
+    Raises:
+        LedgerError: With the line and the key.
+    """
+    kept = list(records)
+    for number, record in enumerate(kept, start=1):
+        flaw = _flaw(record, kinds)
+        if flaw:
+            raise LedgerError(
+                f"{path}:{number}: {flaw}; the ledger cannot be trusted",
+                because="the file was edited, or a newer version of dpsweep has written it",
+                fix="restore the file from a backup, or use that version",
+            )
+    return kept
+
+
+def plan_of(record: Mapping[str, Any]) -> Plan:
+    """Return the events of a record of a trial's ledger.
+
+    Raises:
+        LedgerError: They are not as many as the positions that it says.
+    """
+    plan = Plan.from_json(record["events"])
+    if "start" in record and len(plan) != record["stop"] - record["start"]:
+        raise LedgerError(
+            f"a charge of positions {record['start']} to {record['stop'] - 1} of a trial's ledger "
+            f"has {len(plan)} events",
+            because="the file was edited",
+            fix="restore it; without it nothing true can be said of this trial's epsilon",
+        )
+    return plan
+
+
+def _flaw(record: Mapping[str, Any], kinds: Mapping[str, Kind]) -> str:
+    name = record.get("kind")
+    if not isinstance(name, str) or name not in kinds:
+        return f"no kind of record is called {name!r:.40}"
+    kind = kinds[name]
+    for key, shape in kind.needs.items():
+        if key not in record:
+            return f"record {name!r} has no {key!r}"
+        if not fits(record[key], shape):
+            return f"record {name!r} has {record[key]!r:.40} for {key!r}"
+    for key, shape in kind.may.items():
+        if key in record and not fits(record[key], shape):
+            return f"record {name!r} has {record[key]!r:.40} for {key!r}"
+    if name == "charge" and ("start" in record) != ("stop" in record):
+        return "record 'charge' says one end of its positions alone"
+    return ""

@@ -1,0 +1,112 @@
+"""Names and links that lead out of a study's folder, and checkpoints that hold code."""
+
+import hashlib
+import json
+import os
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from import_graph import ROOT
+from stored_studies import copy_studies
+from whole_studies import cli_here
+
+from dpsweep.foundation.durable import FileLock, checked_json
+from dpsweep.foundation.errors import CheckpointError, StudyError
+from dpsweep.results.study import load_sweep
+from dpsweep.trainables.execution.checkpoints import CheckpointStore
+
+NAMES = [
+    "../outside", "/etc", "", ".", "..", "a/b", "a\nb", "x;y", "$(touch here)", "..\\outside",
+    "-rf", ".hidden", "a" * 65, "Name", "a\x00b", "composed/../composed",
+]  # fmt: skip
+
+
+@pytest.fixture
+def studies(tmp_path):
+    root = copy_studies(tmp_path, ["composed"])
+    # One that a name with dots would lead to, and whose spec has that very name.
+    shutil.copytree(root / "composed", tmp_path / "outside")
+    spec = tmp_path / "outside" / "spec.yaml"
+    spec.write_text(spec.read_text().replace("name: composed", "name: ../outside", 1))
+    return root
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_that_no_study_can_have_opens_nothing(studies, name):
+    with pytest.raises(StudyError, match="is no name of a study"):
+        load_sweep(name, root=studies)
+
+
+@pytest.mark.parametrize(
+    "verb", ["status", "best", "show", "report", "pareto", "decisions", "logs", "export"]
+)
+def test_every_verb_refuses_the_way_out(studies, verb):
+    trial = ["0"] if verb == "show" else []
+    done = cli_here(verb, "../outside", *trial, "--root", studies)
+    assert done.returncode == 2
+    assert "'../outside' is no name of a study" in done.stderr
+
+
+@pytest.mark.parametrize("trial", ["99", "99999999999999999999", "../0", "0/../1", "0x1"])
+def test_a_trial_is_a_number_that_the_journal_knows(studies, trial):
+    done = cli_here("show", "composed", trial, "--root", studies)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+
+
+def test_a_lock_that_is_a_link_empties_no_other_file(tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("keep me")
+    (tmp_path / "lock").symlink_to(precious)
+    with pytest.raises(OSError, match="symbolic links"):
+        FileLock(tmp_path / "lock", holder="study 'x'")
+    assert precious.read_text() == "keep me"
+
+
+class Evil:
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return (Path.touch, (self.mark,))
+
+
+def plant(directory, content, file="last-000024.ckpt"):
+    """Put content into a checkpoint, with a pointer whose sums are right."""
+    pointer = directory / "last.json"
+    meta = json.loads(pointer.read_text())
+    meta.pop("crc", None)
+    (directory / file).write_bytes(content)
+    sha256 = hashlib.sha256(content).hexdigest()
+    pointer.write_bytes(checked_json({**meta, "file": file, "sha256": sha256}))
+
+
+def test_code_in_a_checkpoint_is_not_run(studies, tmp_path):
+    directory, mark = studies / "composed" / "trials" / "0000", tmp_path / "ran"
+    plain = tmp_path / "state.pt"
+    torch.save({"model": Evil(mark)}, plain)
+    for content in (pickle.dumps(Evil(mark)), plain.read_bytes(), b"", b"PK\x03\x04"):
+        plant(directory, content)
+        with pytest.raises(CheckpointError, match="holds no tensors that may be loaded"):
+            CheckpointStore(directory).load("last")
+        assert not mark.exists()
+
+
+def test_a_checkpoint_outside_of_its_folder_is_not_opened(studies, tmp_path):
+    directory = studies / "composed" / "trials" / "0000"
+    content = (directory / "last-000024.ckpt").read_bytes()
+    for file in ("../0001/mine.ckpt", str(tmp_path / "mine.ckpt")):
+        plant(directory, content, file)
+        with pytest.raises(CheckpointError, match="is no file beside it"):
+            CheckpointStore(directory).load("last")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_storage_path_of_another_user_is_refused():
+    spec = ROOT / "tests/examples/digits.yaml"
+    done = cli_here("validate", spec, "--set", "storage.path=/root/x")
+    assert done.returncode == 2
+    assert "storage.path" in done.stderr
