@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from dpsweep.foundation.errors import Mistake
+from dpsweep.foundation.file_paths import FilePath
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.terms import AccountantName
 from dpsweep.trainables.data.releases import ReleaseKey
 from dpsweep.trainables.method import Method
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import torch
 
     from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
@@ -203,7 +202,7 @@ class PrivateReport(Protocol):
 class Pictures(Protocol):
     """A method with something to see."""
 
-    def pictures(self, directory: Path) -> list[Path]:
+    def pictures(self, directory: FilePath) -> list[FilePath]:
         """Draw what is worth seeing into a directory and return the files.
 
         Guarantees:

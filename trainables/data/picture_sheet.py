@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from io import BytesIO
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +15,7 @@ import torch
 
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import BadInputError, StorageError
+from dpsweep.foundation.file_paths import FilePath
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,7 +32,7 @@ _LETTER = 0.6
 
 
 def picture_sheet(
-    path: Path,
+    path: FilePath,
     images: torch.Tensor,
     predicted: torch.Tensor,
     true: torch.Tensor,
@@ -40,7 +40,7 @@ def picture_sheet(
     class_names: Sequence[str],
     columns: int = 10,
     title: str = "",
-) -> Path:
+) -> FilePath:
     """Write a PNG with one tile an image: a green frame, or a red one with what went wrong below.
 
     Guarantees:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
+
+from dpsweep.foundation.file_paths import FilePath
 
 #: Number of a run, and the epsilon whose last model is meant.
 ReleaseKey = tuple[int, float]
@@ -21,7 +22,7 @@ class Release:
         sha256: Of its tensors, as the ledger of the run has it.
     """
 
-    directory: Path
+    directory: FilePath
     name: str
     sha256: str
 

@@ -8,22 +8,34 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import ray
 from ray import tune
+from ray.exceptions import RayActorError
 
 from dpsweep.foundation.errors import (
     BudgetExceededError,
     LedgerError,
     LockedError,
     SweepError,
+    UnreachableError,
     described,
 )
+from dpsweep.foundation.file_paths import FilePath, file_path
+from dpsweep.ledgers.admission import check_admitted
+from dpsweep.spec.cluster import Share
 from dpsweep.study.trial import TrialReport, TrialTask, read_task
-from dpsweep.trainables.execution.allocator import keep_freed_memory
+from dpsweep.trainables.execution.memory import (
+    MEMORY_ADVICE,
+    as_it_fits,
+    is_out_of_memory,
+    keep_freed_memory,
+    make_smaller,
+)
 from dpsweep.trainables.networks.own_models import look_in
 
 if TYPE_CHECKING:
@@ -31,9 +43,11 @@ if TYPE_CHECKING:
     from dpsweep.trainables.execution.execution import TrialExecution
     from dpsweep.trainables.execution.settings import ExecutionSettings
 
-LOCK_TRIES = 30
-MEMORY_ADVICE = "fix: lower batch.physical or search.max_concurrent, or raise resources"
+LOCK_TRIES = 90  # a second each; a database lets go of a dead node's locks within a minute
+#: Seconds after which a process ends that was told to leave and is asked for nothing.
+IDLE_S = 5.0
 POINTER = "dpsweep-checkpoint.json"
+LEFT = "told to leave by SIGTERM; the trial is kept and continues in another process"
 
 
 class DPTrainable(tune.Trainable):
@@ -43,8 +57,10 @@ class DPTrainable(tune.Trainable):
     not pay it again. ``reset_config`` therefore rebuilds everything but the imports.
 
     A Python error ends the trial as failed (an error repeats; a retry would spend privacy for
-    nothing). The death of the process does not: Ray starts another actor, which continues from the
-    trial's own last checkpoint. Ray's checkpoints are pointers to that one.
+    nothing), but for want of memory, once: then it goes on from its last checkpoint with fewer
+    examples in memory. The death of the process does not end it: Ray starts another actor, which
+    continues from the trial's own last checkpoint. Ray's checkpoints are pointers to that one. Nor
+    does SIGTERM, by which a machine is taken away: the trial is kept first, and it does not count.
     """
 
     def setup(
@@ -64,23 +80,33 @@ class DPTrainable(tune.Trainable):
 
         import dpsweep.trainables.execution.execution  # noqa: F401
 
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+        share = Share(config["cpu"], config["gpu"])  # of all trials of this actor
+        torch.set_num_threads(share.threads)
         keep_freed_memory()
         if settings.started_in is not None:
             look_in(settings.started_in)
-        self._settings, self._data = settings, data
+        self._settings, self._data = dataclasses.replace(settings, device=share.device), data
         self._execution: TrialExecution | None = None
-        self._is_busy = False
+        self._is_busy = self._is_leaving = False
+        self._note = ""
+        self._end: threading.Timer | None = None
         is_actor = ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
         if is_actor and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._leave)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # blocked in Ray's own
 
     def _leave(self, number: int, frame: FrameType | None) -> None:
-        """Leave on SIGTERM: after the segment under way, whose model is kept, or at once."""
-        if self._execution is None or not self._is_busy:
-            raise SystemExit
-        self._execution.is_leaving = True
+        """Leave on SIGTERM: after the segment under way, whose model is kept, or soon.
+
+        A process that has nothing to do may be about to get a trial: it says no to that, or ends.
+        """
+        self._is_leaving = True
+        if self._execution is not None:
+            self._execution.is_leaving = True
+        if not self._is_busy and self._end is None:
+            self._end = threading.Timer(IDLE_S, os._exit, (0,))
+            self._end.daemon = True
+            self._end.start()
 
     def _open(self, task: TrialTask) -> TrialExecution:
         """Open a trial; a predecessor that is still being stopped gets a while to end."""
@@ -94,36 +120,79 @@ class DPTrainable(tune.Trainable):
     def _try_to_open(self, task: TrialTask) -> TrialExecution:
         from dpsweep.trainables.execution.execution import TrialExecution
 
-        directory = Path(self.config["directory"])
-        return TrialExecution(directory, task, settings=self._settings, data=self._data)
+        check_admitted(self._settings.ledger, task.trial, task.full_plan, task.digest)
+        task, self._note = as_it_fits(self._directory, task)
+        return TrialExecution(self._directory, task, settings=self._settings, data=self._data)
+
+    @property
+    def _directory(self) -> FilePath:
+        return file_path(self.config["directory"])
 
     def step(self) -> dict[str, Any]:
-        """Run to the next report; returns ``{"done": .., "report": {..}}`` and the metrics."""
-        trial = self.config["trial"]
+        """Run to the next report; returns ``{"done": .., "report": {..}}`` and the metrics.
+
+        Raises:
+            RayActorError: The process was told to leave (SIGTERM). Tune takes it for a preemption:
+                the trial continues in another process, and its failures stay as many as they were.
+        """
         self._is_busy = True
+        if self._end is not None:
+            self._end.cancel()
         try:
-            if self._execution is None:
-                path = Path(self.config["directory"]) / "trial.json"
-                self._execution = self._open(read_task(path))
-            report = self._execution.advance()
-        except Exception as error:
-            report = _failure(trial, error)
-            if self._execution is not None:
-                report = dataclasses.replace(
-                    report,
-                    step=self._execution.position,
-                    epsilon=self._execution.ledger.epsilon(),
-                    rung=self._execution.rung,
-                    charged=len(self._execution.ledger),
-                    value=self._execution.value,
-                    best_step=self._execution.best_step,
-                    delivered=self._execution.delivered,
-                )
+            if self._is_leaving and self._execution is None:
+                raise SystemExit
+            report, has_shrunk = self._advance()
+            if has_shrunk:  # outside of the handler, which holds on to the tensors
+                report, _ = self._advance()
+        except (SystemExit, UnreachableError):  # another process goes on when there is a ledger
+            self.cleanup()
+            raise RayActorError(error_msg=LEFT, preempted=True) from None
         finally:
             self._is_busy = False
         if report.done:
             self.cleanup()
         return _result(report)
+
+    def _advance(self) -> tuple[TrialReport, bool]:
+        """Return the next report, and whether there is one more try instead of a failure."""
+        task = None
+        try:
+            if self._execution is None:
+                task = read_task(self._directory / "trial.json")
+                self._execution = self._open(task)
+            self._execution.is_leaving |= self._is_leaving
+            report = self._execution.advance()
+            note = "; ".join(filter(None, (report.note, self._note)))
+            return dataclasses.replace(report, note=note), False
+        except UnreachableError:
+            raise
+        except Exception as error:
+            report = self._failed(error)
+            is_too_large = is_out_of_memory(error)
+        if not is_too_large:
+            return report, False
+        self.cleanup()
+        with suppress(SweepError):  # it cannot be noted: no second try
+            task = task or read_task(self._directory / "trial.json")
+            return report, make_smaller(self._directory, task, report.step)
+        return report, False
+
+    def _failed(self, error: Exception) -> TrialReport:
+        """Return the last report of the trial that an error has ended, with all it has spent."""
+        report = _failure(self.config["trial"], error)
+        if self._execution is None:
+            return report
+        return dataclasses.replace(
+            report,
+            step=self._execution.position,
+            epsilon=self._execution.ledger.epsilon(),
+            rung=self._execution.rung,
+            charged=len(self._execution.ledger),
+            value=self._execution.value,
+            best_step=self._execution.best_step,
+            delivered=self._execution.delivered,
+            note=self._note,
+        )
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Write a pointer to the trial's own last checkpoint, which ``step`` has saved; close it.
@@ -138,8 +207,20 @@ class DPTrainable(tune.Trainable):
             self._execution = None
         (Path(checkpoint_dir) / POINTER).write_text(json.dumps({"step": position}))
 
+    def restore(self, checkpoint_path: Any) -> None:
+        """Go on with a paused trial, whose own last checkpoint is restored when it is opened.
+
+        Tune's copy is not read: its base class would unpickle a file that whoever writes to
+        ``storage.path`` could have laid there.
+        """
+        metrics = getattr(checkpoint_path, "metrics", None) or {}
+        self._iteration = metrics.get("training_iteration", 0)
+        self._time_total = metrics.get("time_total_s", 0)
+        self._time_since_restore, self._iterations_since_restore = 0.0, 0
+        self._restored = True
+
     def load_checkpoint(self, checkpoint_dir: str) -> None:
-        """Nothing to do: opening the trial restores its own last checkpoint."""
+        """Nothing to do: see ``restore``."""
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Close the trial; the next ``step`` opens the one that ``new_config`` names."""
@@ -157,18 +238,10 @@ def _result(report: TrialReport) -> dict[str, Any]:
     return {"done": report.done, "report": dataclasses.asdict(report), **report.metrics}
 
 
-def _is_out_of_memory(error: Exception) -> bool:
-    """Say whether a process or a device has no room for what was asked, as PyTorch says it."""
-    message = str(error)  # looked at and not shown
-    words = ("can't allocate memory", "out of memory", "Unable to allocate")
-    is_foreign = not isinstance(error, SweepError)
-    return isinstance(error, MemoryError) or (is_foreign and any(word in message for word in words))
-
-
 def _failure(trial: int, error: Exception) -> TrialReport:
     """Return the last report of a trial that an error has ended."""
     text = described(error)
-    if _is_out_of_memory(error):
+    if is_out_of_memory(error):
         text = f"out of memory{text.removeprefix(type(error).__name__)}; {MEMORY_ADVICE}"
     is_violation = isinstance(error, (BudgetExceededError, LedgerError))
     if is_violation and not isinstance(error, LockedError):

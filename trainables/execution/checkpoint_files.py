@@ -13,6 +13,8 @@ from typing import Any
 
 from dpsweep.foundation.durable import read_checked_json
 from dpsweep.foundation.errors import CheckpointError
+from dpsweep.foundation.file_paths import FilePath
+from dpsweep.foundation.shapes import fits
 
 #: Keys of the JSON file of a checkpoint.
 KEYS = (
@@ -24,6 +26,13 @@ RESUMABLE = ("last", "previous", "best")
 _SHOWN = 12
 
 
+#: Types of those that every version has written.
+_SHAPES = {
+    "file": str, "sha256": str, "step": int, "value": Any, "best_step": int, "charged": int,
+    "metrics": Mapping[str, Any], "rung": int, "paused": bool,
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Found:
     """A whole checkpoint: what its JSON file says, and its tensors as they are in their file."""
@@ -32,7 +41,7 @@ class Found:
     content: bytes
 
 
-def find(directory: Path, which: str) -> Found | None:
+def find(directory: FilePath, which: str) -> Found | None:
     """Return a checkpoint if it is whole, or None if there is none of that name.
 
     Raises:
@@ -41,6 +50,7 @@ def find(directory: Path, which: str) -> Found | None:
     pointer = directory / f"{which}.json"
     try:
         meta = read_checked_json(pointer.read_bytes(), known=KEYS)
+        _check(meta)
         path = directory / meta["file"]
     except FileNotFoundError:
         return None
@@ -59,6 +69,15 @@ def find(directory: Path, which: str) -> Found | None:
             fix=_remedy(pointer),
         )
     return Found(meta, content)
+
+
+def _check(meta: Mapping[str, Any]) -> None:
+    """Refuse what no checkpoint's JSON file says, a name outside of its folder above all."""
+    for key, shape in _SHAPES.items():
+        if not fits(meta[key], shape):
+            raise ValueError(f"{key} is {meta[key]!r:.40}")
+    if Path(meta["file"]).name != meta["file"]:
+        raise ValueError(f"{meta['file']!r:.40} is no file beside it")
 
 
 @dataclass(frozen=True)
@@ -91,7 +110,7 @@ class Resumption:
         return f"{'; '.join(self.damages)}; {where}"
 
 
-def find_resumption(directory: Path) -> Resumption:
+def find_resumption(directory: FilePath) -> Resumption:
     """Return where a trial goes on: at its last checkpoint, or at the latest whole one."""
     whole: dict[str, Found] = {}
     damages = []
@@ -116,7 +135,7 @@ def find_resumption(directory: Path) -> Resumption:
     return Resumption(name, newest, tuple(damages))
 
 
-def _remedy(pointer: Path) -> str:
+def _remedy(pointer: FilePath) -> str:
     return (
         f"restore the file; an unfinished trial goes on from another whole checkpoint or, without "
         f"{pointer}, starts anew (what it has spent stays spent), a finished one keeps its score "

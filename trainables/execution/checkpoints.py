@@ -7,13 +7,13 @@ import io
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from dpsweep.foundation.durable import checked_json, set_aside, write_atomically
 from dpsweep.foundation.errors import CheckpointError
+from dpsweep.foundation.file_paths import FilePath
 from dpsweep.trainables.execution.checkpoint_files import Found, Resumption, find, find_resumption
 
 #: ``last``, ``best``, or the name of a release (``starts.release_name``).
@@ -62,7 +62,7 @@ class CheckpointStore:
     one. The last checkpoint but one is kept too, under ``previous.json``.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: FilePath) -> None:
         self.directory = directory
         self._last: Mapping[str, Any] | None = None  # of the newest last checkpoint that is whole
 
@@ -179,13 +179,33 @@ def _loaded(file: Found) -> Checkpoint:
         best_step=meta["best_step"],
         charged=meta["charged"],
         metrics=meta["metrics"],
-        state=torch.load(io.BytesIO(file.content), map_location="cpu", weights_only=True),
+        state=_state_of(file),
         rung=meta["rung"],
         paused=meta["paused"],
         is_scored=meta.get("is_scored", True),  # of before there were others
         delivered=meta.get("delivered"),
         sha256=meta["sha256"],
     )
+
+
+def _state_of(file: Found) -> dict[str, Any]:
+    """Return the tensors of a checkpoint; nothing that it holds is run.
+
+    Raises:
+        CheckpointError: It holds something else.
+    """
+    try:
+        state = torch.load(io.BytesIO(file.content), map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever torch, zipfile and pickle raise on bytes of somebody else
+        raise CheckpointError(
+            f"checkpoint {file.meta['file']} holds no tensors that may be loaded",
+            because=f"{type(error).__name__}; its checksum is right, so it was written so",
+            fix="restore the file of the study, or delete it with the .json file that names it: "
+            "what the trial has spent stays spent",
+        ) from error
+    if not isinstance(state, dict):
+        raise CheckpointError(f"checkpoint {file.meta['file']} holds no state of a method")
+    return state
 
 
 def is_finite(state: Any) -> bool:

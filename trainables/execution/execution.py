@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 import time
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.errors import LedgerError
+from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.words import counted, were
 from dpsweep.ledgers.trial import TrialLedger, TrialLimit, check_complete, trial_file
 from dpsweep.privacy.accountants import epsilon_of
@@ -63,7 +63,7 @@ class TrialExecution:
 
     def __init__(
         self,
-        directory: Path,
+        directory: FilePath,
         task: TrialTask,
         *,
         settings: ExecutionSettings,
@@ -159,6 +159,12 @@ class TrialExecution:
             middle = (low + high) // 2
             low, high = (middle, high) if fits(middle) else (low, middle)
         self.end = low
+        self._end_if_diverged()
+
+    def _end_if_diverged(self) -> None:
+        """Spend no more on parameters that are not finite; training has released what they are."""
+        if not self._is_finite and not self.task.releases:
+            self.end = self.position
 
     @property
     def rung(self) -> int:
@@ -259,6 +265,7 @@ class TrialExecution:
         score = self.metrics.get(self.settings.metric)
         state = self.method.state_dict()
         self._is_finite = is_finite(state)
+        self._end_if_diverged()
         sign = 1 if self.settings.maximize else -1
         is_better = self._is_finite and score is not None
         if is_better and self.value is not None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dpsweep.foundation.errors import CheckpointError
+from dpsweep.foundation.file_paths import FilePath
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.supplies import NO_SUPPLIES, Supplies
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def export_model(
-    directory: Path,
+    directory: FilePath,
     task: TrialTask,
     *,
     study_seed: int,
@@ -46,13 +46,13 @@ def export_model(
 
 
 def draw_pictures(
-    directory: Path,
+    directory: FilePath,
     task: TrialTask,
     *,
     study_seed: int,
     data: SweepData,
     supplies: Supplies = NO_SUPPLIES,
-) -> list[Path]:
+) -> list[FilePath]:
     """Let a trial's method draw what it has to show, from public records, beside its checkpoints.
 
     Raises:
@@ -66,7 +66,7 @@ def draw_pictures(
 
 
 def _best_of(
-    directory: Path,
+    directory: FilePath,
     task: TrialTask,
     study_seed: int,
     data: SweepData,
@@ -97,7 +97,7 @@ def trial_noise(
     study_seed: int,
     num_records: int,
     supplies: Supplies = NO_SUPPLIES,
-    checkpoints: Path | None = None,
+    checkpoints: FilePath | None = None,
     device: str = "cpu",
 ) -> NoiseFigures:
     """Return the figures of a trial, from the declared public records of its data.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
 
+from dpsweep.foundation.file_paths import FilePath
 from dpsweep.trainables.data.dataset import Arrays
 from dpsweep.trainables.data.picture_sheet import picture_sheet
 
@@ -44,13 +44,13 @@ def confusion_of(predicted: np.ndarray, labels: np.ndarray, num_classes: int) ->
 
 
 def draw_examples(
-    path: Path,
+    path: FilePath,
     records: Arrays,
     predicted: np.ndarray,
     *,
     class_names: Sequence[str],
     title: str,
-) -> Path | None:
+) -> FilePath | None:
     """Write a sheet of images that are predicted wrong, then right; None for other records.
 
     Guarantees:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
+from dpsweep.foundation.bucket_path import BucketPath
 from dpsweep.foundation.durable import write_atomically
+from dpsweep.foundation.file_paths import FilePath
 from dpsweep.trainables.hooks import PrivateReport
 from dpsweep.trainables.method import Method
 
@@ -13,16 +14,16 @@ from dpsweep.trainables.method import Method
 PRIVATE_FOLDER = "private"
 
 
-def write_private_report(directory: Path, method: Method) -> None:
+def write_private_report(directory: FilePath, method: Method) -> None:
     """Write a method's figures about single private records, if it has any, for its owner alone.
 
     Guarantees:
         The file is readable by the owner of the study only and is not among the artifacts that
         are sent to the tracking store. It is not covered by any epsilon: whoever shows it gives
-        up the guarantee.
+        up the guarantee. Nothing is written to a bucket: who may read it is not known here.
     """
     figures = method.private_report() if isinstance(method, PrivateReport) else None
-    if figures is None:
+    if figures is None or isinstance(directory, BucketPath):
         return
     folder = directory / PRIVATE_FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from dpsweep.foundation.database_path import LogPath
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.privacy.rungs import RungUnit
@@ -48,7 +49,7 @@ class ExecutionSettings:
             round: scores would leave exactly, or be charged for nothing.
     """
 
-    ledger: Path
+    ledger: LogPath
     budget: PrivacyBudget
     accountant: AccountantName
     study_seed: int

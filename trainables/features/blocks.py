@@ -53,16 +53,29 @@ def compute_block(job: BlockJob) -> int:
     Raises:
         ResourceError: The file cannot be written.
     """
-    features = features_of(job.spec, job.info, job.inputs)
+    return write_rows(job.path, *compute_rows(job))
+
+
+def compute_rows(job: BlockJob) -> tuple[int, np.ndarray]:
+    """Compute a block's features; return where they go in the file, and the features."""
+    return job.offset, features_of(job.spec, job.info, job.inputs)
+
+
+def write_rows(path: Path, offset: int, features: np.ndarray) -> int:
+    """Write features to an array under construction, durably; return the number of rows.
+
+    Raises:
+        ResourceError: The file cannot be written.
+    """
     try:
-        with job.path.open("r+b") as file:
-            file.seek(job.offset)
+        with path.open("r+b") as file:
+            file.seek(offset)
             file.write(features.data)
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
         raise ResourceError(
-            f"features cannot be written to {job.path}",
+            f"features cannot be written to {path}",
             because=error.strerror,
             fix="set storage.features to a directory that has room and that all nodes share",
         ) from error

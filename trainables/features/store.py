@@ -20,14 +20,25 @@ import math
 import shutil
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from dpsweep.foundation.bucket_path import BucketPath
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import ResourceError
+from dpsweep.foundation.file_paths import FilePath, cache_of
 from dpsweep.trainables.data.dataset import PARTS, SweepData, part_hash
 from dpsweep.trainables.data.source import Arrays
-from dpsweep.trainables.features.blocks import BLOCK_ROWS, BlockJob, compute_block, feature_blocks
+from dpsweep.trainables.features.blocks import (
+    BLOCK_ROWS,
+    BlockJob,
+    compute_block,
+    compute_rows,
+    feature_blocks,
+    write_rows,
+)
+from dpsweep.trainables.features.bucket import fetch, is_published, publish
 from dpsweep.trainables.features.files import Entry, locked, make_private, new_array, size_of
 from dpsweep.trainables.features.spec import FeatureSpec
 
@@ -37,7 +48,7 @@ _MAX_HEADER = 4096
 _TRIES = 3
 
 #: Calls a function on every job, in any order, and yields what it returns, like ``map``.
-MapBlocks = Callable[[Callable[[BlockJob], int], Iterable[BlockJob]], Iterable[int]]
+MapBlocks = Callable[[Callable[[BlockJob], Any], Iterable[BlockJob]], Iterable[Any]]
 
 
 class FeatureParts:
@@ -48,10 +59,11 @@ class FeatureParts:
     Args:
         raw: Raw records.
         spec: What to make of them.
-        root: Directory of the feature store; None: features are computed in memory.
+        root: Directory of the feature store, or its folder in a bucket; None: features are computed
+            in memory.
     """
 
-    def __init__(self, raw: SweepData, spec: FeatureSpec, root: Path | None = None) -> None:
+    def __init__(self, raw: SweepData, spec: FeatureSpec, root: FilePath | None = None) -> None:
         self.raw, self.spec, self.root = raw, spec, root
         self._opened: dict[str, tuple[np.ndarray, SweepData]] = {}
 
@@ -81,26 +93,31 @@ class FeatureStore:
         it costs no privacy; it stays as private as the record.
 
     Args:
-        root: Directory, made on first use; None computes features at each ``open``.
+        root: Directory, made on first use; a folder in a bucket, of which each node keeps copies
+            (``cache_of``); None computes features at each ``open``.
         max_bytes: Most bytes the store may occupy, which holds for all who open it after this;
             None leaves the bound as it is (at first: the disk's).
     """
 
-    def __init__(self, root: Path | None, max_bytes: int | None = None) -> None:
-        self.root = root
-        if root is not None and max_bytes is not None and max_bytes != self.max_bytes:
-            make_private(root)
-            write_atomically(root / "max_bytes", f"{max_bytes}\n".encode())
+    def __init__(self, root: FilePath | None, max_bytes: int | None = None) -> None:
+        self.bucket = root if isinstance(root, BucketPath) else None
+        self.root = cache_of(root) if isinstance(root, BucketPath) else root
+        if self.root is not None and max_bytes is not None and max_bytes != self.max_bytes:
+            make_private(self.root)
+            write_atomically(self.root / "max_bytes", f"{max_bytes}\n".encode())
+            if self.bucket is not None:
+                write_atomically(self.bucket / "max_bytes", f"{max_bytes}\n".encode())
 
     @property
     def max_bytes(self) -> int | None:
-        """Most bytes the store may occupy; None without a bound."""
+        """Most bytes the store may occupy on this node; None without a bound."""
         if self.root is None:
             return None
-        try:
-            return int((self.root / "max_bytes").read_text())
-        except FileNotFoundError:
-            return None
+        for place in (self.root, self.bucket):  # what a driver has set holds on all nodes
+            if place is not None:
+                with contextlib.suppress(FileNotFoundError):
+                    return int((place / "max_bytes").read_text())
+        return None
 
     def open(self, data: SweepData, spec: FeatureSpec) -> SweepData:
         """Return the same data with features in the place of raw records.
@@ -172,11 +189,14 @@ class FeatureStore:
         if self.root is None or spec.is_raw:
             return []
         return [
-            part
-            for part in parts
-            if len(data.parts[part][0])
-            and self._entry(data, spec, part).read(_shape(data, spec, part), spec.dtype) is None
+            part for part in parts if len(data.parts[part][0]) and not self._has(data, spec, part)
         ]
+
+    def _has(self, data: SweepData, spec: FeatureSpec, part: str) -> bool:
+        entry = self._entry(data, spec, part)
+        if entry.read(_shape(data, spec, part), spec.dtype) is None:
+            return False
+        return self.bucket is None or is_published(entry, self.bucket)
 
     @contextlib.contextmanager
     def creating(
@@ -188,6 +208,7 @@ class FeatureStore:
     ) -> Iterator[Creation | None]:
         """Hold the right to compute one part's features; None if they have appeared meanwhile.
 
+        Those that a bucket has are copied, and those that this node alone has are given to it.
         Leaving drops what was computed, unless ``Creation.fill`` has come to its end.
 
         Args:
@@ -203,17 +224,28 @@ class FeatureStore:
         make_private(self.root)
         with locked(entry.lock, on_wait=on_wait):
             if entry.read(shape, spec.dtype) is not None:
+                if self.bucket is not None and not is_published(entry, self.bucket):
+                    publish(entry, self.bucket)
                 yield None
                 return
             entry.remove()  # damaged, or left by a killed process
+            row_bytes = math.prod(shape[1:]) * np.dtype(spec.dtype).itemsize
+            declared = getattr(data.info, f"num_{part}") * row_bytes
+            if self.bucket is not None and is_published(entry, self.bucket):
+                with locked(self.root / "lock", keep=True):
+                    self._make_room(shape[0] * row_bytes, declared)
+                fetch(entry, self.bucket)
+                if entry.read(shape, spec.dtype) is not None:
+                    yield None
+                    return
             partial = entry.new_partial()
             try:
                 with locked(self.root / "lock", keep=True):
-                    row_bytes = math.prod(shape[1:]) * np.dtype(spec.dtype).itemsize
-                    declared = getattr(data.info, f"num_{part}") * row_bytes
                     self._make_room(shape[0] * row_bytes, declared)
                     begin = new_array(partial, shape, spec.dtype)
                 yield Creation(entry, partial, begin, data, spec, part)
+                if self.bucket is not None and entry.read(shape, spec.dtype) is not None:
+                    publish(entry, self.bucket)
             finally:
                 partial.unlink(missing_ok=True)
 
@@ -308,15 +340,19 @@ class Creation:
             block = inputs[start : start + BLOCK_ROWS]
             yield BlockJob(self._partial, offset, self._spec, self._data.info, block)
 
-    def fill(self, map_blocks: MapBlocks = map) -> Generator[int, None, None]:
+    def fill(
+        self, map_blocks: MapBlocks = map, *, is_shared: bool = True
+    ) -> Generator[int, None, None]:
         """Compute all blocks; yield the number of rows done, and put the entry in place at the end.
 
         Args:
             map_blocks: Who computes them: ``map`` in this process, or ``ClusterTarget.map``.
+            is_shared: False where those do not see this node's files, and hand rows over instead.
         """
         done = 0
-        for rows in map_blocks(compute_block, self.jobs()):
-            done += rows
+        compute = compute_block if is_shared else compute_rows
+        for result in map_blocks(compute, self.jobs()):
+            done += result if isinstance(result, int) else write_rows(self._partial, *result)
             yield done
         assert done == self.num_rows, (done, self.num_rows)
         self._entry.finish(

@@ -15,6 +15,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import CheckpointError, DataError, ModelError
+from dpsweep.foundation.file_paths import FilePath, cache_of
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.trainables.data.dataset import DatasetInfo
@@ -63,19 +65,48 @@ class PretrainedFile:
     """The files of one address.
 
     Args:
-        directory: The store.
+        store: The store: a directory, or a folder in a bucket, of which this node keeps copies.
         address: See ``PretrainSettings.address``.
     """
 
-    def __init__(self, directory: Path, address: str) -> None:
+    def __init__(self, store: FilePath, address: str) -> None:
         self.address = address
+        if isinstance(store, Path):
+            store.mkdir(parents=True, exist_ok=True)
+        directory = store if isinstance(store, Path) else cache_of(store)
+        self._store = store
         self.weights = directory / f"{address}.safetensors"
         self.sidecar = directory / f"{address}.json"
         self.state = directory / f"{address}.state"
         self.lock = directory / f"{address}.lock"
 
+    def publish(self) -> FilePath:
+        """Return where every node finds the weights, which are there by then.
+
+        Raises:
+            StorageError: The bucket cannot be written.
+        """
+        if isinstance(self._store, Path):
+            return self.weights
+        content = self.weights.read_bytes()
+        target = self._store / f"{_sha256(content)}.safetensors"
+        if target.size() != len(content):
+            target.write_bytes(content)
+        (self._store / self.sidecar.name).write_bytes(self.sidecar.read_bytes())
+        return target
+
+    def _fetch(self) -> None:
+        if isinstance(self._store, Path) or self.sidecar.exists():
+            return
+        with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
+            sidecar = (self._store / self.sidecar.name).read_bytes()
+            named = f"{json.loads(sidecar)['sha256']}.safetensors"
+            write_atomically(self.weights, (self._store / named).read_bytes())
+            write_atomically(self.sidecar, sidecar)
+
     def read(self) -> dict[str, Any] | None:
         """Return what the sidecar says; None if the weights are not there, whole and unchanged."""
+        self._fetch()
         try:
             facts = json.loads(self.sidecar.read_text())
             content = self.weights.read_bytes()

@@ -8,10 +8,10 @@ checked without it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError, Mistake
+from dpsweep.foundation.file_paths import FilePath
 from dpsweep.privacy.events import EventRun, Gaussian, Laplace, NonPrivate, Plan
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.privacy.terms import AccountantName
@@ -333,7 +333,7 @@ class ActiveLearning(Method):
             scores["polluted_share"] = float(self._data.polluted[rows.numpy()].mean())
         return scores
 
-    def pictures(self, directory: Path) -> list[Path]:
+    def pictures(self, directory: FilePath) -> list[FilePath]:
         """Draw the first or most central records that were labelled (figure 4b of the paper).
 
         A frame is green where the start says what the label says, else red. Records without a

@@ -11,13 +11,13 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from dpsweep.foundation.errors import StorageError
+from dpsweep.foundation.file_paths import FilePath, size_of
 from dpsweep.foundation.version import __version__
 from dpsweep.trainables.data.dataset import part_hash
 from dpsweep.trainables.execution.checkpoints import Checkpoint, CheckpointStore
@@ -58,7 +58,7 @@ class DistilledStates:
         facts: All that a state depends on but its epoch, as plain data.
     """
 
-    def __init__(self, folder: Path | None, facts: Mapping[str, Any]) -> None:
+    def __init__(self, folder: FilePath | None, facts: Mapping[str, Any]) -> None:
         self._store = None if folder is None else CheckpointStore(folder)
         self._facts = dict(facts)
 
@@ -83,7 +83,7 @@ class DistilledStates:
             return
         with suppress(OSError, StorageError):
             kept = self._store.directory.glob("*.ckpt")
-            if sum(path.stat().st_size for path in kept) < MOST_BYTES_OF_FOLDER:
+            if sum(size_of(path) for path in kept) < MOST_BYTES_OF_FOLDER:
                 checkpoint = Checkpoint(epoch + 1, None, 0, 0, {}, dict(state))
                 self._store.save(self.address(epoch), checkpoint)
 

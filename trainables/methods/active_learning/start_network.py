@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpsweep.foundation.file_paths import FilePath
 from dpsweep.trainables.networks.pretrained.weights import PRETRAIN, checkpoint_of
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def build_start(
     info: DatasetInfo,
     *,
     seed: int,
-    pretrained: Path | None = None,
+    pretrained: FilePath | None = None,
     is_initial: bool = True,
 ) -> torch.nn.Module:
     """Return the network of a start on the CPU.

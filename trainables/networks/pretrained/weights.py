@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsweep.foundation.errors import BadInputError, ModelError
+from dpsweep.foundation.file_paths import FilePath, local_copy
 
 #: As ``model.checkpoint``: the weights that timm publishes for a network.
 PUBLISHED = "published"
@@ -44,14 +45,16 @@ class WeightsHash(str):
         return digest
 
 
-def checkpoint_of(named: str | None, pretrained: Path | None) -> str | None:
+def checkpoint_of(named: str | None, pretrained: FilePath | None) -> str | None:
     """Return the file or word that ``build_model`` starts from.
 
     Args:
         named: Value of ``model.checkpoint``.
-        pretrained: What the word ``pretrain`` stands for (``Supplies.pretrained``).
+        pretrained: What the word ``pretrain`` stands for (``Supplies.pretrained``); of a bucket,
+            this node makes a copy, once.
     Raises:
         ModelError: It is that word, and there are no such weights.
+        StorageError: The bucket that has them cannot be read.
 
     >>> checkpoint_of("w.pt", None), checkpoint_of("published", None), checkpoint_of(None, None)
     ('w.pt', 'published', None)
@@ -63,7 +66,7 @@ def checkpoint_of(named: str | None, pretrained: Path | None) -> str | None:
             "model.checkpoint: pretrain, but the trial was given no pre-trained weights",
             fix="add the section pretrain to the spec, and run it again",
         )
-    return str(pretrained)
+    return str(local_copy(pretrained))
 
 
 def hash_of(path: Path) -> str:

@@ -8,12 +8,20 @@ import threading
 import pytest
 import torch
 from ray import tune
+from ray.exceptions import RayActorError, RayTaskError
+from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
-from dpsweep.foundation.errors import LedgerError
-from dpsweep.ledgers.trial import trial_spent
-from dpsweep.trainables.execution.actor import DPTrainable
+from dpsweep.foundation.durable import DurableLog
+from dpsweep.foundation.errors import LedgerError, UnreachableError
+from dpsweep.foundation.logs import open_log
+from dpsweep.ledgers.admission import plan_digest
+from dpsweep.ledgers.trial import STUDY_FILE, trial_file, trial_spent
+from dpsweep.privacy.accountants import epsilon_of
+from dpsweep.trainables.execution.actor import IDLE_S, LEFT, DPTrainable
 from dpsweep.trainables.methods.dp_sgd import DPSGD
+
+DELTA = 1e-5  # of the lab's budget
 
 
 @pytest.fixture
@@ -23,16 +31,47 @@ def make_actor(lab):
     def make(settings, task):
         actor = object.__new__(DPTrainable)
         actor.config = store(lab, task)
+        admit(settings, task)
         actor.setup(actor.config, settings=settings, data=lab.data)
         return actor
 
     return make
 
 
+def admit(settings, task):
+    """Write what the study's ledger has of an admitted trial."""
+    digests = {"plan_sha256": plan_digest(task.full_plan), "task_sha256": task.digest}
+    with open_log(settings.ledger / STUDY_FILE) as log:
+        log.append({"kind": "reserve", "trial": task.trial, **digests})
+
+
 def store(lab, task):
     lab.directory(task.trial).mkdir(parents=True, exist_ok=True)
     (lab.directory(task.trial) / "trial.json").write_text(task.to_json())
-    return {"trial": task.trial, "directory": str(lab.directory(task.trial))}
+    return {"trial": task.trial, "directory": str(lab.directory(task.trial)), "cpu": 1, "gpu": 0}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"hparams": {"train.max_steps": 30, "clip.max_norm": 1e6}},
+        {"records": "public"},
+        {"plan": None},
+    ],
+)
+def test_a_trial_runs_nothing_that_was_not_admitted(lab, make_actor, changes):
+    """Whoever may write to a bucket of studies may write a trial's task, too."""
+    settings = lab.settings()
+    task = lab.task(settings, {"train.max_steps": 30})
+    actor = make_actor(settings, task)
+    if "plan" in changes:
+        changes = {"plan": task.plan.labelled("public")}
+    forged = dataclasses.replace(task, **changes)
+    (lab.directory(0) / "trial.json").write_text(forged.to_json())
+    report = actor.step()["report"]
+    assert (report["done"], report["step"], report["charged"]) == (True, 0, 0)
+    assert "privacy violation: trial 0 is not the one that was admitted" in report["failure"]
+    assert len(trial_spent(settings.ledger, 0)) == 0
 
 
 def test_a_paused_trial_can_be_continued_elsewhere_at_once(lab, make_actor, tmp_path):
@@ -118,7 +157,7 @@ def test_want_of_memory_is_told_with_what_helps(lab, make_actor, monkeypatch, er
     assert "9 bytes" not in failure
 
 
-def test_sigterm_ends_an_idle_actor_at_once_and_a_busy_one_after_its_report(
+def test_sigterm_ends_an_idle_actor_soon_and_a_busy_one_after_its_report(
     lab, make_actor, monkeypatch
 ):
     before = signal.getsignal(signal.SIGTERM)
@@ -127,8 +166,15 @@ def test_sigterm_ends_an_idle_actor_at_once_and_a_busy_one_after_its_report(
         task = lab.task(settings, {"train.max_steps": 20})
         actor = make_actor(settings, task)
         signal.signal(signal.SIGTERM, actor._leave)  # as in a process of Ray's
-        with pytest.raises(SystemExit):
-            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        assert (actor._end.is_alive(), actor._end.interval) == (True, IDLE_S)
+        with pytest.raises(RayActorError):
+            actor.step()  # a trial that was on its way here
+        actor._end.join(1.0)
+        assert not actor._end.is_alive()
+        assert not trial_file(settings.ledger, 0).exists()
+        actor = make_actor(settings, task)
+        signal.signal(signal.SIGTERM, actor._leave)
         evaluate = DPSGD.evaluate
 
         def signalled(self, part):
@@ -138,15 +184,118 @@ def test_sigterm_ends_an_idle_actor_at_once_and_a_busy_one_after_its_report(
         monkeypatch.setattr(DPSGD, "evaluate", signalled)
         step = actor.step()["report"]["step"]
         assert step > 0
-        with pytest.raises(SystemExit):
+        with pytest.raises(RayActorError) as left:
             actor.step()
-        actor.cleanup()  # as the end of the process does
+        assert left.value.preempted  # Tune counts no failure
         monkeypatch.undo()
         again = make_actor(settings, task)  # the ledger is free, and nothing is repeated
         assert again.step()["report"]["step"] >= step
         again.cleanup()
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_a_trial_whose_database_is_away_goes_on_in_another_process(lab, monkeypatch, make_actor):
+    settings = lab.settings()
+    task = lab.task(settings, {"train.max_steps": 20})
+    actor = make_actor(settings, task)
+    ran = []
+    monkeypatch.setattr(DPSGD, "run", lambda self, start, stop: ran.append((start, stop)))
+
+    def away(self, record):
+        raise UnreachableError("the database does not answer")
+
+    monkeypatch.setattr(DurableLog, "append", away)
+    with pytest.raises(RayActorError) as left:
+        actor.step()
+    assert left.value.preempted
+    assert ran == []  # nothing without its charge
+    monkeypatch.undo()
+    again = make_actor(settings, task)
+    assert again.step()["report"]["failure"] == ""
+    again.cleanup()
+
+
+def test_tune_counts_no_failure_of_a_process_that_was_told_to_leave(monkeypatch):
+    """What Tune makes of the error that an actor raises, through Ray's own wrapping of it."""
+    monkeypatch.delenv("RAY_TRAIN_COUNT_PREEMPTION_AS_FAILURE", raising=False)
+    monkeypatch.setattr(Trial, "local_path", None)  # no file of the error
+    left = RayActorError(error_msg=LEFT, preempted=True)
+    for cause, num_failures in ((left, 0), (RayActorError(error_msg="it died"), 1)):
+        trial = Trial("tune_trainable", stub=True)
+        trial.handle_error(RayTaskError("step", "traceback", cause))
+        assert trial.num_failures == num_failures
+
+
+class Memory:
+    """Stands for a machine that has room for a number of examples; notes what was run."""
+
+    def __init__(self, monkeypatch, room, fails_at=0):
+        self.positions, self.physical, self.room = [], [], room
+        run = DPSGD.run
+
+        def checked(method, start, stop):
+            physical = method._hparams["batch.physical"]
+            if physical > self.room and start >= fails_at:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 bytes")
+            self.positions.extend(range(start, stop))
+            self.physical.append(physical)
+            run(method, start, stop)
+
+        monkeypatch.setattr(DPSGD, "run", checked)
+
+
+def test_a_trial_without_memory_goes_on_once_with_fewer_examples_at_a_time(
+    lab, make_actor, monkeypatch
+):
+    settings = lab.settings()
+    given = {"train.max_steps": 20, "batch.expected": 64, "noise.noise_multiplier": 20.0}
+    task = lab.task(settings, given)
+    memory = Memory(monkeypatch, room=16, fails_at=10)
+    actor = make_actor(settings, task)
+    first = actor.step()["report"]
+    assert (first["step"], first["note"]) == (10, "")
+    last = actor.step()["report"]
+    assert (last["step"], last["done"], last["failure"]) == (20, True, "")
+    assert last["note"].startswith("out of memory at step 10; it goes on with batch.physical=16 ")
+    assert memory.positions == list(range(20))  # nothing ran twice
+    assert set(memory.physical) == {64, 16}
+    spent = trial_spent(settings.ledger, 0)
+    lost = len(spent) - 20  # the segment that was charged and could not run
+    assert lost >= 1
+    assert last["epsilon"] >= epsilon_of(task.plan + task.plan.slice(10, 11), delta=DELTA)
+    assert last["charged"] == len(spent)
+
+
+def test_want_of_memory_where_nothing_is_left_to_repeat_with_ends_as_any_crash(
+    lab, make_actor, monkeypatch
+):
+    """The plan uses the budget up: what was charged and lost is no longer there to run."""
+    settings = lab.settings()
+    task = lab.task(settings, {"train.max_steps": 20, "batch.expected": 64})
+    Memory(monkeypatch, room=16, fails_at=10)
+    actor = make_actor(settings, task)
+    actor.step()
+    report = actor.step()["report"]
+    assert (report["done"], report["failure"]) == (True, "")
+    assert report["step"] < 20
+    assert "lost to crashes" in report["reason"]
+    spent = trial_spent(settings.ledger, 0)
+    assert len(spent) > report["step"]
+    assert epsilon_of(spent, delta=DELTA) <= settings.budget.target_epsilon
+
+
+def test_a_second_want_of_memory_fails_in_another_process_too(lab, make_actor, monkeypatch):
+    settings = lab.settings()
+    task = lab.task(settings, {"train.max_steps": 20, "batch.expected": 64})
+    memory = Memory(monkeypatch, room=1)
+    failed = make_actor(settings, task).step()["report"]
+    assert failed["failure"].startswith("out of memory at ")
+    charged = len(trial_spent(settings.ledger, 0))
+    assert charged == failed["charged"] == 2  # one step of each try
+    memory.room = 16
+    again = make_actor(settings, task).step()["report"]
+    assert (again["failure"], again["note"].partition(";")[0]) == ("", "out of memory at step 0")
 
 
 def test_a_damaged_task_is_named(lab, make_actor):

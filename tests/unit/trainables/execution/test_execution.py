@@ -389,14 +389,16 @@ def test_a_model_that_is_not_finite_is_no_result(lab, monkeypatch):
         lambda self: {"position": self._position, **state},
     )
     last = lab.run(settings, lab.scripted(plan))[-1]
-    assert last.failure == "diverged: parameters are not finite at step 20"
+    assert last.failure == "diverged: parameters are not finite at step 10"
     assert last.value is None
-    assert last.charged == 20
+    assert last.charged == len(trial_spent(settings.ledger, 0)) == 10  # no more is spent on it
+    (again,) = lab.run(settings, lab.scripted(plan))  # its report was lost
+    assert (again.failure, again.charged) == (last.failure, 10)
 
 
 def test_a_model_that_was_finite_stays_the_result(lab, monkeypatch):
     settings = lab.settings()
-    plan = lab.task(settings, {"train.max_steps": 20}).plan
+    plan = lab.task(settings, {"train.max_steps": 30}).plan
 
     def state_dict(self):
         weight = torch.tensor([1.0 if self._position <= 10 else math.inf])
@@ -406,6 +408,7 @@ def test_a_model_that_was_finite_stays_the_result(lab, monkeypatch):
     last = lab.run(settings, lab.scripted(plan))[-1]
     assert (last.failure, last.best_step) == ("", 10)
     assert last.reason.startswith("diverged: parameters are not finite at step 20; its best model")
+    assert last.charged == len(trial_spent(settings.ledger, 0)) == 20
 
 
 def test_a_process_that_is_to_leave_keeps_the_segment_that_it_runs(lab):

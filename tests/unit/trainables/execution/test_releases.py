@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from dpsweep.foundation.durable import read_log
 from dpsweep.foundation.errors import LedgerError
+from dpsweep.foundation.logs import read_log
 from dpsweep.ledgers.trial import releases_of, trial_file, trial_spent
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian

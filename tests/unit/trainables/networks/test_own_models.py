@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from dpsweep.foundation.errors import ResourceError
-from dpsweep.running import own_code
+from dpsweep.running.nodes import own_code
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.execution.finished import export_model
 from dpsweep.trainables.methods.bitfit.bitfit import BiTFiT

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallo
 # Page faults while 64 MB are allocated, filled and freed: at first, and ten times afterwards.
 FAULTS = """
 import ctypes, json, resource, sys
-from dpsweep.trainables.execution.allocator import keep_freed_memory
+from dpsweep.trainables.execution.memory import keep_freed_memory
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p

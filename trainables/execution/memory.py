@@ -1,0 +1,105 @@
+"""Memory of a trial's process: what is kept of it, and what is done where there is none left."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import gc
+import os
+import sys
+
+from dpsweep.foundation.durable import checked_json, read_checked_json, write_atomically
+from dpsweep.foundation.errors import SweepError
+from dpsweep.foundation.file_paths import FilePath
+from dpsweep.study.trial import TrialTask
+
+MEMORY_ADVICE = "fix: lower batch.physical or search.max_concurrent, or raise resources"
+#: In a trial's folder, once it has run out of memory: at which step, and what it goes on with.
+SMALLER = "smaller-batch.json"
+_PHYSICAL = "batch.physical"
+#: A batch in memory is this many times smaller afterwards: there is one more try, not a search.
+_TIMES = 4
+
+# Parameters of mallopt, from glibc's <malloc.h>.
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4
+_MOST = 2**31 - 1  # bytes; an int in C
+
+
+def keep_freed_memory() -> bool:
+    """Let this process keep the memory that it frees, for its next tensors.
+
+    glibc gives large blocks back to the system as soon as they are free. A step of training
+    allocates the same activations again, and the kernel has to find and clear pages for them each
+    time. Afterwards the process does not shrink: it stays as large as it ever was, and some of that
+    is fragments. It holds until the process ends.
+
+    Nothing is changed where the C library is not glibc, or where the environment already says what
+    malloc is to do (``MALLOC_...``, ``GLIBC_TUNABLES``).
+
+    Returns:
+        Whether memory is kept from now on.
+    """
+    has_own = any(name.startswith("MALLOC_") for name in os.environ)
+    if not sys.platform.startswith("linux") or has_own or "GLIBC_TUNABLES" in os.environ:
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    return bool(mallopt(_TRIM_THRESHOLD, _MOST) and mallopt(_MMAP_MAX, 0))
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Say whether a process or a device has no room for what was asked, as PyTorch says it."""
+    message = str(error)  # looked at and not shown
+    words = ("can't allocate memory", "out of memory", "Unable to allocate")
+    is_foreign = not isinstance(error, SweepError)
+    return isinstance(error, MemoryError) or (is_foreign and any(word in message for word in words))
+
+
+def make_smaller(directory: FilePath, task: TrialTask, step: int) -> bool:
+    """Note durably that a trial goes on with fewer examples in memory, and free what can be freed.
+
+    The plan, the logical batch and the noise do not depend on how many examples are in memory at
+    once, so no epsilon changes. A trial gets this once, whatever process it runs in.
+
+    Args:
+        directory: The trial's.
+        task: As it was admitted.
+        step: Where it ran out of memory.
+    Returns:
+        False, and nothing is noted, if there is no smaller batch, or this one was smaller already.
+    Raises:
+        StorageError: It cannot be written down.
+    """
+    physical = task.hparams.get(_PHYSICAL)
+    if physical is None or (directory / SMALLER).exists():
+        return False
+    # More than the expected batch is never in memory, whatever was allowed.
+    at_once = min(int(physical), int(task.hparams.get("batch.expected") or physical))
+    smaller = max(1, at_once // _TIMES)
+    if smaller == int(physical):
+        return False
+    write_atomically(directory / SMALLER, checked_json({_PHYSICAL: smaller, "step": step}))
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    return True
+
+
+def as_it_fits(directory: FilePath, task: TrialTask) -> tuple[TrialTask, str]:
+    """Return a task as its process can hold it, and a line on that if it is not the admitted one.
+
+    A note that is damaged counts as none: the trial would run out of memory again, and end.
+    """
+    try:
+        noted = read_checked_json((directory / SMALLER).read_bytes(), known=())
+        smaller, step = int(noted[_PHYSICAL]), int(noted["step"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return task, ""
+    note = (
+        f"out of memory at step {step}; it goes on with {_PHYSICAL}={smaller} instead of "
+        f"{task.hparams[_PHYSICAL]}, with the same batch and epsilon; steps that were charged and "
+        "lost stay spent"
+    )
+    return dataclasses.replace(task, hparams={**task.hparams, _PHYSICAL: smaller}), note
