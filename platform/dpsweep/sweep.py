@@ -32,6 +32,7 @@ from pathlib import Path
 
 from dpsweep.cluster import TARGETS
 from dpsweep.cluster.private_directory import PATIENCE_S, private_directory, remove_left_behind
+from dpsweep.foundation.database_path import log_path
 from dpsweep.foundation.errors import ModelError, RayLostError, ResourceError, StorageError
 from dpsweep.ledgers.dataset import DatasetLedger
 from dpsweep.ledgers.study import StudyLedger
@@ -48,7 +49,8 @@ from dpsweep.running.ending import Conclusion, Ending, write_charges
 from dpsweep.running.gallery import draw_study
 from dpsweep.running.giving_up import give_up_claim
 from dpsweep.running.modes import Launch, run_public, run_search
-from dpsweep.running.own_code import check_own_code
+from dpsweep.running.nodes.own_code import check_own_code
+from dpsweep.running.nodes.software import check_software
 from dpsweep.running.pretrain import pretrained_weights
 from dpsweep.running.sealed import erase, run_selection
 from dpsweep.running.termination import Termination
@@ -150,13 +152,16 @@ def run_checked(
             return SweepResult(study.files)
         cluster = stack.enter_context(contextlib.ExitStack())
         private = cluster.enter_context(private_directory()) if selection else None
+        files = study.files
         target = TARGETS[spec.cluster.target](
-            spec.cluster, spec.resources, study.files.path, private_path=private
+            spec.cluster, spec.resources, files.path, private_path=private, lock=files.lock
         )
+        target.say = observer.on_message
         observer.on_stage(target.starting)
         cluster.enter_context(target)
         if target.joined:
             observer.on_message(target.joined)
+        check_software(checked, target, observer)
         check_own_code(checked, target)
         study.write(entries.study_started(study))
         write_charges(study)
@@ -225,8 +230,10 @@ def _ending_of(error: BaseException, selection: SelectionCharge | None) -> Endin
 def _note_new_dataset_ledger(spec: SweepSpec, observer: Observer) -> None:
     """Say where a new dataset ledger begins: studies that name another file do not add up."""
     name = spec.privacy.dataset_ledger
-    if name is not None and not Path(name).exists():
-        observer.on_message(f"{Path(name).resolve()} is a new dataset ledger: nothing is spent yet")
+    place = None if name is None else log_path(name)
+    if place is not None and not place.exists():
+        where = place.resolve() if isinstance(place, Path) else place
+        observer.on_message(f"{where} is a new dataset ledger: nothing is spent yet")
 
 
 def _commit(
@@ -255,7 +262,7 @@ def _commit(
         DatasetLedger(privacy.dataset_ledger).reserve(
             ledger.study_id,
             spec.name,
-            directory=Path(spec.storage.path, spec.name).resolve(),
+            directory=(spec.storage.root / spec.name).resolve(),
             dataset=checked.dataset_name,
             parts=checked.dataset_parts,
             accounting=privacy.accounting,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 from dpsweep.foundation.errors import NothingWithinBudgetError, SweepError
+from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.words import counted
 from dpsweep.planning.preflight import Preflight
 from dpsweep.results.layers import save_layers_figure
@@ -59,7 +59,7 @@ def log_best_model(
     uri = spool.log_model(best, model, example, label_of(result, best))
     if uri is None:
         return
-    figures: list[Path] = []
+    figures: list[FilePath] = []
     try:
         figures += show_predictions(study, task, model, data)
         figure = save_layers_figure(checked.spec, study.files, task, data, supplies)

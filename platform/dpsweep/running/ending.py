@@ -8,9 +8,15 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 
-from dpsweep.foundation.durable import is_locked, read_log
 from dpsweep.foundation.errors import StudyError, SweepError
-from dpsweep.ledgers.trial import inherited_events, trial_covered, trial_file, trial_spent
+from dpsweep.foundation.logs import is_locked
+from dpsweep.ledgers.trial import (
+    inherited_events,
+    read_records,
+    trial_covered,
+    trial_file,
+    trial_spent,
+)
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.running import entries
 from dpsweep.study.events import TrialCharged, or_none
@@ -107,7 +113,7 @@ def write_charges(study: Study) -> None:
         spent = trial_spent(ledger, number, at_least=trial.charged)
         if len(spent) == trial.charged:
             continue
-        inherited = inherited_events(read_log(trial_file(ledger, number)))
+        inherited = inherited_events(read_records(trial_file(ledger, number)))
         epsilon = epsilon_of(inherited + spent, delta=privacy.delta, accountant=privacy.accountant)
         study.write(TrialCharged(number, trial.step, len(spent), or_none(epsilon)))
 
@@ -124,7 +130,7 @@ def charged_epsilon(study: Study, trial: int, at_least: int) -> float:
     try:
         inherited = files.task(trial).inherited
     except StudyError:
-        inherited = inherited_events(read_log(trial_file(files.ledger, trial)))
+        inherited = inherited_events(read_records(trial_file(files.ledger, trial)))
     spent = trial_covered(files.ledger, trial, inherited, at_least=at_least)
     return epsilon_of(spent, delta=privacy.delta, accountant=privacy.accountant)
 

@@ -11,8 +11,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dpsweep.foundation.durable import read_log, write_atomically
+from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import LedgerError, NothingWithinBudgetError
+from dpsweep.foundation.logs import read_log
 from dpsweep.foundation.version import __version__
 from dpsweep.ledgers.trial import STUDY_FILE, trial_file
 from dpsweep.planning.reading import platform_hyperparameters

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.file_paths import FilePath
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.search_spaces.draws import bounds_of
 from dpsweep.spec.space.hyperparameters import resolve
@@ -18,7 +18,7 @@ from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.features.blocks import BLOCK_ROWS
 from dpsweep.trainables.features.spec import FeatureSpec
-from dpsweep.trainables.features.store import FeatureStore
+from dpsweep.trainables.features.store import Creation, FeatureStore
 from dpsweep.trainables.hooks import features_of
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def prefetch(
     observer: Observer,
     *,
     tasks: Sequence[TrialTask] | None = None,
-) -> Path | None:
+) -> FilePath | None:
     """Compute the frozen features that trials will ask for, and say where they are kept.
 
     All that the space can ask for, whichever of it is then asked for; so what is in the store
@@ -168,12 +168,21 @@ def _compute(
     for part in missing:
         with store.creating(data, spec, part, progress.on_wait) as creation:
             if creation is not None:
+                progress.is_computed = True
                 # Closed at once: an interruption must cancel what the cluster still computes.
-                with contextlib.closing(creation.fill(map if is_small else target.map)) as rows:
+                with contextlib.closing(_filling(creation, store, target, is_small)) as rows:
                     for done in rows:
                         progress.show(done)
         progress.before += len(data.parts[part][0])
     progress.end()
+
+
+def _filling(
+    creation: Creation, store: FeatureStore, target: ClusterTarget, is_small: bool
+) -> Generator[int, None, None]:
+    if is_small:
+        return creation.fill()
+    return creation.fill(target.map, is_shared=store.bucket is None)
 
 
 class _Progress:
@@ -187,7 +196,7 @@ class _Progress:
     ) -> None:
         self.label, self.observer = label, observer
         self.declared = sum(getattr(data.info, f"num_{part}") for part in parts)
-        self.before = 0
+        self.before, self.is_computed = 0, False
         self._started = self._said = time.monotonic()
 
     def on_wait(self) -> None:
@@ -206,8 +215,9 @@ class _Progress:
         )
 
     def end(self) -> None:
-        """Say what was computed."""
+        """Say what was computed, or that somebody else had done it."""
         seconds = time.monotonic() - self._started
+        done = "computed in" if self.is_computed else "found ready after"
         self.observer.on_message(
-            f"features: {self.label}: {self.declared:,} records computed in {seconds:.0f} s"
+            f"features: {self.label}: {self.declared:,} records {done} {seconds:.0f} s"
         )

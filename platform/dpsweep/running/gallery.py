@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import SweepError
+from dpsweep.foundation.file_paths import FilePath
 from dpsweep.results.page.html import page_of
 from dpsweep.results.pictures.confusion import MAX_CLASSES, keep_confusion
 from dpsweep.results.pictures.files import write_pictures
@@ -20,7 +20,9 @@ from dpsweep.trainables.execution.predictions import confusion_of, draw_examples
 from dpsweep.trainables.execution.trial_data import records_for
 
 
-def show_predictions(study: OpenStudy, task: TrialTask, model: Any, data: SweepData) -> list[Path]:
+def show_predictions(
+    study: OpenStudy, task: TrialTask, model: Any, data: SweepData
+) -> list[FilePath]:
     """Keep the confusion matrix of the best model, and show examples that it gets right and wrong.
 
     Guarantees:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 
 from dpsweep.ledgers.dataset import DatasetLedger
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.privacy.modes import UNACCOUNTED
 from dpsweep.running import entries
-from dpsweep.search.optuna_file import relabel
+from dpsweep.search.optuna_file import STORAGE_ERRORS, place_of
 from dpsweep.spec.facts import terms
 from dpsweep.study.study import Study
 
@@ -27,5 +26,5 @@ def give_up_claim(study: Study, ledger: StudyLedger, reason: str) -> None:
         ledger.downgrade(reason)
     study.write(entries.study_downgraded(study, reason))
     # A file that cannot be written now contradicts the journal: the next launch makes it anew.
-    with contextlib.suppress(sqlite3.Error):
-        relabel(study.files.optuna, terms(study.spec, accounting=UNACCOUNTED.name))
+    with contextlib.suppress(*STORAGE_ERRORS):
+        place_of(study.files.optuna).relabel(terms(study.spec, accounting=UNACCOUNTED.name))

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dpsweep.cluster.base import ClusterTarget
-from dpsweep.foundation.durable import read_log
 from dpsweep.foundation.errors import StudyError, SweepError
+from dpsweep.foundation.logs import read_log
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.planning.preflight import Preflight, SelectionCharge
 from dpsweep.privacy.filter import RenyiFilter
@@ -128,7 +128,9 @@ def _run_start(launch: Launch) -> Ending:
         if task.trial in begun:
             task = study.files.task(task.trial)
             stage.say_continuing(task.trial, " the start")
-        if not launch.ledger.reserve(task.trial, task.full_plan, epsilon=task.planned_epsilon):
+        if not launch.ledger.reserve(
+            task.trial, task.full_plan, epsilon=task.planned_epsilon, task=task.digest
+        ):
             raise SweepError(
                 f"run {task.trial} of the start does not fit into the study's budget",
                 fix="raise privacy.study_epsilon in a new study, or lower start.runs",
@@ -168,7 +170,7 @@ def _search(launch: Launch, checked: Preflight, data: SweepData) -> Ending:
     unfinished = [files.task(number) for number in running]
     for task in list(unfinished):
         if not launch.ledger.has_ended(task.trial) and launch.ledger.reserve(
-            task.trial, task.full_plan, epsilon=task.planned_epsilon
+            task.trial, task.full_plan, epsilon=task.planned_epsilon, task=task.digest
         ):
             stage.say_continuing(task.trial)
             stage.admit(task)
@@ -215,7 +217,9 @@ def run_public(launch: Launch) -> Ending:
             f"the configuration of trial {winner.trial} is frozen; trial {number} runs it once on "
             "the private records"
         )
-        launch.ledger.reserve(number, task.full_plan, epsilon=task.planned_epsilon)
+        launch.ledger.reserve(
+            number, task.full_plan, epsilon=task.planned_epsilon, task=task.digest
+        )
     elif final.state is TrialState.RUNNING and not launch.ledger.has_ended(final.trial):
         if mend_tasks(launch.checked, study, [final.trial], observer):
             stage = launch.stage(launch.checked, launch.data, launch.supplies, launch.fifo())

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.errors import StudyError
+from dpsweep.foundation.file_paths import FilePath
 from dpsweep.planning.pretrain import settings_of, source_of
 from dpsweep.spec.facts import counted_epochs, describe_pretraining, file_of
 from dpsweep.study.events import Pretrained
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 def pretrained_weights(
     spec: SweepSpec, study: Study, data: SweepData, observer: Observer
-) -> Path | None:
+) -> FilePath | None:
     """Return the file of the weights that ``model.checkpoint: pretrain`` stands for, if any.
 
     They are trained now where they are not there yet; an interruption keeps the epochs that are
@@ -57,14 +57,14 @@ def pretrained_weights(
     if block is None:
         return None
     if block.checkpoint is not None:
-        path = file_of(block)
-        digest = hash_of(path)
+        path: FilePath = file_of(block)
+        digest = hash_of(file_of(block))
         facts: dict[str, Any] = {"address": digest, "sha256": digest, "epochs": []}
         _compare(study, facts)
         artifacts = []
     else:
         path, facts = _trained(spec, block, study, data, observer)
-        artifacts = [str(path.with_suffix(".json"))]
+        artifacts = [str(path.with_name(f"{facts['address']}.json"))]
     if study.view.pretrained is None:
         keys = ("address", "sha256", "epochs", "records", "holdout_accuracy", "seconds")
         its_own = {key: facts[key] for key in keys if key in facts}
@@ -75,15 +75,13 @@ def pretrained_weights(
 
 def _trained(
     spec: SweepSpec, block: PretrainSpec, study: Study, data: SweepData, observer: Observer
-) -> tuple[Path, dict[str, Any]]:
+) -> tuple[FilePath, dict[str, Any]]:
     """Return the weights' file and what its sidecar says, trained now if they are not there."""
     from dpsweep.trainables.networks.pretraining import PretrainedFile, device_for, pretrain_network
 
     settings = settings_of(spec)
     records = _public_records(spec, block, data)
-    store = spec.storage.pretrained_path
-    store.mkdir(parents=True, exist_ok=True)
-    file = PretrainedFile(store, settings.address(records))
+    file = PretrainedFile(spec.storage.pretrained_path, settings.address(records))
     _compare(study, {"address": file.address})
 
     def on_wait() -> None:
@@ -105,7 +103,7 @@ def _trained(
             )
             observer.on_message(f"pretrain: {_summary(facts)} in {facts['seconds']:.0f} s")
     _compare(study, facts)
-    return file.weights, facts
+    return file.publish(), facts
 
 
 def _public_records(spec: SweepSpec, block: PretrainSpec, data: SweepData) -> Arrays:

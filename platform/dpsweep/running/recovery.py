@@ -6,14 +6,12 @@ Ledgers and the journal are never mended: what they say is what a claim rests on
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
-from dpsweep.foundation.durable import read_log, set_aside
+from dpsweep.foundation.durable import set_aside
 from dpsweep.foundation.errors import StudyError, SweepError
-from dpsweep.ledgers.study import plan_digest
-from dpsweep.ledgers.trial import STUDY_FILE
+from dpsweep.foundation.file_paths import FilePath
+from dpsweep.ledgers.admission import admission, plan_digest
 from dpsweep.planning.preflight import Preflight
-from dpsweep.study.files import StudyFiles
 from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.execution.checkpoint_files import find_resumption
@@ -67,18 +65,12 @@ def _planned_again(checked: Preflight, study: Study, number: int) -> TrialTask |
         task = starts.get(number) or checked.admit(number, study.view.trials[number].hparams)
     except (SweepError, KeyError):
         return None
-    return task if plan_digest(task.full_plan) == admitted_plan(study.files, number) else None
+    record = admission(study.files.ledger, number) or {}
+    is_it = record.get("plan_sha256") == plan_digest(task.full_plan)
+    return task if is_it and record.get("task_sha256", task.digest) == task.digest else None
 
 
-def admitted_plan(files: StudyFiles, trial: int) -> str | None:
-    """Return the SHA-256 of the plan with which the study's ledger admitted a trial, or None."""
-    for record in reversed(read_log(files.ledger / STUDY_FILE)):
-        if record["kind"] == "reserve" and record["trial"] == trial:
-            return record.get("plan_sha256")
-    return None
-
-
-def _make_way(directory: Path) -> None:
+def _make_way(directory: FilePath) -> None:
     """Move what is damaged out of the way of a trial's files."""
     if directory.exists() and not directory.is_dir():
         set_aside(directory)

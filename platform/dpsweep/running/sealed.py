@@ -10,7 +10,7 @@ import dataclasses
 import shutil
 from pathlib import Path
 
-from dpsweep.foundation.durable import DurableLog, write_atomically
+from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import (
     BadInputError,
     LedgerError,
@@ -19,6 +19,8 @@ from dpsweep.foundation.errors import (
     StudyError,
     SweepError,
 )
+from dpsweep.foundation.file_paths import matching
+from dpsweep.foundation.logs import open_log
 from dpsweep.foundation.words import counted
 from dpsweep.ledgers.dataset import DatasetLedger
 from dpsweep.ledgers.study import StudyLedger
@@ -44,6 +46,7 @@ _UNPLANNED = "a trial of the selection was not run as planned"
 
 def _sealed_directory(study: Study) -> Path:
     path = study.files.path / SEALED
+    assert isinstance(path, Path), "a selection keeps its files on this machine"
     path.mkdir(mode=0o700, exist_ok=True)
     path.chmod(0o700)
     return path
@@ -187,7 +190,9 @@ class _Draws:
         if self.is_exhausted:
             return None
         task = self._draw()
-        self._stage.ledger.reserve(task.trial, task.full_plan, epsilon=task.planned_epsilon)
+        self._stage.ledger.reserve(
+            task.trial, task.full_plan, epsilon=task.planned_epsilon, task=task.digest
+        )
         self._stage.admit(task)
         self._num_started += 1
         return task
@@ -223,7 +228,7 @@ def _release(launch: Launch, sealed: Study, winner: int) -> None:
     task = dataclasses.replace(sealed.files.task(winner), trial=0, seed=None)
     source, target = sealed.files.trial(winner), study.files.trial(0)
     target.mkdir(parents=True, exist_ok=True)
-    for path in sorted(source.glob("best*")):
+    for path in matching(source, "best*"):
         write_atomically(target / path.name, path.read_bytes())
     study.write_task(task)
     task = dataclasses.replace(task, planned_epsilon=charge.epsilon)
@@ -231,7 +236,7 @@ def _release(launch: Launch, sealed: Study, winner: int) -> None:
     study.write(started)
     copy = trial_file(study.files.ledger, 0)
     copy.unlink(missing_ok=True)
-    with DurableLog(copy) as log:
+    with open_log(copy) as log:
         # One charge of all: attempts and processes are nobody's business, and where one charge ends
         # and the next begins tells how long steps took, so how large batches were.
         stop = steps_charged(sealed.files.ledger, winner)
@@ -254,6 +259,8 @@ def erase(study: Study) -> None:
         SweepError: Something of it is still there.
     """
     path = study.files.path / SEALED
+    if not isinstance(path, Path):
+        return  # no selection has files in a bucket
     shutil.rmtree(path, ignore_errors=True)
     if path.exists():
         raise SweepError(

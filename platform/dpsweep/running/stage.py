@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from dpsweep.cluster.base import ClusterTarget
 from dpsweep.foundation.errors import StudyError, SweepError
-from dpsweep.foundation.words import counted, were
+from dpsweep.foundation.words import were
 from dpsweep.ledgers.dataset import DatasetLedger
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import (
@@ -28,10 +28,12 @@ from dpsweep.planning.preflight import Preflight
 from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.running import entries
 from dpsweep.running.ending import charged_epsilon
+from dpsweep.running.failing import Deaths, FailingSource
 from dpsweep.running.giving_up import give_up_claim
 from dpsweep.running.recovery import LOST
-from dpsweep.running.tuner import make_tuner, run_trials, settings_of
+from dpsweep.running.tuner import make_tuner, run_trials, settings_of, share_of
 from dpsweep.schedulers.base import TrialPolicy
+from dpsweep.schedulers.hanging import HangWatch
 from dpsweep.schedulers.ray_adapter import PolicyScheduler, TuneListener
 from dpsweep.search.searcher import TaskSearcher
 from dpsweep.search.sources import TaskSource
@@ -41,7 +43,6 @@ from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import Decision, TrialReport, TrialState, TrialTask, Verdict
 from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.data.supplies import NO_SUPPLIES, Supplies
-from dpsweep.trainables.execution.actor import MEMORY_ADVICE
 from dpsweep.trainables.execution.checkpoint_files import find_resumption
 from dpsweep.trainables.execution.settings import ExecutionSettings
 
@@ -105,6 +106,7 @@ class Stage:
         self._max_concurrent = self._num_refused = 0
         self._source: TaskSource | None = None
         self._stop_reasons: dict[int, str] = {}
+        self._deaths = Deaths(self.spec.resources)
         self._ended_early: list[tuple[TrialReport, TrialState]] = []
 
     def execute(self, source: TaskSource, target: ClusterTarget) -> str:
@@ -115,10 +117,10 @@ class Stage:
             SweepError: A trial violated its ledger, no configuration is feasible, or what happens
                 cannot be written down.
         """
-        spec, files = self.spec, self.study.files
+        spec, files, view = self.spec, self.study.files, self.study.view
         self.begin(source)
-        trials = self.study.view.trials.values()
-        paused = sorted(t.trial for t in trials if t.state is TrialState.PAUSED)
+        source = self._source = FailingSource(source, is_hidden=self.fresh_attempts)
+        paused = sorted(n for n, t in view.trials.items() if t.state is TrialState.PAUSED)
         self.live |= {number: self.study.last_report(number) for number in paused}
         self._max_concurrent = min(target.slots(), spec.search.max_concurrent or target.slots())
         # Tune's own limit is the number of CPUs, however small a trial's share of one is.
@@ -130,6 +132,7 @@ class Stage:
             paused=paused,
             is_held=lambda: scheduler.is_resuming,
             directory_of=files.trial,
+            share_of=lambda trial: share_of(trial, spec.resources, files),
         )
         scheduler = PolicyScheduler(
             self.policy,
@@ -140,14 +143,15 @@ class Stage:
             paused=[self.live[number] for number in paused],
         )
         tuner = make_tuner(
-            spec.resources,
+            spec.resources.max_failures,
             searcher,
             scheduler,
-            TuneListener(self),
+            [TuneListener(self), self._watch()],
             storage=files.path / "ray",
             settings=self.settings(),
             data=self.data,
             must_stop=lambda: bool(self.violation),
+            say=self.observer.on_message,
         )
         run_trials(tuner, scheduler, lambda: self.failure)
         if self.failure is not None:
@@ -159,9 +163,15 @@ class Stage:
                 self.violation,
                 fix="nothing more was run; do not trust this study before the cause is known",
             )
-        view = self.study.view
         is_moving = view.count(TrialState.RUNNING) + view.count(TrialState.PAUSED) > 0
         return "interrupted" if is_moving or not source.is_exhausted else "finished"
+
+    def _watch(self) -> HangWatch:
+        minutes = self.spec.resources.hang_minutes
+        return HangWatch(
+            None if minutes is None else 60 * minutes,
+            lambda trial: self.observer.on_message(self._deaths.note_hang(trial)),
+        )
 
     def begin(self, source: TaskSource) -> None:
         """Tell a source what becomes of trials, those first that ended before it was there."""
@@ -330,7 +340,8 @@ class Stage:
         except StudyError as error:
             self._tell_note(trial, f"{error.message}; it stays paused")
             return False
-        if not self.ledger.reserve(trial, task.full_plan, epsilon=task.planned_epsilon):
+        plan, digest = task.full_plan, task.digest
+        if not self.ledger.reserve(trial, plan, epsilon=task.planned_epsilon, task=digest):
             return False
         self.running.add(trial)
         self.admit(task)
@@ -342,11 +353,7 @@ class Stage:
         self.running.discard(trial)
         report = self.live.pop(trial, TrialReport(trial, 0, {}, 0.0))
         if died:
-            times = self.spec.resources.max_failures
-            reason = (
-                f"its process died more than {counted(times, 'time')}, perhaps for want of memory"
-            )
-            state, reason = TrialState.FAILED, f"{reason}; {MEMORY_ADVICE}"
+            state, reason = TrialState.FAILED, self._deaths.reason(trial)
         elif report.failure:
             state, reason = TrialState.FAILED, report.failure
         elif report.done:
@@ -366,7 +373,8 @@ class Stage:
         if self._source is None:
             self._ended_early.append((report, state))
         else:
-            self._source.on_end(report, state)
+            failure = reason if state is TrialState.FAILED else ""
+            self._source.on_end(dataclasses.replace(report, failure=failure), state)
         self._account()
         if state is TrialState.FAILED:
             self.observer.on_message(f"trial {trial} failed: {reason}")

@@ -4,29 +4,41 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from ray import tune
 from ray.exceptions import RayError
+from ray.tune.execution import class_cache
 
-from dpsweep.foundation.errors import RayLostError
+from dpsweep.foundation.bucket_path import BucketPath, store_of
+from dpsweep.foundation.database_path import LogPath
+from dpsweep.foundation.errors import RayLostError, StudyError
+from dpsweep.foundation.file_paths import FilePath
 from dpsweep.planning.preflight import Preflight
 from dpsweep.privacy.filter import RenyiFilter
-from dpsweep.schedulers.ray_adapter import PolicyScheduler, StopWhen, TuneListener
+from dpsweep.running.nodes.waiting import Waiting
+from dpsweep.schedulers.ray_adapter import PolicyScheduler, StopWhen
 from dpsweep.search.searcher import TaskSearcher
-from dpsweep.spec.cluster import ResourcesSpec
+from dpsweep.spec.cluster import ResourcesSpec, Share
 from dpsweep.spec.study import SweepSpec
+from dpsweep.study.files import StudyFiles
 from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.data.supplies import Supplies
 from dpsweep.trainables.execution.actor import DPTrainable
 from dpsweep.trainables.execution.settings import ExecutionSettings
 
+# Tune hands these of the driver to its actors as a runtime environment, which Ray writes into the
+# command lines of its processes and into its logs: every user of a node could read the keys there.
+_SECRETS = {name for name in class_cache.ENV_VARS_TO_PROPAGATE if name.startswith("AWS_")}
+class_cache.ENV_VARS_TO_PROPAGATE -= _SECRETS
+
 
 def settings_of(
     spec: SweepSpec,
     checked: Preflight,
-    ledger: Path,
+    ledger: LogPath,
     *,
     filter: RenyiFilter | None,
     fresh_attempts: bool,
@@ -66,39 +78,40 @@ def settings_of(
         filter=filter,
         fresh_attempts=fresh_attempts,
         is_timed=is_timed,
-        device="cuda" if spec.resources.gpu else "cpu",
         started_in=Path.cwd(),
         supplies=supplies,
     )
 
 
 def make_tuner(
-    resources: ResourcesSpec,
+    max_failures: int,
     searcher: TaskSearcher,
     scheduler: PolicyScheduler,
-    listener: TuneListener,
+    callbacks: Sequence[tune.Callback],
     *,
-    storage: Path,
+    storage: FilePath,
     settings: ExecutionSettings,
     data: SweepData,
     must_stop: Callable[[], bool],
+    say: Callable[[str], None],
 ) -> tune.Tuner:
     """Return the tuner of a stage.
 
     Args:
-        resources: Of one trial.
+        max_failures: How often a trial is continued whose process died.
         searcher: Hands over trials.
         scheduler: Stops and pauses them.
-        listener: Hears of their reports and ends.
-        storage: Directory of Tune's own files.
+        callbacks: Hear of their reports and ends, and of every turn of Tune's loop.
+        storage: Directory of Tune's own files, or their folder in a bucket.
         settings: Of every trial.
         data: The records that actors may see.
         must_stop: Asked at every report whether all trials end now.
+        say: Hears what trials wait for while none can run.
     """
     return tune.Tuner(
         tune.with_resources(
             tune.with_parameters(DPTrainable, settings=settings, data=data),
-            {"cpu": resources.cpu, "gpu": resources.gpu},
+            bundle_of,
         ),
         tune_config=tune.TuneConfig(
             search_alg=searcher,
@@ -109,11 +122,12 @@ def make_tuner(
         ),
         run_config=tune.RunConfig(
             name="tune",
-            storage_path=str(storage),
+            storage_path=storage.key if isinstance(storage, BucketPath) else str(storage),
+            storage_filesystem=store_of(storage) if isinstance(storage, BucketPath) else None,
             verbose=0,
-            callbacks=[listener],
+            callbacks=[*callbacks, Waiting(say)],
             stop=StopWhen(must_stop),
-            failure_config=tune.FailureConfig(max_failures=resources.max_failures),
+            failure_config=tune.FailureConfig(max_failures=max_failures),
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
         ),
     )
@@ -145,6 +159,19 @@ def run_trials(
         if first is None and not _is_of_ray(error):
             raise
         raise first or _lost_ray(error) from error
+
+
+def share_of(trial: int, resources: ResourcesSpec, files: StudyFiles) -> Share:
+    """Return what a trial occupies; of one that stays paused, as its files are gone, any share."""
+    try:
+        return resources.of(files.task(trial).method)
+    except StudyError:
+        return resources.shares["resources"]
+
+
+def bundle_of(config: dict[str, Any]) -> tune.PlacementGroupFactory:
+    """Return what Tune reserves for a trial; an actor goes on with trials of the same alone."""
+    return tune.PlacementGroupFactory([{"CPU": config["cpu"], "GPU": config["gpu"]}])
 
 
 @contextlib.contextmanager

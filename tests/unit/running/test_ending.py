@@ -7,8 +7,8 @@ import threading
 import pytest
 from launches import Driver, report
 
-from dpsweep.foundation.durable import read_log
 from dpsweep.foundation.errors import StorageError
+from dpsweep.foundation.logs import read_log
 from dpsweep.ledgers.trial import trial_file, trial_spent
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.running.ending import Conclusion, Ending, say_failures, write_charges

@@ -5,7 +5,7 @@ from audit_records import record
 from stored_studies import copy_studies, track
 from whole_studies import parent_note
 
-from dpsweep.foundation.durable import read_log
+from dpsweep.foundation.logs import read_log
 from dpsweep.results.study import load_sweep
 from dpsweep.running.entries import declared_records, searched_columns
 from dpsweep.running.gallery import draw_study

@@ -12,6 +12,7 @@ import pytest
 from dpsweep.foundation.errors import LockedError
 from dpsweep.ledgers.dataset import DatasetLedger, read_dataset_ledger
 from dpsweep.running import giving_up
+from dpsweep.search.optuna_file import OptunaFile
 from dpsweep.study.events import StudyDowngraded
 
 
@@ -55,11 +56,11 @@ def test_optuna_s_file_is_told_last_and_one_that_is_held_stops_nothing(
 ) -> None:
     study, ledger, done = given_up(path, monkeypatch)
 
-    def relabel(file: Path, meaning: str) -> None:
-        done.append(f"{file.name}: {meaning}")
+    def relabel(place: OptunaFile, meaning: str) -> None:
+        done.append(f"{place.path.name}: {meaning}")
         raise sqlite3.OperationalError("database is locked")
 
-    monkeypatch.setattr(giving_up, "relabel", relabel)
+    monkeypatch.setattr(OptunaFile, "relabel", relabel)
     giving_up.give_up_claim(study, ledger, "a reason")
     assert done[-2:] == ["study_downgraded", "optuna.db: terms, unaccounted"]
 

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 from whole_studies import make_spec
 
-from dpsweep.foundation.durable import read_log, write_atomically
+from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import SweepError
+from dpsweep.foundation.logs import read_log
 from dpsweep.ledgers.dataset import DatasetLedger, read_dataset_ledger
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, steps_charged, trial_file, trial_spent

@@ -3,8 +3,8 @@
 import pytest
 from launches import Driver, report
 
-from dpsweep.foundation.durable import read_log
 from dpsweep.foundation.errors import SweepError
+from dpsweep.foundation.logs import read_log
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
 from dpsweep.results.study import load_sweep

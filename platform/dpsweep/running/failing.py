@@ -1,0 +1,98 @@
+"""Failing trials: why a process died too often, and a search that only fails and so ends."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from dpsweep.foundation.errors import SweepError
+from dpsweep.foundation.words import counted
+from dpsweep.search.sources import TaskSource
+from dpsweep.spec.cluster import ResourcesSpec
+from dpsweep.study.trial import TrialReport, TrialState, TrialTask
+from dpsweep.trainables.execution.memory import MEMORY_ADVICE
+
+#: A launch ends once this many of its trials have ended and this share of them has failed.
+ENOUGH_ENDED, TOO_MANY_FAILED = 10, 0.9
+
+
+class Deaths:
+    """What is known of the deaths of trials' processes.
+
+    Args:
+        resources: Of one trial, and how often one may die.
+    """
+
+    def __init__(self, resources: ResourcesSpec) -> None:
+        self._resources = resources
+        self._hung: Counter[int] = Counter()
+
+    def note_hang(self, trial: int) -> str:
+        """Note that a trial's process is ended because it hangs; return a line on that."""
+        self._hung[trial] += 1
+        minutes = self._resources.hang_minutes
+        return f"trial {trial}: no report for {minutes:g} minutes; its process is ended"
+
+    def reason(self, trial: int) -> str:
+        """Return why a trial is given up whose process has died once too often."""
+        times = counted(self._resources.max_failures, "time")
+        reason, advice = f"its process died more than {times}", MEMORY_ADVICE
+        if not self._hung[trial]:
+            return f"{reason}, perhaps for want of memory; {advice}"
+        hung = counted(self._hung[trial], "time")
+        return (
+            f"{reason}, and was ended {hung} after {self._resources.hang_minutes:g} minutes "
+            "without a report; fix: raise resources.hang_minutes or report.points, or find what "
+            "hangs"
+        )
+
+
+class FailingSource:
+    """A source that hands out no more when nearly all trials of this launch have failed.
+
+    Trials that run go on to their ends. Those of earlier launches do not count: whoever has
+    mended the cause can run the same command again.
+
+    Args:
+        source: Where tasks come from.
+        is_hidden: True where nothing may be told of trials (accounting select): then it counts
+            nothing.
+    """
+
+    def __init__(self, source: TaskSource, *, is_hidden: bool) -> None:
+        self._source, self._is_hidden = source, is_hidden
+        self._num_ended = 0
+        self._reasons: Counter[str] = Counter()
+
+    @property
+    def is_exhausted(self) -> bool:
+        """True when there will be no further task."""
+        return self._source.is_exhausted
+
+    def next_task(self, *, num_running: int) -> TrialTask | None:
+        """Return a task of the source.
+
+        Raises:
+            SweepError: Too many trials have failed.
+        """
+        num_failed = self._reasons.total()
+        if self._num_ended >= ENOUGH_ENDED and num_failed >= TOO_MANY_FAILED * self._num_ended:
+            reason, number = self._reasons.most_common(1)[0]
+            raise SweepError(
+                f"{num_failed} of {counted(self._num_ended, 'trial')} failed, and no more are "
+                f"started; the commonest reason ({number} of them): {reason}",
+                fix="mend what it names, and run the same command again: it continues with the "
+                "trials that are left",
+            )
+        return self._source.next_task(num_running=num_running)
+
+    def on_report(self, report: TrialReport) -> None:
+        """Hand it on."""
+        self._source.on_report(report)
+
+    def on_end(self, report: TrialReport, state: TrialState) -> None:
+        """Count an end, and hand it on."""
+        if not self._is_hidden:
+            self._num_ended += 1
+            if state is TrialState.FAILED:
+                self._reasons[report.failure.partition("\n")[0]] += 1
+        self._source.on_end(report, state)
