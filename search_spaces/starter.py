@@ -167,13 +167,16 @@ search:
 resources:
   cpu: 1                       # cores per trial; a fraction shares one
   gpu: 0                       # GPUs per trial; 0.5 puts two trials on one
+  by_method: {{}}                # of trials of a method: {{bitfit: {{gpu: 0.5}}}}
   max_failures: 3              # a crashed trial continues this often; what it spent stays spent
+  hang_minutes: null           # a trial without a report for so long is ended as by a crash
 tracking:
   kind: mlflow                 # or the tracker of an installed package
   uri: sqlite:///mlflow.db     # or the http address of an MLflow server; null: no tracking
   experiment: null             # null: the name of the study
   pictures: true               # drawn and logged when the study has finished
 cluster:
+  wait_minutes: 0              # for an autoscaler's first node with room for a trial
   target: local                # this machine; ray: a running cluster, with its address
   num_cpus: null               # of this machine; null: all
   num_gpus: null
@@ -183,6 +186,7 @@ cluster:
 # records, for active_learning; `episodes` is few-shot learning.
 storage:
   path: studies                # each study gets its own folder there
+  database: null               # postgresql://USER@HOST/DATABASE for ledgers and journal
   features: null               # directory of frozen features; null: .features in path
   features_gb: 50              # most that is kept of them; old ones make room
 """

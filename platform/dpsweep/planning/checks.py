@@ -14,6 +14,7 @@ from dpsweep.planning.places import place_problems
 from dpsweep.planning.pretrain import pretrain_problems
 from dpsweep.planning.problems import (
     data_problems,
+    database_problems,
     sampler_problems,
     space_problems,
     target_problems,
@@ -101,6 +102,7 @@ CHECKS: Sequence[Check] = (
     _space,
     lambda draft: pretrain_problems(draft.spec, draft.space),
     lambda draft: place_problems(draft.spec),
+    lambda draft: database_problems(draft.spec),
     lambda draft: target_problems(draft.spec),
     lambda draft: sampler_problems(draft.spec),
     _weights,
@@ -126,10 +128,24 @@ def _of_methods(draft: Draft) -> Iterator[Mistake]:
             yield from (mistake.below("search.space") for mistake in own)
 
 
+def _resources(draft: Draft) -> list[Mistake]:
+    start = draft.spec.start
+    methods = {*draft.methods, *([] if start is None else [start.method])}
+    return [
+        Mistake(
+            f"resources.by_method.{name}",
+            f"the study has no trial of {name}",
+            f"remove it; there are {', '.join(sorted(methods))}",
+        )
+        for name in draft.spec.resources.by_method
+        if name not in methods
+    ]
+
+
 def _start(draft: Draft) -> list[Mistake]:
     assert draft.info is not None
     return list(start_problems(draft.spec, draft.methods, draft.values, draft.info))
 
 
 #: What can be asked of a spec whose space and data could be read.
-CHECKS_OF_METHODS: Sequence[Check] = (_methods, _start)
+CHECKS_OF_METHODS: Sequence[Check] = (_methods, _resources, _start)

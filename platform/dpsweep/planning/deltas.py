@@ -7,11 +7,11 @@ therefore protects nobody.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from dpsweep.foundation.bucket_path import BucketPath, answers
 from dpsweep.foundation.errors import Mistake
 from dpsweep.spec.deltas import derived_delta
 
@@ -63,8 +63,11 @@ def with_launched_delta(spec: SweepSpec) -> SweepSpec:
     """
     if spec.names_delta:
         return spec
+    root = spec.storage.root
+    if isinstance(root, BucketPath) and not answers(root):
+        return spec  # a run asks again, and refuses
     try:
-        path = Path(spec.storage.path, spec.name, "spec.yaml")
+        path = root / spec.name / "spec.yaml"
         launched: Any = yaml.safe_load(path.read_text())["privacy"]["delta"]
     except (OSError, yaml.YAMLError, KeyError, TypeError):
         return spec  # new, or damaged, which is told where it is opened

@@ -137,8 +137,8 @@ def estimate(
                 task.hparams,
                 task.plan,
                 checked.info,
-                threads=max(1, int(spec.resources.cpu)),
-                device="cuda" if spec.resources.gpu else "cpu",
+                threads=spec.resources.of(task.method).threads,
+                device=spec.resources.of(task.method).device,
                 deadline=deadline,
             )
         except Exception as error:  # any method may refuse made-up records; a forecast is no need

@@ -5,13 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from dpsweep.foundation.durable import read_log
-from dpsweep.foundation.errors import BadInputError, LedgerError, Mistake, SpecError
+from dpsweep.foundation.bucket_path import BucketPath, probe
+from dpsweep.foundation.database_path import (
+    DatabasePath,
+    check_server,
+    is_database_address,
+    log_path,
+)
+from dpsweep.foundation.errors import (
+    BadInputError,
+    LedgerError,
+    Mistake,
+    SpecError,
+    StorageError,
+    SweepError,
+)
+from dpsweep.foundation.logs import read_log
+from dpsweep.foundation.postgres import refuse_unreachable as refuse_unreachable_database
 from dpsweep.planning.problems import is_writable
 from dpsweep.spec.study import SweepSpec
-from dpsweep.spec.tracking import database_of
+from dpsweep.spec.tracking import database_of, masked
 from dpsweep.study.launched import is_new
 from dpsweep.tracking import refuse_unreachable, refuse_uri
+
+_SECRETS = (
+    "leave it out; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD or "
+    "MLFLOW_TRACKING_TOKEN for a server, PGPASSWORD or ~/.pgpass for PostgreSQL"
+)
 
 
 def place_problems(spec: SweepSpec) -> list[Mistake]:
@@ -21,7 +41,12 @@ def place_problems(spec: SweepSpec) -> list[Mistake]:
     folders would be a class from the second launch on.
     """
     problems = []
-    if not is_writable(Path(spec.storage.path)):
+    uri = spec.tracking.uri
+    if uri is not None and masked(uri) != uri:
+        problem = f"{masked(uri)!r} has a secret in it, which the study's own spec.yaml would keep"
+        problems.append(Mistake("tracking.uri", problem, _SECRETS))
+    root = spec.storage.root
+    if isinstance(root, Path) and not is_writable(root):
         problem = f"{spec.storage.path!r} cannot be written to"
         problems.append(Mistake("storage.path", problem, "name a directory of yours"))
     for key, file in _written(spec):
@@ -50,8 +75,8 @@ def place_problems(spec: SweepSpec) -> list[Mistake]:
         for key, place in _written(spec)
         if data.is_dir() and spec.data.dataset != "npz" and place.is_relative_to(data)
     ]
-    study = Path(spec.storage.path, spec.name).resolve()
-    if data.is_relative_to(study):
+    study = (root / spec.name).resolve()
+    if isinstance(study, Path) and data.is_relative_to(study):
         problem = f"{data} lies inside the study's own folder, {study}"
         problems.append(Mistake("data.path", problem, "move the data, or set another storage.path"))
     return problems
@@ -61,11 +86,25 @@ def make_places(spec: SweepSpec) -> None:
     """Make the folder of a new study's SQLite tracking store, or ask its server, before anything is
     spent.
 
-    Of a study that was launched the store may be gone: it goes on, and events wait.
+    Of a study that was launched the store may be gone: it goes on, and events wait. Databases of
+    ledgers, and a bucket, must answer at each launch.
 
     Raises:
-        SpecError: The folder cannot be made, the file is something else, or the server is away.
+        SpecError: The folder cannot be made, the file is something else, or a server is away.
     """
+    for key, server in _databases(spec):
+        try:
+            refuse_unreachable_database(server)
+        except SweepError as error:
+            because = f"; {error.because}" if error.because else ""
+            mistake = Mistake(key, error.message + because, error.fix or "")
+            raise SpecError([mistake.at(spec.where)]) from error
+    if isinstance(spec.storage.root, BucketPath):
+        try:
+            probe(spec.storage.root)
+        except StorageError as error:
+            mistake = Mistake("storage.path", f"{error.message}: {error.because}", error.fix or "")
+            raise SpecError([mistake.at(spec.where)]) from error
     if not is_new(spec):
         return
     database = database_of(spec.tracking.uri)
@@ -105,11 +144,25 @@ def _is_other_log(path: Path) -> bool:
 
 def _written(spec: SweepSpec) -> Iterator[tuple[str, Path]]:
     """Yield every place that a study writes to, with the key that names it."""
-    yield "storage.path", Path(spec.storage.path, spec.name).resolve()
-    if spec.storage.features is not None:
-        yield "storage.features", spec.storage.features_path
+    for key, folder in (
+        ("storage.path", (spec.storage.root / spec.name).resolve()),
+        ("storage.features", spec.storage.features_path),
+    ):
+        if isinstance(folder, Path) and (key == "storage.path" or spec.storage.features):
+            yield key, folder
     database = database_of(spec.tracking.uri)
     if database is not None:
         yield "tracking.uri", database
-    if spec.privacy.dataset_ledger is not None:
-        yield "privacy.dataset_ledger", Path(spec.privacy.dataset_ledger).resolve()
+    ledger = spec.privacy.dataset_ledger
+    if ledger is not None and not is_database_address(ledger):
+        yield "privacy.dataset_ledger", Path(ledger).resolve()
+
+
+def _databases(spec: SweepSpec) -> Iterator[tuple[str, str]]:
+    """Yield the databases that a study's ledgers are in, with the key that names each."""
+    if spec.storage.database is not None:
+        yield "storage.database", check_server(spec.storage.database)
+    ledger = spec.privacy.dataset_ledger
+    place = None if ledger is None else log_path(ledger)
+    if isinstance(place, DatabasePath):
+        yield "privacy.dataset_ledger", place.server

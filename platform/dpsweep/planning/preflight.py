@@ -296,7 +296,7 @@ class Preflight:
         privacy = self.spec.privacy
         if privacy.dataset_ledger is not None and is_new(self.spec):
             check_dataset_budget(
-                Path(privacy.dataset_ledger),
+                privacy.dataset_ledger,
                 dataset=self.dataset_name,
                 parts=self.dataset_parts,
                 epsilon=self.declared_epsilon(selection),

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.errors import DataError, Mistake
+from dpsweep.foundation.file_paths import matching
 from dpsweep.foundation.words import counted
 from dpsweep.planning.networks import network_of_start, networks_of
 from dpsweep.search_spaces.base import SearchSpace
@@ -155,7 +156,7 @@ def plan_pretraining(spec: SweepSpec) -> str:
         return line
     wanted = settings_of(spec).facts
     store = spec.storage.pretrained_path
-    for path in sorted(store.glob("*.json")) if store.is_dir() else []:
+    for path in matching(store, "*.json"):
         facts = json.loads(path.read_text())
         if facts["settings"] == wanted and facts["source"] == source_of(spec, block):
             return f"{line}: done already ({facts['address'][:12]}), if the records are the same"

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from dpsweep.cluster import TARGETS
-from dpsweep.foundation.errors import BadInputError, DataError, Mistake
+from dpsweep.foundation.bucket_path import BucketPath
+from dpsweep.foundation.errors import BadInputError, DataError, Mistake, StorageError
+from dpsweep.foundation.file_paths import FilePath, cache_of
 from dpsweep.foundation.words import counted
 from dpsweep.search.samplers import SAMPLERS
 from dpsweep.search_spaces.base import SearchSpace
@@ -79,6 +81,17 @@ def space_problems(
         of_folder = _folder_problems(spec.storage.features_path)
         problems += [Mistake("storage.features", problem, fix) for problem, fix in of_folder]
     return problems
+
+
+def database_problems(spec: SweepSpec) -> list[Mistake]:
+    """Return why a study's ledgers cannot be in a database: trials that nobody may see are files.
+
+    Nothing but their own locks would keep two drivers of one selection apart.
+    """
+    if spec.storage.database is None or not spec.privacy.mode.is_sealed:
+        return []
+    problem = "is not for accounting select, which keeps sealed trials in files"
+    return [Mistake("storage.database", problem, "remove it; or accounting: composed")]
 
 
 def target_problems(spec: SweepSpec) -> list[Mistake]:
@@ -270,8 +283,13 @@ def task_problems(name: str, method: type[Method], info: DatasetInfo) -> list[Mi
     return [Mistake("method", problem, f"use one of {', '.join(able)}")]
 
 
-def _folder_problems(folder: Path) -> list[tuple[str, str]]:
-    """Return why features cannot be kept in a folder: (what, how to fix it)."""
+def _folder_problems(folder: FilePath) -> list[tuple[str, str]]:
+    """Return why features cannot be kept in a folder, or a node's copies: (what, how to fix it)."""
+    if isinstance(folder, BucketPath):
+        try:
+            folder = cache_of(folder)
+        except StorageError as error:
+            return [(f"{error.message}: {error.because}", error.fix or "")]
     if folder.exists() and not folder.is_dir():
         return [(f"{folder} is a file", "name a directory, or one that is not there yet")]
     if not is_writable(folder):

@@ -82,7 +82,22 @@ def whole(value: Any) -> int:
     return int(result)
 
 
+#: Longest text of a key: of a path, file systems take no more.
+_LONGEST = 4000
+#: Longest name in a path: file systems take no more.
+_LONGEST_PART = 255
+
+
 def _text(value: Any) -> str:
+    if isinstance(value, str) and "\0" in value:  # no path and no name can have it
+        raise ValueError("has a character of number 0")
+    if isinstance(value, str) and len(value) > _LONGEST:
+        raise ValueError(f"has {len(value)} characters, and at most {_LONGEST} are allowed")
+    if (
+        isinstance(value, str)
+        and max(map(len, value.encode(errors="replace").split(b"/"))) > _LONGEST_PART
+    ):
+        raise ValueError(f"has a part of over {_LONGEST_PART} bytes between two slashes")
     if isinstance(value, str) and value.strip():
         return value
     if isinstance(value, str):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
@@ -22,6 +23,54 @@ from dpsweep.spec.installed import known_name, name_schema
 from dpsweep.spec.launching import KubeRaySpec, SlurmSpec, VmSpec
 
 
+def _split_gpu(raw: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Refuse a number of GPUs that Ray cannot place."""
+    gpu = peek_number(raw, "gpu", default=0)
+    if gpu > 1 and gpu != int(gpu):
+        yield Mistake(
+            "gpu",
+            f"a trial can share one GPU or have several whole ones, got {gpu:g}",
+            f"use {int(gpu)} or {int(gpu) + 1}",
+        )
+
+
+@dataclass(frozen=True)
+class Share:
+    """CPU cores and GPUs that one trial occupies; a fraction shares one."""
+
+    cpu: float
+    gpu: float
+
+    @property
+    def device(self) -> str:
+        """Where such a trial trains: ``cpu`` or ``cuda``."""
+        return "cuda" if self.gpu else "cpu"
+
+    @property
+    def threads(self) -> int:
+        """Threads of such a trial: one for each whole CPU, at least 1."""
+        return max(1, int(self.cpu))
+
+    def fits(self, node: Mapping[str, float]) -> float:
+        """Return how many such trials a node has room for, as a number that may be no whole one."""
+        counts = [node.get("CPU", 0.0) / self.cpu]
+        if self.gpu:
+            counts.append(node.get("GPU", 0.0) / self.gpu)
+        return min(counts)
+
+
+class MethodShareSpec(Part):
+    """What trials of one method occupy instead."""
+
+    cpu: Positive | None = Field(default=None, description="Instead of resources.cpu.")
+    gpu: NotNegative | None = Field(default=None, description="Instead of resources.gpu.")
+
+    @classmethod
+    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Mistake]:
+        """Refuse what Ray cannot place."""
+        yield from _split_gpu(raw)
+
+
 class ResourcesSpec(Part):
     """Share of the machines that one trial occupies while it runs."""
 
@@ -29,20 +78,40 @@ class ResourcesSpec(Part):
         default=1, description="CPU cores of one trial; a fraction shares a core."
     )
     gpu: NotNegative = Field(default=0, description="GPUs of one trial; a fraction shares a GPU.")
+    by_method: dict[str, MethodShareSpec] = Field(
+        default_factory=dict,
+        description="Shares of trials of some methods, as in {bitfit: {gpu: 0.5}}; what is not "
+        "named there is as above.",
+    )
     max_failures: Annotated[int, Field(ge=0), AS_WHOLE] = Field(
         default=3, description="How often a crashed trial is continued; what it spent stays spent."
+    )
+    hang_minutes: Positive | None = Field(
+        default=None,
+        description="Minutes without a report after which a trial's process is ended, which counts "
+        "as a crash; null: never.",
     )
 
     @classmethod
     def rules(cls, raw: Mapping[str, Any]) -> Iterator[Mistake]:
         """Refuse what Ray cannot place."""
-        gpu = peek_number(raw, "gpu", default=0)
-        if gpu > 1 and gpu != int(gpu):
-            yield Mistake(
-                "gpu",
-                f"a trial can share one GPU or have several whole ones, got {gpu:g}",
-                f"use {int(gpu)} or {int(gpu) + 1}",
-            )
+        yield from _split_gpu(raw)
+
+    def of(self, method: str) -> Share:
+        """Return what a trial of a method occupies."""
+        own = self.by_method.get(method, MethodShareSpec())
+        return Share(
+            self.cpu if own.cpu is None else own.cpu, self.gpu if own.gpu is None else own.gpu
+        )
+
+    @property
+    def shares(self) -> dict[str, Share]:
+        """What trials may occupy, each share once, by the path of its section."""
+        named = {"resources": Share(self.cpu, self.gpu)}
+        for method in self.by_method:
+            if self.of(method) not in named.values():
+                named[f"resources.by_method.{method}"] = self.of(method)
+        return named
 
 
 #: Cluster targets that dpsweep has itself; a package may add others (``TARGET_GROUP``).
@@ -77,6 +146,11 @@ class ClusterSpec(Part):
         default=None,
         description="ray: address of the cluster, head:6379 or auto, on a machine of it.",
     )
+    wait_minutes: NotNegative = Field(
+        default=0,
+        description="ray: how long to wait for a node that has room for a trial, if none has, as "
+        "an autoscaler brings some; then the study is refused.",
+    )
     kuberay: KubeRaySpec | None = Field(
         default=None, description="What `dpsweep cluster render kuberay` needs besides."
     )
@@ -105,6 +179,12 @@ class ClusterSpec(Part):
             )
         if target == "local" and raw.get("address") is not None:
             yield Mistake("address", "has no meaning for target local", "use target: ray")
+        if target == "local" and peek_number(raw, "wait_minutes", default=0) > 0:
+            yield Mistake(
+                "wait_minutes",
+                "has no meaning for target local: this machine does not grow",
+                "remove it",
+            )
         for key in ("num_cpus", "num_gpus"):
             if target == "ray" and raw.get(key) is not None:
                 yield Mistake(

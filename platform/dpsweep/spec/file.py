@@ -10,12 +10,12 @@ import copy
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from dpsweep.foundation.errors import Mistake, SpecError
+from dpsweep.foundation.file_paths import FilePath, file_path, size_of
 
 MAX_BYTES = 1_000_000
 
@@ -89,7 +89,7 @@ class Document:
         return [mistake.at(self.where) for mistake in ordered]
 
 
-def read_document(source: Path | str, *, text_name: str = "<text>") -> Document:
+def read_document(source: FilePath | str, *, text_name: str = "<text>") -> Document:
     """Read a YAML file, or a text (recognised by a line break or ``: ``), called ``text_name``.
 
     Raises:
@@ -100,13 +100,13 @@ def read_document(source: Path | str, *, text_name: str = "<text>") -> Document:
     )
     if is_text:
         return parse_yaml(str(source), text_name)
-    return parse_yaml(_read(Path(source)), str(source))
+    return parse_yaml(_read(file_path(source)), str(source))
 
 
-def _read(path: Path) -> str:
+def _read(path: FilePath) -> str:
     name = str(path)
     try:
-        if path.stat().st_size > MAX_BYTES:
+        if size_of(path) > MAX_BYTES:
             raise SpecError([Mistake(name, "is too large for a spec", "give the YAML file")])
         return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
@@ -254,6 +254,9 @@ class _Reader:
     def _scalar(self, node: yaml.Node, path: str) -> Any:
         kind = node.tag.rpartition(":")[2]
         text = node.value
+        if "\0" in text:  # no path and no name can have it
+            self._complain(path, "has a character of number 0", "remove it")
+            return text.replace("\0", "?")
         if not node.tag.startswith("tag:yaml.org,2002:") or kind not in _MAKE:
             self._complain(path, f"a YAML tag ({node.tag}) is not supported", "remove it")
             return None

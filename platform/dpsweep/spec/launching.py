@@ -70,7 +70,9 @@ class KubeRaySpec(LaunchSpec):
     head_cpus: Count = Field(default=2, description="CPU cores of the head, where no trial runs.")
     head_memory_gb: Positive = Field(default=8, description="GiB of memory of the head.")
     mount: Place = Field(
-        default="/mnt/dpsweep", description="Where pods see the volume; storage.path is in it."
+        default="/mnt/dpsweep",
+        description="Where pods see the volume; storage.path is in it, or in a bucket: then there "
+        "is no volume.",
     )
     claim: Label = Field(
         default="dpsweep", description="PersistentVolumeClaim of the volume that keeps studies."
@@ -80,6 +82,10 @@ class KubeRaySpec(LaunchSpec):
     )
     storage_class: Label | None = Field(
         default=None, description="StorageClass of a claim to make; null: the cluster's default."
+    )
+    service_account: Label | None = Field(
+        default=None,
+        description="ServiceAccount of the pods, whose role opens a bucket; null: the default.",
     )
     secret: Label = Field(default="dpsweep", description="Kubernetes Secret that has `secrets`.")
     secrets: tuple[Variable, ...] = Field(
@@ -111,6 +117,11 @@ class SlurmSpec(LaunchSpec):
         default=None,
         description="Virtual environment with dpsweep, on all nodes; null: dpsweep is on PATH.",
     )
+    state: Place | None = Field(
+        default=None,
+        description="Directory for the job's own files, on all nodes; null: .slurm in "
+        "storage.path, which must not be a bucket then.",
+    )
     port: Annotated[int, Field(ge=1024, le=65535), AS_WHOLE] = Field(
         default=6379, description="Port of Ray's head."
     )
@@ -135,11 +146,17 @@ class VmSpec(LaunchSpec):
         default=None, description="Image of the machines, with Docker; null: Ray's default."
     )
     ssh_user: Word = Field(default="ubuntu", description="Who logs in there.")
-    nfs: Export = Field(
-        description="say which NFS export keeps studies, as HOST:/PATH (EFS, for example)"
+    nfs: Export | None = Field(
+        default=None,
+        description="NFS export that keeps studies, as HOST:/PATH (EFS, for example); null: "
+        "storage.path is in a bucket.",
     )
     mount: Place = Field(
         default="/mnt/dpsweep", description="Where machines see it; storage.path is in it."
+    )
+    role: Word | None = Field(
+        default=None,
+        description="Instance profile of the machines, which opens a bucket; null: Ray's default.",
     )
     secrets_file: LocalFile | None = Field(
         default=None,

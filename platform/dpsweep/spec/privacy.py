@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from dpsweep.foundation.errors import Mistake
+from dpsweep.foundation.database_path import log_path
+from dpsweep.foundation.errors import BadInputError, Mistake
 from dpsweep.privacy.modes import MODES, UNACCOUNTED, UNDECIDED, Mode
 from dpsweep.spec.base import (
     AS_NUMBER,
@@ -105,7 +106,8 @@ class PrivacySpec(Part):
     )
     dataset_ledger: Text | None = Field(
         default=None,
-        description="File in which the studies on one dataset add up; null: this study alone.",
+        description="File in which the studies on one dataset add up, or a name in a database, "
+        "postgresql://USER@HOST/DATABASE#NAME; null: this study alone.",
     )
     dataset_epsilon: Positive | None = Field(
         default=None,
@@ -182,6 +184,11 @@ class PrivacySpec(Part):
             if mode is UNACCOUNTED:
                 problem = "an unaccounted study has no bound on its cost that could be added up"
                 yield Mistake("dataset_ledger", problem, "remove it, or use another accounting")
+            if isinstance(raw["dataset_ledger"], str):
+                try:
+                    log_path(raw["dataset_ledger"])
+                except BadInputError as error:
+                    yield Mistake("dataset_ledger", error.message, error.fix or "")
             for key, other in (caps, caps[::-1]):
                 if given(raw, other) and not given(raw, key):
                     problem = f"is missing: a cap is a pair, and {other} is given"

@@ -7,12 +7,12 @@ raises SpecError with every mistake of the spec, one line each, with file and li
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr, ValidationError
 
 from dpsweep.foundation.errors import Mistake, SpecError
+from dpsweep.foundation.file_paths import FilePath
 from dpsweep.privacy.terms import PrivacyTerms
 from dpsweep.spec.base import (
     AS_TEXT,
@@ -234,7 +234,7 @@ class SweepSpec(Part):
     @classmethod
     def from_yaml(
         cls,
-        source: Path | str,
+        source: FilePath | str,
         *,
         overrides: Sequence[str] = (),
         check_space: SpaceCheck | None = None,

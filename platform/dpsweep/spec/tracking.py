@@ -83,10 +83,20 @@ def masked(text: str) -> str:
     'no answer from http://me:***@host:5000/x?token=***&a=1'
     >>> masked("http://token@host")
     'http://***@host'
+    >>> masked("postgresql://me@db/studies")
+    'postgresql://me@db/studies'
+    >>> masked("postgresql+psycopg://me:se/cr?t@db/studies")
+    'postgresql+psycopg://me:***@db/studies'
+    >>> masked("connection to host=db user=me password=secret failed")
+    'connection to host=db user=me password=*** failed'
     """
+    text = re.sub(r"(sql(?:\+\w+)?://[^/\s@:]*:)[^\s@]+@", r"\1***@", text)
     text = re.sub(r"(://[^/\s@:]*:)[^/\s@]+@", r"\1***@", text)
-    text = re.sub(r"(://)[^/\s@:]+:?@", r"\1***@", text)
-    return re.sub(r"(?i)([?&][^=&\s]*(?:password|token|secret|key)=)[^&\s'\"]*", r"\1***", text)
+    # A name alone may be a token; the user of a database is none.
+    text = re.sub(r"(?<![\w+])((?!\w*sql(?:\+\w+)?:)[\w+.-]*://)[^/\s@:]+:?@", r"\1***@", text)
+    text = re.sub(r"(?i)([?&][^=&\s]*(?:password|token|secret|key)=)[^&\s'\"]*", r"\1***", text)
+    # Addresses of PostgreSQL have another form, too: words, and values in quotes or without.
+    return re.sub(r"(?i)\b(password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&'\"]+)", r"\1***", text)
 
 
 _SQLITE = "sqlite:///"

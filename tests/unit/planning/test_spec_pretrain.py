@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from dpsweep.cli.app import app
-from dpsweep.foundation.durable import read_log
 from dpsweep.foundation.errors import SpecError, StudyError
+from dpsweep.foundation.logs import read_log
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.pretrain import plan_pretraining, settings_of
 from dpsweep.planning.reading import read_spec

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.file_paths import FilePath
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.spec.space.parameter import Parameter, same
 from dpsweep.study.files import StudyFiles
@@ -229,7 +230,7 @@ def _recorded(parameter: Parameter, hparams: Mapping[str, Any]) -> float:
     return math.nan
 
 
-def read_curves(source: str, *, metric: str, root: Path) -> list[Row]:
+def read_curves(source: str, *, metric: str, root: FilePath) -> list[Row]:
     """Read recorded curves: a JSON-lines file, or the journal of a study (``study:NAME``).
 
     A line is ``{"hparams": {..}, "curve": [[x, score], ..]}``, where x is the share of the steps
@@ -314,7 +315,7 @@ def _is_number(value: Any) -> bool:
     return is_number and math.isfinite(value)
 
 
-def _rows_of_study(name: str, metric: str, root: Path) -> list[Row]:
+def _rows_of_study(name: str, metric: str, root: FilePath) -> list[Row]:
     rows = []
     for trial in StudyFiles.find(name, root).view().trials.values():
         points = [

@@ -1,0 +1,89 @@
+"""Shares of the machines by method: what is refused, and what follows from them."""
+
+import pytest
+import yaml
+from whole_studies import cli_here, make_spec
+
+from dpsweep.cluster.base import refuse_impossible
+from dpsweep.cluster.early import local_slots, most_at_once
+from dpsweep.foundation.errors import ResourceError
+from dpsweep.running.tuner import bundle_of
+from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec, Share
+
+MIXED = ResourcesSpec(cpu=2, by_method={"bitfit": {"gpu": 0.5}, "adamix": {"cpu": 0.5}})
+
+
+def test_what_a_method_does_not_name_is_that_of_all():
+    assert MIXED.of("dp_sgd") == Share(2, 0)
+    assert MIXED.of("bitfit") == Share(2, 0.5)
+    assert MIXED.of("adamix") == Share(0.5, 0)
+    assert [MIXED.of(name).device for name in ("dp_sgd", "bitfit")] == ["cpu", "cuda"]
+    assert [MIXED.of(name).threads for name in ("dp_sgd", "adamix")] == [2, 1]
+    on_cpu = ResourcesSpec(gpu=1, by_method={"adamix": {"gpu": 0}})
+    assert on_cpu.of("adamix").device == "cpu"
+
+
+def test_equal_shares_count_once():
+    assert list(MIXED.shares) == [
+        "resources",
+        "resources.by_method.bitfit",
+        "resources.by_method.adamix",
+    ]
+    assert list(ResourcesSpec(by_method={"bitfit": {"cpu": 1}}).shares) == ["resources"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "says"),
+    [
+        ([{"CPU": 1, "GPU": 1}], "resources.cpu=2 and resources.gpu=0"),
+        ([{"CPU": 8}], "resources.by_method.bitfit.cpu=2 and resources.by_method.bitfit.gpu=0.5"),
+        ([{"CPU": 8}, {"CPU": 1, "GPU": 4}], "largest node has 8 CPUs and 4 GPUs"),
+    ],
+)
+def test_each_share_must_fit_on_some_node(nodes, says):
+    with pytest.raises(ResourceError) as caught:
+        refuse_impossible(MIXED, nodes)
+    assert says in str(caught.value)
+    refuse_impossible(MIXED, [{"CPU": 2}, {"CPU": 2, "GPU": 1}])  # on different nodes, too
+
+
+@pytest.mark.parametrize(
+    ("total", "most"),
+    [({"CPU": 8, "GPU": 1}, 16), ({"CPU": 0.5}, 1), ({"CPU": 2.0, "GPU": 8}, 4)],
+)
+def test_as_many_run_at_once_as_the_smallest_share_allows(total, most):
+    assert most_at_once(MIXED, total) == most
+
+
+def test_a_machine_without_gpus_runs_the_rest_of_its_cores():
+    assert local_slots(ClusterSpec(num_cpus=4, num_gpus=1), ResourcesSpec(gpu=0.25)) == 4
+    assert local_slots(ClusterSpec(num_cpus=4, num_gpus=0), ResourcesSpec(cpu=0.5)) == 8
+
+
+def test_tune_tells_actors_of_other_shares_apart():
+    """It goes on with an actor for trials of an equal request alone."""
+    first, same, other = (
+        bundle_of({"trial": number, "directory": "d", "cpu": 1, "gpu": gpu})
+        for number, gpu in ((1, 0), (2, 0), (3, 0.5))
+    )
+    assert first == same
+    assert hash(first) == hash(same)
+    assert first != other
+
+
+@pytest.mark.parametrize("gpu", [1.5, -1])
+def test_a_share_that_ray_cannot_place_is_refused_where_it_stands(tmp_path, gpu):
+    spec = make_spec(tmp_path, resources={"cpu": 1, "by_method": {"dp_sgd": {"gpu": gpu}}})
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
+    done = cli_here("plan", tmp_path / "spec.yaml")
+    assert done.returncode == 2
+    assert "resources.by_method.dp_sgd.gpu" in done.stderr
+
+
+def test_a_method_that_the_study_does_not_have_is_refused(tmp_path):
+    spec = make_spec(tmp_path, resources={"cpu": 1, "by_method": {"bitfit": {"gpu": 0}}})
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
+    done = cli_here("plan", tmp_path / "spec.yaml")
+    assert done.returncode == 2
+    assert "resources.by_method.bitfit: the study has no trial of bitfit" in done.stderr
+    assert "there are dp_sgd" in done.stderr
