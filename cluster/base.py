@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -17,9 +18,12 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from dpsweep.cluster.early import most_at_once
 from dpsweep.cluster.private_directory import refuse_open
+from dpsweep.foundation.database_path import LogPath
 from dpsweep.foundation.errors import ResourceError, SweepError
-from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec
+from dpsweep.foundation.file_paths import FilePath
+from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec, Share
 
 _Job = TypeVar("_Job")
 _Result = TypeVar("_Result")
@@ -48,25 +52,29 @@ class ClusterTarget(ABC):
         study_path: Directory of the study; every node must be able to write there.
         private_path: A directory that nobody else can open, for all that Ray writes, if nobody
             else may see that or talk to this Ray.
+        lock: The study's lock, which the driver holds, if every node must see that it does.
 
     Attributes:
         is_secret: Whether it keeps ``private_path`` to this user alone, and lets nobody else talk
             to its Ray; accounting select runs on no other target.
         starting: What is said when it is entered.
+        say: Hears what takes long while it is entered.
     """
 
     is_secret: ClassVar[bool] = False
+    say: Callable[[str], None] = staticmethod(lambda text: None)
     starting: ClassVar[str] = "joining the Ray cluster"
 
     def __init__(
         self,
         spec: ClusterSpec,
         resources: ResourcesSpec,
-        study_path: Path,
+        study_path: FilePath,
         *,
         private_path: Path | None = None,
+        lock: LogPath | None = None,
     ) -> None:
-        self.private_path = private_path
+        self.private_path, self.lock = private_path, lock
         self.spec = spec
         self.resources = resources
         self.study_path = study_path
@@ -121,6 +129,8 @@ class ClusterTarget(ABC):
         os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
         os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # What an actor raises when it is told to leave is nobody's to take once Tune has ended.
+        os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
         # A trial that fails reports why, and has no score.
         os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
         os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
@@ -163,25 +173,20 @@ class ClusterTarget(ABC):
         """
         if self.private_path is not None:
             refuse_open(self.private_path)  # now that Ray has set modes there
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        refuse_impossible(self.resources, nodes)
+        refuse_impossible(self.resources, living_nodes())
 
     def slots(self) -> int:
         """Return how many trials fit at once, at least 1."""
-        total = self.total()
-        fits = [
-            int(total.get(name, 0.0) / share + 1e-9)
-            for name, share in (("CPU", self.resources.cpu), ("GPU", self.resources.gpu))
-            if share > 0
-        ]
-        return max(1, min(fits, default=1))
+        return most_at_once(self.resources, self.total())
 
     def put(self, value: Any) -> Any:
         """Store a value once in the object store; trials receive it by reference."""
         return ray.put(value)
 
     def on_each_node(self, function: Callable[..., _Result], *arguments: Any) -> dict[str, _Result]:
-        """Call a function once on every node; return what it returned, by host name.
+        """Call a function once on every node; return what it returned, by the node's name.
+
+        The name is that of its host; with part of its id, where several nodes are on one host.
 
         Args:
             function: Of a module that workers can import.
@@ -191,11 +196,10 @@ class ClusterTarget(ABC):
         """
         task = ray.remote(num_cpus=0)(function)
         calls = {
-            node["NodeManagerHostname"]: task.options(
+            name: task.options(
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             ).remote(*arguments)
-            for node in ray.nodes()
-            if node["Alive"]
+            for name, node in _named([node for node in ray.nodes() if node["Alive"]]).items()
         }
         return {host: _result_of(call) for host, call in calls.items()}
 
@@ -217,9 +221,7 @@ class ClusterTarget(ABC):
             SweepError: A call failed. An error of ours is raised as it is; of another one only the
                 kind is told, because its text may quote records.
         """
-        refuse_impossible(
-            ResourcesSpec(cpu=num_cpus), [n["Resources"] for n in ray.nodes() if n["Alive"]]
-        )
+        refuse_impossible(ResourcesSpec(cpu=num_cpus), living_nodes())
         options: dict[str, Any] = {"num_cpus": num_cpus}
         if self.resources.cpu >= 2:  # the cluster's own environment gives a process more threads
             threads = worker_environment(ResourcesSpec(cpu=1))
@@ -264,6 +266,16 @@ def _keeps_sigterm() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def _named(nodes: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Return nodes by names that tell them apart."""
+    hosts = Counter(node["NodeManagerHostname"] for node in nodes)
+    return {
+        host if hosts[host] == 1 else f"{host} ({node['NodeID'][:8]})": node
+        for node in nodes
+        for host in (node["NodeManagerHostname"],)
+    }
+
+
 def _result_of(call: Any) -> Any:
     """Return what a call returned, or raise what it raised."""
     try:
@@ -279,19 +291,30 @@ def _result_of(call: Any) -> Any:
         ) from error
 
 
+def living_nodes() -> list[Mapping[str, float]]:
+    """Return the resources of each node that is up."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
 def refuse_impossible(resources: ResourcesSpec, nodes: Sequence[Mapping[str, float]]) -> None:
     """Refuse a trial that fits on none of the nodes, each given as its CPU and GPU counts.
 
     Raises:
-        ResourceError: With the largest node and what was asked for.
+        ResourceError: With the largest node and what was asked for, of the first share that does
+            not fit.
     """
-    wanted = {"CPU": resources.cpu, "GPU": resources.gpu}
-    if any(all(node.get(kind, 0.0) >= share for kind, share in wanted.items()) for node in nodes):
+    for place, share in resources.shares.items():
+        _refuse_share(place, share, nodes)
+
+
+def _refuse_share(place: str, share: Share, nodes: Sequence[Mapping[str, float]]) -> None:
+    wanted = {"CPU": share.cpu, "GPU": share.gpu}
+    if any(all(node.get(kind, 0.0) >= asked for kind, asked in wanted.items()) for node in nodes):
         return
     largest = {kind: max((node.get(kind, 0.0) for node in nodes), default=0.0) for kind in wanted}
     raise ResourceError(
-        f"no node can run a trial that asks for resources.cpu={resources.cpu:g} and "
-        f"resources.gpu={resources.gpu:g}",
+        f"no node can run a trial that asks for {place}.cpu={share.cpu:g} and "
+        f"{place}.gpu={share.gpu:g}",
         because=f"the largest node has {largest['CPU']:g} CPUs and {largest['GPU']:g} GPUs",
-        fix="lower resources.cpu or resources.gpu, or use a cluster that has them",
+        fix=f"lower {place}.cpu or {place}.gpu, or use a cluster that has them",
     )

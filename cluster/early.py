@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from dpsweep.cluster import TARGETS
@@ -20,11 +21,16 @@ def node_of(spec: ClusterSpec) -> dict[str, float]:
 
 def local_slots(spec: ClusterSpec, resources: ResourcesSpec) -> int:
     """Return how many trials this machine has room for, at least 1."""
-    node = node_of(spec)
-    fits = [node["CPU"] / resources.cpu]
-    if resources.gpu:
-        fits.append(node["GPU"] / resources.gpu)
-    return max(1, int(min(fits) + 1e-9))
+    return most_at_once(resources, node_of(spec))
+
+
+def most_at_once(resources: ResourcesSpec, total: Mapping[str, float]) -> int:
+    """Return how many trials run at once on these CPUs and GPUs, at least 1.
+
+    Of several shares, the one counts of which the most fit: a trial that asks for more waits for
+    its turn while others run.
+    """
+    return max(1, *(int(share.fits(total) + 1e-9) for share in resources.shares.values()))
 
 
 def slots_early(spec: ClusterSpec, resources: ResourcesSpec) -> int | None:

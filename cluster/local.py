@@ -38,11 +38,11 @@ class LocalTarget(ClusterTarget):
     def connect(self) -> None:
         """Start Ray with the spec's number of CPUs and GPUs (default: all of them).
 
-        One with a private directory has a token of its own as well.
+        It answers only to a token of its own, and has no dashboard: who may talk to a Ray may run
+        code as its user, and it listens on all interfaces.
         """
         with contextlib.ExitStack() as stack:
-            if self.private_path is not None:
-                stack.enter_context(own_token())
+            stack.enter_context(own_token())
             ray.init(
                 address="local",
                 num_cpus=self.spec.num_cpus,

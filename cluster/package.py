@@ -20,13 +20,7 @@ def build_wheel(directory: Path) -> Path:
     The wheel declares no dependencies: Ray installs a shipped wheel with what it declares, and a
     node would fetch torch. torch, opacus and ray belong in the cluster's image.
     """
-    files: dict[str, bytes] = {}
-    for root in _ROOTS:
-        source = Path(next(iter(import_module(root).__path__)))
-        for path in sorted(source.rglob("*")):
-            if path.suffix in {".py", ".yaml"} or path.name == "py.typed":
-                name = f"{root.replace('.', '/')}/{path.relative_to(source).as_posix()}"
-                files[name] = path.read_bytes()
+    files = _modules()
     info = f"dpsweep-{__version__}.dist-info"
     files[f"{info}/METADATA"] = (
         f"Metadata-Version: 2.1\nName: dpsweep\nVersion: {__version__}\n"
@@ -43,6 +37,26 @@ def build_wheel(directory: Path) -> Path:
             # A fixed date: equal code makes an equal file, which Ray uploads once.
             archive.writestr(zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0)), content)
     return wheel
+
+
+def code_digest() -> str:
+    """Return the SHA-256 of this package's modules, in hexadecimal: equal code gives equal ones."""
+    total = hashlib.sha256()
+    for name, content in sorted(_modules().items()):
+        total.update(f"{name} {_digest(content)}\n".encode())
+    return total.hexdigest()
+
+
+def _modules() -> dict[str, bytes]:
+    """Return the files of this package as it is installed: path in a wheel -> content."""
+    files: dict[str, bytes] = {}
+    for root in _ROOTS:
+        source = Path(next(iter(import_module(root).__path__)))
+        for path in sorted(source.rglob("*")):
+            if path.suffix in {".py", ".yaml"} or path.name == "py.typed":
+                name = f"{root.replace('.', '/')}/{path.relative_to(source).as_posix()}"
+                files[name] = path.read_bytes()
+    return files
 
 
 def _digest(content: bytes) -> str:

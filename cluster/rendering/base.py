@@ -170,15 +170,15 @@ def nodes_of(spec: SweepSpec, name: str, settings: LaunchSpec) -> Nodes:
     Raises:
         ResourceError: A node has no room for one trial.
     """
-    cpu, gpu = spec.resources.cpu, spec.resources.gpu
-    gpus = math.ceil(gpu) if settings.node_gpus is None else settings.node_gpus
-    per_node = settings.node_cpus / cpu
-    if gpu > 0:
-        per_node = min(per_node, gpus / gpu)
-    slots = int(per_node + 1e-9)
+    shares = spec.resources.shares
+    most = math.ceil(max(share.gpu for share in shares.values()))
+    gpus = most if settings.node_gpus is None else settings.node_gpus
+    node = {"CPU": settings.node_cpus, "GPU": gpus}
+    place, share = min(shares.items(), key=lambda named: named[1].fits(node))
+    slots = int(share.fits(node) + 1e-9)
     if slots < 1:
         raise ResourceError(
-            f"a trial asks for resources.cpu={cpu:g} and resources.gpu={gpu:g}",
+            f"a trial asks for {place}.cpu={share.cpu:g} and {place}.gpu={share.gpu:g}",
             because=f"a node of cluster.{name} has {settings.node_cpus} CPUs and {gpus} GPUs",
             fix=f"raise cluster.{name}.node_cpus or node_gpus, or lower resources",
         )

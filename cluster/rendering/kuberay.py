@@ -17,7 +17,7 @@ from dpsweep.cluster.rendering.base import (
     settings_of,
     shipped,
 )
-from dpsweep.cluster.rendering.places import check_places
+from dpsweep.cluster.rendering.places import check_places, needed_by_trials, needs_disk
 from dpsweep.spec.launching import KubeRaySpec
 from dpsweep.spec.study import SweepSpec
 
@@ -38,7 +38,8 @@ class KubeRayRendering(FileRendering):
         """Return one manifest; `kubectl apply` takes it."""
         settings: KubeRaySpec = settings_of(spec, cls.name)
         check_places(spec, settings.mount)
-        documents = [*_claim(settings), _config(spec), _job(spec, settings)]
+        claims = _claim(settings) if needs_disk(spec) else []
+        documents = [*claims, _config(spec), _job(spec, settings)]
         return head_of(cls.name, cls.file_of(spec.name)) + manifest(*documents)
 
     @classmethod
@@ -93,15 +94,16 @@ def _config(spec: SweepSpec) -> dict[str, Any]:
 
 def _job(spec: SweepSpec, settings: KubeRaySpec) -> dict[str, Any]:
     nodes = nodes_of(spec, "kuberay", settings)
-    head = _container(settings, "ray-head", _share(settings.head_cpus, settings.head_memory_gb))
-    head["env"] += [
-        {"name": key, "valueFrom": {"secretKeyRef": {"name": settings.secret, "key": key}}}
-        for key in settings.secrets  # the driver alone talks to stores
-    ]
+    is_mounted = needs_disk(spec)
+    of_head = _share(settings.head_cpus, settings.head_memory_gb)
+    head = _container(settings, "ray-head", of_head, is_mounted)
+    head["env"] += [_secret(settings, key) for key in settings.secrets]
     share = _share(nodes.cpus, settings.node_memory_gb)
     if nodes.gpus:
         share[settings.gpu_resource] = nodes.gpus
-    worker = _container(settings, "ray-worker", share)
+    worker = _container(settings, "ray-worker", share, is_mounted)
+    needed = needed_by_trials(spec)
+    worker["env"] += [_secret(settings, key) for key in settings.secrets if key in needed]
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",
@@ -139,8 +141,11 @@ def _job(spec: SweepSpec, settings: KubeRaySpec) -> dict[str, Any]:
 
 def _pod(spec: SweepSpec, settings: KubeRaySpec, container: dict[str, Any]) -> dict[str, Any]:
     config = {"name": job_name(spec.name)}
+    account = settings.service_account
+    state = {"name": "state", "persistentVolumeClaim": {"claimName": settings.claim}}
     return {
         "spec": {
+            **({} if account is None else {"serviceAccountName": account}),
             "automountServiceAccountToken": False,
             "terminationGracePeriodSeconds": _GRACE_S,
             "securityContext": {
@@ -151,7 +156,7 @@ def _pod(spec: SweepSpec, settings: KubeRaySpec, container: dict[str, Any]) -> d
             },
             "containers": [container],
             "volumes": [
-                {"name": "state", "persistentVolumeClaim": {"claimName": settings.claim}},
+                *([state] if needs_disk(spec) else []),
                 {"name": "spec", "configMap": config},
             ],
         }
@@ -162,7 +167,15 @@ def _share(cpus: int, memory_gb: float) -> dict[str, Any]:
     return {"cpu": cpus, "memory": f"{int(memory_gb * 1024)}Mi"}
 
 
-def _container(settings: KubeRaySpec, name: str, share: dict[str, Any]) -> dict[str, Any]:
+def _secret(settings: KubeRaySpec, key: str) -> dict[str, Any]:
+    reference = {"name": settings.secret, "key": key}
+    return {"name": key, "valueFrom": {"secretKeyRef": reference}}
+
+
+def _container(
+    settings: KubeRaySpec, name: str, share: dict[str, Any], is_mounted: bool
+) -> dict[str, Any]:
+    state = {"name": "state", "mountPath": settings.mount}
     return {
         "name": name,
         "image": settings.image,
@@ -176,7 +189,7 @@ def _container(settings: KubeRaySpec, name: str, share: dict[str, Any]) -> dict[
             "capabilities": {"drop": ["ALL"]},
         },
         "volumeMounts": [
-            {"name": "state", "mountPath": settings.mount},
+            *([state] if is_mounted else []),
             {"name": "spec", "mountPath": _SPECS, "readOnly": True},
         ],
     }

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
+from dpsweep.foundation.bucket_path import is_address
+from dpsweep.foundation.database_path import PASSWORD, is_database_address
 from dpsweep.foundation.errors import Mistake, SpecError
 from dpsweep.privacy.modes import MODES
 from dpsweep.spec.study import SweepSpec
@@ -15,16 +17,39 @@ _PATH = re.compile(r"(/[A-Za-z0-9_+.-]+)+/?")
 _SQLITE = "sqlite:///"
 
 
-def check_places(spec: SweepSpec, mount: str | None) -> None:
+#: Environment variables that trials need themselves, where a study's bucket asks for them.
+_OF_BUCKET = (
+    "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_REGION", "AWS_DEFAULT_REGION",
+)  # fmt: skip
+
+
+def needs_disk(spec: SweepSpec) -> bool:
+    """Say whether a study has a place on a disk that its nodes share."""
+    return any(_written(spec))
+
+
+def needed_by_trials(spec: SweepSpec) -> tuple[str, ...]:
+    """Return the secrets that trials' processes need: they charge themselves and keep models.
+
+    The driver does all else, and gets all of them.
+    """
+    names = () if spec.storage.database is None else (PASSWORD,)
+    return (*names, *_OF_BUCKET) if is_address(spec.storage.path) else names
+
+
+def check_places(spec: SweepSpec, mount: str | None, *, is_mounted: bool = True) -> None:
     """Refuse a spec whose state would be lost with a node, or that would show a secret.
 
     Args:
         spec: The spec.
         mount: The directory that all nodes share; None where the nodes' own mounts are not known.
+        is_mounted: False where nothing is mounted.
     Raises:
         SpecError: With every mistake.
     """
-    mistakes = [*_unkept(spec, mount), *_shown(spec)]
+    mistakes = [*_unkept(spec, mount, is_mounted), *_shown(spec)]
     if MODES[spec.privacy.accounting].is_sealed:
         problem = "is select, which runs on local only: Ray keeps traces of every trial elsewhere"
         mistakes.append(Mistake("privacy.accounting", problem, "use composed, or run it here"))
@@ -32,10 +57,13 @@ def check_places(spec: SweepSpec, mount: str | None) -> None:
         raise SpecError([mistake.at(spec.where) for mistake in mistakes])
 
 
-def _unkept(spec: SweepSpec, mount: str | None) -> Iterator[Mistake]:
+def _unkept(spec: SweepSpec, mount: str | None, is_mounted: bool) -> Iterator[Mistake]:
     where = "a directory that all nodes share" if mount is None else f"a directory in {mount}"
     for key, place in _written(spec):
-        if not _PATH.fullmatch(place) or {".", ".."} & set(place.split("/")):
+        if not is_mounted:
+            problem = f"{place!r} needs a disk that all nodes share, and none is mounted"
+            yield Mistake(key, problem, "set cluster.vm.nfs, or use a server and a bucket")
+        elif not _PATH.fullmatch(place) or {".", ".."} & set(place.split("/")):
             problem = f"{place!r} is no absolute path of letters, digits and _ + . -"
             yield Mistake(key, problem, f"name {where}")
         elif mount is not None and not PurePosixPath(place).is_relative_to(mount):
@@ -46,13 +74,15 @@ def _unkept(spec: SweepSpec, mount: str | None) -> Iterator[Mistake]:
 
 
 def _written(spec: SweepSpec) -> Iterator[tuple[str, str]]:
-    yield "storage.path", spec.storage.path
+    if not is_address(spec.storage.path):
+        yield "storage.path", spec.storage.path
     if spec.storage.features is not None:
         yield "storage.features", spec.storage.features
     if spec.tracking.uri is not None and spec.tracking.uri.startswith(_SQLITE):
         yield "tracking.uri", spec.tracking.uri.removeprefix(_SQLITE).partition("?")[0]
-    if spec.privacy.dataset_ledger is not None:
-        yield "privacy.dataset_ledger", spec.privacy.dataset_ledger
+    ledger = spec.privacy.dataset_ledger
+    if ledger is not None and not is_database_address(ledger):
+        yield "privacy.dataset_ledger", ledger
 
 
 def _shown(spec: SweepSpec) -> Iterator[Mistake]:

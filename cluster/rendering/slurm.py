@@ -15,7 +15,8 @@ from dpsweep.cluster.rendering.base import (
     shipped,
 )
 from dpsweep.cluster.rendering.places import check_places
-from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.bucket_path import is_address
+from dpsweep.foundation.errors import BadInputError, Mistake, SpecError
 from dpsweep.spec.launching import SlurmSpec
 from dpsweep.spec.study import SweepSpec
 
@@ -35,20 +36,27 @@ export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$state/token" RAY_USAGE_STATS_EN
 export RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT=300
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 
-# SIGTERM reaches the driver alone: it charges nothing any more, saves, and ends with 143. Ray's own
-# processes ignore it, or a step would be over, and killed, before that.
+# SIGTERM ends a study well: the driver charges nothing any more, saves, and ends with 143. Slurm
+# sends it to all processes at once, and Ray's own must not hear it, or Ray is gone before that.
+mask='import os, signal, sys
+signal.pthread_sigmask(getattr(signal, sys.argv[1]), {signal.SIGTERM})
+os.execvp(sys.argv[2], sys.argv[2:])'
 stop_driver() { kill -TERM "$(cat "$state/driver.pid")" 2> /dev/null; }
 requeue=no
 trap 'requeue=yes; stop_driver' USR1  # from Slurm, before the time limit
 trap stop_driver USR2                 # from `dpsweep cluster stop`
-trap : TERM                           # from scancel or a preemption, to all processes at once
+trap : TERM                           # from scancel, scontrol requeue or a preemption
+# A job that was killed may have left its Ray on a node, which no other job uses now.
+on_each_node='ray stop --force > /dev/null 2>&1; exec "$@"'
 driver='
-  (echo "$BASHPID" > "$0/driver.pid"; exec env RAY_ADDRESS="$1" dpsweep run "$0/sweep.yaml")
-  code=$?; echo "$code" > "$0/code"; exit "$code"'
+  (echo "$BASHPID" > "$0/driver.pid"
+   exec env RAY_ADDRESS="$1" python3 -c "$2" SIG_UNBLOCK dpsweep run "$0/sweep.yaml")
+  code=$?; ray stop --force > /dev/null 2>&1; echo "$code" > "$0/code"; exit "$code"'
 (
   trap '' TERM
-  exec srun --ntasks-per-node=1 ray symmetric-run --address "$head:$port" --min-nodes "$nodes" \
-    --num-cpus "$cpus" --num-gpus "$gpus" -- bash -c "$driver" "$state" "$head:$port"
+  exec srun --ntasks-per-node=1 python3 -c "$mask" SIG_BLOCK bash -c "$on_each_node" node \
+    ray symmetric-run --address "$head:$port" --min-nodes "$nodes" \
+    --num-cpus "$cpus" --num-gpus "$gpus" -- bash -c "$driver" "$state" "$head:$port" "$mask"
 ) &
 step=$!
 # The driver's end is the job's: Ray on the other nodes may look for its head for minutes more.
@@ -77,6 +85,10 @@ class SlurmRendering(FileRendering):
         """Return one script; `sbatch` takes it."""
         settings = spec.cluster.slurm or SlurmSpec()
         check_places(spec, None)
+        if settings.state is None and is_address(spec.storage.path):
+            problem = "is missing: storage.path is in a bucket, and the job has files of its own"
+            mistake = Mistake("cluster.slurm.state", problem, "name a directory that nodes share")
+            raise SpecError([mistake.at(spec.where)])
         nodes = nodes_of(spec, cls.name, settings)
         text = shipped(spec)
         if _END in text.splitlines():
@@ -131,7 +143,7 @@ def _header(spec: SweepSpec, settings: SlurmSpec, nodes: Nodes) -> str:
     lines = [f"#SBATCH --{key}={value}" for key, value in options.items() if value is not None]
     lines += ["#SBATCH --exclusive", "#SBATCH --requeue"]
     variables = {
-        "state": f"{spec.storage.path.rstrip('/')}/.slurm/{spec.name}",
+        "state": f"{settings.state or spec.storage.path.rstrip('/') + '/.slurm'}/{spec.name}",
         "port": settings.port,
         "nodes": nodes.number,
         "cpus": nodes.cpus,

@@ -17,7 +17,7 @@ from dpsweep.cluster.rendering.base import (
     settings_of,
     shipped,
 )
-from dpsweep.cluster.rendering.places import check_places
+from dpsweep.cluster.rendering.places import check_places, needed_by_trials
 from dpsweep.spec.launching import VmSpec
 from dpsweep.spec.study import SweepSpec
 
@@ -36,7 +36,7 @@ class VmRendering(FileRendering):
     def content(cls, spec: SweepSpec) -> str:
         """Return one file; `ray up` takes it."""
         settings: VmSpec = settings_of(spec, cls.name)
-        check_places(spec, settings.mount)
+        check_places(spec, settings.mount, is_mounted=settings.nfs is not None)
         return head_of(cls.name, cls.file_of(spec.name)) + manifest(_cluster(spec, settings))
 
     @classmethod
@@ -79,7 +79,6 @@ class VmRendering(FileRendering):
 
 def _cluster(spec: SweepSpec, settings: VmSpec) -> dict[str, Any]:
     nodes = nodes_of(spec, "vm", settings)
-    mount, export = shlex.quote(settings.mount), shlex.quote(settings.nfs)
     copied = {_TOKEN: _TOKEN}
     if settings.secrets_file is not None:
         copied[_SECRETS] = settings.secrets_file
@@ -94,7 +93,7 @@ def _cluster(spec: SweepSpec, settings: VmSpec) -> dict[str, Any]:
             "image": settings.image,
             "container_name": "dpsweep",
             "pull_before_run": True,
-            "run_options": [f"--volume={settings.mount}:{settings.mount}"],
+            "run_options": [f"--volume={settings.mount}:{settings.mount}"] if settings.nfs else [],
         },
         "available_node_types": {
             # No trial runs beside the driver.
@@ -112,11 +111,7 @@ def _cluster(spec: SweepSpec, settings: VmSpec) -> dict[str, Any]:
         "head_node_type": "head",
         # The token of `ray get-auth-token --generate`, and secrets, go from your machine to these.
         "file_mounts": copied,
-        "initialization_commands": [
-            "command -v mount.nfs4 || (sudo apt-get update && sudo apt-get install -y nfs-common)",
-            f"sudo mkdir -p {mount}",
-            f"mountpoint -q {mount} || sudo mount -t nfs4 -o nfsvers=4.1,hard {export} {mount}",
-        ],
+        "initialization_commands": _mounting(settings),
         "setup_commands": [],
         "head_setup_commands": [
             f"mkdir -p {_SPECS} && printf %s {shlex.quote(shipped(spec))} > {spec_file}"
@@ -129,11 +124,36 @@ def _cluster(spec: SweepSpec, settings: VmSpec) -> dict[str, Any]:
         ],
         "worker_start_ray_commands": [
             "ray stop",
-            _START + "ray start --address=$RAY_HEAD_IP:6379",
+            _START + _handed(spec, settings) + "ray start --address=$RAY_HEAD_IP:6379",
         ],
     }
 
 
+def _mounting(settings: VmSpec) -> list[str]:
+    if settings.nfs is None:
+        return []
+    mount, export = shlex.quote(settings.mount), shlex.quote(settings.nfs)
+    return [
+        "command -v mount.nfs4 || (sudo apt-get update && sudo apt-get install -y nfs-common)",
+        f"sudo mkdir -p {mount}",
+        f"mountpoint -q {mount} || sudo mount -t nfs4 -o nfsvers=4.1,hard {export} {mount}",
+    ]
+
+
+def _handed(spec: SweepSpec, settings: VmSpec) -> str:
+    """Return what hands trials the secrets that they need; those stand in no command line."""
+    if settings.secrets_file is None:
+        return ""
+    return "".join(
+        f'{name}=$(. {_SECRETS}; printf %s "${name}"); [ -z "${name}" ] || export {name}; '
+        for name in needed_by_trials(spec)
+    )
+
+
 def _machine(instance: str, settings: VmSpec) -> dict[str, Any]:
-    machine = {"InstanceType": instance}
-    return machine if settings.ami is None else {**machine, "ImageId": settings.ami}
+    machine: dict[str, Any] = {"InstanceType": instance}
+    if settings.ami is not None:
+        machine["ImageId"] = settings.ami
+    if settings.role is not None:
+        machine["IamInstanceProfile"] = {"Name": settings.role}
+    return machine

@@ -233,3 +233,99 @@ def test_a_package_adds_a_rendering(monkeypatch: pytest.MonkeyPatch) -> None:
     assert RENDERINGS["barge"] is Barge
     with pytest.raises(BadInputError, match="has no render"):
         RENDERINGS["hull"]
+
+
+# --- Ledgers in a database --------------------------------------------------------------------
+
+_DATABASE = "postgresql://ada@db.example/sweeps"
+_IN_DATABASE = (
+    f"storage.database={_DATABASE}",
+    f"privacy.dataset_ledger={_DATABASE}#census",
+    "privacy.dataset_epsilon=20",
+    "privacy.dataset_delta=1e-4",
+)
+_SECRETS = "[MLFLOW_TRACKING_TOKEN, PGPASSWORD]"
+
+
+def test_pods_of_trials_get_the_password_of_the_ledgers_and_no_other_secret() -> None:
+    spec = read(SPECS[0], *_IN_DATABASE, f"cluster.kuberay.secrets={_SECRETS}")
+    (text,) = RENDERINGS["kuberay"].render(spec).values()
+    (job,) = (part for part in yaml.safe_load_all(text) if part["kind"] == "RayJob")
+    cluster = job["spec"]["rayClusterSpec"]
+
+    def secrets(group: dict) -> list[str]:
+        (container,) = group["template"]["spec"]["containers"]
+        return [entry["name"] for entry in container["env"] if "valueFrom" in entry]
+
+    assert secrets(cluster["headGroupSpec"]) == ["MLFLOW_TRACKING_TOKEN", "PGPASSWORD"]
+    assert secrets(cluster["workerGroupSpecs"][0]) == ["PGPASSWORD"]
+
+
+def test_machines_of_trials_get_it_by_no_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = read(SPECS[0], *_IN_DATABASE, "cluster.vm.secrets_file=~/secrets.env")
+    (text,) = RENDERINGS["vm"].render(spec).values()
+    start = yaml.safe_load(text)["worker_start_ray_commands"][-1]
+    script = start.replace("~/.dpsweep.env", "secrets.env").replace("ray start", "env; true")
+    Path("secrets.env").write_text("PGPASSWORD=geheim\nTOKEN=other\n")
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert "PGPASSWORD=geheim" in done.stdout.splitlines()
+    assert "other" not in done.stdout
+    assert "geheim" not in start
+
+
+_BUCKET = (
+    "storage.path=s3://lab/studies",
+    "storage.database=postgresql://ada@db/sweeps",
+    "tracking.uri=null",
+    "privacy.dataset_ledger=null",
+)
+_CREDENTIALS = "[MLFLOW_TRACKING_TOKEN, PGPASSWORD, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY]"
+
+
+def test_pods_of_a_study_in_a_bucket_mount_no_volume() -> None:
+    changes = (*_BUCKET, f"cluster.kuberay.secrets={_CREDENTIALS}", "cluster.kuberay.claim_gb=9")
+    spec = read(SPECS[0], *changes, "cluster.kuberay.service_account=sweeps")
+    (text,) = RENDERINGS["kuberay"].files(spec).values()
+    kinds = [document["kind"] for document in yaml.safe_load_all(text)]
+    assert kinds == ["ConfigMap", "RayJob"]
+    cluster = list(yaml.safe_load_all(text))[-1]["spec"]["rayClusterSpec"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        pod = group["template"]["spec"]
+        assert pod["serviceAccountName"] == "sweeps"
+        assert [volume["name"] for volume in pod["volumes"]] == ["spec"]
+        assert [mount["name"] for mount in pod["containers"][0]["volumeMounts"]] == ["spec"]
+    env = cluster["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]["env"]
+    handed = [item["name"] for item in env if "valueFrom" in item]
+    assert handed == ["PGPASSWORD", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"]
+
+
+def test_machines_of_a_study_in_a_bucket_mount_nothing() -> None:
+    spec = read(
+        SPECS[0], *_BUCKET, "cluster.vm.nfs=null", "cluster.vm.role=sweeps",
+        "cluster.vm.secrets_file=/home/ada/secrets.env",
+    )  # fmt: skip
+    (text,) = RENDERINGS["vm"].files(spec).values()
+    cluster = yaml.safe_load(text)
+    assert (cluster["initialization_commands"], cluster["docker"]["run_options"]) == ([], [])
+    for node in cluster["available_node_types"].values():
+        assert node["node_config"]["IamInstanceProfile"] == {"Name": "sweeps"}
+    start = cluster["worker_start_ray_commands"][-1]
+    assert "AWS_SECRET_ACCESS_KEY=$(. ~/.dpsweep.env;" in start
+    assert "MLFLOW" not in start
+
+
+def test_disks_that_nobody_mounts_are_refused() -> None:
+    spec = read(SPECS[0], "cluster.vm.nfs=null")
+    with pytest.raises(BadInputError, match=r"storage.path: .* needs a disk[\s\S]*cluster.vm.nfs"):
+        RENDERINGS["vm"].files(spec)
+
+
+def test_a_batch_job_of_a_study_in_a_bucket_has_a_folder_of_its_own() -> None:
+    with pytest.raises(BadInputError, match=r"cluster.slurm.state: is missing"):
+        RENDERINGS["slurm"].files(read(SPECS[0], *_BUCKET))
+    spec = read(SPECS[0], *_BUCKET, "cluster.slurm.state=/home/ada/jobs")
+    (text,) = RENDERINGS["slurm"].files(spec).values()
+    assert f"\nstate=/home/ada/jobs/{spec.name}\n" in text
