@@ -12,11 +12,15 @@ import typer
 from dpsweep.cli.completion import study_names
 from dpsweep.cli.output import Format
 from dpsweep.cli.tables import TALK, talk, width
+from dpsweep.foundation.file_paths import file_path
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.reading import read_spec
 
 if TYPE_CHECKING:
+    from dpsweep.foundation.file_paths import FilePath as Folder
     from dpsweep.planning.preflight import Preflight
+else:
+    Folder = Path  # Typer takes no union; its parser makes either of them
 
 Spec = Annotated[str, typer.Argument(metavar="SPEC", help="Spec file (YAML), or - for stdin.")]
 Sets = Annotated[
@@ -25,8 +29,13 @@ Sets = Annotated[
 ]
 Output = Annotated[Format, typer.Option("-f", "--format", help="How to print data.")]
 Root = Annotated[
-    Path | None,
-    typer.Option("--root", help="Folder of studies; default: $DPSWEEP_STUDIES or studies/."),
+    Folder | None,
+    typer.Option(
+        "--root",
+        parser=file_path,
+        metavar="DIR",
+        help="Folder of studies, or s3://BUCKET/FOLDER; default: $DPSWEEP_STUDIES or studies/.",
+    ),
 ]
 TrackingUri = Annotated[
     str | None,

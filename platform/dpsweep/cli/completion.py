@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import typer
 
+from dpsweep.foundation.bucket_path import BucketPath
+from dpsweep.foundation.file_paths import file_path
 from dpsweep.search_spaces import preset_titles
 from dpsweep.study.roots import default_root
 from dpsweep.trainables import TRAINABLES
@@ -14,7 +14,9 @@ from dpsweep.trainables import TRAINABLES
 def study_names(context: typer.Context, incomplete: str) -> list[str]:
     """Return the studies below ``--root``, or where studies are by default."""
     root = context.params.get("root") or default_root()
-    names = sorted(path.parent.name for path in Path(root).glob("*/spec.yaml"))
+    if isinstance(file_path(root), BucketPath):
+        return []  # a key is no moment to ask an object store
+    names = sorted(path.parent.name for path in file_path(root).glob("*/spec.yaml"))
     return [name for name in names if name.startswith(incomplete)]
 
 

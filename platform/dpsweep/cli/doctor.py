@@ -15,6 +15,7 @@ from dpsweep.cluster import TARGETS
 from dpsweep.cluster.private_directory import remove_left_behind
 from dpsweep.cluster.rendering import RENDERINGS
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.file_paths import FilePath, matching
 from dpsweep.foundation.registry import Registry, installed, package_of
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.events import EVENTS
@@ -41,7 +42,7 @@ _EXTRAS = (
 )
 
 
-def diagnose(root: Path) -> list[dict[str, Any]]:
+def diagnose(root: FilePath) -> list[dict[str, Any]]:
     """Return findings: check, status (``ok``, ``note`` or ``broken``), detail and remedy.
 
     Args:
@@ -63,13 +64,16 @@ def diagnose(root: Path) -> list[dict[str, Any]]:
     return [*rows, *(check() for check in checks), *features, *_added()]
 
 
-def feature_stores(root: Path) -> list[FeatureStore]:
+def feature_stores(root: FilePath) -> list[FeatureStore]:
     """Return the stores of frozen features that the studies of a folder name, its own one first."""
     import yaml
 
-    folders = {root / FEATURES: None}
-    for path in sorted(root.glob("*/spec.yaml")):
-        spec = yaml.safe_load(path.read_text())
+    folders: dict[FilePath, None] = {root / FEATURES: None}
+    for path in matching(root, "*/spec.yaml"):
+        try:
+            spec = yaml.safe_load(path.read_text())
+        except (OSError, ValueError, yaml.YAMLError):
+            continue  # `dpsweep list` says what is wrong with it
         storage = spec.get("storage") if isinstance(spec, dict) else None
         named = storage.get("features") if isinstance(storage, dict) else None
         if named is not None:
@@ -163,7 +167,7 @@ def _added_row(table: Registry, name: str, package: str) -> dict[str, Any]:
     return _row(check, "ok", package)
 
 
-def _features(store: FeatureStore, root: Path) -> dict[str, Any]:
+def _features(store: FeatureStore, root: FilePath) -> dict[str, Any]:
     size, entries = whole_gib(store.num_bytes()), store.num_entries()
     remedy = f"dpsweep doctor --clean --root {root} removes them" if store.num_bytes() else ""
     return _row(

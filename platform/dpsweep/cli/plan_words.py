@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from dpsweep.foundation.words import counted
@@ -96,7 +95,7 @@ def dataset_left(checked: Preflight, summary: PlanSummary) -> DatasetLeft | None
     if privacy.dataset_ledger is None:
         return None
     account = read_dataset_ledger(privacy.dataset_ledger)
-    directory = str(Path(spec.storage.path, spec.name).resolve())
+    directory = str((spec.storage.root / spec.name).resolve())
     first = account.dataset is None
     return DatasetLeft(
         path=privacy.dataset_ledger,

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean
 
 from dpsweep.foundation.errors import StudyError
+from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.words import counted
 from dpsweep.ledgers.trial import trial_spent
 from dpsweep.privacy.events import CHARGED_PARTS
@@ -96,8 +97,12 @@ def trials_that_fit(result: SweepResult) -> int:
 
 def command(result: SweepResult, override: str) -> str:
     """Return the command that continues a study with one key changed, from this directory."""
-    spec, kept = os.path.relpath(result.files.spec), []
-    if Path(result.spec.storage.path).resolve() != result.files.path.parent:
-        kept = [f"storage.path={os.path.relpath(result.files.path.parent)}"]
+    files, kept = result.files, []
+    if result.spec.storage.root.resolve() != files.path.parent:
+        kept = [f"storage.path={_from_here(files.path.parent)}"]
     overrides = "".join(f" --set {shlex.quote(item)}" for item in [*kept, override])
-    return f"dpsweep run {shlex.quote(spec)}{overrides}"
+    return f"dpsweep run {shlex.quote(_from_here(files.spec))}{overrides}"
+
+
+def _from_here(path: FilePath) -> str:
+    return os.path.relpath(path) if isinstance(path, Path) else str(path)

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from functools import cached_property
 from typing import Any
 
-from dpsweep.foundation.durable import is_locked, read_log
-from dpsweep.foundation.errors import StudyError
-from dpsweep.ledgers.history import check_journal, check_strays, check_terms, check_trials
+from dpsweep.foundation.errors import LedgerError, StudyError
+from dpsweep.foundation.logs import is_locked
+from dpsweep.ledgers.history import (
+    COST_TOLERANCE,
+    check_journal,
+    check_strays,
+    check_terms,
+    check_trials,
+)
 from dpsweep.ledgers.study_state import account_of, read_study_state
 from dpsweep.ledgers.trial import (
+    STUDY_FILE,
     inherited_events,
+    read_records,
     study_spent,
     trial_covered,
     trial_file,
@@ -66,7 +75,7 @@ class Claims:
         state = read_study_state(files.ledger)
         check_terms(files.ledger, state, enforced_terms(spec))
         # What a running launch writes is read piece by piece; it has checked what was there before.
-        self._is_live = is_locked(files.path / "lock")
+        self._is_live = is_locked(files.lock)
         if not self._is_live:
             check_strays(files.ledger, state)
             check_journal(files.ledger, state, view.trials)
@@ -275,7 +284,12 @@ class Claims:
         """Return what may be said of one trial: alone, or as the winner of a selection."""
         if self.mode.is_sealed:
             statement = self.study_statement()
-            assert statement is not None
+            if statement is None:
+                raise LedgerError(
+                    f"{self.files.ledger / STUDY_FILE} does not say what the study's winner costs",
+                    because="its record of the selection was lost or edited",
+                    fix="restore the file; without it nothing may be said of the winner",
+                )
             return statement
         privacy, charged, number = self.spec.privacy, view.charged, view.trial
         if self.spec.start is None:
@@ -283,10 +297,21 @@ class Claims:
         else:
             inherited = self._inherited(number)
             spent = trial_covered(self.files.ledger, number, inherited, at_least=charged)
-        return self._statement(
-            epsilon_of(spent, delta=privacy.delta, accountant=privacy.accountant),
-            sampling=spent.sampling,
-            released=self._released_by(view),
+        epsilon = epsilon_of(spent, delta=privacy.delta, accountant=privacy.accountant)
+        self._check_reported(view, epsilon)
+        return self._statement(epsilon, sampling=spent.sampling, released=self._released_by(view))
+
+    def _check_reported(self, view: TrialView, epsilon: float) -> None:
+        """Refuse a trial whose ledger shows less than its reports did: it never goes down."""
+        reported = math.inf if view.epsilon is None else view.epsilon
+        if self.spec.privacy.mode.is_sealed or epsilon >= reported * (1 - COST_TOLERANCE):
+            return
+        path = trial_file(self.files.ledger, view.trial)
+        raise LedgerError(
+            f"{path} shows epsilon={shown_epsilon(epsilon)}, and the trial has reported "
+            f"{shown_epsilon(reported)}",
+            because="one of ledger and journal was edited, or replaced by another study's",
+            fix="restore it; without it nothing true can be said of this trial's epsilon",
         )
 
     def _released_by(self, view: TrialView) -> str:
@@ -306,7 +331,7 @@ class Claims:
         try:
             return self.files.task(trial).inherited
         except StudyError:
-            return inherited_events(read_log(trial_file(self.files.ledger, trial)))
+            return inherited_events(read_records(trial_file(self.files.ledger, trial)))
 
     def _indicated(self) -> set[Plan]:
         """Return what is composed for indication: all that was run, or that of each episode."""

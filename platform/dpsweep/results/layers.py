@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import BadInputError, StorageError
+from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.words import counted
 from dpsweep.results.origins import supplies_of
 from dpsweep.results.study import SweepResult
@@ -174,7 +174,7 @@ def _layers_of(
 
 def save_layers_figure(
     spec: SweepSpec, files: StudyFiles, task: TrialTask, data: SweepData, supplies: Supplies
-) -> Path | None:
+) -> FilePath | None:
     """Draw a trial's figures at its initial weights beside its checkpoints.
 
     Returns:
@@ -193,7 +193,7 @@ def save_layers_figure(
     return path
 
 
-def write_figure(layers: TrialLayers, path: Path) -> None:
+def write_figure(layers: TrialLayers, path: FilePath) -> None:
     """Write ``draw`` to a file; the name ends as one of matplotlib's formats, such as .png.
 
     Raises:

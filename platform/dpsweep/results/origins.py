@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsweep.foundation.durable import read_log
+from dpsweep.foundation.bucket_path import BucketPath
 from dpsweep.foundation.errors import CheckpointError, StudyError, SweepError
-from dpsweep.ledgers.trial import releases_of, trial_file, trial_spent
+from dpsweep.foundation.file_paths import FilePath
+from dpsweep.ledgers.trial import read_records, releases_of, trial_file, trial_spent
 from dpsweep.privacy.events import Plan
 from dpsweep.spec.facts import file_of
 from dpsweep.spec.space.hyperparameters import resolve
@@ -27,14 +27,16 @@ if TYPE_CHECKING:
     from dpsweep.study.trial import TrialTask
 
 
-def weights_path(spec: SweepSpec, view: StudyView) -> Path | None:
+def weights_path(spec: SweepSpec, view: StudyView) -> FilePath | None:
     """Return where the weights of a study that has begun are; None if it has none."""
     block = spec.pretrain
     if block is None or view.pretrained is None:
         return None
     if block.checkpoint is not None:
         return file_of(block)
-    return spec.storage.pretrained_path / f"{view.pretrained['address']}.safetensors"
+    store = spec.storage.pretrained_path  # a bucket names weights by their content
+    name = view.pretrained["sha256" if isinstance(store, BucketPath) else "address"]
+    return store / f"{name}.safetensors"
 
 
 def find_starts(spec: SweepSpec, files: StudyFiles) -> Starts | None:
@@ -95,7 +97,7 @@ def _on_record(
 ) -> Iterator[tuple[ReleaseKey, int, Mapping[str, Any]]]:
     """Yield every release with its number and what the ledger of its run says of it."""
     for run in range(block.runs):
-        made = releases_of(read_log(trial_file(files.ledger, run)))
+        made = releases_of(read_records(trial_file(files.ledger, run)))
         for index, epsilon in enumerate(block.epsilons):
             if index not in made:
                 raise StudyError(

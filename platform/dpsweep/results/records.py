@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from dpsweep.foundation.durable import is_locked, read_log
 from dpsweep.foundation.errors import CheckpointError, SweepError
+from dpsweep.foundation.logs import is_locked, read_log
 from dpsweep.results.claims import Claims
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.files import StudyFiles
@@ -85,7 +85,7 @@ class LocalRecords:
 
     def is_running(self) -> bool:
         """Say whether a process holds the study."""
-        return is_locked(self.files.path / "lock")
+        return is_locked(self.files.lock)
 
     def run_ids(self) -> Mapping[int, str]:
         """Return the tracking run of each trial, as the last launch noted it."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.file_paths import FilePath, file_path
 from dpsweep.foundation.registry import did_you_mean
 from dpsweep.privacy.statement import PrivacyStatement, shown_epsilon
 from dpsweep.results.choosing import By, Choice, Limits, choose, nothing_within
@@ -371,7 +371,7 @@ def _listed(trials: Sequence[int]) -> str:
 
 
 def load_sweep(
-    name: str, *, root: str | Path | None = None, tracking_uri: str | None = None
+    name: str, *, root: str | FilePath | None = None, tracking_uri: str | None = None
 ) -> SweepResult:
     """Open a study by name; it may still be running.
 
@@ -395,4 +395,4 @@ def load_sweep(
             f"{name!r} names a study on this machine, which needs no tracking store",
             fix="mlflow:EXPERIMENT/NAME, or leave the tracking URI out",
         )
-    return SweepResult(StudyFiles.find(name, Path(root) if root else default_root()))
+    return SweepResult(StudyFiles.find(name, file_path(root) if root else default_root()))

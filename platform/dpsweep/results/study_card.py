@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 from typing import Any
 
 from dpsweep.foundation.errors import NothingWithinBudgetError, StudyError
@@ -79,7 +78,7 @@ def card(result: SweepResult) -> str:
         facts["selection"] = {"mean": privacy.selection.mean, "shape": privacy.selection.shape}
         del facts["trials"]
     if privacy.dataset_ledger is not None:
-        dataset = read_dataset_ledger(Path(privacy.dataset_ledger))
+        dataset = read_dataset_ledger(privacy.dataset_ledger)
         facts["dataset_ledger"] = {
             "path": privacy.dataset_ledger,
             "epsilon": dataset.epsilon,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol
 
+from dpsweep.foundation.database_path import LogPath
+from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.registry import Registry
 from dpsweep.spec.tracking import TRACKER_GROUP, masked
 from dpsweep.tracking.base import Tracker, TrackingRefusedError
@@ -44,8 +45,8 @@ class StudyPaths(Protocol):
     """Where a study keeps its journal and its tracker's state."""
 
     name: str
-    journal: Path
-    tracking: Path
+    journal: LogPath
+    tracking: FilePath
 
 
 class TrackingChoice(Protocol):
@@ -113,7 +114,7 @@ def open_spool(
 
     kind, state_path = choice.kind, files.tracking
     if kind != "mlflow":  # what another kind remembers is not for this one
-        state_path = state_path.with_stem(f"{state_path.stem}-{kind}")
+        state_path = state_path.with_name(f"{state_path.stem}-{kind}{state_path.suffix}")
 
     def factory() -> Tracker:
         tracker: Tracker = TRACKERS[kind](uri, choice.experiment or files.name, state_path)

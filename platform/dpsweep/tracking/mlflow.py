@@ -12,11 +12,11 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.durable import damage_of_sqlite, set_aside
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.version import __version__
 from dpsweep.spec.tracking import database_of, masked
 from dpsweep.tracking.base import StoreDamagedError, StoreRefusedError, TrackingRefusedError
@@ -63,7 +63,7 @@ class MLflowTracker:
         BadInputError: The URI is a file store, or the experiment is deleted.
     """
 
-    def __init__(self, uri: str, experiment: str, state_path: Path) -> None:
+    def __init__(self, uri: str, experiment: str, state_path: FilePath) -> None:
         if uri.startswith("file:") or ":/" not in uri:
             raise BadInputError(
                 f"tracking.uri {masked(uri)!r} is a file store, which MLflow no longer maintains",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpsweep.foundation.logs import as_file
 from dpsweep.tracking.drafts import MetricPoint, RunUpdate
 from dpsweep.tracking.mlflow_models import DESCRIPTION, fitting, fitting_text
 
@@ -107,13 +107,14 @@ class RunWriter:
     def _store_files(self, run_id: str, of: str, update: RunUpdate, refused: list[str]) -> None:
         for name, text in update.texts.items():
             self._client.log_text(run_id, text, name)
-        for path in map(Path, update.artifacts):
-            if path.is_dir():
-                self._client.log_artifacts(run_id, str(path), path.name)
-            elif path.exists():
-                self._client.log_artifact(run_id, str(path))
-            else:
-                refused.append(f"{of}: artifact {path} does not exist")
+        for name in update.artifacts:
+            with as_file(name) as path:
+                if path.is_dir():
+                    self._client.log_artifacts(run_id, str(path), path.name)
+                elif path.exists():
+                    self._client.log_artifact(run_id, str(path))
+                else:
+                    refused.append(f"{of}: artifact {name} does not exist")
 
 
 def _input(dataset: Mapping[str, Any]) -> Any:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from dpsweep.foundation.database_path import LogPath
+from dpsweep.foundation.file_paths import FilePath
+from dpsweep.foundation.logs import Tail
 from dpsweep.spec.tracking import masked
 from dpsweep.tracking.base import (
     StoreDamagedError,
@@ -36,7 +38,7 @@ class Spool:
     tried again after a growing pause; ``on_message`` hears of the outage once and of its end once.
 
     Args:
-        journal_path: JSON lines with ``seq``; may not exist yet.
+        journal_path: Log of events with ``seq``; may not exist yet.
         tracker_factory: Makes the tracker, or None for a study without tracking.
         state_path: The tracker's state file; read to know the lag before the tracker exists.
         on_message: Called from the thread with one line for the user; must not raise.
@@ -48,9 +50,9 @@ class Spool:
 
     def __init__(
         self,
-        journal_path: Path,
+        journal_path: LogPath,
         tracker_factory: Callable[[], Tracker] | None,
-        state_path: Path | None = None,
+        state_path: FilePath | None = None,
         *,
         on_message: Callable[[str], None] | None = None,
         address: str = "",
@@ -58,13 +60,13 @@ class Spool:
         first_retry_s: float = 1.0,
         max_retry_s: float = 60.0,
     ) -> None:
-        self._journal = journal_path
+        self._journal = Tail(journal_path)
         self._factory = tracker_factory
         self._on_message, self._address = on_message or (lambda text: None), address
         self._poll_s, self._first_s, self._max_s = poll_s, first_retry_s, max_retry_s
         self._tracker: Tracker | None = None
         self._seq = TrackingState.load(state_path).seq if state_path else -1
-        self._offset = 0  # bytes of the journal that the tracker has
+        self._offset = 0  # place in the journal up to which the tracker has it
         self._pause_s = 0.0  # pause before the next try; above zero during an outage
         self._is_out = False  # an outage was told, and its end was not
         self._calls: list[tuple[Callable[[Tracker], Any], Future[Any]]] = []
@@ -93,7 +95,8 @@ class Spool:
             return 0
         with self._changed:
             offset, seq = self._offset, self._seq
-        return sum(event["seq"] > seq for event in _parse(_read(self._journal, offset))[0])
+        lines = [line for line, _ in self._journal.lines(offset)]
+        return sum(event["seq"] > seq for event in _parse(lines)[0])
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until every event that is in the journal now is in the store.
@@ -103,7 +106,7 @@ class Spool:
         """
         if not self.is_enabled:
             return True
-        goal = self._size()
+        goal = self._journal.size()
         with self._changed:
             self._wake()
             return self._changed.wait_for(lambda: self._offset >= goal, timeout_s)
@@ -193,9 +196,6 @@ class Spool:
         self._is_urgent = True
         self._changed.notify_all()
 
-    def _size(self) -> int:
-        return self._journal.stat().st_size if self._journal.exists() else 0
-
     def _run(self) -> None:
         while True:
             try:
@@ -216,7 +216,7 @@ class Spool:
 
     def _deliver(self) -> None:
         if self._tracker is None:
-            if self._size() == 0 and not self._calls:
+            if self._journal.size() == 0 and not self._calls:
                 return
             assert self._factory is not None
             self._tracker = self._factory()
@@ -225,14 +225,14 @@ class Spool:
             with self._changed:
                 self._seq = self._tracker.last_seq
         while True:
-            if self._size() < self._offset:
+            if self._journal.size() < self._offset:
                 self._offset = 0  # the journal was replaced by another
-            raw = _read(self._journal, self._offset)
-            events, length, damaged = _batch(raw)
-            if length == 0:
+            batch = self._journal.lines(self._offset)[:_BATCH]
+            if not batch:
                 break
+            events, damaged = _parse([line for line, _ in batch])
             for text in damaged:
-                self._say(f"tracking: a line of {self._journal} cannot be read: {text}")
+                self._say(f"tracking: a line of {self._journal.path} cannot be read: {text}")
             try:
                 self._tracker.handle([event for event in events if event["seq"] > self._seq])
             except TrackingRefusedError as error:
@@ -240,7 +240,7 @@ class Spool:
                     self._say(f"tracking: {text}")
             with self._changed:
                 self._pause_s = 0.0  # it takes events again
-                self._offset += length
+                self._offset = batch[-1][1]
                 self._seq = self._tracker.last_seq
                 self._changed.notify_all()
         self._answer()
@@ -285,28 +285,10 @@ def _brief(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
 
 
-def _read(path: Path, offset: int) -> bytes:
-    """Return the complete lines of a journal after ``offset``."""
-    if not path.exists():
-        return b""
-    with path.open("rb") as file:
-        file.seek(offset)
-        raw = file.read()
-    return raw[: raw.rfind(b"\n") + 1]
-
-
-def _batch(raw: bytes) -> tuple[list[Event], int, list[str]]:
-    """Return the first events of ``raw``, how many bytes they take, and damaged lines."""
-    lines = raw.split(b"\n", _BATCH)[:_BATCH]
-    length = min(sum(len(line) + 1 for line in lines), len(raw))
-    events, damaged = _parse(raw[:length])
-    return events, length, damaged
-
-
-def _parse(raw: bytes) -> tuple[list[Event], list[str]]:
+def _parse(lines: Sequence[bytes]) -> tuple[list[Event], list[str]]:
     events: list[Event] = []
     damaged = []
-    for line in raw.splitlines():
+    for line in lines:
         try:
             event = json.loads(line)
             if not isinstance(event["seq"], int) or not isinstance(event["event"], str):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 from dpsweep.foundation.durable import checked_json, read_checked_json, write_atomically
+from dpsweep.foundation.file_paths import FilePath
 
 #: Stands where a trial's number does for the run of public pre-training, which is no trial.
 PRETRAINING = -1
@@ -70,12 +70,12 @@ class TrackingState:
     best_trial: int | None = None
     intros: dict[int, str] = field(default_factory=dict)
 
-    def save(self, path: Path) -> None:
+    def save(self, path: FilePath) -> None:
         """Write the state; a reader sees the old file or the new one."""
         write_atomically(path, checked_json(asdict(self)))
 
     @classmethod
-    def load(cls, path: Path) -> TrackingState:
+    def load(cls, path: FilePath) -> TrackingState:
         """Read the state.
 
         A missing or damaged file gives an empty state: the journal is then delivered from its
@@ -84,12 +84,12 @@ class TrackingState:
         return cls._read(path) or cls()
 
     @classmethod
-    def is_damaged(cls, path: Path) -> bool:
+    def is_damaged(cls, path: FilePath) -> bool:
         """Say whether there is a file, and it is not what was written."""
         return path.exists() and cls._read(path) is None
 
     @classmethod
-    def _read(cls, path: Path) -> TrackingState | None:
+    def _read(cls, path: FilePath) -> TrackingState | None:
         names = [item.name for item in fields(cls)]
         try:
             raw = read_checked_json(path.read_bytes(), known=names)
@@ -113,7 +113,7 @@ def name_of(trial: int | None) -> str:
     return PRETRAIN_ROLE if trial == PRETRAINING else f"trial {trial}"
 
 
-def read_run_ids(path: Path) -> dict[int, str]:
+def read_run_ids(path: FilePath) -> dict[int, str]:
     """Return the tracking run of each trial, without opening the tracking store."""
     run_ids = TrackingState.load(path).run_ids
     return {trial: run_id for trial, run_id in run_ids.items() if trial != PRETRAINING}

@@ -5,7 +5,8 @@ import json
 import pytest
 from whole_studies import cli_here, make_spec
 
-from dpsweep.foundation.durable import DurableLog, read_log
+from dpsweep.foundation.durable import DurableLog
+from dpsweep.foundation.logs import read_log
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
 from dpsweep.planning.preflight import preflight

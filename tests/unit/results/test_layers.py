@@ -69,7 +69,7 @@ def written(root: Path, num_finished: int = 2, **changes: Any) -> Any:
         study.write_task(task)
         study.write(entries.trial_started(checked.spec, task))
         value = 0.9 - 0.1 * number
-        report = TrialReport(number, 3, {"validation/accuracy": value}, 2.0, done=True, value=value)
+        report = TrialReport(number, 3, {"validation/accuracy": value}, 0.0, done=True, value=value)
         if number < num_finished:
             study.write_end(report, TrialState.FINISHED, "", released="", artifacts=[])
     study.close()

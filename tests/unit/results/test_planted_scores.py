@@ -14,7 +14,7 @@ from stored_studies import track
 from whole_studies import cli_here
 
 from dpsweep import load_sweep, sweep
-from dpsweep.foundation.durable import read_log
+from dpsweep.foundation.logs import read_log
 from dpsweep.privacy.selection import Selection
 from dpsweep.results.pictures.confusion import keep_confusion
 from dpsweep.results.pictures.table import pictures_of

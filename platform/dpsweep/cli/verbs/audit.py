@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +14,7 @@ from dpsweep.cli.completion import method_names, study_names
 from dpsweep.cli.output import Format, print_records
 from dpsweep.cli.progress import LINE_EVERY_S
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.registry import did_you_mean
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.one_run_audit import guesses_needed
@@ -79,7 +79,7 @@ def audit(
 
 
 def _of_trial(
-    name: str | None, trial: int | None, root: Path | None, canaries: int, positions: int
+    name: str | None, trial: int | None, root: FilePath | None, canaries: int, positions: int
 ) -> AuditRecord:
     """Audit a trial of a study, and keep the record in the study."""
     if name is None or trial is None:

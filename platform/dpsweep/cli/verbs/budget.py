@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,7 +16,7 @@ from dpsweep.results.tables.budget import COMPOSITION, DatasetBudget, read_budge
 
 def budget(
     file: Annotated[
-        Path,
+        str,
         typer.Argument(metavar="FILE", help="Ledger of a dataset: privacy.dataset_ledger."),
     ],
     output: Output = Format.TABLE,

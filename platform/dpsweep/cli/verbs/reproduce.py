@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,6 +10,7 @@ from dpsweep.cli.base import Name, Root, say
 from dpsweep.cli.best_spec import cost_text, spec_of_trial, spec_text
 from dpsweep.cli.verbs.run import launch
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.file_paths import FilePath
 from dpsweep.planning.preflight import preflight
 from dpsweep.results.study import load_sweep
 from dpsweep.spec.study import SweepSpec
@@ -53,7 +53,7 @@ def reproduce(
     launch(checked, command)
 
 
-def _command(name: str, trial: int, seeds: int, new_name: str | None, root: Path | None) -> str:
+def _command(name: str, trial: int, seeds: int, new_name: str | None, root: FilePath | None) -> str:
     """Return the command line that does the same."""
     options = {"--seeds": seeds if seeds > 1 else None, "--name": new_name, "--root": root}
     options_set = [f"{option} {value}" for option, value in options.items() if value is not None]

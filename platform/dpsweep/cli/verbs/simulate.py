@@ -6,7 +6,6 @@ import dataclasses
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -100,7 +99,7 @@ def _curves(source: str | None, checked: Preflight) -> Any:
         return SyntheticCurves(
             checked.space.parameters, seed=spec.seed, maximize=maximize, noise=noise
         )
-    rows = read_curves(source, metric=spec.search.metric, root=Path(spec.storage.path))
+    rows = read_curves(source, metric=spec.search.metric, root=spec.storage.root)
     return TableCurves(rows, checked.space.parameters, seed=spec.seed, noise=noise)
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 from dpsweep.foundation.durable import write_atomically
+from dpsweep.foundation.file_paths import FilePath
 from dpsweep.results.pictures.base import Picture
 
 
@@ -16,7 +16,7 @@ def vega_bundle() -> str:
     return vl_convert.javascript_bundle()  # type: ignore[call-arg]
 
 
-def write_pictures(pictures: Iterable[Picture], folder: Path) -> list[Path]:
+def write_pictures(pictures: Iterable[Picture], folder: FilePath) -> list[FilePath]:
     """Write each picture and its table; return the files.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpsweep.foundation.durable import read_log
+from dpsweep.foundation.logs import read_log
 from dpsweep.results.pictures.base import Picture, of_epsilon, quantitative, tooltip
 from dpsweep.results.study import SweepResult
 from dpsweep.study.events import StudySpent, event_of

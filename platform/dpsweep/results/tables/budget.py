@@ -13,7 +13,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from dpsweep.foundation.database_path import LogPath, log_path
 from dpsweep.foundation.errors import BadInputError, SweepError
+from dpsweep.foundation.file_paths import file_path
 from dpsweep.ledgers.dataset import read_dataset_ledger
 from dpsweep.ledgers.dataset_account import DatasetAccount, StudyCharge
 from dpsweep.privacy.budget import ADD_OR_REMOVE_ONE
@@ -37,7 +39,7 @@ class DatasetBudget:
         studies: A row for each study that was charged, in order.
     """
 
-    path: Path
+    path: LogPath
     account: DatasetAccount
     studies: Sequence[Mapping[str, Any]]
 
@@ -114,14 +116,15 @@ class DatasetBudget:
         ]
 
 
-def read_budget(path: Path) -> DatasetBudget:
+def read_budget(path: LogPath | str) -> DatasetBudget:
     """Return what a dataset's ledger says, and what is known of its studies.
 
     Raises:
         BadInputError: There is no such file, or it is no dataset's ledger.
         LedgerError: It is damaged.
     """
-    if not path.is_file():
+    path = log_path(path) if isinstance(path, str) else path
+    if not (path.is_file() if isinstance(path, Path) else path.exists()):
         raise BadInputError(f"{path}: no such file", fix="give privacy.dataset_ledger of a spec")
     account = read_dataset_ledger(path)
     if account.dataset is None:
@@ -147,9 +150,14 @@ def _row(study: StudyCharge) -> dict[str, Any]:
         "directory": study.directory,
         "study_id": study.study_id,
     }
-    directory = Path(study.directory)
-    files = StudyFiles(directory.parent, directory.name)
-    if not files.spec.exists():
+    directory = file_path(study.directory)
+    try:
+        if not (directory / "spec.yaml").exists():
+            return row
+        files = StudyFiles.at(directory)
+    except SweepError as error:
+        return {**row, "state": f"damaged: {error.message}"}
+    except (OSError, ValueError):  # no path that a file system has
         return row
     try:
         result = SweepResult(files)

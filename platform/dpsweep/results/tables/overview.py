@@ -8,7 +8,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from dpsweep.foundation.bucket_path import BucketPath
 from dpsweep.foundation.errors import BadInputError, NothingWithinBudgetError, SweepError
+from dpsweep.foundation.file_paths import FilePath
 from dpsweep.privacy.modes import MODES
 from dpsweep.privacy.terms import COLUMNS, TAGS
 from dpsweep.results.study import SweepResult
@@ -26,19 +28,24 @@ DAMAGED = "damaged"
 _ENDED = ("search/finished", "search/pruned", "search/failed")
 
 
-def studies_below(folder: Path) -> Iterator[Path]:
+def studies_below(folder: FilePath) -> Iterator[FilePath]:
     """Yield the directories of studies below a folder, or the folder itself, sorted.
 
-    Nothing inside a study's directory is one: a sealed study is nobody's to open.
+    Nothing inside a study's directory is one: a sealed study is nobody's to open. In a bucket,
+    studies are right below their folder.
     """
+    if isinstance(folder, BucketPath):
+        yield from (path.parent for path in folder.glob("*/spec.yaml"))
+        return
     for path, folders, files in os.walk(folder):
-        if "spec.yaml" in files and ("journal.jsonl" in files or "ledger" in folders):
+        # The hash is all that one has here whose ledgers are in a database.
+        if "spec.yaml" in files and {"journal.jsonl", "ledger", "data.sha256"} & {*files, *folders}:
             folders.clear()
             yield Path(path)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
 
 
-def overview(folder: Path) -> list[dict[str, Any]]:
+def overview(folder: FilePath) -> list[dict[str, Any]]:
     """Return a row for every study below a folder; one that is damaged says why.
 
     Guarantees:
@@ -54,10 +61,10 @@ def overview(folder: Path) -> list[dict[str, Any]]:
     return [_row_of_directory(path) for path in studies_below(folder)]
 
 
-def _row_of_directory(path: Path) -> dict[str, Any]:
-    files = StudyFiles(path.parent, path.name)
+def _row_of_directory(path: FilePath) -> dict[str, Any]:
     blank = dict.fromkeys(KEYS) | {"study": path.name, "state": DAMAGED, "where": str(path)}
     try:
+        files = StudyFiles.at(path)
         if files.frozen().get("name") != path.name:  # a copy, which nobody may continue
             return {**blank, "problem": f"{files.spec} is of a study of another name"}
         return {**blank, **_cells(SweepResult(files))}

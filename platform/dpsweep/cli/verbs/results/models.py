@@ -13,6 +13,7 @@ from dpsweep.cli.output import Format, print_records
 from dpsweep.cli.verbs.results.best import CompareBy, MaxDelta, MaxEpsilon, OfMethod, limits_of
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import BadInputError, StorageError
+from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.words import counted
 from dpsweep.results.choosing import Limits
 from dpsweep.results.study import load_sweep
@@ -152,7 +153,7 @@ def _registering() -> ModuleType:
 
 
 def _served(
-    model: str, trial: int | None, root: Path | None, tracking_uri: str | None
+    model: str, trial: int | None, root: FilePath | None, tracking_uri: str | None
 ) -> ServedModel:
     if not model.startswith(SCHEME):
         if tracking_uri is not None:

@@ -13,6 +13,7 @@ from dpsweep.cli.completion import study_names
 from dpsweep.cli.output import Format, print_records
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import BadInputError, NothingWithinBudgetError, StorageError
+from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.terms import COLUMNS
 from dpsweep.results.page.html import page_of
@@ -95,7 +96,7 @@ def report(
     print_records(table(rows), output, caption=caption(rows) + legend(rows))
 
 
-def _write_page(names: Sequence[str], root: Path | None, path: Path) -> None:
+def _write_page(names: Sequence[str], root: FilePath | None, path: Path) -> None:
     """Write the page of one study."""
     if len(names) != 1:
         raise BadInputError(
@@ -137,7 +138,7 @@ def _table_row(row: Mapping[str, Any], dropped: Collection[str]) -> dict[str, An
     return shown
 
 
-def _load(name: str, root: Path | None) -> ReportedStudy:
+def _load(name: str, root: FilePath | None) -> ReportedStudy:
     return ReportedStudy.of(load_sweep(name, root=root))
 
 

@@ -12,6 +12,7 @@ from dpsweep.cli.base import Output, Root, TrackingUri, say
 from dpsweep.cli.completion import study_names
 from dpsweep.cli.output import Format, print_records
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.file_paths import FilePath, file_path
 from dpsweep.planning.reading import read_spec
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.privacy.terms import COLUMNS
@@ -38,7 +39,7 @@ def list_studies(
         rows = stored_overview(where.removeprefix(SCHEME) or None)
         place = "this tracking store"
     else:
-        folder = default_root() if where is None else Path(where)
+        folder = default_root() if where is None else file_path(where)
         rows, place = overview(folder), f"{folder}/"
     if not rows:
         say(f"no study in {place}")
@@ -114,7 +115,7 @@ def _in_words(row: Mapping[str, Any]) -> dict[str, Any]:
     return {k: shown_epsilon(v) if isinstance(v, float) else v for k, v in row.items()}
 
 
-def _side(name: str, root: Path | None, tracking_uri: str | None) -> Side:
+def _side(name: str, root: FilePath | None, tracking_uri: str | None) -> Side:
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
