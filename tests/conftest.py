@@ -44,3 +44,32 @@ def ray_cluster():
     )
     yield ray
     ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def database_server():
+    """A PostgreSQL server for all tests of this process."""
+    from tests.helpers import postgres
+
+    with postgres.running() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def _database(database_server):
+    return database_server.make("ledgers")
+
+
+@pytest.fixture
+def database_sessions():
+    """Closes the sessions that a test leaves open, those of readers too."""
+    from tests.helpers import postgres
+
+    with postgres.sessions_of_its_own():
+        yield
+
+
+@pytest.fixture
+def database(_database, database_sessions):
+    """Address of a database that other tests use, too."""
+    return _database

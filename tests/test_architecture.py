@@ -46,10 +46,12 @@ DOORS = {
     "opacus": {"dpsweep.trainables.*"},
     "ray": {
         "dpsweep.trainables.execution.actor",
+        "dpsweep.schedulers.hanging",
         "dpsweep.schedulers.ray_adapter",
         "dpsweep.cluster.*",
         "dpsweep.search.searcher",
         "dpsweep.running.tuner",
+        "dpsweep.running.nodes.waiting",
     },
 }
 

@@ -27,7 +27,7 @@ from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.search_spaces import preset_spec
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
-from dpsweep.trainables.execution.allocator import keep_freed_memory
+from dpsweep.trainables.execution.memory import keep_freed_memory
 from dpsweep.trainables.method import Method, RunContext
 from dpsweep.trainables.networks.threads import torch_threads
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from import_graph import ROOT
-from pages import PAGES, README, add_materials, blocks, localized, prose
+from pages import PAGES, add_materials, blocks, localized, prose
 from whole_studies import cli_here
 
 #: Verbs that start no Ray and take no measurement.
@@ -125,9 +125,7 @@ def go_through(page, folder):
 
 
 STORIES = [
-    pytest.param(page, id=page.name, marks=pytest.mark.ray if page == README else pytest.mark.slow)
-    for page in PAGES
-    if needs_study(page)
+    pytest.param(page, id=page.name, marks=pytest.mark.slow) for page in PAGES if needs_study(page)
 ]
 
 
@@ -196,5 +194,5 @@ def test_extras_that_a_page_installs_are_extras():
         "optional-dependencies"
     ]
     named = {e for page in PAGES for e in re.findall(r"dpsweep\[(\w+)\]", page.read_text())}
-    assert {"scatternet", "backbones", "text", "cluster"} == named
+    assert {"scatternet", "backbones", "text", "cluster", "server"} == named
     assert named <= extras.keys()

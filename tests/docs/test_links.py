@@ -9,6 +9,7 @@ from pages import PAGES, README, anchors, links, prose
 LINKED = [
     *PAGES,
     *(ROOT / n for n in ("CONTRIBUTING.md", "DECISIONS.md", "CHANGELOG.md", "BENCHMARKS.md")),
+    ROOT / "SECURITY.md",
 ]
 
 
@@ -23,6 +24,18 @@ def test_links_of_a_page_lead_somewhere(page):
         if not target.exists() or (anchor and anchor not in anchors(target)):
             dead.append(link)
     assert dead == []
+
+
+def test_every_test_that_security_names_is_there():
+    text = (ROOT / "SECURITY.md").read_text()
+    paths, names = (
+        set(re.findall(r"`(tests/[\w/.]+)`", text)),
+        set(re.findall(r"`(test_\w+)`", text)),
+    )
+    assert len(paths) > 8
+    assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
+    written = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name in sorted(names) if f"def {name}(" not in written] == []
 
 
 def test_the_readme_is_short_and_leads_to_every_page():

@@ -23,10 +23,15 @@ def free_port() -> int:
 
 
 class Server:
-    """``mlflow server`` on a database and files in a folder; may be killed and started again."""
+    """``mlflow server``, which may be killed and started again.
 
-    def __init__(self, folder: Path) -> None:
+    Its database and files are in a folder, or where ``store`` and ``files`` say.
+    """
+
+    def __init__(self, folder: Path, *, store: str = "", files: str = "") -> None:
         self.folder, self.port = folder, free_port()
+        self._store = store or f"sqlite:///{folder}/server.db"
+        self._files = files or str(folder / "files")
         self.uri = f"http://127.0.0.1:{self.port}"
         self._process = None
 
@@ -35,8 +40,8 @@ class Server:
             self._process = subprocess.Popen(
                 [
                     sys.executable, "-W", "ignore", "-m", "mlflow", "server", "--workers", "1",
-                    "--backend-store-uri", f"sqlite:///{self.folder}/server.db",
-                    "--artifacts-destination", str(self.folder / "files"),
+                    "--backend-store-uri", self._store,
+                    "--artifacts-destination", self._files,
                     "--host", "127.0.0.1", "--port", str(self.port),
                 ],
                 stdout=log, stderr=log, start_new_session=True,

@@ -63,7 +63,9 @@ class PublicStudy:
         )
 
     def finish(self, task, stage):
-        assert self.ledger.reserve(task.trial, task.full_plan, epsilon=task.planned_epsilon)
+        assert self.ledger.reserve(
+            task.trial, task.full_plan, epsilon=task.planned_epsilon, task=task.digest
+        )
         stage.admit(task)
         self.charge(task, len(task.plan))
         self.report(task, stage, len(task.plan), done=True, scores=self.scores)

@@ -38,7 +38,7 @@ class FakeRay:
 
     starting, joined = "starting nothing", ""
 
-    def __init__(self, spec, resources, study_path, *, private_path=None):
+    def __init__(self, spec, resources, study_path, *, private_path=None, lock=None):
         self.path = private_path
 
     @staticmethod

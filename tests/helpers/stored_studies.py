@@ -5,7 +5,7 @@ import re
 import shutil
 from pathlib import Path
 
-from dpsweep.foundation.durable import read_log
+from dpsweep.foundation.logs import read_log
 from dpsweep.tracking.mlflow import MLflowTracker
 
 OLD = Path(__file__).parents[1] / "golden" / "old_studies"

@@ -15,7 +15,7 @@ from unittest import mock
 import pytest
 import yaml
 
-from dpsweep.foundation.durable import read_log
+from dpsweep.foundation.logs import read_log
 
 DELTA = 1e-5
 CORES = 2  # of the Ray that tests share
@@ -143,7 +143,7 @@ def openings(ledger):
         int(path.stem.removeprefix("trial-")): [
             record["pid"] for record in read_log(path) if record["kind"] == "open"
         ]
-        for path in sorted(ledger.glob("trial-*.jsonl"))
+        for path in sorted(ledger.glob("trial-*.jsonl"), key=str)
     }
 
 

@@ -37,10 +37,11 @@ def write_study(root, shares, *, reason=ALL_STARTED, state="finished", privacy=C
         path = trial_file(study.files.ledger, number)
         own = TrialLedger(path, budget=checked.budget, accountant="rdp")
         own.charge(0, steps, task.plan.slice(0, steps))
+        epsilon = own.epsilon()
         own.close()
         ledger.settle(number, "finished", at_least=steps)
         report = TrialReport(
-            number, steps, {"validation/accuracy": 0.5}, epsilon=2.0, done=True, charged=steps,
+            number, steps, {"validation/accuracy": 0.5}, epsilon=epsilon, done=True, charged=steps,
             value=0.5, best_step=steps,
         )  # fmt: skip
         end = TrialState.FINISHED if share == 1 else TrialState.PRUNED

@@ -14,7 +14,7 @@ import yaml
 from import_graph import ROOT
 from whole_studies import cli_here
 
-TWO_NODES = ROOT / "tests" / "helpers" / "two_nodes.sh"
+HELPERS = ROOT / "tests" / "helpers"
 ISOLATE = ["unshare", "--pid", "--fork", "--mount", "--net", "--uts", "--mount-proc", "true"]
 
 
@@ -30,7 +30,14 @@ def start(folder):
     (folder / "home").mkdir(exist_ok=True)
     with (folder / "said").open("a") as said:
         return subprocess.Popen(
-            [TWO_NODES, folder / "digits-batch.sbatch"], env=environment, stdout=said, stderr=said
+            [
+                HELPERS / "two_nodes.sh",
+                HELPERS / "slurm_stand_ins.sh",
+                folder / "digits-batch.sbatch",
+            ],
+            env=environment,
+            stdout=said,
+            stderr=said,
         )
 
 

@@ -1,6 +1,7 @@
 """Cluster targets on real Ray: an existing cluster with the shipped wheel, and refusals."""
 
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -31,12 +32,13 @@ SPEC = {
 }
 
 
-def run(spec, directory):
+def run(spec, directory, **environment):
     path = directory / "spec.yaml"
     path.write_text(yaml.safe_dump(spec))
     return subprocess.run(
         [sys.executable, "-m", "dpsweep", "run", str(path), "-f", "json"],
         capture_output=True, text=True, timeout=240, cwd=directory,
+        env={**os.environ, **environment},
     )  # fmt: skip
 
 
@@ -52,12 +54,37 @@ def test_an_existing_cluster_runs_the_shipped_package(ray_cluster, tmp_path):
     assert f"joined the Ray cluster at {address}: 1 node, 2 CPUs and " in " ".join(
         done.stderr.split()
     )
+    assert "1 node of the cluster: dpsweep 0.1.0" in " ".join(done.stderr.split())
     assert ray_cluster.cluster_resources()["CPU"] == 2  # it is still up
 
     too_large = {**spec, "name": "large", "resources": {"cpu": 64}}
     refused = run(too_large, tmp_path)
     assert refused.returncode == 2
     assert "largest node has 2 CPUs and 0 GPUs" in refused.stderr
+    assert "waiting up to" not in refused.stderr
+
+    waited = run({**too_large, "cluster": {**spec["cluster"], "wait_minutes": 0.05}}, tmp_path)
+    assert waited.returncode == 2
+    assert "waiting up to 0.05 minutes for an autoscaler" in waited.stderr
+    assert "largest node has 2 CPUs and 0 GPUs" in waited.stderr
+
+
+@pytest.mark.ray
+def test_a_package_that_the_nodes_do_not_have_is_refused(ray_cluster, tmp_path):
+    package = tmp_path / "package"
+    info = package / "quartzes-1.2.dist-info"
+    info.mkdir(parents=True)
+    (package / "quartzes.py").write_text("class Quartz:\n    pass\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: quartzes\nVersion: 1.2\n")
+    (info / "entry_points.txt").write_text("[dpsweep.events]\nquartz = quartzes:Quartz\n")
+    address = ray_cluster.get_runtime_context().gcs_address
+    storage = str(tmp_path / "studies")
+    spec = {**SPEC, "cluster": {"target": "ray", "address": address}, "storage": {"path": storage}}
+    done = run(spec, tmp_path, PYTHONPATH=str(package))
+    assert done.returncode == 2, done.stderr
+    assert "has none for the package with 'quartz', and this process quartzes 1.2" in done.stderr
+    ledgers = list((tmp_path / "studies" / "remote" / "ledger").glob("trial*"))
+    assert ledgers == []
 
 
 def test_no_cluster_at_the_address(tmp_path):

@@ -10,7 +10,7 @@ import sys
 import pytest
 from whole_studies import cli_here, make_spec, mlflow_rows, parent_note
 
-from dpsweep.foundation.durable import read_log
+from dpsweep.foundation.logs import read_log
 from dpsweep.ledgers.trial import trial_spent
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.statement import shown_epsilon

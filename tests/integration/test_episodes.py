@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 from whole_studies import children, make_spec, mlflow_rows
 
 from dpsweep.cli.app import app
-from dpsweep.foundation.durable import read_log
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.logs import read_log
 from dpsweep.ledgers.trial import trial_spent
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.results.report import half_width

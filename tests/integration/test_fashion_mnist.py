@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from whole_studies import cli, cli_here, most_in_flight
 
-from dpsweep.foundation.durable import read_log
+from dpsweep.foundation.logs import read_log
 from dpsweep.ledgers.trial import study_spent, trial_file, trial_spent
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.clock import EpsilonClock

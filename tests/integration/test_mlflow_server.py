@@ -18,7 +18,7 @@ from studies_here import run_here
 from whole_studies import cli, cli_here, make_spec
 
 from dpsweep import register_model
-from dpsweep.foundation.durable import read_log
+from dpsweep.foundation.logs import read_log
 from dpsweep.tracking.mlflow import MLflowTracker
 from dpsweep.tracking.spool import Spool
 from dpsweep.tracking.state import TrackingState
@@ -159,16 +159,17 @@ def test_the_pages_in_a_browser(server, browse, tmp_path):
         assert word in study
 
 
-def test_a_dead_server_is_refused_before_a_new_study_starts(tmp_path):
+def test_a_dead_server_is_refused_before_a_new_study_starts(tmp_path, monkeypatch):
     path = tmp_path / "dead.yaml"
     path.write_text(yaml.safe_dump(make_spec(tmp_path, "dead", search__num_trials=1)))
     started = time.monotonic()
-    uri = "http://me:sesame@127.0.0.1:9"
-    done = cli_here("run", path, "--set", f"tracking.uri={uri}")
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "me")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "sesame")
+    done = cli_here("run", path, "--set", "tracking.uri=http://127.0.0.1:9")
     assert done.returncode == 2
     assert time.monotonic() - started < 15
     said = " ".join(done.stderr.split())
-    assert "no MLflow server answers at http://me:***@127.0.0.1:9: connection refused" in said
+    assert "no MLflow server answers at http://127.0.0.1:9: connection refused" in said
     assert "sesame" not in done.stdout + done.stderr
     assert not (tmp_path / "studies" / "dead" / "ledger").exists()
 

@@ -19,7 +19,7 @@ from whole_studies import (
     run_and_kill,
 )
 
-from dpsweep.foundation.durable import read_log
+from dpsweep.foundation.logs import read_log
 from dpsweep.ledgers.study_state import read_study_account
 from dpsweep.ledgers.trial import study_spent, trial_spent
 from dpsweep.privacy.accountants import epsilon_of

@@ -45,6 +45,7 @@ def installed(directory, *arguments):
     )
 
 
+@pytest.mark.slow  # the sweeps under faults train a network of their own, too
 def test_a_file_beside_the_spec_is_what_trials_train(tmp_path):
     (tmp_path / "nets.py").write_text(NETS)
     rates = {"dp_sgd": 1.0, "bitfit": {"loguniform": [0.05, 0.2], "num": 1}}

@@ -5,7 +5,7 @@ import json
 import pytest
 from whole_studies import make_spec, mlflow_rows, parent_note
 
-from dpsweep.foundation.durable import read_log
+from dpsweep.foundation.logs import read_log
 from dpsweep.results.study import load_sweep
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Observer
@@ -52,6 +52,7 @@ def study(root, name, starts, **changes):
     return SweepSpec(**spec)
 
 
+@pytest.mark.slow
 def test_two_studies_share_one_public_pre_training(tmp_path, ray_cluster):
     ear = Onlooker(tmp_path, "first")
     first = run_sweep(study(tmp_path, "first", ["pretrain", None]), observer=ear)

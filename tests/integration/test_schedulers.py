@@ -100,7 +100,7 @@ class Study(Searcher):
     def suggest(self, trial_id):
         if self.earlier:
             number = self.earlier.pop(0)
-            return {"trial": number, "directory": str(self.directory(number))}
+            return {"trial": number, "directory": str(self.directory(number)), "cpu": 1, "gpu": 0}
         if not self.waiting:
             self.is_done = True
             return Searcher.FINISHED
@@ -109,7 +109,7 @@ class Study(Searcher):
         number = self.waiting.pop(0)
         self.note("suggest", number)
         self.start(number)
-        return {"trial": number, "directory": str(self.directory(number))}
+        return {"trial": number, "directory": str(self.directory(number)), "cpu": 1, "gpu": 0}
 
     def start(self, number):
         self.running.add(number)

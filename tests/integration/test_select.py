@@ -28,7 +28,7 @@ from whole_studies import (
     start,
 )  # fmt: skip
 
-from dpsweep.foundation.durable import read_log
+from dpsweep.foundation.logs import read_log
 from dpsweep.ledgers.trial import trial_spent
 from dpsweep.results.study import load_sweep
 from dpsweep.study.trial import TrialState
@@ -225,7 +225,7 @@ def directory_of(process):
     """Return the private directory of a running study."""
     for path in Path("/tmp").glob("dpsweep-*"):
         with contextlib.suppress(OSError, ValueError):
-            if int((path / "lock").read_text()) == process.pid:
+            if int((path / "lock").read_text().split()[0]) == process.pid:
                 return path
     return None
 

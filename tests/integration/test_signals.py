@@ -7,7 +7,7 @@ import pytest
 import yaml
 from whole_studies import descendants, make_spec, mlflow_rows, start, wait_for_steps
 
-from dpsweep.foundation.durable import read_log
+from dpsweep.foundation.logs import read_log
 from dpsweep.ledgers.trial import trial_spent
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.results.study import load_sweep

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 from whole_studies import make_spec, mlflow_rows
 
-from dpsweep.foundation.durable import read_log
+from dpsweep.foundation.logs import read_log
 from dpsweep.ledgers.trial import study_spent, trial_spent
 from dpsweep.planning.preflight import preflight
 from dpsweep.privacy.accountants import epsilon_of
@@ -124,6 +124,7 @@ def test_a_start_is_charged_once_and_covered_by_every_trial(tmp_path, ray_cluste
     ]
 
 
+@pytest.mark.slow
 def test_a_start_may_begin_with_what_the_pool_teaches_without_labels(tmp_path, ray_cluster):
     """Rotations of public records (Zhao et al. 2020, section 4), then DP-SGD, then selection."""
     spec = study(

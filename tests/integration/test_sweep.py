@@ -24,7 +24,7 @@ from whole_studies import (
     wait_for_steps,
 )
 
-from dpsweep.foundation.durable import read_log
+from dpsweep.foundation.logs import read_log
 from dpsweep.ledgers.trial import trial_spent
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.results.study import load_sweep
@@ -247,6 +247,7 @@ def test_a_grid_has_each_point_once_and_named_points_first(tmp_path, ray_cluster
     assert [t.config["optim.lr"] for t in run_sweep(spec).results] == [1.0, 0.5]
 
 
+@pytest.mark.slow
 def test_a_dead_tracking_server_does_not_hold_up_a_study(tmp_path, ray_cluster):
     """One that was launched goes on without it; the same command, with a store that works,
     delivers events and model."""

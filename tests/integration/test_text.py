@@ -31,6 +31,7 @@ def write_sentences(path, count=200):
             writer.writerow([" ".join([word, *others]), label])
 
 
+@pytest.mark.slow
 def test_biases_of_an_encoder_are_searched_on_a_csv_file(tmp_path, ray_cluster):
     write_sentences(tmp_path / "d.csv")
     save_encoder(tmp_path / "bert", "BertForMaskedLM")

@@ -220,6 +220,7 @@ def test_a_sweep_with_parts_of_another_package(program: Path, tmp_path: Path) ->
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_a_study_outlives_its_package(program: Path, tmp_path: Path) -> None:
     (tmp_path / "heaps.yaml").write_text(SPEC)
     fewer = ("--set", "search.space.method=pebble_means", "--set", "search.num_trials=2")

@@ -1,0 +1,65 @@
+"""Nodes, actors and drivers that die at seeded moments: every trial ends, and nothing is uncharged."""
+
+import pytest
+from fault_schedules import FaultySweep, ThreeNodes
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    nodes = ThreeNodes()
+    yield nodes
+    nodes.end()
+
+
+@pytest.mark.parametrize(
+    ("seed", "faults", "max_failures"),
+    [
+        (0, ("node removed", "actor killed"), 3),
+        (1, ("actor told to leave",), 0),  # which is no failure
+        (2, ("driver killed",), 3),
+    ],
+)
+def test_a_short_sweep_outlives_its_faults(nodes, tmp_path, seed, faults, max_failures):
+    """With every change: five trials, and every kind of fault within three schedules."""
+    sweep = FaultySweep(
+        tmp_path, nodes, seed, num_trials=5, faults=faults, max_failures=max_failures
+    )
+    sweep.run()
+    sweep.check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 120))
+def test_a_sweep_outlives_a_node_two_actors_and_its_driver(nodes, tmp_path, seed):
+    sweep = FaultySweep(tmp_path, nodes, seed, num_trials=24)
+    sweep.run()
+    sweep.check()
+
+
+HANGING = """
+
+wait_here = DPSGD.run
+
+
+def hung(method, start, stop):
+    mark = Path(__file__).parent / "hung.txt"
+    if method._context.trial == 0 and start > 0 and not mark.exists():
+        mark.touch()
+        time.sleep(3600)
+    wait_here(method, start, stop)
+
+
+DPSGD.run = hung
+"""
+
+
+@pytest.mark.slow
+def test_a_trial_that_hangs_loses_its_process_and_continues(nodes, tmp_path):
+    sweep = FaultySweep(tmp_path, nodes, 0, num_trials=1, faults=(), max_failures=1)
+    sweep.change(nets=HANGING, resources={"hang_minutes": 0.25})
+    sweep.run()
+    sweep.check()
+    said = " ".join((tmp_path / "stderr.txt").read_text().split())
+    assert "trial 0: no report for 0.25 minutes; its process is ended" in said
