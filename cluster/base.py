@@ -18,12 +18,12 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from dpsweep.cluster.early import most_at_once
+from dpsweep.cluster.early import most_at_once, refuse_impossible
 from dpsweep.cluster.private_directory import refuse_open
 from dpsweep.foundation.database_path import LogPath
 from dpsweep.foundation.errors import ResourceError, SweepError
 from dpsweep.foundation.file_paths import FilePath
-from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec, Share
+from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec
 
 _Job = TypeVar("_Job")
 _Result = TypeVar("_Result")
@@ -294,27 +294,3 @@ def _result_of(call: Any) -> Any:
 def living_nodes() -> list[Mapping[str, float]]:
     """Return the resources of each node that is up."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
-
-
-def refuse_impossible(resources: ResourcesSpec, nodes: Sequence[Mapping[str, float]]) -> None:
-    """Refuse a trial that fits on none of the nodes, each given as its CPU and GPU counts.
-
-    Raises:
-        ResourceError: With the largest node and what was asked for, of the first share that does
-            not fit.
-    """
-    for place, share in resources.shares.items():
-        _refuse_share(place, share, nodes)
-
-
-def _refuse_share(place: str, share: Share, nodes: Sequence[Mapping[str, float]]) -> None:
-    wanted = {"CPU": share.cpu, "GPU": share.gpu}
-    if any(all(node.get(kind, 0.0) >= asked for kind, asked in wanted.items()) for node in nodes):
-        return
-    largest = {kind: max((node.get(kind, 0.0) for node in nodes), default=0.0) for kind in wanted}
-    raise ResourceError(
-        f"no node can run a trial that asks for {place}.cpu={share.cpu:g} and "
-        f"{place}.gpu={share.gpu:g}",
-        because=f"the largest node has {largest['CPU']:g} CPUs and {largest['GPU']:g} GPUs",
-        fix=f"lower {place}.cpu or {place}.gpu, or use a cluster that has them",
-    )

@@ -15,12 +15,8 @@ from pathlib import Path
 import ray
 from ray.autoscaler.sdk import request_resources
 
-from dpsweep.cluster.base import (
-    ClusterTarget,
-    living_nodes,
-    refuse_impossible,
-    worker_environment,
-)
+from dpsweep.cluster.base import ClusterTarget, living_nodes, worker_environment
+from dpsweep.cluster.early import refuse_impossible
 from dpsweep.cluster.package import build_wheel
 from dpsweep.foundation.bucket_path import BucketPath, probe
 from dpsweep.foundation.database_path import DatabasePath, LogPath

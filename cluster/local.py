@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import ray
 
-from dpsweep.cluster.base import ClusterTarget, refuse_impossible, worker_environment
-from dpsweep.cluster.early import local_slots, node_of
+from dpsweep.cluster.base import ClusterTarget, worker_environment
+from dpsweep.cluster.early import local_slots, node_of, refuse_impossible
 from dpsweep.cluster.token import own_token
 from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import dpsweep
-from dpsweep.cluster.base import refuse_impossible
+from dpsweep.cluster.early import refuse_impossible
 from dpsweep.cluster.existing import refuse_unshared, sharing_problem
 from dpsweep.cluster.package import build_wheel
 from dpsweep.foundation.durable import FileLock

@@ -4,11 +4,11 @@ import pytest
 import yaml
 from whole_studies import cli_here, make_spec
 
-from dpsweep.cluster.base import refuse_impossible
-from dpsweep.cluster.early import local_slots, most_at_once
+from dpsweep.cluster.early import local_slots, most_at_once, refuse_early, refuse_impossible
 from dpsweep.foundation.errors import ResourceError
 from dpsweep.running.tuner import bundle_of
 from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec, Share
+from dpsweep.spec.launching import SlurmSpec
 
 MIXED = ResourcesSpec(cpu=2, by_method={"bitfit": {"gpu": 0.5}, "adamix": {"cpu": 0.5}})
 
@@ -87,3 +87,36 @@ def test_a_method_that_the_study_does_not_have_is_refused(tmp_path):
     assert done.returncode == 2
     assert "resources.by_method.bitfit: the study has no trial of bitfit" in done.stderr
     assert "there are dp_sgd" in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["validate", "run"])
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"cpu": 64}, "resources.cpu=64 and resources.gpu=0"),
+        ({"gpu": 1}, "resources.cpu=1 and resources.gpu=1"),
+    ],
+)
+def test_what_this_machine_lacks_is_refused_before_anything_starts(
+    tmp_path, monkeypatch, asked, said, verb
+):
+    monkeypatch.setattr("dpsweep.cluster.early.node_of", lambda spec: {"CPU": 2, "GPU": 0})
+    monkeypatch.setattr("dpsweep.cluster.local.node_of", lambda spec: {"CPU": 2, "GPU": 0})
+    spec = make_spec(tmp_path, "large", resources={"cpu": 1, **asked})
+    path = tmp_path / "large.yaml"
+    path.write_text(yaml.safe_dump(spec))
+    done = cli_here(verb, path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert said in done.stderr
+    assert "the largest node has 2 CPUs and 0 GPUs" in done.stderr
+    assert not (tmp_path / "studies" / "large").exists()
+
+
+def test_what_another_cluster_is_to_run_may_be_checked_here(monkeypatch):
+    monkeypatch.setattr("dpsweep.cluster.early.node_of", lambda spec: {"CPU": 2, "GPU": 0})
+    resources = ResourcesSpec(gpu=1)
+    refuse_early(ClusterSpec(target="ray", address="10.0.0.1:6379"), resources)
+    slurm = SlurmSpec(partition="gpu")
+    refuse_early(ClusterSpec(slurm=slurm), resources)
+    with pytest.raises(ResourceError, match="no node can run a trial"):
+        refuse_early(ClusterSpec(), resources)

@@ -13,6 +13,7 @@ from dpsweep.cli.base import Explain, Output, Sets, Spec, load_checked, say, sta
 from dpsweep.cli.output import Format
 from dpsweep.cli.progress import ProgressDisplay
 from dpsweep.cli.trials import in_short, print_trials
+from dpsweep.cluster.early import refuse_early
 from dpsweep.foundation.errors import (
     RayLostError,
 )
@@ -33,6 +34,7 @@ def validate(spec: Spec, sets: Sets = None) -> None:
     """Check a spec completely; starts nothing, reads no private record."""
     checked = load_checked(spec, sets)
     refuse_other_spec(checked.spec)
+    refuse_early(checked.spec.cluster, checked.spec.resources)
     checked.check_some_plan()
     checked.choose_filter()
     checked.check_dataset_budget(checked.choose_selection())
