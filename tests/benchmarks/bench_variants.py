@@ -29,7 +29,7 @@ from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 from dpsweep.trainables.execution.memory import keep_freed_memory
 from dpsweep.trainables.method import Method, RunContext
-from dpsweep.trainables.networks.threads import torch_threads
+from dpsweep.trainables.networks.torch_process import torch_threads
 
 MOST_STEPS = 10_000
 NOISE_MULTIPLIER = 1.0

@@ -19,7 +19,7 @@ from dpsweep.trainables.execution.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.hooks import features_of
 from dpsweep.trainables.method import Method, RunContext, first_training_run
 from dpsweep.trainables.networks.pretrained.weights import PRETRAIN
-from dpsweep.trainables.networks.threads import torch_threads
+from dpsweep.trainables.networks.torch_process import torch_threads
 
 _MOST_BYTES = 2**30  # of made-up records
 _MOST_PUBLIC = 2048

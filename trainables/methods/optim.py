@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpsweep.trainables.networks.torch_process import uncompiled
+
 if TYPE_CHECKING:
     import torch
 
@@ -29,11 +31,11 @@ def build_optimizer(
     lr = hparams["optim.lr"]
     weight_decay = hparams["optim.weight_decay"]
     if hparams["optim.name"] == "sgd":
-        return torch.optim.SGD(
+        return uncompiled(torch.optim.SGD)(
             parameters, lr=lr, momentum=hparams["optim.momentum"], weight_decay=weight_decay
         )
     betas = (hparams["optim.beta1"], hparams["optim.beta2"])
-    return torch.optim.Adam(parameters, lr=lr, betas=betas, weight_decay=weight_decay)
+    return uncompiled(torch.optim.Adam)(parameters, lr=lr, betas=betas, weight_decay=weight_decay)
 
 
 def learning_rates(hparams: Mapping[str, Any], num_steps: int) -> np.ndarray:

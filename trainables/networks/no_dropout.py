@@ -68,6 +68,11 @@ class _Draws(TorchDispatchMode):
         super().__init__()
         self.found: list[str] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Not by torch's decorator, which would load its compiler."""
+        return False
+
     def __torch_dispatch__(
         self,
         func: torch._ops.OpOverload,

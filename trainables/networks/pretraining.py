@@ -37,7 +37,7 @@ from dpsweep.trainables.networks.image_turns import TURNS, augmented, turn
 from dpsweep.trainables.networks.layers import head_layers
 from dpsweep.trainables.networks.pretrain_settings import PretrainSettings
 from dpsweep.trainables.networks.pretrained.image_front import resize_layers
-from dpsweep.trainables.networks.threads import torch_threads
+from dpsweep.trainables.networks.torch_process import torch_threads, uncompiled
 
 _EVERY_S = 5.0
 
@@ -207,7 +207,7 @@ class _Run:
         self._train = _tensors(records, train)
         self._held = _tensors(records, held)
         self.model = network_for(records[0].shape[1:], settings).to(device)
-        self._optimizer = torch.optim.SGD(
+        self._optimizer = uncompiled(torch.optim.SGD)(
             self.model.parameters(),
             lr=settings.lr,
             momentum=settings.momentum,

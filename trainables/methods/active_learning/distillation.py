@@ -18,6 +18,7 @@ from torch import nn
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.trainables.networks.layers import set_training_mode
+from dpsweep.trainables.networks.torch_process import uncompiled
 
 
 @torch.no_grad()
@@ -109,7 +110,7 @@ class SoftTrainer:
         self._device, self._temperature = device, temperature
         self._devices = [torch.device(device)] if device.startswith("cuda") else []
         trained = [p for p in model.parameters() if p.requires_grad]
-        self._optimizer = torch.optim.Adam(trained, lr=lr)
+        self._optimizer = uncompiled(torch.optim.Adam)(trained, lr=lr)
 
     def set_lr(self, lr: float) -> None:
         """Use this learning rate from the next step on; the state of Adam stays."""

@@ -17,7 +17,7 @@ import torch
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.trainables.methods.active_learning.dp_pca import principal_components
-from dpsweep.trainables.networks.threads import torch_threads
+from dpsweep.trainables.networks.torch_process import torch_threads
 
 UncertaintyName = Literal["entropy", "margin"]
 

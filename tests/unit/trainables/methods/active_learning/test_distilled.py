@@ -37,7 +37,7 @@ from dpsweep.trainables.methods.active_learning.distilled import (
 )
 from dpsweep.trainables.methods.active_learning.start_network import build_start
 from dpsweep.trainables.methods.dp_sgd import DPSGD
-from dpsweep.trainables.networks.threads import torch_threads
+from dpsweep.trainables.networks.torch_process import torch_threads
 
 EPOCHS = 3
 START = Plan((EventRun(PoissonGaussian(2.0, 0.1), 20),))
