@@ -22,6 +22,7 @@ from dpsweep.foundation.logs import read_log
 from dpsweep.ledgers.trial import steps_charged, trial_spent
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.results.study import load_sweep
+from dpsweep.study.files import StudyFiles
 from dpsweep.study.trial import TrialState
 
 NETS = """
@@ -60,6 +61,7 @@ class Net(nn.Module):
         return self.fc
 """
 FAULTS = ("node removed", "actor killed", "actor told to leave", "driver killed")
+AWAY_S = 2.0  # how long a killed database is away
 STEPS = 24
 _PATIENCE_S = 600.0
 
@@ -102,13 +104,16 @@ class FaultySweep:
         num_trials: Of the sweep.
         faults: Each of them comes once.
         max_failures: Of a trial.
-        storage: More keys of the section ``storage`` of the spec.
+        server: The PostgreSQL server (``tests.helpers.postgres``) that its ledgers are on; it is
+            killed, too, and started again. None: they are files.
     """
 
     def __init__(
-        self, root, nodes, seed, *, num_trials, faults=FAULTS, max_failures=3, storage=None
+        self, root, nodes, seed, *, num_trials, faults=FAULTS, max_failures=3, server=None
     ):
-        self.root, self.nodes, self.num_trials = root, nodes, num_trials
+        self.root, self.nodes, self.num_trials, self.server = root, nodes, num_trials, server
+        if server is not None:
+            faults = (*faults, "database killed")
         self.rng = random.Random(seed)
         self.faults = self.rng.sample(faults, len(faults))
         (root / "nets.py").write_text(NETS)
@@ -117,14 +122,17 @@ class FaultySweep:
             cluster={"target": "ray", "address": nodes.address},
             resources={"cpu": 1, "max_failures": max_failures},
         )  # fmt: skip
-        spec["storage"] |= storage or {}
+        address = None if server is None else server.make(f"seed-{seed}")
+        if address is not None:
+            spec["storage"]["database"] = address
         spec["search"] |= {"num_trials": num_trials, "space": {
             "method": "dp_sgd", "model.name": "nets:Net", "optim.lr": {"loguniform": [0.1, 4]},
             "train.max_steps": STEPS, "batch.expected": 64,
         }}  # fmt: skip
         self.path = root / "faulty.yaml"
         self.path.write_text(yaml.safe_dump(spec))
-        self.files = load_files(root)
+        files = StudyFiles(root / "studies", "faulty", address)
+        self.ledger, self.journal = files.ledger, files.journal
         self.happened, self.kept, self.num_launches = [], {}, 0
         self.process = None
 
@@ -169,8 +177,12 @@ class FaultySweep:
         if fault == "node removed":
             self.nodes.replace_node(self.rng)
         elif fault == "driver killed":
-            kill_driver(self.process, self.files["ledger"])
+            kill_driver(self.process, self.ledger)
             self.start()
+        elif fault == "database killed":
+            self.server.kill()
+            time.sleep(AWAY_S)
+            self.server.start()
         else:
             actors = self.actors()
             if not actors:
@@ -181,19 +193,19 @@ class FaultySweep:
 
     def actors(self) -> list[int]:
         """Return the processes that have opened a trial's ledger and still live."""
-        pids = {pid for pids in openings(self.files["ledger"]).values() for pid in pids}
+        pids = {pid for pids in openings(self.ledger).values() for pid in pids}
         return sorted(pid for pid in pids if Path(f"/proc/{pid}").exists())
 
     def num_reports(self) -> int:
         try:
-            journal = read_log(self.files["journal"])
+            journal = read_log(self.journal)
         except FileNotFoundError:
             return 0
         return sum(record["event"] in ("trial_report", "trial_ended") for record in journal)
 
     def note_kept(self) -> None:
         """Remember the scores of trials that have ended: no fault may change them."""
-        if self.files["journal"].exists():
+        if self.journal.exists():
             view = load_sweep("faulty", root=self.root / "studies").view
             done = (t for t in view.trials.values() if t.state is TrialState.FINISHED)
             self.kept |= {trial.trial: (trial.value, trial.step) for trial in done}
@@ -236,8 +248,3 @@ class FaultySweep:
             ("FINISHED", number) for number in range(self.num_trials)
         ]
         assert "Traceback" not in (self.root / "stderr.txt").read_text()
-
-
-def load_files(root: Path) -> dict[str, Path]:
-    folder = root / "studies" / "faulty"
-    return {"ledger": folder / "ledger", "journal": folder / "journal.jsonl"}

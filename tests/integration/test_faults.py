@@ -3,6 +3,9 @@
 import pytest
 from fault_schedules import FaultySweep, ThreeNodes
 
+from tests.helpers import postgres
+from tests.helpers.postgres import sessions_of_its_own
+
 pytestmark = pytest.mark.ray
 
 
@@ -34,6 +37,35 @@ def test_a_short_sweep_outlives_its_faults(nodes, tmp_path, seed, faults, max_fa
 @pytest.mark.parametrize("seed", range(100, 120))
 def test_a_sweep_outlives_a_node_two_actors_and_its_driver(nodes, tmp_path, seed):
     sweep = FaultySweep(tmp_path, nodes, seed, num_trials=24)
+    sweep.run()
+    sweep.check()
+
+
+@pytest.fixture(scope="module")
+def server():
+    with postgres.running() as server, sessions_of_its_own():
+        yield server
+
+
+@pytest.fixture(scope="module")
+def nodes_with_a_password(server):
+    nodes = ThreeNodes()  # which it is handed to, as on a cluster
+    yield nodes
+    nodes.end()
+
+
+def test_a_short_sweep_outlives_its_database(nodes_with_a_password, server, tmp_path):
+    sweep = FaultySweep(
+        tmp_path, nodes_with_a_password, 3, num_trials=4, faults=("driver killed",), server=server
+    )
+    sweep.run()
+    sweep.check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(200, 220))
+def test_a_sweep_outlives_its_database_too(nodes_with_a_password, server, tmp_path, seed):
+    sweep = FaultySweep(tmp_path, nodes_with_a_password, seed, num_trials=24, server=server)
     sweep.run()
     sweep.check()
 

@@ -168,6 +168,8 @@ class Suggestions:
         self.objectives = spec.search.objectives or (spec.search.metric,)
         self._is_single = len(self.objectives) == 1
         self._live: dict[int, optuna.trial.Trial] = {}
+        self._orphans: list[int] = []
+        self._first = self._points()
         trials = {number: self._frozen(trial) for number, trial in (known or {}).items()}
         with self._usable():
             self._study = self._open(trials, on_message)
@@ -226,7 +228,7 @@ class Suggestions:
     ) -> optuna.Study:
         """Give a new study its first trials: what is known, and points that wait, by number."""
         first, make = self._spec.num_starts, optuna.trial.create_trial
-        waiting = self._waiting()
+        waiting = self._first
         for number in range(max([first + len(waiting), *(number + 1 for number in known)])):
             if number < first:
                 # The runs of a start have the first numbers; Optuna is to learn nothing from them.
@@ -243,7 +245,7 @@ class Suggestions:
         study.set_user_attr("enqueued", True)
         return study
 
-    def _waiting(self) -> list[optuna.trial.FrozenTrial]:
+    def _points(self) -> list[optuna.trial.FrozenTrial]:
         """Return what is evaluated before the sampler is asked, each point once."""
         points = first_points(self._spec, self._space)
         queue = optuna.create_study(directions=["minimize"] * len(self.objectives))
@@ -300,22 +302,37 @@ class Suggestions:
 
     def ask(self) -> tuple[int, dict[str, Any]] | None:
         """Return a new configuration and its number, or None if the grid is used up."""
-        trials = self._study.get_trials(deepcopy=False)
-        is_grid = self._spec.search.sampler == "grid"
-        if is_grid and not any(trial.state is OptunaState.WAITING for trial in trials):
-            return None
-        seed = public_seed(self._spec.seed, len(trials), "search") % 2**32
-        self._study.sampler = make_sampler(self._spec.search.sampler, seed)
         with self._usable():
-            trial = self._study.ask()
+            trials = self._study.get_trials(deepcopy=False)
+            if self._orphans:
+                orphan = trials[self._orphans.pop(0)]
+                # As it was seeded: points that wait have numbers before any is asked for.
+                self._seed(max(orphan.number, self._spec.num_starts + len(self._first)))
+                trial = _reopened(self._study, orphan)
+            else:
+                is_grid = self._spec.search.sampler == "grid"
+                if is_grid and not any(trial.state is OptunaState.WAITING for trial in trials):
+                    return None
+                self._seed(len(trials))
+                trial = self._study.ask()
             self._live[trial.number] = trial
             return trial.number, self._space.suggest(trial)
 
-    def fail_orphans(self, kept: set[int]) -> None:
-        """Tell trials that were asked for but never admitted, before the process died."""
-        for frozen in self._study.get_trials(deepcopy=False, states=(OptunaState.RUNNING,)):
-            if frozen.number not in kept:
-                self._study.tell(frozen.number, state=OptunaState.FAIL)
+    def _seed(self, number: int) -> None:
+        seed = public_seed(self._spec.seed, number, "search") % 2**32
+        self._study.sampler = make_sampler(self._spec.search.sampler, seed)
+
+    def ask_again(self, admitted: set[int]) -> None:
+        """Let ``ask`` begin with what was asked for and never admitted, as the process died.
+
+        Else a point of a grid would never be tried, and a trial that the random sampler draws would
+        be missing. What Optuna has drawn for it stays.
+
+        Args:
+            admitted: Trials that run.
+        """
+        running = self._study.get_trials(deepcopy=False, states=(OptunaState.RUNNING,))
+        self._orphans = [trial.number for trial in running if trial.number not in admitted]
 
     def report(self, number: int, step: int, value: float) -> None:
         """Store an intermediate value; of a repeated step the first is kept."""

@@ -97,9 +97,35 @@ def test_an_end_that_a_kill_cut_off_is_told(tmp_path):
     number, config = suggestions.ask()
     known[number] = KnownTrial(config, "finished", [0.5])
     again = Suggestions(spec, space, path=path, known=known, on_message=told.append)
-    again.fail_orphans(set())
+    again.ask_again(set())
     assert [(t.state.name, t.values) for t in again._study.get_trials()][1] == ("COMPLETE", [0.5])
     assert told == []
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe", "grid"])
+@pytest.mark.parametrize("points", [[], [{"optim.lr": 1.0}, {"noise.shape": "cosine"}]])
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_what_a_killed_process_had_asked_for_is_asked_again(tmp_path, sampler, points, is_cut):
+    """Whole, or killed in the middle of the suggestion; the trials are those of no kill at all."""
+    changes = {"points_to_evaluate": points}
+    if sampler == "grid":
+        changes["space"] = {"method": "dp_sgd", "optim.lr": {"choice": [0.5, 1.0, 2.0]},
+                            "noise.shape": {"choice": ["constant", "cosine"]}}  # fmt: skip
+    spec, space = make(tmp_path, sampler, **changes)
+    undisturbed = Suggestions(spec, space, path=None)
+    wanted = [play(undisturbed, {}, number) for number in range(5)]
+    path, known, configs = tmp_path / "optuna.db", {}, []
+    for number in range(5):
+        killed = Suggestions(spec, space, path=path, known=known)
+        killed.ask_again(set())
+        with pytest.MonkeyPatch.context() as patch:
+            if is_cut:
+                patch.setattr(SearchSpace, "suggest", lambda *arguments: {})
+            assert killed.ask()[0] == number
+        again = Suggestions(spec, space, path=path, known=known)
+        again.ask_again(set())
+        configs.append(play(again, known, number))
+    assert configs == wanted
 
 
 def test_points_that_wait_go_on_waiting(tmp_path):

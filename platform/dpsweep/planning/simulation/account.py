@@ -34,7 +34,7 @@ class Account:
         self._planned, self._num_rungs, self._release = planned, num_rungs, release
         self.totals = {part: np.zeros(len(release)) for part in ("private", "validation")}
 
-    def reserve(self, trial: int, plan: Plan, *, epsilon: float) -> bool:
+    def reserve(self, trial: int, plan: Plan, *, epsilon: float, task: str = "") -> bool:
         """Reserve the whole cost of a planned trial, if it fits."""
         if self._account is None:
             return True
