@@ -165,7 +165,6 @@ def _search(launch: Launch, checked: Preflight, data: SweepData) -> Ending:
         accounting=lambda: (UNACCOUNTED if study.view.downgraded else spec.privacy.mode).name,
         on_message=launch.observer.on_message,
     )
-    suggestions.ask_again(kept)
     running = [n for n in sorted(kept) if study.view.trials[n].state is TrialState.RUNNING]
     unfinished = [files.task(number) for number in running]
     for task in list(unfinished):

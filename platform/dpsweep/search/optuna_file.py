@@ -11,7 +11,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import optuna
 from optuna.trial import TrialState as OptunaState
@@ -21,6 +21,8 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from dpsweep.foundation.database_path import DatabasePath, LogPath
 from dpsweep.foundation.durable import damage_of_sqlite, set_aside
 from dpsweep.foundation.postgres import PATIENCE_S, SCHEMA
+
+_Result = TypeVar("_Result")
 
 #: User attributes of a trial that has ended: its epsilon, and all that this depends on.
 EPSILON, MEANING = "dp/epsilon", "dp/epsilon_is"
@@ -108,35 +110,79 @@ class OptunaFile(OptunaPlace):
             )
 
 
-def _patient(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a call of a storage that is tried again while the server does not answer."""
+def _while_away(call: Callable[[bool], _Result]) -> _Result:
+    """Make a call of Optuna's storage, again while the server does not answer.
 
-    @functools.wraps(call)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
+    Args:
+        call: Is told whether it is made again: an earlier one may have done all but answer.
+    """
+    deadline, is_again = time.monotonic() + PATIENCE_S, False
+    while True:
+        try:
+            return call(is_again)
+        except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+            causes = (error, error.__cause__)
+            is_away = any(isinstance(cause, DBAPIError) for cause in causes)
+            if not is_away or time.monotonic() >= deadline:
+                raise
+            is_again = True
+            time.sleep(0.5)
+
+
+def _patient(name: str) -> Callable[..., Any]:
+    @functools.wraps(getattr(optuna.storages.RDBStorage, name))
+    def wrapper(storage: optuna.storages.RDBStorage, *args: Any, **kwargs: Any) -> Any:
+        def call(is_again: bool) -> Any:
             try:
-                return call(*args, **kwargs)
-            except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
-                causes = (error, error.__cause__)
-                is_away = any(isinstance(cause, DBAPIError) for cause in causes)
-                if not is_away or time.monotonic() >= deadline:
-                    raise
-                time.sleep(0.5)
+                return getattr(optuna.storages.RDBStorage, name)(storage, *args, **kwargs)
+            except optuna.exceptions.UpdateFinishedTrialError:
+                if is_again:
+                    return True  # the first call has ended the trial
+                raise
+
+        return _while_away(call)
 
     return wrapper
+
+
+#: What the cache in front of a storage calls besides the methods that every storage has.
+_OF_THE_CACHE = (
+    "_get_best_trial_id",
+    "_get_trials",
+    "_set_trial_param",
+    "get_trial_id_from_study_id_trial_number",
+)
 
 
 class PatientStorage(optuna.storages.RDBStorage):
     """Optuna's storage in a database that may restart meanwhile.
 
-    A call whose answer was lost is made again. That may leave a trial that nobody asked for, which
-    the next launch fails.
+    A call whose answer was lost is made again; nobody else writes to the study.
     """
 
+    def _create_new_trial(
+        self, study_id: int, template_trial: optuna.trial.FrozenTrial | None = None
+    ) -> optuna.trial.FrozenTrial:
+        """Create one trial, also where it takes several calls."""
+        make = super()._create_new_trial
+        before = _while_away(lambda is_again: self._num_trials(study_id))
 
-for _name in sorted(optuna.storages.BaseStorage.__abstractmethods__):
-    setattr(PatientStorage, _name, _patient(getattr(optuna.storages.RDBStorage, _name)))
+        def call(is_again: bool) -> optuna.trial.FrozenTrial:
+            if is_again and self._num_trials(study_id) > before:
+                trials: list[optuna.trial.FrozenTrial] = self.get_all_trials(study_id)
+                return trials[before]
+            return make(study_id, template_trial)
+
+        return _while_away(call)
+
+    def _num_trials(self, study_id: int) -> int:
+        with self.engine.connect() as connection:
+            count = text("select count(*) from trials where study_id = :study")
+            return int(connection.execute(count, {"study": study_id}).scalar_one())
+
+
+for _name in (*sorted(optuna.storages.BaseStorage.__abstractmethods__), *_OF_THE_CACHE):
+    setattr(PatientStorage, _name, _patient(_name))
 
 
 class OptunaDatabase(OptunaPlace):

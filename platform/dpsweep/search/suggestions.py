@@ -168,8 +168,9 @@ class Suggestions:
         self.objectives = spec.search.objectives or (spec.search.metric,)
         self._is_single = len(self.objectives) == 1
         self._live: dict[int, optuna.trial.Trial] = {}
-        self._orphans: list[int] = []
+        self._handed_out = set(known or ())
         self._first = self._points()
+        self._num_waiting = spec.num_starts + len(self._first)
         trials = {number: self._frozen(trial) for number, trial in (known or {}).items()}
         with self._usable():
             self._study = self._open(trials, on_message)
@@ -301,38 +302,35 @@ class Suggestions:
         return {EPSILON: epsilon, MEANING: terms(self._spec, accounting=self._accounting())}
 
     def ask(self) -> tuple[int, dict[str, Any]] | None:
-        """Return a new configuration and its number, or None if the grid is used up."""
+        """Return a new configuration and its number, or None if the grid is used up.
+
+        What was asked for and never admitted comes first, with all that was drawn for it: a process
+        died, or a database's answer was lost. Else a point of a grid would never be tried.
+        """
         with self._usable():
-            trials = self._study.get_trials(deepcopy=False)
-            if self._orphans:
-                orphan = trials[self._orphans.pop(0)]
-                # As it was seeded: points that wait have numbers before any is asked for.
-                self._seed(max(orphan.number, self._spec.num_starts + len(self._first)))
-                trial = _reopened(self._study, orphan)
-            else:
+            left, trials = self._left()
+            # As a trial was seeded first: points that wait have numbers before any is asked for.
+            number = max(left[0], self._num_waiting) if left else len(trials)
+            seed = public_seed(self._spec.seed, number, "search") % 2**32
+            self._study.sampler = make_sampler(self._spec.search.sampler, seed)
+            trial = None
+            if not left:
                 is_grid = self._spec.search.sampler == "grid"
-                if is_grid and not any(trial.state is OptunaState.WAITING for trial in trials):
+                if is_grid and not any(t.state is OptunaState.WAITING for t in trials):
                     return None
-                self._seed(len(trials))
                 trial = self._study.ask()
+                left, trials = self._left()
+            if trial is None or trial.number != left[0]:
+                trial = _reopened(self._study, trials[left[0]])
+            self._handed_out.add(trial.number)
             self._live[trial.number] = trial
             return trial.number, self._space.suggest(trial)
 
-    def _seed(self, number: int) -> None:
-        seed = public_seed(self._spec.seed, number, "search") % 2**32
-        self._study.sampler = make_sampler(self._spec.search.sampler, seed)
-
-    def ask_again(self, admitted: set[int]) -> None:
-        """Let ``ask`` begin with what was asked for and never admitted, as the process died.
-
-        Else a point of a grid would never be tried, and a trial that the random sampler draws would
-        be missing. What Optuna has drawn for it stays.
-
-        Args:
-            admitted: Trials that run.
-        """
-        running = self._study.get_trials(deepcopy=False, states=(OptunaState.RUNNING,))
-        self._orphans = [trial.number for trial in running if trial.number not in admitted]
+    def _left(self) -> tuple[list[int], list[optuna.trial.FrozenTrial]]:
+        """Return the trials that run in Optuna's study and that nobody has, and all trials."""
+        trials = self._study.get_trials(deepcopy=False)
+        running = (t.number for t in trials if t.state is OptunaState.RUNNING)
+        return sorted(set(running) - self._handed_out), trials
 
     def report(self, number: int, step: int, value: float) -> None:
         """Store an intermediate value; of a repeated step the first is kept."""

@@ -97,7 +97,6 @@ def test_an_end_that_a_kill_cut_off_is_told(tmp_path):
     number, config = suggestions.ask()
     known[number] = KnownTrial(config, "finished", [0.5])
     again = Suggestions(spec, space, path=path, known=known, on_message=told.append)
-    again.ask_again(set())
     assert [(t.state.name, t.values) for t in again._study.get_trials()][1] == ("COMPLETE", [0.5])
     assert told == []
 
@@ -117,13 +116,11 @@ def test_what_a_killed_process_had_asked_for_is_asked_again(tmp_path, sampler, p
     path, known, configs = tmp_path / "optuna.db", {}, []
     for number in range(5):
         killed = Suggestions(spec, space, path=path, known=known)
-        killed.ask_again(set())
         with pytest.MonkeyPatch.context() as patch:
             if is_cut:
                 patch.setattr(SearchSpace, "suggest", lambda *arguments: {})
             assert killed.ask()[0] == number
         again = Suggestions(spec, space, path=path, known=known)
-        again.ask_again(set())
         configs.append(play(again, known, number))
     assert configs == wanted
 

@@ -1,0 +1,89 @@
+"""Optuna's study in a database that goes away in the middle of a call, before or after it acts."""
+
+import inspect
+import re
+
+import optuna
+import pytest
+from sqlalchemy.exc import OperationalError
+from whole_studies import make_spec
+
+from dpsweep.search import optuna_file, suggestions
+from dpsweep.search.optuna_file import PatientStorage
+from dpsweep.search.suggestions import Suggestions
+from dpsweep.search_spaces.base import SearchSpace
+from dpsweep.spec.study import SweepSpec
+
+HEARTBEATS = {
+    "record_heartbeat", "get_heartbeat_interval", "get_heartbeat_stale_trial_callback",
+    "_get_stale_trial_ids",
+}  # fmt: skip
+
+
+def test_every_call_of_optunas_cache_is_patient():
+    """The cache calls methods that are not public, so the next release may call others."""
+    cache = inspect.getsource(optuna.storages._CachedStorage)
+    called = set(re.findall(r"self\._backend\.(\w+)\(", cache)) - HEARTBEATS
+    assert len(called) > 10
+    assert {name for name in called if name not in vars(PatientStorage)} == set()
+
+
+class Place:
+    def __init__(self, url):
+        self.kept = PatientStorage(url)
+
+    def storage(self):
+        return self.kept
+
+    def exists(self):
+        return False
+
+    def problem(self):
+        return ""
+
+    def make_way(self):
+        pass
+
+
+@pytest.mark.parametrize("sampler", ["random", "grid"])
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    "name",
+    ["_create_new_trial", "_get_trials", "_set_trial_param", "set_trial_state_values",
+     "set_trial_user_attr", "set_trial_intermediate_value"],
+)  # fmt: skip
+def test_every_trial_is_asked_for_once_and_told(tmp_path, monkeypatch, name, when, sampler):
+    monkeypatch.setattr(optuna_file.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(suggestions, "place_of", lambda path: Place(f"sqlite:///{path}"))
+    raw = make_spec(tmp_path, "patient", tracking={"uri": None})
+    space = {"method": "dp_sgd", "optim.lr": {"choice": [0.1, 0.2, 0.3, 0.4]}}
+    raw["search"] |= {"sampler": sampler, "space": space, "num_trials": 4}
+    spec = SweepSpec(**raw)
+    space = SearchSpace.from_spec(spec.space)
+
+    def run(file):
+        search, told = Suggestions(spec, space, path=tmp_path / file), {}
+        for _ in range(4):
+            number, config = search.ask()
+            search.report(number, 5, 0.25)
+            search.tell(number, "finished", [config["optim.lr"]], epsilon=1.0)
+            told[number] = config["optim.lr"]
+        return told, search._study.get_trials()
+
+    wanted, _ = run("whole.db")
+    call, calls = getattr(optuna.storages.RDBStorage, name), []
+
+    def breaks(*arguments, **options):
+        calls.append(name)
+        is_down = len(calls) % 3 == 1
+        answer = None if is_down and when == "before" else call(*arguments, **options)
+        if is_down:
+            raise optuna.exceptions.StorageInternalError from OperationalError("", {}, Exception())
+        return answer
+
+    monkeypatch.setattr(optuna.storages.RDBStorage, name, breaks)
+    told, trials = run("broken.db")
+    assert len(calls) >= 4
+    assert told == wanted
+    ended = {trial.number: trial.value for trial in trials if trial.state.name == "COMPLETE"}
+    assert ended == wanted
