@@ -16,31 +16,6 @@ def nodes():
     nodes.end()
 
 
-@pytest.mark.parametrize(
-    ("seed", "faults", "max_failures"),
-    [
-        (0, ("node removed", "actor killed"), 3),
-        (1, ("actor told to leave",), 0),  # which is no failure
-        (2, ("driver killed",), 3),
-    ],
-)
-def test_a_short_sweep_outlives_its_faults(nodes, tmp_path, seed, faults, max_failures):
-    """With every change: five trials, and every kind of fault within three schedules."""
-    sweep = FaultySweep(
-        tmp_path, nodes, seed, num_trials=5, faults=faults, max_failures=max_failures
-    )
-    sweep.run()
-    sweep.check()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100, 120))
-def test_a_sweep_outlives_a_node_two_actors_and_its_driver(nodes, tmp_path, seed):
-    sweep = FaultySweep(tmp_path, nodes, seed, num_trials=24)
-    sweep.run()
-    sweep.check()
-
-
 @pytest.fixture(scope="module")
 def server():
     with postgres.running() as server, sessions_of_its_own():
@@ -54,10 +29,37 @@ def nodes_with_a_password(server):
     nodes.end()
 
 
-def test_a_short_sweep_outlives_its_database(nodes_with_a_password, server, tmp_path):
+@pytest.mark.parametrize(
+    ("seed", "faults", "max_failures"),
+    [
+        (0, ("node removed", "actor killed"), 3),
+        (1, ("actor told to leave",), 0),  # which is no failure
+        pytest.param(2, ("driver killed",), 3, marks=pytest.mark.slow),  # below, with a database
+    ],
+)
+def test_a_short_sweep_outlives_its_faults(nodes, tmp_path, seed, faults, max_failures):
+    """With every change: every kind of fault within three schedules, this and the next."""
+    sweep = FaultySweep(
+        tmp_path, nodes, seed, num_trials=4, faults=faults, max_failures=max_failures
+    )
+    sweep.run()
+    sweep.check()
+
+
+def test_a_short_sweep_outlives_its_driver_and_its_database(
+    nodes_with_a_password, server, tmp_path
+):
     sweep = FaultySweep(
         tmp_path, nodes_with_a_password, 3, num_trials=4, faults=("driver killed",), server=server
     )
+    sweep.run()
+    sweep.check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 120))
+def test_a_sweep_outlives_a_node_two_actors_and_its_driver(nodes, tmp_path, seed):
+    sweep = FaultySweep(tmp_path, nodes, seed, num_trials=24)
     sweep.run()
     sweep.check()
 

@@ -40,11 +40,11 @@ def test_a_killed_driver_is_continued_where_no_disk_is_left(
         "num_trials": 2,
         "sampler": "random",
         "space": {
-            "method": "scatternet", "features.name": "scatternet", "train.epochs": 60,
+            "method": "scatternet", "features.name": "scatternet", "train.epochs": 30,
             "optim.lr": {"loguniform": [0.1, 1]},
         },
     }  # fmt: skip
-    path = spec_file(tmp_path, address, "killed", search=search, report={"points": 12})
+    path = spec_file(tmp_path, address, "killed", search=search, report={"points": 6})
     monkeypatch.setenv("DPSWEEP_CACHE", str(tmp_path / "first"))
     process = start(path)
     files = StudyFiles(BucketPath("s3", "lab/studies"), "killed", address)
@@ -52,7 +52,7 @@ def test_a_killed_driver_is_continued_where_no_disk_is_left(
     kill_driver(process, files.ledger)
     charged = steps_charged(files.ledger, 0)
     features = [name for name in bucket.names("studies/.features/") if name.endswith(".json")]
-    assert len(features) == len(list((tmp_path / "first" / "features").glob("*.json"))) > 0
+    assert len(features) == len(list((tmp_path / "first").glob("*/*.json"))) > 0
 
     monkeypatch.setenv("DPSWEEP_CACHE", str(tmp_path / "second"))
     done = cli("run", path)
@@ -65,7 +65,7 @@ def test_a_killed_driver_is_continued_where_no_disk_is_left(
         assert steps_charged(files.ledger, trial.trial_id) >= trial.num_steps
     assert steps_charged(files.ledger, 0) >= charged
     assert [len(pids) for pids in openings(files.ledger).values()] == [2, 1]
-    copies = {item.name for item in (tmp_path / "second" / "features").glob("*.npy")}
+    copies = {item.name for item in (tmp_path / "second").glob("*/*.npy")}
     assert copies == {name.rpartition("/")[2].replace(".json", ".npy") for name in features}
     assert not list(tmp_path.glob("studies*"))
     for secret in (buckets.SECRET, PASSWORD):

@@ -350,6 +350,7 @@ def test_tune_pauses_and_continues_trials_on_reused_actors(ray_cluster, lab):
     for trial in range(4):
         task = lab.task(settings, {"train.max_steps": 30}, trial=trial)
         configs.append(store(lab, task))
+        admit(settings, task)
     tuner = tune.Tuner(
         tune.with_resources(
             tune.with_parameters(DPTrainable, settings=settings, data=lab.data), {"cpu": 1}
