@@ -1,4 +1,4 @@
-"""What torch takes of a process: threads, and no compiler. Loads torch when it is called."""
+"""Threads of torch, and optimizers without its compiler. Loads torch when it is called."""
 
 from __future__ import annotations
 
