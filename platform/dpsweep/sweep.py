@@ -254,10 +254,10 @@ def _commit(
         chosen = renyi_filter
         renyi_filter = ledger.open_filter(lambda: chosen)
     if selection is not None:
-        curve, epsilon = ledger.charge_selection(
-            selection.selection, selection.curve, selection.epsilon, privacy.delta
+        bound, epsilon = ledger.charge_selection(
+            selection.selection, selection.bound, selection.epsilon, privacy.delta
         )
-        selection = SelectionCharge(selection.selection, curve, epsilon)
+        selection = SelectionCharge(selection.selection, bound, epsilon)
     if privacy.dataset_ledger is not None:
         DatasetLedger(privacy.dataset_ledger).reserve(
             ledger.study_id,

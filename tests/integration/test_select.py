@@ -70,7 +70,7 @@ WITH_A_COPY = """
 import shutil, sys
 from pathlib import Path
 from dpsweep.cli import app as cli; from dpsweep.running import sealed
-from dpsweep.privacy.selection import Selection
+from dpsweep.privacy.selection.number import Selection
 
 Selection.draw = lambda self, rng: 5
 aside, erase = Path(sys.argv.pop()), shutil.rmtree

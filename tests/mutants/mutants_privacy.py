@@ -165,7 +165,7 @@ PRIVACY = (
     ),
     Mutant(
         "dearer plans than a selection is charged for",
-        "platform/dpsweep/privacy/selection.py",
+        "platform/dpsweep/privacy/selection/curves.py",
         "return bool(np.all(_curve(plan) <= curve))",
         "return True",
         (
@@ -175,7 +175,7 @@ PRIVACY = (
     ),
     Mutant(
         "the envelope of the mean plan",
-        "platform/dpsweep/privacy/selection.py",
+        "platform/dpsweep/privacy/selection/curves.py",
         "np.max(curves, axis=0) * _ROUND_UP",
         "np.mean(curves, axis=0) * _ROUND_UP",
         (

@@ -222,7 +222,7 @@ STUDIES = (
     Mutant(
         "sealed trials dearer than what is charged",
         "platform/dpsweep/running/sealed.py",
-        "if is_under(task.full_plan, charge.curve):",
+        "if charge.bound.covers(task.full_plan):",
         "if True:",
         (
             "tests/unit/running/test_sealed.py::test_a_plan_dearer_than_what_was_charged_is_never_run",

@@ -47,9 +47,9 @@ STUDY = {
             "mean": float,
             "shape": float | str,
             "delta": float,
-            "curve": Sequence[float | None],
             "epsilon": float,
-        }
+        },
+        {"curve": Sequence[float | None], "profile": Sequence[float], "step": float},
     ),
     "begin_selection": Kind(),
     "dataset_charge": Kind(),

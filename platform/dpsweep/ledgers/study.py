@@ -28,7 +28,8 @@ from dpsweep.ledgers.study_state import UNSTARTED, state_of
 from dpsweep.ledgers.trial import STUDY_FILE, make_trial_file, trial_file, trial_spent
 from dpsweep.privacy.events import CHARGED_PARTS, Plan
 from dpsweep.privacy.filter import RESERVATION_SLACK, Cost, FilterAccount, RenyiFilter
-from dpsweep.privacy.selection import Selection
+from dpsweep.privacy.selection.bounds import TrialBound, read_bound
+from dpsweep.privacy.selection.number import Selection
 
 Array = NDArray[np.float64]
 
@@ -314,13 +315,13 @@ class StudyLedger:
         return self._state.num_trials
 
     def charge_selection(
-        self, selection: Selection, curve: Array, epsilon: float, delta: float
-    ) -> tuple[Array, float]:
-        """Return curve and epsilon of the study's selection: those on record, or else these.
+        self, selection: Selection, bound: TrialBound, epsilon: float, delta: float
+    ) -> tuple[TrialBound, float]:
+        """Return bound and epsilon of the study's selection: those on record, or else these.
 
         Args:
             selection: Distribution of the number of trials.
-            curve: Renyi curve that no trial may exceed.
+            bound: What no trial may exceed.
             epsilon: Of the released winner.
             delta: Of that epsilon.
         Raises:
@@ -329,8 +330,7 @@ class StudyLedger:
         record = self._state.selection
         asked = {"mean": selection.mean, "shape": selection.shape, "delta": delta}
         if record is None:
-            values = [value if math.isfinite(value) else None for value in curve.tolist()]
-            self._append({"kind": "selection", **asked, "curve": values, "epsilon": epsilon})
+            self._append({"kind": "selection", **asked, **bound.to_json(), "epsilon": epsilon})
             record = self._state.selection
             assert record is not None
         if {key: record[key] for key in asked} != asked:
@@ -338,8 +338,7 @@ class StudyLedger:
                 f"{self._path} holds another selection than {asked}",
                 fix="start a new study under another name",
             )
-        recorded = [math.inf if value is None else value for value in record["curve"]]
-        return np.array(recorded), record["epsilon"]
+        return read_bound(record), record["epsilon"]
 
     @property
     def downgraded(self) -> str | None:

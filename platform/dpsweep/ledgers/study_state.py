@@ -13,7 +13,9 @@ from dpsweep.foundation.logs import read_log
 from dpsweep.ledgers import records as kinds
 from dpsweep.ledgers.trial import STUDY_FILE
 from dpsweep.privacy.filter import FilterAccount, RenyiFilter
-from dpsweep.privacy.selection import Selection
+from dpsweep.privacy.selection.bounds import read_bound
+from dpsweep.privacy.selection.number import Selection
+from dpsweep.privacy.terms import AccountantName
 
 #: How a trial is settled whose driver died before anybody heard of it: it has run nothing.
 UNSTARTED = "unstarted"
@@ -110,6 +112,7 @@ class StudyAccount:
         committed: Renyi cost reserved or charged by part; empty without filter.
         selection: Of a study in the mode select, or None.
         selection_epsilon: What its winner costs, or None.
+        selection_accountant: The accountant that says so.
         downgraded: Why the study lost its claim, or None.
     """
 
@@ -118,6 +121,7 @@ class StudyAccount:
     committed: Mapping[str, float] = field(default_factory=dict)
     selection: Selection | None = None
     selection_epsilon: float | None = None
+    selection_accountant: AccountantName | None = None
     downgraded: str | None = None
 
 
@@ -172,6 +176,7 @@ def account_of(state: StudyState) -> StudyAccount:
         committed={} if account is None else account.committed,
         selection=None if selection is None else Selection(selection["mean"], selection["shape"]),
         selection_epsilon=None if selection is None else selection["epsilon"],
+        selection_accountant=None if selection is None else read_bound(selection).accountant,
         downgraded=state.downgraded,
     )
 

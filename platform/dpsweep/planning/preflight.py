@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpsweep.foundation.errors import (
     BadInputError,
@@ -39,7 +38,8 @@ from dpsweep.planning.start import (
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.filter import RenyiFilter
-from dpsweep.privacy.selection import Selection, envelope, selection_epsilon
+from dpsweep.privacy.selection.bounds import TrialBound, bound_of
+from dpsweep.privacy.selection.number import Selection
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.search_spaces.base import MAX_INFEASIBLE_IN_A_ROW, SearchSpace
 from dpsweep.spec.facts import terms
@@ -60,12 +60,12 @@ class SelectionCharge:
 
     Attributes:
         selection: Distribution of the number of trials.
-        curve: Renyi curve that no trial passes at any order, on ``rdp.ORDERS``.
+        bound: What no trial exceeds.
         epsilon: Of the released winner, at the study's delta.
     """
 
     selection: Selection
-    curve: NDArray[np.float64]
+    bound: TrialBound
     epsilon: float
 
 
@@ -244,8 +244,8 @@ class Preflight:
         if not privacy.mode.is_sealed:
             return None
         selection = Selection(privacy.selection.mean, privacy.selection.shape)
-        curve = envelope([task.full_plan for task in self.sample])
-        epsilon = selection_epsilon(curve, selection, delta=privacy.delta)
+        bound = bound_of([task.full_plan for task in self.sample], privacy.accountant)
+        epsilon = bound.selected(selection, delta=privacy.delta)
         cap = privacy.study_epsilon
         if cap is not None and not epsilon <= cap:
             problem = (
@@ -254,7 +254,7 @@ class Preflight:
             )
             fix = "lower privacy.trial_epsilon or privacy.selection.mean; `dpsweep plan` shows both"
             _refuse_all(self.spec, [Mistake("privacy.study_epsilon", problem, fix)])
-        return SelectionCharge(selection, curve, epsilon)
+        return SelectionCharge(selection, bound, epsilon)
 
     def declared_epsilon(self, selection: SelectionCharge | None) -> float:
         """Return the epsilon that the whole study is declared to cost, by its accounting mode."""

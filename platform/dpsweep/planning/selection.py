@@ -6,14 +6,12 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.planning.preflight import Preflight
-from dpsweep.privacy import rdp
-from dpsweep.privacy.selection import Selection, envelope, selection_epsilon
+from dpsweep.privacy.selection.bounds import bound_of, dearest
+from dpsweep.privacy.selection.number import Selection
+from dpsweep.privacy.terms import AccountantName
 from dpsweep.study.trial import TrialTask
 
 _MOST_ITERATIONS = 8
@@ -26,7 +24,9 @@ class SelectionFigures:
     Attributes:
         mean: Expected number of trials.
         shape: Its distribution: eta, or ``poisson``.
-        base_epsilon: Epsilon of a trial as dear as any of the sample at every Renyi order.
+        base_epsilon: Epsilon of a trial as dear as any of the sample at every Renyi order, or
+            every epsilon.
+        accountant: Of all these epsilons.
         probability_of_one: Chance of a single trial.
         epsilon: Of the released best one.
         cap: ``study_epsilon`` of the spec, or None.
@@ -37,6 +37,7 @@ class SelectionFigures:
     mean: float
     shape: float | str
     base_epsilon: float
+    accountant: AccountantName
     probability_of_one: float
     epsilon: float
     cap: float | None
@@ -52,8 +53,8 @@ def selection_figures(checked: Preflight, private: Sequence[TrialTask]) -> Selec
     """Return what a selection among configurations like a sample's costs."""
     privacy = checked.spec.privacy
     selection = Selection(privacy.selection.mean, privacy.selection.shape)
-    curve = envelope([task.full_plan for task in private])
-    epsilon = selection_epsilon(curve, selection, delta=privacy.delta)
+    bound = bound_of([task.full_plan for task in private], privacy.accountant)
+    epsilon = bound.selected(selection, delta=privacy.delta)
     cap = privacy.study_epsilon
     fits_at = None
     if cap is not None and privacy.mode.is_sealed:
@@ -62,16 +63,13 @@ def selection_figures(checked: Preflight, private: Sequence[TrialTask]) -> Selec
     return SelectionFigures(
         mean=selection.mean,
         shape=selection.shape,
-        base_epsilon=_envelope_epsilon(curve, privacy.delta),
+        base_epsilon=bound.epsilon(delta=privacy.delta),
+        accountant=bound.accountant,
         probability_of_one=selection.probability(1),
         epsilon=epsilon,
         cap=cap,
         trial_epsilon_that_fits=fits_at,
     )
-
-
-def _envelope_epsilon(curve: Any, delta: float) -> float:
-    return float(rdp.epsilons(np.asarray(curve)[None, :], rdp.ORDERS, delta)[0][0])
 
 
 def _trial_epsilon_for(
@@ -85,7 +83,7 @@ def _trial_epsilon_for(
 
     The selected epsilon grows nearly in proportion to the trial's, so the secant rule on the logs
     comes within a percent of the largest in a few steps. Each step plans anew the configurations
-    that are dearest at some Renyi order, and at the end all of them.
+    that are dearest at some Renyi order or epsilon, and at the end all of them.
 
     Args:
         checked: The checked spec.
@@ -94,14 +92,15 @@ def _trial_epsilon_for(
         cap: Largest epsilon of the released best trial.
         known: A trial epsilon and its selected one.
     """
-    dearest = _dearest(private)
+    plans = [task.full_plan for task in private]
+    those = [private[index] for index in dearest(plans, checked.spec.privacy.accountant)]
     trial, epsilon = known
     best, slope = (trial if epsilon <= cap else None), 1.0
     for _ in range(_MOST_ITERATIONS):
         guess = _three_digits_down(trial * (0.997 * cap / epsilon) ** (1 / slope))
         if guess == trial or (best is not None and guess <= best):
             break
-        selected = _selected(checked, dearest, selection, guess)
+        selected = _selected(checked, those, selection, guess)
         if selected <= cap:
             selected = max(selected, _selected(checked, private, selection, guess))
         if not math.isfinite(selected) or selected == epsilon:
@@ -113,12 +112,6 @@ def _trial_epsilon_for(
         slope = min(max(math.log(selected / epsilon) / math.log(guess / trial), 0.25), 4.0)
         trial, epsilon = guess, selected
     return best
-
-
-def _dearest(private: Sequence[TrialTask]) -> list[TrialTask]:
-    """Return the trials that are the dearest at some Renyi order, in some part of the records."""
-    curves = np.array([envelope([task.full_plan]) for task in private])
-    return [private[index] for index in sorted(set(curves.argmax(axis=0).tolist()))]
 
 
 def _selected(
@@ -136,7 +129,8 @@ def _selected(
             continue  # the sweep would not run this configuration
     if not plans:
         return math.inf
-    return selection_epsilon(envelope(plans), selection, delta=checked.spec.privacy.delta)
+    privacy = checked.spec.privacy
+    return bound_of(plans, privacy.accountant).selected(selection, delta=privacy.delta)
 
 
 def _three_digits_down(value: float) -> float:

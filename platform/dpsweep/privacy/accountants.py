@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
 from scipy import special
 
@@ -14,7 +14,7 @@ from dpsweep.privacy.events.base import (
     checked_pure,
     no_pld_error,
 )
-from dpsweep.privacy.events.losses import composed_loss, parted
+from dpsweep.privacy.events.losses import composed_loss, loss_without_bound, parted
 from dpsweep.privacy.events.multiset import Multiset, multiset, plan_curve
 from dpsweep.privacy.events.plan import CHARGED_PARTS, Plan
 from dpsweep.privacy.terms import ACCOUNTANTS, AccountantName
@@ -179,9 +179,7 @@ def _interval(epsilon: float, num_distributions: int) -> float:
 @lru_cache(maxsize=1024)
 def _pld_epsilon(events: Multiset, delta: float) -> float:
     """Return the smaller of the pessimistic PLD estimate and the Renyi bound."""
-    for event, _ in events:
-        if event.no_pld is not None:
-            raise no_pld_error(event.name, event.no_pld)
+    refuse_no_pld(events)
     renyi = epsilon_and_order(events, delta)[0]
     if renyi == 0 or renyi > _LARGEST_PLD_EPSILON:
         return renyi
@@ -190,3 +188,36 @@ def _pld_epsilon(events: Multiset, delta: float) -> float:
         return min(analytic_gaussian_epsilon(math.sqrt(precision), delta), renyi)
     total = composed_loss(events, _interval(renyi, len(rest) + (precision > 0)))
     return min(float(total.get_epsilon_for_delta(delta)), renyi)
+
+
+#: Delta at which a plan's epsilon decides how finely its losses are discretised.
+_TYPICAL_DELTA = 1e-6
+
+
+def plan_loss(events: Multiset) -> Any:
+    """Return the privacy loss distribution of a fixed plan's events, an upper bound.
+
+    None where they cost nothing.
+
+    Raises:
+        BadInputError: An event has none.
+    """
+    refuse_no_pld(events)
+    renyi = epsilon_and_order(events, _TYPICAL_DELTA)[0]
+    if renyi == 0:
+        return None
+    if renyi > _LARGEST_PLD_EPSILON:
+        return loss_without_bound()
+    precision, rest = parted(events)
+    return composed_loss(events, _interval(renyi, len(rest) + (precision > 0)))
+
+
+def refuse_no_pld(events: Multiset) -> None:
+    """Refuse events that privacy loss distributions do not bound.
+
+    Raises:
+        BadInputError: There is one.
+    """
+    for event, _ in events:
+        if event.no_pld is not None:
+            raise no_pld_error(event.name, event.no_pld)

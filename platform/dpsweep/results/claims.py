@@ -250,6 +250,7 @@ class Claims:
                 self.account.selection_epsilon,
                 sampling=sampling,
                 released=mode.released,
+                accountant=self.account.selection_accountant,
             )
         if mode.is_public_search:
             for view in self.view.trials.values():

@@ -26,7 +26,6 @@ from dpsweep.ledgers.dataset import DatasetLedger
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import steps_charged, trial_file, trial_spent
 from dpsweep.privacy.randomness import secret_numpy_generator, secret_seed
-from dpsweep.privacy.selection import is_under
 from dpsweep.running import entries
 from dpsweep.running.ending import Ending
 from dpsweep.running.features import prefetch
@@ -207,7 +206,7 @@ class _Draws:
                 task = checked.admit(self._num_started, checked.space.sample(rng))
             except BadInputError:
                 continue
-            if is_under(task.full_plan, charge.curve):
+            if charge.bound.covers(task.full_plan):
                 return dataclasses.replace(task, seed=secret_seed())
         raise SweepError(
             f"{MAX_INFEASIBLE_IN_A_ROW} draws in a row were infeasible",

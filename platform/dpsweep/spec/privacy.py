@@ -203,5 +203,4 @@ class PrivacySpec(Part):
 _NO_PLD = {
     "composed": "a filter that stops an adaptive search at a PLD epsilon is invalid "
     "(https://arxiv.org/abs/2602.06756)",
-    "select": "the cost of drawing trials and keeping the best is known for Renyi curves only",
 }

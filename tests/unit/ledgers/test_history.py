@@ -12,7 +12,9 @@ from dpsweep.ledgers.trial import STUDY_FILE, TrialLedger, trial_file
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.privacy.filter import RenyiFilter
-from dpsweep.privacy.selection import Selection
+from dpsweep.privacy.rdp import ORDERS
+from dpsweep.privacy.selection.bounds import RenyiBound
+from dpsweep.privacy.selection.number import Selection
 from tests.helpers.logs import content, put
 
 FILTER = RenyiFilter.at(8, target_epsilon=2.0, delta=1e-5)
@@ -220,7 +222,7 @@ def test_a_journal_that_knows_more_than_the_ledger_is_refused(study):
 
 def test_the_terms_of_a_selection_are_those_of_its_charge(ledgers):
     ledger = StudyLedger(ledgers)
-    ledger.charge_selection(Selection(10, 1.0), np.array([0.1, 0.2]), 1.7, 1e-5)
+    ledger.charge_selection(Selection(10, 1.0), RenyiBound(np.ones(len(ORDERS))), 1.7, 1e-5)
     ledger.close()
     state = read_study_state(ledgers)
     terms = {"privacy.accounting": "select", "privacy.delta": 1e-5}

@@ -15,7 +15,9 @@ from dpsweep.ledgers.trial import STUDY_FILE, TrialLedger, TrialLimit, trial_fil
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Gaussian, NonPrivate, Plan, PoissonGaussian
 from dpsweep.privacy.filter import RenyiFilter
-from dpsweep.privacy.selection import Selection
+from dpsweep.privacy.rdp import ORDERS
+from dpsweep.privacy.selection.bounds import ProfileBound, RenyiBound
+from dpsweep.privacy.selection.number import Selection
 from tests.helpers.logs import content, put
 
 FILTER = RenyiFilter.at(8, target_epsilon=2.0, delta=1e-5)
@@ -314,19 +316,30 @@ def test_no_trials_at_all_is_a_draw_too(ledgers):
     ledger.close()
 
 
-def test_the_selection_on_record_wins(ledgers):
-    selection, curve = Selection(10, "poisson"), np.array([0.1, 0.2, np.inf])
+CURVE = np.linspace(0.1, 2, len(ORDERS))
+CURVE[-1] = np.inf
+BOUNDS = {
+    "rdp": (RenyiBound(CURVE), RenyiBound(CURVE / 2)),
+    "pld": (ProfileBound(np.array([0.5, 0.1, 1e-9])), ProfileBound(np.array([0.1, 1e-9]))),
+}
+
+
+@pytest.mark.parametrize("accountant", ["rdp", "pld"])
+def test_the_selection_on_record_wins(ledgers, accountant):
+    selection = Selection(10, "poisson")
+    bound, smaller = BOUNDS[accountant]
     ledger = StudyLedger(ledgers)
-    first, epsilon = ledger.charge_selection(selection, curve, 1.7, 1e-5)
-    assert (first.tolist(), epsilon) == (curve.tolist(), 1.7)
+    first, epsilon = ledger.charge_selection(selection, bound, 1.7, 1e-5)
+    assert (first.to_json(), epsilon) == (bound.to_json(), 1.7)
     reopen(ledger)
-    again, epsilon = ledger.charge_selection(selection, curve / 2, 0.9, 1e-5)
-    assert (again.tolist(), epsilon) == (curve.tolist(), 1.7)
+    again, epsilon = ledger.charge_selection(selection, smaller, 0.9, 1e-5)
+    assert (again.to_json(), epsilon) == (bound.to_json(), 1.7)
     account = read_study_account(ledgers)
     assert (account.selection, account.selection_epsilon) == (selection, 1.7)
+    assert account.selection_accountant == accountant
     for other, delta in ((Selection(11, "poisson"), 1e-5), (selection, 1e-6)):
         with pytest.raises(LedgerError, match="another selection"):
-            ledger.charge_selection(other, curve, 1.7, delta)
+            ledger.charge_selection(other, bound, 1.7, delta)
     ledger.close()
 
 

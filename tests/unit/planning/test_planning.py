@@ -19,7 +19,8 @@ from dpsweep.planning.sample import draw_sample
 from dpsweep.planning.summary import summarize_plan
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import Plan
-from dpsweep.privacy.selection import Selection, envelope, selection_epsilon
+from dpsweep.privacy.selection.curves import envelope, selection_epsilon
+from dpsweep.privacy.selection.number import Selection
 
 SPEC = """\
 name: planned

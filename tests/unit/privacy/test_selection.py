@@ -17,7 +17,8 @@ from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.calculator import account_epsilon
 from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian, to_dp_event
 from dpsweep.privacy.events.repeat_and_select import selection_gamma
-from dpsweep.privacy.selection import Selection, envelope, is_under, selection_epsilon
+from dpsweep.privacy.selection.curves import envelope, is_under, selection_epsilon
+from dpsweep.privacy.selection.number import Selection
 
 DELTA = 1e-5
 BASE = Plan((EventRun(PoissonGaussian(1.51313, 0.01), 1000),))

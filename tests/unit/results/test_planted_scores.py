@@ -15,7 +15,7 @@ from whole_studies import cli_here
 
 from dpsweep import load_sweep, sweep
 from dpsweep.foundation.logs import read_log
-from dpsweep.privacy.selection import Selection
+from dpsweep.privacy.selection.number import Selection
 from dpsweep.results.pictures.confusion import keep_confusion
 from dpsweep.results.pictures.table import pictures_of
 from dpsweep.running.gallery import draw_study

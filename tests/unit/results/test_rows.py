@@ -197,7 +197,7 @@ def test_of_a_selection_that_has_not_released_nothing_gets_out(tmp_path, verb):
     study = Study(checked.spec)
     ledger = StudyLedger(study.files.ledger)
     chosen = checked.choose_selection()
-    ledger.charge_selection(chosen.selection, chosen.curve, chosen.epsilon, 1e-5)
+    ledger.charge_selection(chosen.selection, chosen.bound, chosen.epsilon, 1e-5)
     ledger.num_trials(lambda: 17)
     study.write(entries.study_started(study))
     sealed = study.files.path / "sealed" / "losers"

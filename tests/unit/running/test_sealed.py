@@ -14,6 +14,7 @@ from dpsweep.ledgers.dataset import DatasetLedger, read_dataset_ledger
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, steps_charged, trial_file, trial_spent
 from dpsweep.planning.preflight import preflight
+from dpsweep.privacy.selection.bounds import RenyiBound
 from dpsweep.results.study import load_sweep
 from dpsweep.running import sealed
 from dpsweep.schedulers import POLICIES
@@ -43,7 +44,7 @@ class Selecting:
         self.study = Study(self.spec)
         self.ledger = StudyLedger(self.study.files.ledger)
         charge = self.checked.choose_selection()
-        self.ledger.charge_selection(charge.selection, charge.curve, charge.epsilon, 1e-5)
+        self.ledger.charge_selection(charge.selection, charge.bound, charge.epsilon, 1e-5)
         DatasetLedger(self.budget).reserve(
             self.ledger.study_id, self.spec.name, directory=root, dataset="digits", parts={},
             accounting="select", epsilon=charge.epsilon, delta=1e-5, cap_epsilon=50.0,
@@ -195,9 +196,9 @@ def test_sealed_trials_have_secret_seeds_of_their_own_and_the_winner_shows_none(
 def test_a_plan_dearer_than_what_was_charged_is_never_run(selecting, ran):
     """At one order it costs more than the curve that the selection was charged for."""
     charge = selecting.launch.selection
-    curve = charge.curve.copy()
+    curve = charge.bound.curve.copy()
     curve[len(curve) // 2] *= 0.99
-    selecting.launch.selection = dataclasses.replace(charge, curve=curve)
+    selecting.launch.selection = dataclasses.replace(charge, bound=RenyiBound(curve))
     with pytest.raises(SweepError, match="draws in a row were infeasible"):
         sealed.run_selection(selecting.launch)
     assert ran == []

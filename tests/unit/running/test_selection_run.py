@@ -16,7 +16,7 @@ from whole_studies import cli_here
 from dpsweep import sweep
 from dpsweep.foundation.errors import SweepError
 from dpsweep.planning.preflight import preflight
-from dpsweep.privacy.selection import Selection, is_under
+from dpsweep.privacy.selection.number import Selection
 from dpsweep.running import sealed
 from dpsweep.running.stage import Stage
 from dpsweep.study.files import StudyFiles
@@ -160,13 +160,13 @@ def test_no_draw_is_dearer_than_what_was_charged(tmp_path, temporary, monkeypatc
     spec = select_spec(tmp_path, wide, mean=30)
     checked = preflight(spec)
     dear = checked.admit(0, {"method": "dp_sgd", "optim.lr": 1.0, "noise.target_epsilon": DEAR})
-    assert not is_under(dear.full_plan, charge.curve)
+    assert not charge.bound.covers(dear.full_plan)
     monkeypatch.setattr(type(checked), "choose_selection", lambda self: charge)
     monkeypatch.setattr(Selection, "draw", lambda self, rng: 20)
     drawn = kept_sealed(monkeypatch)
     run_checked(checked)
     assert len(drawn) == 20
-    assert all(is_under(task.full_plan, charge.curve) for task in drawn)
+    assert all(charge.bound.covers(task.full_plan) for task in drawn)
     assert {task.hparams["noise.target_epsilon"] for task in drawn} == {CHEAP}
 
 

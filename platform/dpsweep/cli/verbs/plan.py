@@ -159,11 +159,12 @@ def _selection_text(summary: PlanSummary) -> str:
     figures = summary.selection
     if figures is None:
         return ""
+    bounds = "Renyi curves" if figures.accountant == "rdp" else "privacy profiles"
     text = (
         f"accounting select: {counted(figures.mean, 'trial')} expected (shape {figures.shape}), a "
         f"single one with probability {figures.probability_of_one:.3g}; a trial "
-        f"becomes epsilon={shown_epsilon(figures.epsilon)} (rdp; alone it is at most "
-        f"{shown_epsilon(figures.base_epsilon)} by the largest of the sampled Renyi curves)"
+        f"becomes epsilon={shown_epsilon(figures.epsilon)} ({figures.accountant}; alone it is at "
+        f"most {shown_epsilon(figures.base_epsilon)} by the largest of the sampled {bounds})"
     )
     if figures.cap is None:
         return text

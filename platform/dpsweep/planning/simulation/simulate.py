@@ -29,7 +29,7 @@ from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.privacy.randomness import public_seed
-from dpsweep.privacy.selection import Selection
+from dpsweep.privacy.selection.number import Selection
 from dpsweep.schedulers import POLICIES
 from dpsweep.schedulers.base import TrialPolicy
 from dpsweep.search.sources import SearchSource

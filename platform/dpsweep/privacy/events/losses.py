@@ -102,8 +102,7 @@ def loss_of_profile(profile: Profile, interval: float) -> Any:
 
     steps = _steps(profile, interval)
     if steps is None:
-        pmf = pld_pmf.create_pmf({}, interval, 1.0, pessimistic_estimate=True)
-        return privacy_loss_distribution.PrivacyLossDistribution(pmf)
+        return loss_without_bound(interval)
     epsilons = np.asarray(np.arange(steps + 1) * interval, dtype=np.float64)
     ahead = np.minimum.accumulate(np.clip(profile(epsilons), 0.0, 1.0))
     back = -np.expm1(-epsilons) + np.exp(-epsilons) * ahead
@@ -112,6 +111,14 @@ def loss_of_profile(profile: Profile, interval: float) -> Any:
     pmf = pld_pmf.create_pmf_pessimistic_connect_dots(
         interval, np.arange(-steps, steps + 1), np.minimum.accumulate(np.clip(deltas, 0.0, 1.0))
     )
+    return privacy_loss_distribution.PrivacyLossDistribution(pmf)
+
+
+def loss_without_bound(interval: float = 1.0) -> Any:
+    """Return the privacy loss distribution of what may release everything."""
+    from dp_accounting.pld import pld_pmf, privacy_loss_distribution
+
+    pmf = pld_pmf.create_pmf({}, interval, 1.0, pessimistic_estimate=True)
     return privacy_loss_distribution.PrivacyLossDistribution(pmf)
 
 

@@ -24,6 +24,7 @@ from dpsweep.privacy.events.multiset import multiset, plan_curve
 from dpsweep.privacy.events.plan import Plan, to_dp_event
 
 _LARGEST_ROOT = 500.0
+_FINE = 1e-4
 
 
 def _kl_log_delta(curve: Array) -> Array:
@@ -239,7 +240,9 @@ class RepeatAndSelect(PrivacyEvent):
         once = multiset(self.of)
         if not once:
             return privacy_loss_of_nothing(interval)
-        profile = profile_of(composed_loss(once, interval))
+        # Choosing the best magnifies what a coarse grid adds to one run.
+        finer = min(interval, max(interval / 10, _FINE))
+        profile = profile_of(composed_loss(once, finer))
         return loss_of_profile(selected_profile(profile, self.mean, self.shape), interval)
 
     def dp_event(self) -> Any:
