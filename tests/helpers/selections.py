@@ -19,12 +19,12 @@ BEGUN = []
 SPACE = {"method": "dp_sgd", "optim.lr": {"loguniform": [0.1, 4]}, "train.max_steps": 4}
 
 
-def select_spec(root, space=SPACE, mean=3):
+def select_spec(root, space=SPACE, mean=3, **privacy):
     raw = make_spec(root, "selection", tracking={"uri": None}, scheduler={"type": "fifo"})
     raw["search"] = {"sampler": "random", "num_trials": None, "space": space}
     raw["privacy"] = {
         "delta": 1e-5, "trial_epsilon": 1.0, "accounting": "select",
-        "selection": {"mean": mean, "shape": 1},
+        "selection": {"mean": mean, "shape": 1}, **privacy,
     }  # fmt: skip
     return SweepSpec(**raw)
 

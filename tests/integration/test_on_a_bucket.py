@@ -13,7 +13,7 @@ from dpsweep.study.files import StudyFiles
 from tests.helpers import buckets
 from tests.helpers.postgres import PASSWORD, sessions_of_its_own
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

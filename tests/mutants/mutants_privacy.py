@@ -184,6 +184,36 @@ PRIVACY = (
         "a precondition of the theorem",
     ),
     Mutant(
+        "dearer plans than a selection is charged for, by profiles",
+        "platform/dpsweep/privacy/selection/bounds.py",
+        "return bool(np.all(deltas_of(plan) <= longer))",
+        "return True",
+        (
+            "tests/unit/privacy/test_selection_bounds.py::test_the_largest_of_several_profiles_covers_each",
+        ),
+        "a precondition of the theorem",
+    ),
+    Mutant(
+        "the mean profile",
+        "platform/dpsweep/privacy/selection/bounds.py",
+        "np.max(profiles, axis=0) * _ROUND_UP",
+        "np.mean(profiles, axis=0) * _ROUND_UP",
+        (
+            "tests/unit/privacy/test_selection_bounds.py::test_the_largest_of_several_profiles_covers_each",
+        ),
+        "a precondition of the theorem",
+    ),
+    Mutant(
+        "a profile between the points of its grid",
+        "platform/dpsweep/privacy/selection/bounds.py",
+        "at = np.interp(places, np.exp(EPSILONS[: len(self.deltas)]), self.deltas)",
+        "at = self.deltas[np.searchsorted(np.exp(EPSILONS[: len(self.deltas) - 1]), places)]",
+        (
+            "tests/unit/privacy/test_selection_bounds.py::test_between_its_points_it_is_not_below_the_profile",
+        ),
+        "a chord lies above the profile, its right end below",
+    ),
+    Mutant(
         "a step beyond the last allowed one",
         "platform/dpsweep/privacy/clock.py",
         "return max(position, 0)",

@@ -16,6 +16,7 @@ from whole_studies import cli_here
 from dpsweep import sweep
 from dpsweep.foundation.errors import SweepError
 from dpsweep.planning.preflight import preflight
+from dpsweep.privacy.calculator import account_epsilon
 from dpsweep.privacy.selection.number import Selection
 from dpsweep.running import sealed
 from dpsweep.running.stage import Stage
@@ -93,6 +94,29 @@ sweep.run_sweep(selections.select_spec(root))
 """
 
 
+def test_a_selection_by_profiles_claims_less_for_the_same_trials(tmp_path, temporary):
+    """What is claimed comes from the ledger, and a second launch finds it there."""
+    epsilons = {}
+    for accountant in ("rdp", "pld"):
+        # The noise is given, so that both accountants price the same plans.
+        space = {
+            "method": "dp_sgd",
+            "optim.lr": 1.0,
+            "train.max_steps": 20,
+            "noise.noise_multiplier": 4.0,
+        }
+        spec = select_spec(tmp_path / accountant, space, mean=10, accountant=accountant)
+        statement = run_sweep(spec).study_statement()
+        assert (statement.accountant, statement.accounting) == (accountant, "select")
+        assert run_sweep(spec).study_statement() == statement
+        epsilons[accountant] = statement.epsilon
+        plan = StudyFiles(tmp_path / accountant / "studies", "selection").task(0).full_plan
+        segment = {"event": "repeat_and_select", "mean": 10, "shape": 1, "of": plan.to_json()}
+        priced = account_epsilon([segment], delta=1e-5, accountant=accountant)["epsilon"]
+        assert priced * (1 - 1e-3) <= statement.epsilon <= priced * (1 + 2e-3)
+    assert epsilons["pld"] < 0.8 * epsilons["rdp"]
+
+
 @pytest.mark.parametrize(
     "point",
     [
@@ -152,12 +176,14 @@ def test_what_cannot_be_erased_is_told(tmp_path, temporary, monkeypatch):
 CHEAP, DEAR = 0.4, 0.9
 
 
-def test_no_draw_is_dearer_than_what_was_charged(tmp_path, temporary, monkeypatch):
-    """The theorem holds for trials below the charged curve; a sample of plans may miss some."""
-    narrow = preflight(select_spec(tmp_path, {**SPACE, "noise.target_epsilon": CHEAP}))
+@pytest.mark.parametrize("accountant", ["rdp", "pld"])
+def test_no_draw_is_dearer_than_what_was_charged(tmp_path, temporary, monkeypatch, accountant):
+    """The theorems hold for trials below the charged bound; a sample of plans may miss some."""
+    cheap = {**SPACE, "noise.target_epsilon": CHEAP}
+    narrow = preflight(select_spec(tmp_path, cheap, accountant=accountant))
     charge = narrow.choose_selection()
     wide = {**SPACE, "noise.target_epsilon": {"choice": [CHEAP, DEAR]}}
-    spec = select_spec(tmp_path, wide, mean=30)
+    spec = select_spec(tmp_path, wide, mean=30, accountant=accountant)
     checked = preflight(spec)
     dear = checked.admit(0, {"method": "dp_sgd", "optim.lr": 1.0, "noise.target_epsilon": DEAR})
     assert not charge.bound.covers(dear.full_plan)

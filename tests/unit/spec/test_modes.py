@@ -58,7 +58,6 @@ REFUSED = [
     ("select", {"search/num_trials": 0}, "search.num_trials: has no meaning for select: the number of trials is random and secret (remove it, or set it to null; privacy.selection.mean is the expected number)"),
     ("select", {"search/points_to_evaluate": [{"optim.lr": 1}]}, "search.points_to_evaluate: these points are not drawn from the prior that all trials of select share (remove them, or narrow the space; or accounting: composed)"),
     ("select", {"search/objectives": ["validation/accuracy", "dp/epsilon"]}, "search.objectives: select releases one best trial, and a trade-off has several (remove them; or accounting: composed)"),
-    ("select", {"privacy/accountant": "pld"}, "privacy.accountant: pld does not bound select: the cost of drawing trials and keeping the best is known for Renyi curves only (use rdp)"),
     ("select", {"data/validation/visibility": "exact"}, "data.validation.visibility: exact scores of private records have no finite epsilon, so select cannot cover them (use noisy or public; or accounting: unaccounted)"),
     ("public", {"data/public/fraction": 0}, "data.public.fraction: is 0, so there are no public records that the search could train on (declare the share of all records that needs no protection, for instance 0.2)"),
     ("public", {"data/public": {}}, "data.public.fraction: is 0, so there are no public records that the search could train on (declare the share of all records that needs no protection, for instance 0.2)"),
@@ -129,7 +128,7 @@ def test_preconditions_come_together_with_other_mistakes():
             "scheduler/type": "asha",
             "data/validation/visibility": "exact",
             "privacy/trial_epsilon": -1,
-            "privacy/accountant": "pld",
+            "privacy/accountant": "prv",
         },
     )
     assert {line.split(":")[0] for line in mistakes(SweepSpec, **raw)} == {
