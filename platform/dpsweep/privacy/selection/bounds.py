@@ -210,7 +210,7 @@ def dearest(plans: Sequence[Plan], accountant: AccountantName) -> list[int]:
 
 def deltas_of(plan: Plan) -> Array:
     """Return the profile of a plan at ``EPSILONS``, float64 (m,), the larger of its parts."""
-    return np.max([_deltas(events) for events in by_part(plan).values()], axis=0)
+    return np.asarray(np.max([_deltas(events) for events in by_part(plan).values()], axis=0))
 
 
 @lru_cache(maxsize=256)
