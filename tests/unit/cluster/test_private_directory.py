@@ -175,8 +175,12 @@ def test_unless_it_is_new_or_in_use(root):
     remove_left_behind()
     assert (path / "session_latest" / "experiment_state.json").exists()
     os.utime(path, (LONG_AGO, LONG_AGO))
-    other = subprocess.Popen([sys.executable, "-c", "input()", str(path)], stdin=subprocess.PIPE)
+    other = subprocess.Popen(
+        [sys.executable, "-c", "print(flush=True); input()", str(path)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
     try:
+        other.stdout.readline()  # its command line can be read a moment after it was started
         remove_left_behind()
         assert (path / "session_latest" / "experiment_state.json").exists()
     finally:
