@@ -134,6 +134,9 @@ class ClusterTarget(ABC):
         # A trial that fails reports why, and has no score.
         os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
         os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
+        # Ray starts a process for each core beforehand, and trials, whose environment is another,
+        # run in none of them.
+        os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
         # Ray runs workers at nice 15: on a shared machine trials would starve.
         os.environ.setdefault("RAY_worker_niceness", "0")
         if self.private_path is not None and ray.is_initialized():
