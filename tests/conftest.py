@@ -23,7 +23,7 @@ def _no_ambient_studies(tmp_path_factory):
     import os
 
     os.environ["DPSWEEP_STUDIES"] = str(tmp_path_factory.mktemp("studies"))
-    os.environ["RAY_prestart_worker_first_driver"] = "0"  # a process for each core, of no use
+    os.environ.setdefault("RAY_prestart_worker_first_driver", "0")  # processes of no use here
     os.environ["COLUMNS"] = "400"  # what tests look for stands on one line, but where they say else
 
 

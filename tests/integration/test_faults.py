@@ -72,6 +72,34 @@ def test_a_sweep_outlives_its_database_too(nodes_with_a_password, server, tmp_pa
     sweep.check()
 
 
+DIES_WHEN_GIVEN_A_TRIAL = """
+
+from dpsweep.trainables.execution.actor import DPTrainable
+
+
+def die_once(actor, config):
+    mark = Path(__file__).parent / "died.txt"
+    try:
+        os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return reset(actor, config)
+    os._exit(1)
+
+
+reset, DPTrainable.reset_config = DPTrainable.reset_config, die_once
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_as_it_is_given_a_trial_counts_once(nodes, tmp_path):
+    """As with every node that is removed while its process waits for the next trial."""
+    sweep = FaultySweep(tmp_path, nodes, 0, num_trials=5, faults=(), max_failures=1)
+    sweep.change(nets=DIES_WHEN_GIVEN_A_TRIAL, resources={})
+    sweep.run()
+    assert (tmp_path / "died.txt").exists()
+    sweep.check()
+
+
 HANGING = """
 
 wait_here = DPSGD.run

@@ -94,6 +94,7 @@ class PolicyScheduler(FIFOScheduler):
         self._refused: set[int] = set()
         self._stopped: set[int] = set()
         self._resumed: Trial | None = None
+        self._given_back: list[tuple[Trial, int]] = []
         self._controller: Any = None
 
     @property
@@ -115,6 +116,13 @@ class PolicyScheduler(FIFOScheduler):
             trial.set_status(Trial.PAUSED)  # Tune files it by its status after this call
         elif number in self._paused:
             tune_controller._set_trial_status(trial, Trial.PAUSED)
+        elif trial in tune_controller._resetting_trials:
+            # Its process died as it was given the trial. Tune is about to hear of that once more,
+            # from the call that was under way, and to give up a trial that waits; and it takes this
+            # one for being given to a process for ever.
+            tune_controller._resetting_trials.discard(trial)
+            tune_controller._set_trial_status(trial, Trial.PAUSED)
+            self._given_back.append((trial, trial.run_metadata.num_failures))
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Tell listener and policy of one report; returns what Tune does with the trial."""
@@ -149,6 +157,10 @@ class PolicyScheduler(FIFOScheduler):
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """Return a paused trial that may go on, else the first pending one, else None."""
+        while self._given_back:
+            trial, num_failures = self._given_back.pop()
+            trial.run_metadata.num_failures = num_failures  # one death counts once
+            tune_controller._set_trial_status(trial, Trial.PENDING)
         if self._resumed is None or self._resumed.status != Trial.PENDING:
             self._resumed = self._resume(self._policy.choose_paused)
         if self._resumed is not None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pickle
+from types import SimpleNamespace
 
 import pytest
 from ray.tune.experiment import Trial
@@ -18,6 +19,7 @@ from dpsweep.study.trial import Decision, TrialReport
 class FakeTrial:
     def __init__(self, number, status=Trial.PENDING):
         self.config, self.status = {"trial": number}, status
+        self.run_metadata = SimpleNamespace(num_failures=0)
 
     def set_status(self, status):
         self.status = status
@@ -34,6 +36,7 @@ class FakeController:
 
     def __init__(self, callback=None):
         self.trials, self.callback = [], callback
+        self._resetting_trials = set()
 
     def get_trials(self):
         return self.trials
@@ -283,6 +286,21 @@ def test_a_trial_whose_actor_dies_while_it_is_paused_stays_paused():
     trials[0].status = Trial.PENDING
     scheduler.on_trial_add(controller, trials[0])  # one that was resumed is started again
     assert trials[0].status == Trial.PENDING
+
+
+def test_a_trial_whose_process_dies_as_it_is_given_it_waits_until_tune_has_heard_it_twice():
+    scheduler, _, controller = promoting()
+    trial = add(scheduler, controller, 0)
+    controller.trials = [trial]
+    controller._resetting_trials.add(trial)
+    trial.run_metadata.num_failures = 1
+    scheduler.on_trial_error(controller, trial)
+    scheduler.on_trial_add(controller, trial)  # so Tune requeues it
+    assert trial.status == Trial.PAUSED  # neither running nor pending: Tune gives up those
+    assert controller._resetting_trials == set()
+    trial.run_metadata.num_failures = 2  # of the call that was under way
+    assert scheduler.choose_trial_to_run(controller) is trial
+    assert (trial.status, trial.run_metadata.num_failures) == (Trial.PENDING, 1)
 
 
 def test_trials_of_an_earlier_launch_wait_for_their_promotion():
