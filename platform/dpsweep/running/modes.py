@@ -128,9 +128,7 @@ def _run_start(launch: Launch) -> Ending:
         if task.trial in begun:
             task = study.files.task(task.trial)
             stage.say_continuing(task.trial, " the start")
-        if not launch.ledger.reserve(
-            task.trial, task.full_plan, epsilon=task.planned_epsilon, task=task.digest
-        ):
+        if not task.reserve(launch.ledger):
             raise SweepError(
                 f"run {task.trial} of the start does not fit into the study's budget",
                 fix="raise privacy.study_epsilon in a new study, or lower start.runs",
@@ -155,7 +153,6 @@ def _search(launch: Launch, checked: Preflight, data: SweepData) -> Ending:
     for number in mend_tasks(checked, study, searched, launch.observer):
         if study.view.trials[number].state in moving:
             stage.end_lost(number)
-    kept = {number for number, trial in study.view.trials.items() if trial.state in moving}
     objectives = spec.search.objectives or (spec.search.metric,)
     suggestions = Suggestions(
         spec,
@@ -165,12 +162,10 @@ def _search(launch: Launch, checked: Preflight, data: SweepData) -> Ending:
         accounting=lambda: (UNACCOUNTED if study.view.downgraded else spec.privacy.mode).name,
         on_message=launch.observer.on_message,
     )
-    running = [n for n in sorted(kept) if study.view.trials[n].state is TrialState.RUNNING]
-    unfinished = [files.task(number) for number in running]
+    trials = sorted(study.view.trials.items())
+    unfinished = [files.task(n) for n, trial in trials if trial.state is TrialState.RUNNING]
     for task in list(unfinished):
-        if not launch.ledger.has_ended(task.trial) and launch.ledger.reserve(
-            task.trial, task.full_plan, epsilon=task.planned_epsilon, task=task.digest
-        ):
+        if not launch.ledger.has_ended(task.trial) and task.reserve(launch.ledger):
             stage.say_continuing(task.trial)
             stage.admit(task)
         else:  # a crash hit between the end of its reservation and that of the trial
@@ -216,9 +211,7 @@ def run_public(launch: Launch) -> Ending:
             f"the configuration of trial {winner.trial} is frozen; trial {number} runs it once on "
             "the private records"
         )
-        launch.ledger.reserve(
-            number, task.full_plan, epsilon=task.planned_epsilon, task=task.digest
-        )
+        task.reserve(launch.ledger)
     elif final.state is TrialState.RUNNING and not launch.ledger.has_ended(final.trial):
         if mend_tasks(launch.checked, study, [final.trial], observer):
             stage = launch.stage(launch.checked, launch.data, launch.supplies, launch.fifo())

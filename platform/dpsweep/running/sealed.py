@@ -189,9 +189,7 @@ class _Draws:
         if self.is_exhausted:
             return None
         task = self._draw()
-        self._stage.ledger.reserve(
-            task.trial, task.full_plan, epsilon=task.planned_epsilon, task=task.digest
-        )
+        task.reserve(self._stage.ledger)
         self._stage.admit(task)
         self._num_started += 1
         return task

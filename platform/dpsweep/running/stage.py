@@ -340,8 +340,7 @@ class Stage:
         except StudyError as error:
             self._tell_note(trial, f"{error.message}; it stays paused")
             return False
-        plan, digest = task.full_plan, task.digest
-        if not self.ledger.reserve(trial, plan, epsilon=task.planned_epsilon, task=digest):
+        if not task.reserve(self.ledger):
             return False
         self.running.add(trial)
         self.admit(task)

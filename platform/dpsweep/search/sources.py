@@ -120,9 +120,7 @@ class SearchSource:
             self._pending = None
             if task is None:
                 break
-            if self._ledger.reserve(
-                task.trial, task.full_plan, epsilon=task.planned_epsilon, task=task.digest
-            ):
+            if task.reserve(self._ledger):
                 self._num_admitted += 1
                 self._num_unaffordable = 0
                 self._admit(task)

@@ -7,12 +7,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dpsweep.foundation.durable import checked_json, read_checked_json
 from dpsweep.foundation.errors import StudyError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.privacy.events import Plan
+
+if TYPE_CHECKING:
+    from dpsweep.ledgers.study import StudyLedger
 
 
 class TrialState(str, Enum):
@@ -162,6 +165,18 @@ class TrialTask:
     def digest(self) -> str:
         """SHA-256 of ``to_json``, in hexadecimal digits."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def reserve(self, ledger: StudyLedger) -> bool:
+        """Reserve all that it may charge, and write down what it is to do (``digest``).
+
+        Returns:
+            False if it does not fit into the study's budget; nothing was written then.
+        Raises:
+            LedgerError: See ``StudyLedger.reserve``.
+        """
+        return ledger.reserve(
+            self.trial, self.full_plan, epsilon=self.planned_epsilon, task=self.digest
+        )
 
     def to_json(self) -> str:
         """Return the task as one JSON document with a checksum of itself."""
