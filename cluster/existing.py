@@ -212,15 +212,11 @@ def refuse_unread(folder: BucketPath, found: Mapping[str, str]) -> None:
     Raises:
         ResourceError: A node cannot.
     """
-    deaf = {host: problem for host, problem in sorted(found.items()) if problem}
-    if deaf:
-        host, problem = next(iter(deaf.items()))
-        raise ResourceError(
-            f"trials on {', '.join(deaf)} cannot write to {folder}",
-            because=f"on {host}, {problem}",
-            fix="give every node a role or credentials, and AWS_ENDPOINT_URL where the store is "
-            "another, in the environment that Ray was started in there",
-        )
+    fix = (
+        "give every node a role or credentials, and AWS_ENDPOINT_URL where the store is another, "
+        "in the environment that Ray was started in there"
+    )
+    _refuse_deaf(found, f"cannot write to {folder}", fix)
 
 
 def database_problem(lock: DatabasePath) -> str:
@@ -241,14 +237,20 @@ def refuse_unheard(lock: LogPath | None, found: Mapping[str, str]) -> None:
     Raises:
         ResourceError: A node cannot.
     """
+    fix = (
+        "let every node reach it, with PGPASSWORD or ~/.pgpass in the environment that Ray was "
+        "started in there"
+    )
+    _refuse_deaf(found, f"cannot be charged to {lock}", fix)
+
+
+def _refuse_deaf(found: Mapping[str, str], what: str, fix: str) -> None:
+    """Refuse nodes that have said why they cannot do what trials need."""
     deaf = {host: problem for host, problem in sorted(found.items()) if problem}
     if deaf:
         host, problem = next(iter(deaf.items()))
         raise ResourceError(
-            f"trials on {', '.join(deaf)} cannot be charged to {lock}",
-            because=f"on {host}, {problem}",
-            fix="let every node reach it, with PGPASSWORD or ~/.pgpass in the environment that Ray "
-            "was started in there",
+            f"trials on {', '.join(deaf)} {what}", because=f"on {host}, {problem}", fix=fix
         )
 
 
