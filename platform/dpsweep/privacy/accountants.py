@@ -186,7 +186,7 @@ def _pld_epsilon(events: Multiset, delta: float) -> float:
     precision, rest = parted(events)
     if not rest:
         return min(analytic_gaussian_epsilon(math.sqrt(precision), delta), renyi)
-    total = composed_loss(events, _interval(renyi, len(rest) + (precision > 0)))
+    total = _loss(events, renyi)
     return min(float(total.get_epsilon_for_delta(delta)), renyi)
 
 
@@ -208,6 +208,11 @@ def plan_loss(events: Multiset) -> Any:
         return None
     if renyi > _LARGEST_PLD_EPSILON:
         return loss_without_bound()
+    return _loss(events, renyi)
+
+
+def _loss(events: Multiset, renyi: float) -> Any:
+    """Return their distribution, discretised as finely as their Renyi bound on epsilon asks for."""
     precision, rest = parted(events)
     return composed_loss(events, _interval(renyi, len(rest) + (precision > 0)))
 

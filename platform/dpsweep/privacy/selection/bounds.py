@@ -16,7 +16,7 @@ from dpsweep.foundation.errors import BadInputError, LedgerError
 from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import by_part, plan_loss
 from dpsweep.privacy.events import Plan
-from dpsweep.privacy.events.losses import profile_of
+from dpsweep.privacy.events.losses import Profile, profile_of
 from dpsweep.privacy.events.multiset import Multiset
 from dpsweep.privacy.events.repeat_and_select import selected_profile
 from dpsweep.privacy.selection.curves import envelope, is_under, selection_epsilon
@@ -123,34 +123,35 @@ class ProfileBound:
 
     def epsilon(self, *, delta: float) -> float:
         """Return the smallest epsilon at which it is at most ``delta``."""
-        return self._smallest(lambda epsilon: self._at(epsilon), delta, EPSILONS[-1])
+        return _smallest_epsilon(self.profile, delta, EPSILONS[-1])
 
     def selected(self, selection: Selection, *, delta: float) -> float:
         """See ``selected_profile``."""
         delta = validate.in_unit_interval("delta", delta)
         best = selected_profile(self.profile, selection.mean, selection.shape)
         end = EPSILONS[-1] * (2 + (0 if selection.shape == "poisson" else float(selection.shape)))
-        return self._smallest(lambda epsilon: float(best(np.array([epsilon]))[0]), delta, end)
-
-    def _at(self, epsilon: float) -> float:
-        return float(self.profile(np.array([epsilon]))[0])
-
-    @staticmethod
-    def _smallest(profile: Any, delta: float, end: float) -> float:
-        """Return the smallest epsilon with a profile of at most delta, from above."""
-        if profile(end) > delta:
-            return math.inf
-        if profile(0.0) <= delta:
-            return 0.0
-        low, high = 0.0, end
-        while high - low > 1e-9 * high:
-            middle = (low + high) / 2
-            low, high = (low, middle) if profile(middle) <= delta else (middle, high)
-        return float(high)
+        return _smallest_epsilon(best, delta, end)
 
     def to_json(self) -> dict[str, Any]:
         """Return the profile, with the step of its grid."""
         return {"profile": self.deltas.tolist(), "step": _STEP}
+
+
+def _smallest_epsilon(profile: Profile, delta: float, end: float) -> float:
+    """Return the smallest epsilon with a profile of at most delta, from above."""
+
+    def is_enough(epsilon: float) -> bool:
+        return float(profile(np.array([epsilon]))[0]) <= delta
+
+    if not is_enough(end):
+        return math.inf
+    if is_enough(0.0):
+        return 0.0
+    low, high = 0.0, end
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return float(high)
 
 
 def bound_of(plans: Iterable[Plan], accountant: AccountantName) -> TrialBound:
