@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import optuna
@@ -169,8 +170,6 @@ class Suggestions:
         self._is_single = len(self.objectives) == 1
         self._live: dict[int, optuna.trial.Trial] = {}
         self._handed_out = set(known or ())
-        self._first = self._points()
-        self._num_waiting = spec.num_starts + len(self._first)
         trials = {number: self._frozen(trial) for number, trial in (known or {}).items()}
         with self._usable():
             self._study = self._open(trials, on_message)
@@ -229,7 +228,7 @@ class Suggestions:
     ) -> optuna.Study:
         """Give a new study its first trials: what is known, and points that wait, by number."""
         first, make = self._spec.num_starts, optuna.trial.create_trial
-        waiting = self._first
+        waiting = self._points
         for number in range(max([first + len(waiting), *(number + 1 for number in known)])):
             if number < first:
                 # The runs of a start have the first numbers; Optuna is to learn nothing from them.
@@ -246,6 +245,7 @@ class Suggestions:
         study.set_user_attr("enqueued", True)
         return study
 
+    @cached_property
     def _points(self) -> list[optuna.trial.FrozenTrial]:
         """Return what is evaluated before the sampler is asked, each point once."""
         points = first_points(self._spec, self._space)
@@ -310,7 +310,9 @@ class Suggestions:
         with self._usable():
             left, trials = self._left()
             # As a trial was seeded first: points that wait have numbers before any is asked for.
-            number = max(left[0], self._num_waiting) if left else len(trials)
+            number = len(trials)
+            if left:
+                number = max(left[0], self._spec.num_starts + len(self._points))
             seed = public_seed(self._spec.seed, number, "search") % 2**32
             self._study.sampler = make_sampler(self._spec.search.sampler, seed)
             trial = None
