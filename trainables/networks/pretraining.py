@@ -9,7 +9,6 @@ DIRECTORY/                  public: nothing in it depends on a private record
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import math
@@ -27,7 +26,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import CheckpointError, DataError, ModelError
-from dpsweep.foundation.file_paths import FilePath, cache_of
+from dpsweep.foundation.file_paths import FilePath, cache_of, sha256_of
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.trainables.data.dataset import DatasetInfo
@@ -89,7 +88,7 @@ class PretrainedFile:
         if isinstance(self._store, Path):
             return self.weights
         content = self.weights.read_bytes()
-        target = self._store / f"{_sha256(content)}.safetensors"
+        target = self._store / f"{sha256_of(content)}.safetensors"
         if target.size() != len(content):
             target.write_bytes(content)
         (self._store / self.sidecar.name).write_bytes(self.sidecar.read_bytes())
@@ -112,7 +111,7 @@ class PretrainedFile:
             content = self.weights.read_bytes()
         except (FileNotFoundError, ValueError):
             return None
-        is_whole = isinstance(facts, dict) and facts.get("sha256") == _sha256(content)
+        is_whole = isinstance(facts, dict) and facts.get("sha256") == sha256_of(content)
         return facts if is_whole else None
 
     def write(
@@ -123,7 +122,7 @@ class PretrainedFile:
 
         content = save({key: value.contiguous() for key, value in weights.items()})
         write_atomically(self.weights, content)
-        facts = {**facts, "sha256": _sha256(content)}
+        facts = {**facts, "sha256": sha256_of(content)}
         write_atomically(self.sidecar, (json.dumps(facts, indent=1) + "\n").encode())
         self.state.unlink(missing_ok=True)
         return facts
@@ -382,7 +381,3 @@ def initial_weights(
 
 def _tensors(records: Arrays, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(records[0][rows]), torch.from_numpy(records[1][rows])
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

@@ -73,13 +73,13 @@ def local_copy(path: FilePath) -> Path:
     if isinstance(path, Path):
         return path
     copy = cache_of(path.parent) / path.name
-    if copy.exists() and _sha256(copy.read_bytes()) == path.stem:
+    if copy.exists() and sha256_of(copy.read_bytes()) == path.stem:
         return copy
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         content = b""
-    if _sha256(content) != path.stem:
+    if sha256_of(content) != path.stem:
         raise StorageError(
             f"{path} is missing, or is not what its name says",
             because="it is named by its SHA-256",
@@ -91,7 +91,8 @@ def local_copy(path: FilePath) -> Path:
     return copy
 
 
-def _sha256(content: bytes) -> str:
+def sha256_of(content: bytes) -> str:
+    """Return the SHA-256 of a content, in hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -108,7 +109,7 @@ def cache_of(folder: BucketPath) -> Path:
     if not place:
         place = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         place = os.path.join(place, "dpsweep")
-    directory = Path(place).absolute() / _sha256(str(folder).encode())[:16]
+    directory = Path(place).absolute() / sha256_of(str(folder).encode())[:16]
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         directory.mkdir(mode=0o700, exist_ok=True)
