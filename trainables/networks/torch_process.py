@@ -31,8 +31,8 @@ def torch_threads(count: int) -> Iterator[None]:
 def uncompiled(optimizer: type[Optimizer]) -> type[Optimizer]:
     """Return an optimizer that computes the same without loading torch's compiler.
 
-    Nothing here is compiled, and each process would wait a second or two for the import, which
-    torch's decorators of these methods do for the compiler's sake.
+    Nothing here is compiled, and each process would wait for the import, which torch's decorators
+    of these methods do for the compiler's sake.
     """
     import torch
 
