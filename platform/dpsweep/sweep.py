@@ -37,10 +37,11 @@ from dpsweep.foundation.errors import ModelError, RayLostError, ResourceError, S
 from dpsweep.ledgers.dataset import DatasetLedger
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import study_spent
+from dpsweep.planning.composition import choose_composition
 from dpsweep.planning.places import make_places
 from dpsweep.planning.preflight import Preflight, SelectionCharge, preflight
 from dpsweep.planning.problems import check_records
-from dpsweep.privacy.filter import RenyiFilter
+from dpsweep.privacy.composition.base import Composition
 from dpsweep.privacy.randomness import secret_numpy_generator
 from dpsweep.results.study import SweepResult
 from dpsweep.running import entries
@@ -114,7 +115,7 @@ def run_checked(
     make_places(spec)
     TARGETS[spec.cluster.target].refuse_early(spec.cluster, spec.resources)
     checked.check_some_plan()
-    renyi_filter, selection = checked.choose_filter(), checked.choose_selection()
+    composition, selection = choose_composition(checked), checked.choose_selection()
     checked.check_dataset_budget(selection)
     num_draws = selection.selection.draw(secret_numpy_generator()) if selection else 0
     observer.on_stage(f"reading the data: {spec.data.dataset}")
@@ -136,7 +137,7 @@ def run_checked(
         study_spent(study.files.ledger, study.view.charged())  # refuses a study that lost a ledger
         if not ledger.is_on_dataset:
             _note_new_dataset_ledger(spec, observer)
-        renyi_filter, selection = _commit(checked, ledger, renyi_filter, selection)
+        composition, selection = _commit(checked, ledger, composition, selection)
         ledger.settle_lost(study.view.ended())
         _note_record_count(spec, data, observer)
         if _is_complete(checked, study):
@@ -170,7 +171,7 @@ def run_checked(
             checked,
             study,
             ledger,
-            renyi_filter,
+            composition,
             selection,
             num_draws,
             data,
@@ -239,20 +240,20 @@ def _note_new_dataset_ledger(spec: SweepSpec, observer: Observer) -> None:
 def _commit(
     checked: Preflight,
     ledger: StudyLedger,
-    renyi_filter: RenyiFilter | None,
+    composition: Composition | None,
     selection: SelectionCharge | None,
-) -> tuple[RenyiFilter | None, SelectionCharge | None]:
+) -> tuple[Composition | None, SelectionCharge | None]:
     """Write down what the study may spend; what an earlier launch wrote down holds.
 
     Returns:
-        The filter and the selection that hold.
+        The composition and the selection that hold.
     Raises:
         DatasetBudgetError: The dataset's budget does not allow the study.
     """
     spec, privacy = checked.spec, checked.spec.privacy
-    if renyi_filter is not None:
-        chosen = renyi_filter
-        renyi_filter = ledger.open_filter(lambda: chosen)
+    if composition is not None:
+        chosen = composition
+        composition = ledger.open_composition(lambda: chosen)
     if selection is not None:
         bound, epsilon = ledger.charge_selection(
             selection.selection, selection.bound, selection.epsilon, privacy.delta
@@ -274,7 +275,7 @@ def _commit(
             is_charged=ledger.is_on_dataset,
         )
         ledger.note_dataset()
-    return renyi_filter, selection
+    return composition, selection
 
 
 def _note_record_count(spec: SweepSpec, data: SweepData, observer: Observer) -> None:

@@ -45,8 +45,8 @@ def run(root: Path, scheduler: str, seed: int) -> dict[str, float]:
         "finished": result.view.count(TrialState.FINISHED),
         "best validation": best.value or 0.0,
         "its test": best.metrics["test/accuracy"],
-        "budget used": max(account.committed.values()) / account.filter.budget,
-        "order": account.filter.order,
+        "budget used": max(account.committed.values()) / account.composition.budget,
+        "order": account.composition.order,
         "seconds": seconds,
     }
 

@@ -77,8 +77,18 @@ class ThreeNodes:
                 initialize_head=True,
                 head_node_args={"num_cpus": 1, "include_dashboard": False, "_system_config": quick},
             )
+        self._num_added = 0
         for _ in range(2):
-            self.cluster.add_node(num_cpus=1)
+            self._add_node()
+
+    def _add_node(self) -> None:
+        """Let a node come that installs what is shipped to it in a directory of its own.
+
+        Nodes of one session share it else, and a new one installs the wheel over that of others.
+        """
+        self._num_added += 1
+        name = f"runtime_resources_{self._num_added}"
+        self.cluster.add_node(num_cpus=1, runtime_env_dir_name=name)
 
     @property
     def address(self) -> str:
@@ -88,7 +98,7 @@ class ThreeNodes:
         """Kill all processes of a node, then let another one come."""
         nodes = sorted(self.cluster.worker_nodes, key=lambda node: node.raylet_socket_name)
         self.cluster.remove_node(rng.choice(nodes), allow_graceful=False)
-        self.cluster.add_node(num_cpus=1)
+        self._add_node()
 
     def end(self) -> None:
         self.cluster.shutdown()

@@ -4,6 +4,7 @@ from whole_studies import make_spec
 
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
+from dpsweep.planning.composition import choose_composition
 from dpsweep.planning.preflight import preflight
 from dpsweep.running.stage import Stage
 from dpsweep.schedulers import POLICIES
@@ -37,16 +38,18 @@ class Driver:
         self.checked = preflight(self.spec)
         self.study = Study(self.spec)
         self.ledger = StudyLedger(self.study.files.ledger)
-        self.filter = None
+        self.composition = None
         if self.spec.privacy.accounting == "composed":
-            self.filter = self.ledger.open_filter(self.checked.choose_filter)
+            self.composition = self.ledger.open_composition(
+                lambda: choose_composition(self.checked)
+            )
         self.observer = Listening()
         policy = POLICIES["epsilon_halving"].from_spec(
             self.spec.scheduler, metric="validation/accuracy", maximize=True
         )
         self.policy = policy
         self.stage = Stage(
-            self.checked, self.study, self.ledger, filter=self.filter, data=None,
+            self.checked, self.study, self.ledger, composition=self.composition, data=None,
             observer=self.observer, policy=policy,
         )  # fmt: skip
 

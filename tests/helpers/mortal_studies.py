@@ -21,7 +21,6 @@ from dpsweep.ledgers.dataset import read_dataset_ledger
 from dpsweep.planning.preflight import preflight
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import Plan
-from dpsweep.privacy.filter import RESERVATION_SLACK
 from dpsweep.results.study import load_sweep
 from dpsweep.running import entries, features, modes
 from dpsweep.running.stage import Stage
@@ -52,6 +51,7 @@ class MortalStudies:
     def __init__(self, root: Path, seed: int, monkeypatch, *, accounting: str):
         self.rng = random.Random(seed)
         self.root, self.accounting = root, accounting
+        self.mode = "composed" if accounting == "declared" else accounting
         self.budget = root / "digits.budget"
         self.study = root / "studies" / "mortal"
         self.ran: dict[str, dict[int, Plan]] = defaultdict(lambda: defaultdict(Plan))
@@ -73,11 +73,13 @@ class MortalStudies:
     @property
     def spec(self) -> SweepSpec:
         privacy = {
-            "delta": DELTA, "trial_epsilon": TRIAL, "accounting": self.accounting,
+            "delta": DELTA, "trial_epsilon": TRIAL, "accounting": self.mode,
             "dataset_ledger": str(self.budget), "dataset_epsilon": CAP, "dataset_delta": 9e-4,
         }  # fmt: skip
-        if self.accounting == "composed":
+        if self.mode == "composed":
             privacy["study_epsilon"] = STUDY
+        if self.accounting == "declared":
+            privacy["composition"] = "declared"
         raw = make_spec(self.root, "mortal", tracking={"uri": None}, privacy=privacy)
         if self.accounting == "public":
             raw["data"]["public"] = {"fraction": 0.3}
@@ -138,7 +140,7 @@ class MortalStudies:
         stage.begin(source)
         while (task := source.next_task(num_running=0)) is not None:
             self._now, self._charges = (stage.ledger.study_id, task.trial), task.charges
-            self.filters[stage.ledger.study_id] = stage.filter
+            self.filters[stage.ledger.study_id] = stage.composition
             execution = TrialExecution(
                 stage.study.files.trial(task.trial), task, settings=stage.settings(),
                 data=stage.data, pace=Pace(self._clock),
@@ -208,11 +210,11 @@ class MortalStudies:
     def _check_spent(self, study_id: str, epsilon: float):
         ran = self.ran.get(study_id, {})
         everything = Plan(tuple(run for plan in ran.values() for run in plan.runs)).merged()
-        if self.accounting == "composed":
+        if self.mode == "composed":
             assert epsilon == STUDY
             used = self.filters.get(study_id)
-            spent = max(used.cost(everything).values()) if used is not None else 0.0
-            assert spent <= (used.budget if used else 0.0) * (1 + RESERVATION_SLACK), spent
+            assert not (everything and used is None)
+            assert used is None or not used.is_over(used.cost(everything)), everything
         else:
             spent = epsilon_of(everything, delta=DELTA, accountant="rdp")
             assert spent <= epsilon * (1 + 1e-9), (spent, epsilon)

@@ -46,7 +46,7 @@ class PublicStudy:
     def stage(self, checked):
         policy = POLICIES["fifo"].from_spec(self.spec.scheduler, metric="", maximize=True)
         return Stage(
-            checked, self.study, self.ledger, filter=None, data=None, observer=Observer(),
+            checked, self.study, self.ledger, composition=None, data=None, observer=Observer(),
             policy=policy,
         )  # fmt: skip
 

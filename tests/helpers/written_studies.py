@@ -5,6 +5,7 @@ from whole_studies import make_spec
 
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
+from dpsweep.planning.composition import choose_composition
 from dpsweep.planning.preflight import preflight
 from dpsweep.results.advice import ALL_STARTED
 from dpsweep.results.study import load_sweep
@@ -24,9 +25,9 @@ def write_study(root, shares, *, reason=ALL_STARTED, state="finished", privacy=C
     (root / "study.yaml").write_text(yaml.safe_dump(raw))
     study = Study(checked.spec)
     ledger = StudyLedger(study.files.ledger)
-    chosen = checked.choose_filter()
+    chosen = choose_composition(checked)
     if chosen is not None:
-        ledger.open_filter(lambda: chosen)
+        ledger.open_composition(lambda: chosen)
     study.write(entries.study_started(study))
     for number, (share, point) in enumerate(zip(shares, checked.draw(len(shares)))):
         task = checked.admit(number, point)

@@ -134,7 +134,7 @@ def test_eight_different_trials_at_once_are_judged_at_equal_epsilon(tmp_path, ra
         spent = trial_spent(files.ledger, trial.trial_id)
         assert epsilon_of(spent, delta=1e-5) == trial.epsilon <= 1.0
     whole = study_spent(files.ledger, result.view.charged())
-    assert max(account.filter.cost(whole).values()) <= account.filter.budget
+    assert max(account.composition.cost(whole).values()) <= account.composition.budget
     assert epsilon_of(whole, delta=1e-5) <= 5.0
 
     decisions = result.decisions()

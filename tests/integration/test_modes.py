@@ -77,8 +77,8 @@ def check_filter(result):
     """The whole study stays within B at the filter's order, computed from the ledger files alone."""
     account = read_study_account(result.files.ledger)
     spent = study_spent(result.files.ledger, result.view.charged())
-    cost = account.filter.cost(spent)
-    assert max(cost.values()) <= account.filter.budget
+    cost = account.composition.cost(spent)
+    assert max(cost.values()) <= account.composition.budget
     # The declared epsilon is what the filter's budget converts to, and bounds any other order.
     assert epsilon_of(spent, delta=DELTA) <= result.spec.privacy.study_epsilon
     return account, spent
@@ -100,7 +100,7 @@ def test_a_composed_study_never_passes_its_budget(composed):
     assert result.state == "finished"
     assert "budget is used up" in result.view.end_reason
     account, _ = check_filter(result)
-    assert max(account.committed.values()) > 0.6 * account.filter.budget
+    assert max(account.committed.values()) > 0.6 * account.composition.budget
     claim = result.study_statement()
     assert claim.epsilon == 6.0
     assert claim.accounting == "composed"
@@ -127,9 +127,9 @@ def test_pruning_buys_more_trials(composed):
     _, result, _ = composed
     account = read_study_account(result.files.ledger)
     plans = [result.files.task(t.trial_id).full_plan for t in result.results]
-    full = [max(account.filter.cost(plan).values()) for plan in plans]
+    full = [max(account.composition.cost(plan).values()) for plan in plans]
     affordable = 0
-    while affordable < len(full) and sum(full[: affordable + 1]) <= account.filter.budget:
+    while affordable < len(full) and sum(full[: affordable + 1]) <= account.composition.budget:
         affordable += 1
     assert len(result.results) >= 2 * affordable
     assert result.view.count(TrialState.PRUNED) > 0
@@ -200,13 +200,13 @@ def test_kill_9_of_the_driver_of_a_composed_study(killed):
     root, path, _ = killed
     files = root / "studies" / "killed"
     before = [r for r in read_log(files / "journal.jsonl") if r["event"] == "trial_verdict"]
-    order = read_study_account(files / "ledger").filter.order
+    order = read_study_account(files / "ledger").composition.order
     done = cli("run", path)
     assert done.returncode == 0, done.stderr
     result = load_sweep("killed", root=root / "studies")
     assert result.state == "finished"
     account, _ = check_filter(result)
-    assert account.filter.order == order
+    assert account.composition.order == order
     after = [r for r in read_log(files / "journal.jsonl") if r["event"] == "trial_verdict"]
     assert after[: len(before)] == before
     stopped = [r["trial"] for r in after if r["verdict"] == "stop"]

@@ -5,7 +5,7 @@ from mutant import Mutant
 LEDGERS = (
     Mutant(
         "a filter's budget too large",
-        "platform/dpsweep/privacy/filter.py",
+        "platform/dpsweep/privacy/composition/renyi_filter.py",
         "return target_epsilon - conversion -",
         "return target_epsilon - 0.9 * conversion -",
         (
@@ -15,17 +15,17 @@ LEDGERS = (
     ),
     Mutant(
         "more reservations than fit",
-        "platform/dpsweep/privacy/filter.py",
-        "self._total[part] - held[part] + asked[part] <= self._budget",
-        "asked[part] <= self._budget",
+        "platform/dpsweep/privacy/composition/account.py",
+        "self._total[name] - held[name] + asked[name] <= limit",
+        "asked[name] <= limit",
         ("tests/unit/privacy/test_filter.py::test_a_reservation_is_held_until_it_is_settled",),
         "trials together pass the budget",
     ),
     Mutant(
         "spent privacy that falls",
-        "platform/dpsweep/privacy/filter.py",
-        "part: max(_units(actual[part]), before[part])",
-        "part: _units(actual[part])",
+        "platform/dpsweep/privacy/composition/account.py",
+        "name: max(_units(actual[name]), before[name])",
+        "name: _units(actual[name])",
         (
             "tests/unit/privacy/test_filter.py::test_a_paused_trial_holds_what_it_charged_and_then_its_whole_plan_again",
         ),
@@ -33,7 +33,7 @@ LEDGERS = (
     ),
     Mutant(
         "costs rounded down",
-        "platform/dpsweep/privacy/filter.py",
+        "platform/dpsweep/privacy/composition/account.py",
         "return math.ceil(math.ldexp(cost, _BITS)) if",
         "return math.floor(math.ldexp(cost, _BITS)) if",
         ("tests/unit/privacy/test_filter.py::test_the_last_hair_of_the_budget",),
@@ -41,7 +41,7 @@ LEDGERS = (
     ),
     Mutant(
         "a filter that counts one part",
-        "platform/dpsweep/privacy/filter.py",
+        "platform/dpsweep/privacy/composition/renyi_filter.py",
         "_cost_at(self.order, plan.part(part))",
         '_cost_at(self.order, plan.part("private"))',
         ("tests/unit/privacy/test_filter.py::test_a_cost_is_the_curve_at_the_order_part_by_part",),

@@ -285,7 +285,7 @@ PRIVACY = (
     ),
     Mutant(
         "terms below zero in a filter",
-        "platform/dpsweep/privacy/filter.py",
+        "platform/dpsweep/privacy/composition/renyi_filter.py",
         "if all(term >= 0 for term in terms)",
         "if True",
         (

@@ -81,9 +81,9 @@ class TrialExecution:
         self.is_private = method_class.is_private
         self._charges = task.charges
         limit = None
-        if settings.filter is not None:
-            most = settings.filter.cost(self._charges + task.validation_plan)
-            limit = TrialLimit(settings.filter, most)
+        if settings.composition is not None:
+            most = settings.composition.cost(self._charges + task.validation_plan)
+            limit = TrialLimit(settings.composition, most)
         self.ledger = TrialLedger(
             trial_file(settings.ledger, task.trial),
             budget=settings.budget if self.is_private else None,

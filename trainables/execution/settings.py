@@ -8,7 +8,7 @@ from typing import Literal
 
 from dpsweep.foundation.database_path import LogPath
 from dpsweep.privacy.budget import PrivacyBudget
-from dpsweep.privacy.filter import RenyiFilter
+from dpsweep.privacy.composition.base import Composition
 from dpsweep.privacy.rungs import RungUnit
 from dpsweep.privacy.terms import AccountantName
 from dpsweep.trainables.data.supplies import NO_SUPPLIES, Supplies
@@ -33,8 +33,8 @@ class ExecutionSettings:
         rungs: The scheduler's rungs, ascending: amounts of training epsilon at which a trial
             reports, whatever its grid of report points.
         rung_unit: ``share``: rungs are shares of what the trial's whole plan costs.
-        filter: The study's Renyi filter, or None. With one, no trial is charged more than its own
-            whole plan costs at the filter's order.
+        composition: What all trials together may spend, or None. With one, no trial is charged
+            more of it than its own whole plan takes.
         validation_noise: Noise multiplier of one noisy score: the standard deviation of the noise
             on a count of records. Given exactly for ``noisy``.
         fresh_attempts: True when a trial that finds charges of an earlier process starts anew
@@ -61,7 +61,7 @@ class ExecutionSettings:
     show_test: bool
     rungs: tuple[float, ...] = ()
     rung_unit: RungUnit = "epsilon"
-    filter: RenyiFilter | None = None
+    composition: Composition | None = None
     validation_noise: float | None = None
     fresh_attempts: bool = False
     is_timed: bool = False

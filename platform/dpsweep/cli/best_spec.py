@@ -8,10 +8,10 @@ from typing import Any
 
 from dpsweep.cli.tables import wrapped
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.planning.preflight import NUM_SAMPLED, what_costs
+from dpsweep.planning.composition import filter_of
+from dpsweep.planning.preflight import NUM_SAMPLED
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import Plan
-from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.results.claims import with_caveats
 from dpsweep.results.study import SweepResult
@@ -139,11 +139,11 @@ def _budget(result: SweepResult, num_starts: int, runs: Sequence[Plan]) -> float
     starts = [result.task(number).full_plan for number in range(num_starts)]
     everything = [*starts, *runs]
     epsilon = epsilon_of(sum(everything, Plan()), delta=delta, accountant="rdp")
-    plans = what_costs([*[runs[0]] * NUM_SAMPLED, *starts])  # as preflight chooses a filter
+    plans = [*[runs[0]] * NUM_SAMPLED, *starts]  # as a sweep chooses its filter
     while True:
         epsilon *= _STEP
-        chosen = RenyiFilter.choose(plans, target_epsilon=epsilon, delta=delta)
-        if sum(max(chosen.cost(plan).values()) for plan in everything) < chosen.budget / _STEP:
+        chosen = filter_of(plans, epsilon, delta)
+        if sum(chosen.share(chosen.cost(plan)) for plan in everything) < 1 / _STEP:
             return epsilon
 
 

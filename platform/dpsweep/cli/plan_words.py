@@ -165,6 +165,8 @@ def _fits(checked: Preflight, summary: PlanSummary) -> str:
     if not checked.spec.privacy.mode.is_filtered or summary.composed is None:
         return ""
     most, (high, _, low) = summary.num_trials, summary.composed.fits
+    if summary.composition == "declared" and summary.declared is not None:
+        high = low = summary.declared.num_trials
     least, at_most = min(low, most), min(high, most)
     if least >= most == 1:
         return "It fits into the study's budget, even if it runs to its end."
@@ -199,6 +201,26 @@ def _time(summary: PlanSummary, forecast: Mapping[str, Any]) -> str:
     if forecast["start_seconds"]:
         text += f", plus about {forecast['start_seconds']:.0f} s to start and to end the study"
     return f"{text}; roughly {size(forecast['disk_bytes'] * share)} of disk."
+
+
+def declared_words(summary: PlanSummary) -> str:
+    """Return what both compositions of a composed study admit, and which one is better."""
+    figures, filtered = summary.declared, summary.composed
+    if figures is None or filtered is None:
+        return ""
+    if figures.problem:
+        return f"not possible: {figures.problem}"
+    by_filter = min(filtered.fits[1], summary.num_trials)
+    terms = f"epsilon={shown_epsilon(figures.epsilon)} by pld"
+    text = f"{counted(figures.num_trials, 'trial')} run to their ends, declared beforehand: {terms}"
+    is_better = figures.num_trials > by_filter
+    if figures.num_trials == by_filter:
+        return f"{text}; as many as the filter admits"
+    more = "more than" if is_better else "fewer than"
+    text += f"; {more} the {by_filter:g} that the filter admits"
+    if is_better and summary.composition == "filter":
+        text += ": set privacy.composition: declared"
+    return text
 
 
 def duration(seconds: float) -> str:

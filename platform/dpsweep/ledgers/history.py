@@ -20,7 +20,6 @@ from dpsweep.ledgers.trial import (
     trial_file,
     trials_on_disk,
 )
-from dpsweep.privacy.events import CHARGED_PARTS
 
 #: By how much an account of old charges may differ from the one that was written with them.
 COST_TOLERANCE = 1e-6
@@ -63,11 +62,10 @@ def check_trials(directory: LogPath, state: StudyState) -> None:
             raise _cheaper(path, f"{len(spent)} charged events", f"{settled['charged']}")
         if state.account is None or settled["cost"] is None:
             continue
-        actual, then = state.account.filter.cost(spent), cost_of(settled["cost"])
-        for part in CHARGED_PARTS:
-            if actual[part] < then[part] * (1 - COST_TOLERANCE):
-                cost = f"a Renyi cost of {actual[part]:.6g} on the {part} records"
-                raise _cheaper(path, cost, f"{then[part]:.6g}")
+        composition, then = state.account.composition, cost_of(settled["cost"])
+        for name, actual in composition.cost(spent).items():
+            if actual < then[name] * (1 - COST_TOLERANCE):
+                raise _cheaper(path, composition.words(name, actual), f"{then[name]:.6g}")
 
 
 def _cheaper(path: LogPath, holds: str, then: str) -> LedgerError:
@@ -147,9 +145,11 @@ def check_terms(directory: LogPath, state: StudyState, terms: Mapping[str, Any])
     """
     enforced = dict(state.terms or {})
     if state.account is not None:
-        kept = state.account.filter
+        kept = state.account.composition
         enforced |= {"privacy.study_epsilon": kept.target_epsilon, "privacy.delta": kept.delta}
         enforced["privacy.accounting"] = "composed"
+        if "privacy.composition" in terms:
+            enforced["privacy.composition"] = kept.choice
     elif state.selection is not None:
         enforced |= {"privacy.accounting": "select", "privacy.delta": state.selection["delta"]}
     elif state.terms is None and state.num_trials is None and state.known:

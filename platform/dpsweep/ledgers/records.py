@@ -29,6 +29,10 @@ _EVENTS = Sequence[Mapping[str, Any]]
 STUDY = {
     "study": Kind({"study_id": str}, {"terms": Mapping[str, Any] | None}),
     "filter": Kind(dict.fromkeys(("order", "budget", "target_epsilon", "delta"), float)),
+    "gaussian_filter": Kind(dict.fromkeys(("budget", "target_epsilon", "delta"), float)),
+    "declared": Kind(
+        {"classes": _EVENTS, **dict.fromkeys(("target_epsilon", "delta", "epsilon"), float)}
+    ),
     "reserve": Kind(
         {"trial": int},
         {

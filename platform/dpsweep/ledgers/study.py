@@ -26,8 +26,9 @@ from dpsweep.ledgers.history import (
 )
 from dpsweep.ledgers.study_state import UNSTARTED, state_of
 from dpsweep.ledgers.trial import STUDY_FILE, make_trial_file, trial_file, trial_spent
-from dpsweep.privacy.events import CHARGED_PARTS, Plan
-from dpsweep.privacy.filter import RESERVATION_SLACK, Cost, FilterAccount, RenyiFilter
+from dpsweep.privacy.composition.account import CompositionAccount
+from dpsweep.privacy.composition.base import Composition, Cost
+from dpsweep.privacy.events import Plan
 from dpsweep.privacy.selection.bounds import TrialBound, read_bound
 from dpsweep.privacy.selection.number import Selection
 
@@ -35,15 +36,15 @@ Array = NDArray[np.float64]
 
 
 class StudyLedger:
-    """Admits trials to a study, within the budget of its filter if it has one.
+    """Admits trials to a study, within its composition if it has one.
 
     Guarantees:
         Every record is on disk before the method that writes it returns, so what a study may still
         spend survives ``kill -9`` of the driver: a trial that is reserved and not settled counts
         with its whole reservation, and a settled one with what its own ledger file says it charged.
-        With a filter, the sum of both never passes the budget in either part of the records, for
-        any number of trials at once; with ``TrialLedger`` refusing a charge over the reservation,
-        this is the condition of the Renyi filter (``RenyiFilter``, with its sources). A trial that
+        With a composition, the sum of both never passes any of its limits, for any number of trials
+        at once; with ``TrialLedger`` refusing a charge over the reservation, this is the condition
+        of its theorem (``RenyiFilter``, ``DeclaredComposition``, with their sources). A trial that
         has ended is never admitted again, and files that were deleted give nothing back: what this
         ledger, the trials' own and the journal say must agree (``history``), or nothing runs.
 
@@ -99,8 +100,8 @@ class StudyLedger:
                 self._settle_kept(trial)
                 continue
             spent = trial_spent(self.directory, trial)
-            actual = account.filter.cost(spent)
-            if not all(actual[part] <= account.settled(trial)[part] for part in CHARGED_PARTS):
+            actual, known = account.composition.cost(spent), account.settled(trial)
+            if not all(actual[name] <= known[name] for name in known):
                 is_paused = self._state.settled[trial]["state"] == "paused"
                 self._settle(trial, "paused" if is_paused else "charged after its end", spent)
 
@@ -123,25 +124,26 @@ class StudyLedger:
         assert self._state.study_id is not None
         return self._state.study_id
 
-    def open_filter(self, make: Callable[[], RenyiFilter]) -> RenyiFilter:
-        """Return the study's filter: the one on record, or else a new one, written durably.
+    def open_composition(self, make: Callable[[], Composition]) -> Composition:
+        """Return the study's composition: the one on record, or else a new one, written durably.
 
         Args:
             make: Called if there is none yet; must not look at private data.
         Raises:
-            LedgerError: Trials were admitted without one; a filter is fixed before the first.
+            LedgerError: Trials were admitted without one; it is fixed before the first.
         """
         if self._state.account is None:
             if self._state.reserved:
                 raise LedgerError(
-                    f"{self._path} admitted trials without a filter",
-                    because="a Renyi filter must be fixed before the first trial",
+                    f"{self._path} admitted trials without a budget of the study",
+                    because="a composition must be fixed before the first trial",
                     fix="start a new study under another name",
                 )
-            self._append({"kind": "filter", **make().to_json()})
+            chosen = make()
+            self._append({"kind": chosen.kind, **chosen.to_json()})
         account = self._state.account
         assert account is not None
-        return account.filter
+        return account.composition
 
     def reserve(self, trial: int, plan: Plan, *, epsilon: float, task: str = "") -> bool:
         """Write what a trial may charge at most durably, before it is launched or continued.
@@ -183,7 +185,7 @@ class StudyLedger:
             **({"task_sha256": task} if task else {}),
         }
         if account is not None:
-            cost = account.filter.cost(plan)
+            cost = account.composition.cost(plan)
             if not self._fits(account, cost, trial):
                 return False
             record["cost"] = cost
@@ -199,11 +201,11 @@ class StudyLedger:
         return settled["state"] not in ("paused", UNSTARTED)
 
     def fits(self, plan: Plan) -> bool:
-        """Say whether a new trial with this plan would be admitted now; always, without filter."""
+        """Say whether a new trial with this plan would be admitted now; always, without budget."""
         account = self._state.account
-        return account is None or self._fits(account, account.filter.cost(plan))
+        return account is None or self._fits(account, account.composition.cost(plan))
 
-    def _fits(self, account: FilterAccount, cost: Cost, trial: int | None = None) -> bool:
+    def _fits(self, account: CompositionAccount, cost: Cost, trial: int | None = None) -> bool:
         """Ask the account, and once more after looking for lost trials that have ended by now."""
         if account.fits(cost, trial=trial):
             return True
@@ -241,13 +243,11 @@ class StudyLedger:
         if account is None:
             self._append(settled)
             return
-        actual = account.filter.cost(spent)
-        record = self._state.reserved.get(trial)
-        reserved = dict.fromkeys(CHARGED_PARTS, 0.0) if record is None else record["cost"]
+        composition = account.composition
+        actual, record = composition.cost(spent), self._state.reserved.get(trial)
+        reserved = dict.fromkeys(actual, 0.0) if record is None else record["cost"]
         self._append({**settled, "cost": _cost_to_json(actual)})
-        if not all(
-            actual[part] <= reserved[part] * (1 + RESERVATION_SLACK) for part in CHARGED_PARTS
-        ):
+        if not all(actual[name] <= reserved[name] * (1 + composition.slack) for name in actual):
             self.downgrade(f"trial {trial} charged more than its reservation of the study's budget")
         elif account.is_over:
             self.downgrade(f"the study's budget was passed: trial {trial} {state}")
@@ -264,13 +264,13 @@ class StudyLedger:
 
     @property
     def committed(self) -> dict[str, float] | None:
-        """Renyi cost that is reserved or charged, by part; None without filter."""
+        """What is reserved or charged, by limit; None without a composition."""
         account = self._state.account
         return None if account is None else account.committed
 
     @property
     def remaining(self) -> dict[str, float] | None:
-        """Renyi cost that can still be reserved, by part; None without filter."""
+        """What can still be reserved, by limit; None without a composition."""
         account = self._state.account
         return None if account is None else account.remaining
 
@@ -356,4 +356,4 @@ class StudyLedger:
 
 
 def _cost_to_json(cost: Cost) -> dict[str, float | None]:
-    return {part: value if math.isfinite(value) else None for part, value in cost.items()}
+    return {name: value if math.isfinite(value) else None for name, value in cost.items()}

@@ -12,7 +12,9 @@ from dpsweep.foundation.errors import LedgerError
 from dpsweep.foundation.logs import read_log
 from dpsweep.ledgers import records as kinds
 from dpsweep.ledgers.trial import STUDY_FILE
-from dpsweep.privacy.filter import FilterAccount, RenyiFilter
+from dpsweep.privacy.composition.account import CompositionAccount
+from dpsweep.privacy.composition.base import Composition
+from dpsweep.privacy.composition.table import COMPOSITIONS
 from dpsweep.privacy.selection.bounds import read_bound
 from dpsweep.privacy.selection.number import Selection
 from dpsweep.privacy.terms import AccountantName
@@ -28,7 +30,7 @@ class StudyState:
     Attributes:
         study_id: Random name of the study, or None: there is no ledger.
         terms: What the study may claim rests on, by dotted key of its spec; None in old ledgers.
-        account: Of a composed study's filter, or None.
+        account: Of a composed study's composition, or None.
         reserved: The last reservation of every trial that was ever admitted.
         settled: The last settlement of every trial that was ever settled.
         running: Trials that may charge within their reservation.
@@ -42,7 +44,7 @@ class StudyState:
 
     study_id: str | None = None
     terms: Mapping[str, Any] | None = None
-    account: FilterAccount | None = None
+    account: CompositionAccount | None = None
     reserved: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     settled: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     running: set[int] = field(default_factory=set)
@@ -65,8 +67,8 @@ class StudyState:
         kind = record["kind"]
         if kind == "study":
             self.study_id, self.terms = record["study_id"], record.get("terms")
-        elif kind == "filter":
-            self.account = FilterAccount(RenyiFilter.from_json(record))
+        elif kind in COMPOSITIONS:
+            self._fold_composition(COMPOSITIONS[kind].from_json(record))
         elif kind == "reserve":
             self._fold_reserve(record)
         elif kind == "settle":
@@ -81,6 +83,14 @@ class StudyState:
             self.is_on_dataset = True
         elif kind == "downgrade":
             self.downgraded = self.downgraded or record["reason"]
+
+    def _fold_composition(self, composition: Composition) -> None:
+        if self.account is not None or self.reserved:
+            raise LedgerError(
+                "a composition is on record that was not fixed before the first trial",
+                because="the ledger was edited; what trials have spent would be forgotten",
+            )
+        self.account = CompositionAccount(composition)
 
     def _fold_reserve(self, record: Mapping[str, Any]) -> None:
         trial = record["trial"]
@@ -108,8 +118,8 @@ class StudyAccount:
 
     Attributes:
         study_id: Random name of the study, or None: there is no ledger.
-        filter: Of a composed study, or None.
-        committed: Renyi cost reserved or charged by part; empty without filter.
+        composition: Of a composed study, or None.
+        committed: What is reserved or charged, by limit; empty without a composition.
         selection: Of a study in the mode select, or None.
         selection_epsilon: What its winner costs, or None.
         selection_accountant: The accountant that says so.
@@ -117,7 +127,7 @@ class StudyAccount:
     """
 
     study_id: str | None = None
-    filter: RenyiFilter | None = None
+    composition: Composition | None = None
     committed: Mapping[str, float] = field(default_factory=dict)
     selection: Selection | None = None
     selection_epsilon: float | None = None
@@ -172,7 +182,7 @@ def account_of(state: StudyState) -> StudyAccount:
     account, selection = state.account, state.selection
     return StudyAccount(
         study_id=state.study_id,
-        filter=None if account is None else account.filter,
+        composition=None if account is None else account.composition,
         committed={} if account is None else account.committed,
         selection=None if selection is None else Selection(selection["mean"], selection["shape"]),
         selection_epsilon=None if selection is None else selection["epsilon"],
@@ -182,5 +192,5 @@ def account_of(state: StudyState) -> StudyAccount:
 
 
 def cost_of(raw: Mapping[str, float | None]) -> dict[str, float]:
-    """Return a cost by part from its record, where what is not finite is null."""
-    return {part: math.inf if value is None else value for part, value in raw.items()}
+    """Return a cost by limit from its record, where what is not finite is null."""
+    return {name: math.inf if value is None else value for name, value in raw.items()}

@@ -22,8 +22,8 @@ from dpsweep.foundation.logs import open_log, read_log
 from dpsweep.ledgers import records as kinds
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import ADD_OR_REMOVE_ONE, PrivacyBudget
-from dpsweep.privacy.events import CHARGED_PARTS, NO_PLAN, EventRun, Plan
-from dpsweep.privacy.filter import RESERVATION_SLACK, Cost, RenyiFilter
+from dpsweep.privacy.composition.base import Composition, Cost
+from dpsweep.privacy.events import NO_PLAN, EventRun, Plan
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.privacy.terms import AccountantName
 
@@ -81,23 +81,22 @@ class TrialLimit:
     """The part of a composed study's budget that a trial holds.
 
     Attributes:
-        filter: The study's filter.
-        cost: Renyi cost at the filter's order that is reserved for the trial.
+        composition: The study's own.
+        cost: What is reserved of it for the trial, by limit.
     """
 
-    filter: RenyiFilter
+    composition: Composition
     cost: Cost
 
     def excess(self, spent: Plan) -> str | None:
         """Say by how much ``spent`` is over the reservation, or return None: it is not."""
-        costs = self.filter.cost(spent)
-        for part in CHARGED_PARTS:
+        composition = self.composition
+        for name, cost in composition.cost(spent).items():
             # A reservation holds twice this much more than its plan costs, for rounding errors.
-            if not costs[part] <= self.cost[part] * (1 + RESERVATION_SLACK / 2):
+            if not cost <= self.cost[name] * (1 + composition.slack / 2):
                 return (
-                    f"a Renyi cost of {costs[part]:.6g} at order {self.filter.order:g} on the "
-                    f"{part} records, over the {self.cost[part]:.6g} that the trial has reserved "
-                    "of the study's budget"
+                    f"{composition.words(name, cost)}, over the {self.cost[name]:.6g} that the "
+                    "trial has reserved of the study's budget"
                 )
         return None
 
@@ -261,12 +260,12 @@ class TrialLedger:
                 )
         excess = self._limit.excess(total) if self._limit is not None else None
         if self._limit is not None and excess is not None:
-            study = self._limit.filter
+            study = self._limit.composition
             return BudgetExceededError(
                 f"{what} would take the trial to {excess}; refused and not run",
                 because=f"{charged}, and all trials together share epsilon="
-                f"{study.target_epsilon:g} at delta={study.delta:g} (rdp, {ADD_OR_REMOVE_ONE}, "
-                "accounting composed)",
+                f"{study.target_epsilon:g} at delta={study.delta:g} ({study.accountant}, "
+                f"{ADD_OR_REMOVE_ONE}, accounting composed)",
             )
         return None
 

@@ -37,7 +37,6 @@ from dpsweep.planning.start import (
 )
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import Plan
-from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.privacy.selection.bounds import TrialBound, bound_of
 from dpsweep.privacy.selection.number import Selection
 from dpsweep.privacy.statement import shown_epsilon
@@ -207,33 +206,6 @@ class Preflight:
             fix=first.fix or "change what the reason names, or raise privacy.trial_epsilon",
         )
 
-    def choose_filter(self) -> RenyiFilter | None:
-        """Return the filter of a composed study, chosen from its space; None in other modes.
-
-        Raises:
-            SpecError: The study's budget admits no trial.
-        """
-        privacy = self.spec.privacy
-        if not privacy.mode.is_filtered or privacy.study_epsilon is None:
-            return None
-        sampled = [task.full_plan for task in self.sample]
-        starts = [task.full_plan for task in self.start_tasks]
-        chosen = RenyiFilter.choose(
-            what_costs(sampled + starts), target_epsilon=privacy.study_epsilon, delta=privacy.delta
-        )
-        before = sum(max(chosen.cost(plan).values()) for plan in starts)
-        cheapest = min(max(chosen.cost(plan).values()) for plan in sampled)
-        if not before + cheapest <= chosen.budget:
-            after = f"after the start's {counted(len(starts), 'run')}, " if starts else ""
-            problem = (
-                f"{privacy.study_epsilon:g} admits no trial: {after}the cheapest of {len(sampled)} "
-                f"sampled costs {(before + cheapest) / chosen.budget:.2f} times the study's budget "
-                f"at Renyi order {chosen.order:g}"
-            )
-            fix = "raise it, or lower privacy.trial_epsilon"
-            _refuse_all(self.spec, [Mistake("privacy.study_epsilon", problem, fix)])
-        return chosen
-
     def choose_selection(self) -> SelectionCharge | None:
         """Return what a study with accounting select costs; None in other modes.
 
@@ -304,15 +276,6 @@ class Preflight:
                 cap_epsilon=privacy.dataset_epsilon,
                 cap_delta=privacy.dataset_delta,
             )
-
-
-def what_costs(plans: Sequence[Plan]) -> list[Plan]:
-    """Return the plans that charge protected records; all of them if none does.
-
-    A study's filter is fitted to these: a plan that is free at every order says nothing of which
-    one is good.
-    """
-    return [plan for plan in plans if any(run.part != "public" for run in plan.runs)] or list(plans)
 
 
 def preflight(spec: SweepSpec) -> Preflight:

@@ -14,7 +14,8 @@ from typing import Any
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.words import counted
-from dpsweep.planning.preflight import Preflight, what_costs
+from dpsweep.planning.composition import DeclaredFigures, declared_figures, filter_of
+from dpsweep.planning.preflight import Preflight
 from dpsweep.planning.rungs import (
     RungFigures,
     planned_notes,
@@ -26,8 +27,8 @@ from dpsweep.planning.sample import Sample, draw_sample
 from dpsweep.planning.selection import SelectionFigures, selection_figures
 from dpsweep.planning.start import StartSummary
 from dpsweep.privacy.accountants import epsilon_of
+from dpsweep.privacy.composition.renyi_filter import RenyiFilter
 from dpsweep.privacy.events import Plan
-from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.privacy.modes import COMPOSED, MODES, PUBLIC, SELECT, Mode
 from dpsweep.privacy.terms import PrivacyTerms
 from dpsweep.study.trial import TrialTask
@@ -59,14 +60,14 @@ class FilterFigures:
     """How many trials a composed study admits.
 
     Attributes:
-        order: Renyi order of the filter.
+        order: Renyi order of the filter; None of a Gaussian one.
         budget: Its budget at that order.
         target_epsilon: The study's epsilon that the budget stands for.
         fits: Trials that fit if each runs to its end and costs as much as the cheapest, the median
             and the dearest one of the sample; infinitely many if that costs nothing.
     """
 
-    order: float
+    order: float | None
     budget: float
     target_epsilon: float
     fits: tuple[float, float, float]
@@ -94,6 +95,8 @@ class PlanSummary:
         has_start: Whether the spec has a section start.
         start: Its private runs, which come first and are not among the trials, or None.
         composed: The filter that a composed study would have; None without a ``study_epsilon``.
+        declared: What it could declare instead; None likewise.
+        composition: Which of the two the spec chooses: filter or declared.
         selection: What ``select`` costs, or None where no trial has a finite epsilon.
         rungs: Where trials reach the scheduler's rungs.
         signal: Smallest and largest ``signal_to_noise`` of a trial, or None.
@@ -116,6 +119,8 @@ class PlanSummary:
     has_start: bool
     start: StartSummary | None
     composed: FilterFigures | None
+    declared: DeclaredFigures | None
+    composition: str
     selection: SelectionFigures | None
     rungs: Sequence[RungFigures]
     signal: tuple[float, float] | None
@@ -147,6 +152,7 @@ class PlanSummary:
             "composed_accountant": "rdp",
             "study_epsilon_by_mode": {mode: self._mode(mode) for mode in self.modes},
             "filter": self._filter(),
+            "declared": self._declared(),
             "selection": self._selection(),
         }
 
@@ -174,6 +180,12 @@ class PlanSummary:
             ),
             **self._terms(COMPOSED),
         }
+
+    def _declared(self) -> dict[str, Any] | None:
+        if self.declared is None:
+            return None
+        terms = replace(self.terms, accountant="pld", accounting=COMPOSED.name).columns()
+        return {**self.declared.to_dict(), "chosen": self.composition == "declared", **terms}
 
     def _selection(self) -> dict[str, Any] | None:
         figures = self.selection
@@ -206,12 +218,14 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
     charged = _charged_sample(checked) if len(private) == len(tasks) else []
     samplings = {(task.inherited + task.plan).sampling for task in tasks}
     sampling = ", ".join(sorted(samplings)) or "none"
-    composed = figures = selection = None
+    composed = figures = selection = declared = None
     episodes = None if spec.episodes is None else spec.episodes.number
     if charged:
         priced = private if sample.is_exact else charged
         composed = _composed_epsilon(checked, priced, expected_trials(checked) // (episodes or 1))
         figures = _filter_figures(checked, charged)
+        if figures is not None and privacy.mode.is_filtered:
+            declared = declared_figures(checked)
     if charged and episodes is None and spec.start is None:  # no other mode has them
         selection = selection_figures(checked, charged)
     modes = _modes(checked, charged, None if episodes else composed, selection, sampling)
@@ -240,6 +254,8 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
         has_start=spec.start is not None,
         start=checked.start,
         composed=figures,
+        declared=declared,
+        composition=privacy.chosen_composition,
         selection=selection,
         rungs=rungs,
         signal=signal,
@@ -307,19 +323,17 @@ def _filter_figures(checked: Preflight, private: Sequence[TrialTask]) -> FilterF
     privacy = checked.spec.privacy
     if privacy.study_epsilon is None:
         return None
-    chosen = RenyiFilter.choose(
-        what_costs([task.full_plan for task in (*private, *checked.start_tasks)]),
-        target_epsilon=privacy.study_epsilon,
-        delta=privacy.delta,
-    )
-    costs = [max(chosen.cost(task.full_plan).values()) for task in private]
-    before = sum(max(chosen.cost(task.full_plan).values()) for task in checked.start_tasks)
-    left = max(chosen.budget - before, 0.0)
+    plans = [task.full_plan for task in (*private, *checked.start_tasks)]
+    chosen = filter_of(plans, privacy.study_epsilon, privacy.delta)
+    costs = [chosen.share(chosen.cost(task.full_plan)) for task in private]
+    before = sum(chosen.share(chosen.cost(task.full_plan)) for task in checked.start_tasks)
+    left = max(1 - before, 0.0)
     low, middle, high = (
         int(left / cost) if cost > 0 else math.inf
         for cost in (min(costs), median(costs), max(costs))
     )
-    return FilterFigures(chosen.order, chosen.budget, chosen.target_epsilon, (low, middle, high))
+    order = chosen.order if isinstance(chosen, RenyiFilter) else None
+    return FilterFigures(order, chosen.budget, chosen.target_epsilon, (low, middle, high))
 
 
 def _modes(

@@ -21,6 +21,8 @@ SAMPLINGS: Mapping[str, str] = {
 }
 AccountantName = Literal["rdp", "pld"]
 ACCOUNTANTS: tuple[AccountantName, ...] = ("rdp", "pld")
+#: Those that a statement may name: a study of Gaussian noise over all records is composed exactly.
+STATED_ACCOUNTANTS = (*ACCOUNTANTS, "gdp")
 #: Of an epsilon that is named before any plan is made.
 OF_ITS_PLAN = "sampling of its plan"
 #: Accounting of one plan alone, a calculator's answer; all others are modes of studies.
@@ -77,7 +79,7 @@ class PrivacyTerms:
                 fix="state all of " + ", ".join(f.name for f in fields(self)),
             )
         validate.in_unit_interval("delta", self.delta)
-        validate.one_of("accountant", self.accountant, ACCOUNTANTS)
+        validate.one_of("accountant", self.accountant, STATED_ACCOUNTANTS)
         validate.one_of("neighboring_relation", self.neighboring_relation, (ADD_OR_REMOVE_ONE,))
         for word in self.sampling.split(", "):
             validate.one_of("sampling", word, (*SAMPLINGS, OF_ITS_PLAN))

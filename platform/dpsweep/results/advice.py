@@ -13,7 +13,6 @@ from dpsweep.foundation.errors import StudyError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.words import counted
 from dpsweep.ledgers.trial import trial_spent
-from dpsweep.privacy.events import CHARGED_PARTS
 from dpsweep.results.study import SweepResult
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.study.trial import TrialState
@@ -32,7 +31,7 @@ def advice(result: SweepResult) -> list[str]:
 
     Guarantees:
         Nothing is said of a study whose claim was given up, nor under ``select``, where the number
-        of trials is secret. More trials never change what a composed study claims: its filter
+        of trials is secret. More trials never change what a composed study claims: its composition
         admits a trial only if the whole study stays within the declared epsilon.
     """
     share = used_share(result)
@@ -55,11 +54,11 @@ def advice(result: SweepResult) -> list[str]:
 
 
 def used_share(result: SweepResult) -> float | None:
-    """Return the share of the filter's budget that is reserved or charged; None without filter."""
+    """Return the share of the study's budget that is reserved or charged; None without one."""
     account = result.claims.account
-    if not result.claims.mode.is_filtered or account.filter is None:
+    if not result.claims.mode.is_filtered or account.composition is None:
         return None
-    return min(max(account.committed.values()) / account.filter.budget, 1.0)
+    return min(account.composition.share(account.committed), 1.0)
 
 
 def trials_that_fit(result: SweepResult) -> int:
@@ -68,7 +67,8 @@ def trials_that_fit(result: SweepResult) -> int:
     A trial that starts must fit with its whole plan, and then costs what such trials did.
     """
     account, view = result.claims.account, result.view
-    assert account.filter is not None
+    composition = account.composition
+    assert composition is not None
     first = result.spec.num_starts
     searched = [number for number in sorted(view.trials) if number >= first]
     moving = (TrialState.RUNNING, TrialState.PAUSED)
@@ -80,13 +80,13 @@ def trials_that_fit(result: SweepResult) -> int:
             plans.append(result.files.task(number).full_plan)
     if not plans:
         return 0
-    whole = [account.filter.cost(plan) for plan in plans]
-    starts = [account.filter.cost(trial_spent(result.files.ledger, n)) for n in range(first)]
+    whole = [composition.cost(plan) for plan in plans]
+    starts = [composition.cost(trial_spent(result.files.ledger, n)) for n in range(first)]
     fits = []
-    for part in CHARGED_PARTS:
-        full = fmean(cost[part] for cost in whole)
-        spent = account.committed[part] - sum(cost[part] for cost in starts)
-        mean, left = spent / len(searched), account.filter.budget - account.committed[part]
+    for name, limit in composition.limits.items():
+        full = fmean(cost[name] for cost in whole)
+        spent = account.committed[name] - sum(cost[name] for cost in starts)
+        mean, left = spent / len(searched), limit - account.committed[name]
         if full > 0:
             fits.append(int((left - full) / (mean or full)) + 1 if left >= full else 0)
     more = min(fits, default=0)

@@ -46,11 +46,12 @@ def privacy_card(facts: Mapping[str, Any]) -> str:
 
             Optional: ``num_records`` (declared number of records), ``trials`` (state to number),
             ``best`` (record of the best trial, with its statement), ``sampling`` (of the trials;
-            default: of the statements above), ``filter`` (``order``, ``budget``,
-            ``spent_epsilon``), ``selection`` (``mean``, ``shape``), ``dataset_ledger`` (``path``,
-            ``epsilon``, ``delta``, ``cap_epsilon``, ``cap_delta``, ``studies``, a number or a
-            list, and ``broken`` once it bounds nothing), ``downgrade`` (why the label is not the
-            one that was asked for), ``accounting_asked`` (that one), ``episodes`` (``number``,
+            default: of the statements above), ``composition`` (``title``, ``about``,
+            ``accountant`` and ``spent_epsilon``), ``selection`` (``mean``, ``shape``),
+            ``dataset_ledger`` (``path``, ``epsilon``, ``delta``, ``cap_epsilon``, ``cap_delta``,
+            ``studies``, a number or a list, and ``broken`` once it bounds nothing), ``downgrade``
+            (why the label is not the one that was asked for), ``accounting_asked`` (that one),
+            ``episodes`` (``number``,
             ``ways``, ``shots``), ``classes`` (names of the private task's, where the dataset has
             others), ``start`` (``runs``, ``epsilons`` that they release within, ``sampling``,
             None before the first), ``pretrained`` (``about``, ``address``, ``is_trained``: by this
@@ -214,8 +215,8 @@ def _search(facts: Mapping[str, Any]) -> str:
     if not mode.is_accounted and facts.get("composed") and not is_secret:
         which = "All trials of one episode" if facts.get("episodes") else "All trials"
         rows.append((f"{which} composed", _composed(facts)))
-    if mode.is_filtered and facts.get("filter"):
-        rows += _filter(facts)
+    if mode.is_filtered and facts.get("composition"):
+        rows += _composition(facts)
     if mode.is_sealed and facts.get("selection"):
         rows.append(("Number of trials", _selection(facts["selection"])))
     if mode.is_public_search:
@@ -248,17 +249,12 @@ def _composed(facts: Mapping[str, Any]) -> str:
     return f"{_epsilon('=', epsilon, facts, composed)}: an indication, **not a guarantee**"
 
 
-def _filter(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    order, budget = facts["filter"]["order"], facts["filter"]["budget"]
-    rows = [
-        (
-            "Filter",
-            f"Renyi DP at order {_number(order)}, budget {budget:.6g}, fixed before it began",
-        )
-    ]
-    spent = finite(facts["filter"].get("spent_epsilon"))
-    if spent is not None:
-        how = {"accountant": f"rdp at order {_number(order)}", "sampling": _sampling(facts)}
+def _composition(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    composition = facts["composition"]
+    rows = [(composition["title"], f"{composition['about']}, fixed before it began")]
+    spent = finite(composition.get("spent_epsilon"))
+    if spent is not None and composition.get("accountant"):
+        how = {"accountant": composition["accountant"], "sampling": _sampling(facts)}
         text = _epsilon("=", spent, facts, how)
         rows.append(("Committed so far", f"{text}: informational, the claim is the study's above"))
     return rows

@@ -29,10 +29,9 @@ from dpsweep.ledgers.trial import (
 )
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import Plan
-from dpsweep.privacy.filter import RESERVATION_SLACK
 from dpsweep.privacy.modes import PUBLIC, UNACCOUNTED, Mode
 from dpsweep.privacy.statement import PrivacyStatement, shown_epsilon
-from dpsweep.privacy.terms import AccountantName, PrivacyTerms
+from dpsweep.privacy.terms import PrivacyTerms
 from dpsweep.spec.episodes import EPISODE
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.files import StudyFiles
@@ -100,10 +99,10 @@ class Claims:
 
     def _broken_by_ledgers(self) -> str:
         """Say what the ledgers of the trials show that the accounting mode rules out."""
-        mode, filter = self.spec.privacy.mode, self.account.filter
-        if mode.is_filtered and filter is not None:
-            spent = max(filter.cost(self._spent).values())
-            if not spent <= filter.budget * (1 + RESERVATION_SLACK):
+        mode, composition = self.spec.privacy.mode, self.account.composition
+        if mode.is_filtered and composition is not None:
+            is_over = composition.is_over(composition.cost(self._spent))
+            if is_over:
                 return "the ledgers of its trials add up to more than the study's budget"
         if mode.is_public_search:
             plans = (trial_spent(self.files.ledger, number) for number in self.view.trials)
@@ -217,7 +216,7 @@ class Claims:
         *,
         sampling: str,
         released: str,
-        accountant: AccountantName | None = None,
+        accountant: str | None = None,
     ) -> PrivacyStatement:
         terms = self._terms(sampling).columns()
         terms["accountant"] = accountant or terms["accountant"]
@@ -230,7 +229,7 @@ class Claims:
         """Return what may be said of the study as a whole, or None where nothing may.
 
         Guarantees:
-            ``composed``: what the filter on the study's ledger was made for, whatever was spent of
+            ``composed``: what the composition on the study's ledger is for, whatever was spent of
             it; it covers all that the study releases. ``select``: the winner's configuration,
             score and model, and nothing else. ``public``: the one final run, once it has begun;
             until it has finished, at the declared ``privacy.trial_epsilon``, whatever was spent of
@@ -238,9 +237,11 @@ class Claims:
             broken says nothing any more.
         """
         mode = self.mode
-        if mode.is_filtered and self.account.filter is not None:
+        composition = self.account.composition
+        if mode.is_filtered and composition is not None:
             return self._statement(
-                self.account.filter.target_epsilon,
+                composition.target_epsilon,
+                accountant=composition.accountant,
                 sampling=self._spent.sampling,
                 released=mode.released,
             )

@@ -71,10 +71,9 @@ def not_covered(facts: Mapping[str, Any]) -> str:
 
 _NOT_COVERED: Mapping[str, Sequence[str]] = {
     "composed": (
-        "**A tighter number afterwards.** The filter bounds Renyi DP at one order that was fixed "
-        "before the search. Privacy loss distributions are not valid for trials that are chosen "
-        "and stopped by what others showed, so they are not used, and what was committed so far "
-        "is no bound to quote.",
+        "**A tighter number afterwards.** What the study may spend was fixed before the search: "
+        "a budget at one Renyi order, or so many events of each noise. What was used so far is no "
+        "bound to quote.",
         "**Free retries.** There are none: a step that was charged and lost in a crash stays "
         "charged, and its repetition is charged again.",
     ),

@@ -67,12 +67,13 @@ def card(result: SweepResult) -> str:
         facts["study"] = study.to_json()
     if composed is not None:
         facts["composed"] = {**composed.to_json(), "epsilon": composed.epsilon}
-    if account.filter is not None:
-        committed = max(account.committed.values())
-        facts["filter"] = {
-            "order": account.filter.order,
-            "budget": account.filter.budget,
-            "spent_epsilon": account.filter.epsilon(committed),
+    if account.composition is not None:
+        composition = account.composition
+        facts["composition"] = {
+            "title": composition.title,
+            "about": composition.about(),
+            "accountant": composition.spent_accountant,
+            "spent_epsilon": composition.spent_epsilon(account.committed),
         }
     if privacy.mode.is_sealed:
         facts["selection"] = {"mean": privacy.selection.mean, "shape": privacy.selection.shape}

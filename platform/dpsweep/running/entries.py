@@ -17,6 +17,7 @@ from dpsweep.foundation.logs import read_log
 from dpsweep.foundation.version import __version__
 from dpsweep.ledgers.trial import STUDY_FILE, trial_file
 from dpsweep.planning.reading import platform_hyperparameters
+from dpsweep.privacy.composition.renyi_filter import RenyiFilter
 from dpsweep.privacy.modes import UNACCOUNTED
 from dpsweep.privacy.terms import OF_ITS_PLAN
 from dpsweep.results.claims import PUBLIC_MODEL, SO_FAR, with_caveats
@@ -164,8 +165,11 @@ def claim_tags(result: SweepResult) -> dict[str, Any]:
     tags: dict[str, Any] = {"dp.accounting": claims.accounting}
     if claims.downgraded:
         tags["dp.downgraded"] = claims.downgraded
-    if claims.account.filter is not None:
-        tags["dp.filter_order"] = claims.account.filter.order
+    composition = claims.account.composition
+    if composition is not None:
+        tags["dp.composition"] = composition.choice
+    if isinstance(composition, RenyiFilter):
+        tags["dp.filter_order"] = composition.order
     composed, study = claims.composed(), claims.study_statement()
     statement = study or composed
     if statement is not None:

@@ -1,7 +1,7 @@
 """How a study runs under each accounting mode; docs/search_cost.md says what each may claim.
 
 - ``composed`` and ``unaccounted``: one search on the private records. Composed bounds all of it by
-  a Renyi filter; unaccounted bounds each trial only, and says so.
+  a filter or by what it has declared; unaccounted bounds each trial only, and says so.
 - ``public``: the search trains and scores on public records; then the winner's configuration is
   frozen and run once on the private ones.
 - ``select``: a random number of independent trials, of which the best is released
@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dpsweep.cluster.base import ClusterTarget
-from dpsweep.foundation.errors import StudyError, SweepError
+from dpsweep.foundation.errors import InfeasibleBudgetError, StudyError, SweepError
 from dpsweep.foundation.logs import read_log
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.planning.preflight import Preflight, SelectionCharge
-from dpsweep.privacy.filter import RenyiFilter
+from dpsweep.privacy.composition.base import Composition
 from dpsweep.privacy.modes import UNACCOUNTED
 from dpsweep.results.origins import charged_starts, find_starts, unfinished_starts
 from dpsweep.running.ending import Ending
@@ -45,7 +45,7 @@ class Launch:
         checked: The checked spec.
         study: Open for writing.
         ledger: The study's ledger.
-        filter: Of a composed study.
+        composition: Of a composed study.
         selection: Of a study with accounting select; its charge is on the ledger.
         num_draws: Number of trials drawn for this launch of a selection; the first launch's holds.
         data: The records.
@@ -57,7 +57,7 @@ class Launch:
     checked: Preflight
     study: Study
     ledger: StudyLedger
-    filter: RenyiFilter | None
+    composition: Composition | None
     selection: SelectionCharge | None
     num_draws: int
     data: SweepData
@@ -89,7 +89,7 @@ class Launch:
             checked,
             self.study,
             self.ledger,
-            filter=self.filter,
+            composition=self.composition,
             data=data,
             supplies=supplies,
             observer=self.observer,
@@ -175,7 +175,12 @@ def _search(launch: Launch, checked: Preflight, data: SweepData) -> Ending:
     def plan(trial: int, values: Mapping[str, Any]) -> TrialTask:
         if trial in study.view.trials:  # never: the study of Optuna's was compared with the journal
             raise StudyError(f"trial {trial} was suggested twice")
-        return checked.admit(trial, values)
+        task = checked.admit(trial, values)
+        composition = launch.composition
+        refusal = composition.refusal(task.full_plan) if composition else ""
+        if refusal:
+            raise InfeasibleBudgetError(refusal, fix="or use privacy.composition: filter")
+        return task
 
     max_time = spec.search.max_time
     source = SearchSource(

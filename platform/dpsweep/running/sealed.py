@@ -114,7 +114,7 @@ def run_selection(launch: Launch) -> Ending:
             launch.checked,
             sealed,
             ledger,
-            filter=None,
+            composition=None,
             data=launch.data,
             supplies=dataclasses.replace(launch.supplies, feature_root=features),
             observer=Observer(),

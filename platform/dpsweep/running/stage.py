@@ -25,7 +25,7 @@ from dpsweep.ledgers.trial import (
     trial_spent,
 )
 from dpsweep.planning.preflight import Preflight
-from dpsweep.privacy.filter import RenyiFilter
+from dpsweep.privacy.composition.base import Composition
 from dpsweep.running import entries
 from dpsweep.running.ending import charged_epsilon
 from dpsweep.running.failing import Deaths, FailingSource
@@ -73,7 +73,7 @@ class Stage:
         checked: The study's checked spec.
         study: Open for writing.
         ledger: The study's ledger.
-        filter: The Renyi filter that bounds the study, or None.
+        composition: What all trials together may spend, or None.
         data: The records that actors may see.
         supplies: What they are handed besides.
         observer: Who watches.
@@ -87,7 +87,7 @@ class Stage:
         study: Study,
         ledger: StudyLedger,
         *,
-        filter: RenyiFilter | None,
+        composition: Composition | None,
         data: SweepData,
         supplies: Supplies = NO_SUPPLIES,
         observer: Observer,
@@ -95,7 +95,7 @@ class Stage:
         fresh_attempts: bool = False,
     ) -> None:
         self.checked, self.spec, self.study, self.ledger = checked, checked.spec, study, ledger
-        self.filter, self.observer, self.policy = filter, observer, policy
+        self.composition, self.observer, self.policy = composition, observer, policy
         self.data, self.supplies = data, supplies
         self.fresh_attempts = fresh_attempts
         self.running: set[int] = set()
@@ -139,7 +139,7 @@ class Stage:
             self,
             may_resume=self._may_resume,
             search_is_done=lambda: searcher.is_done,
-            spends_rest=self.filter is not None,
+            spends_rest=self.composition is not None,
             paused=[self.live[number] for number in paused],
         )
         tuner = make_tuner(
@@ -185,7 +185,7 @@ class Stage:
             self.spec,
             self.checked,
             self.study.files.ledger,
-            filter=self.filter,
+            composition=self.composition,
             fresh_attempts=self.fresh_attempts,
             is_timed=self._is_timed,
             supplies=self.supplies,
@@ -383,10 +383,10 @@ class Stage:
 
     def _account(self) -> None:
         """Write down what the study has committed, and a claim that was given up."""
-        if self.filter is not None and self.ledger.committed is not None:
-            committed = max(self.ledger.committed.values())
-            share = committed / self.filter.budget
-            self.study.write(StudySpent(self.filter.epsilon(committed), share))
+        if self.composition is not None and self.ledger.committed is not None:
+            composition, committed = self.composition, self.ledger.committed
+            spent = StudySpent(composition.spent_epsilon(committed), composition.share(committed))
+            self.study.write(spent)
         if self.ledger.downgraded:
             self.downgrade(self.ledger.downgraded)
 

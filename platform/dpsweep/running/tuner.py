@@ -17,7 +17,7 @@ from dpsweep.foundation.database_path import LogPath
 from dpsweep.foundation.errors import RayLostError, StudyError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.planning.preflight import Preflight
-from dpsweep.privacy.filter import RenyiFilter
+from dpsweep.privacy.composition.base import Composition
 from dpsweep.running.nodes.waiting import Waiting
 from dpsweep.schedulers.ray_adapter import PolicyScheduler, StopWhen
 from dpsweep.search.searcher import TaskSearcher
@@ -40,7 +40,7 @@ def settings_of(
     checked: Preflight,
     ledger: LogPath,
     *,
-    filter: RenyiFilter | None,
+    composition: Composition | None,
     fresh_attempts: bool,
     is_timed: bool,
     supplies: Supplies,
@@ -51,7 +51,7 @@ def settings_of(
         spec: The study's.
         checked: The same, checked.
         ledger: Directory of the study's ledger.
-        filter: The Renyi filter that bounds the study, or None.
+        composition: What all trials together may spend, or None.
         fresh_attempts: True to begin a trial anew whose process died (accounting select).
         is_timed: Whether run times may be shown, which tell of batch sizes.
         supplies: What the study has prepared for its trials besides the records.
@@ -75,7 +75,7 @@ def settings_of(
         show_test=spec.data.test.visibility == "public",
         rungs=spec.rungs,
         rung_unit=spec.scheduler.rung_unit,
-        filter=filter,
+        composition=composition,
         fresh_attempts=fresh_attempts,
         is_timed=is_timed,
         started_in=Path.cwd(),

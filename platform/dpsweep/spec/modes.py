@@ -3,8 +3,9 @@
 A mode is a theorem, and a theorem holds under conditions:
 
     composed     a Renyi filter over everything that is released (Feldman & Zrnic 2021,
-                 https://arxiv.org/abs/2008.11193): every access to private records is a private
-                 mechanism, so exact scores and non-private methods are out
+                 https://arxiv.org/abs/2008.11193), or so many events of each noise, declared before
+                 the first: every access to private records is a private mechanism, so exact scores
+                 and non-private methods are out
     select       repeat and select (Papernot & Steinke 2022, https://arxiv.org/abs/2110.03620): a
                  random number of independent trials, of which only the best is released
     public       the search reads public records only; one private run follows
@@ -119,10 +120,12 @@ def _public_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
 
 
 def _accountant_rules(raw: Mapping[str, Any], mode: Mode) -> Iterator[Mistake]:
-    """A plan that may be cut by what it showed is not fixed; composed and select refuse pld."""
+    """A plan that may be cut by what it showed is not fixed, so pld bounds no such trial alone."""
     scheduler = peek_word(raw, "scheduler", "type", default="fifo")
     is_pld = peek_word(raw, "privacy", "accountant") == "pld"
-    is_refused = mode.is_filtered or mode.is_sealed  # with pld, whatever the scheduler
+    is_declared = peek_word(raw, "privacy", "composition") == "declared"
+    is_refused = mode.is_filtered and not is_declared  # with pld, whatever the scheduler
+    is_refused = is_refused or mode.is_sealed
     if is_pld and not is_refused and scheduler in ("median", "epsilon_halving"):
         yield Mistake(
             "privacy.accountant",

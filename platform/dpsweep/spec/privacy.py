@@ -95,6 +95,12 @@ class PrivacySpec(Part):
         default=None,
         description="Budget of the whole search: needed for composed, an upper limit for select.",
     )
+    composition: Literal["filter", "declared"] | None = Field(
+        default=None,
+        description="How composed adds its trials up: filter (the default; any plans, chosen as "
+        "the search goes on, a Renyi filter), or declared (tighter, by privacy loss distributions; "
+        "all trials have one plan, or are points of a grid, and are declared before the first).",
+    )
     selection: SelectionSpec = SelectionSpec()
     accountant: Literal["rdp", "pld"] = Field(
         default="rdp",
@@ -118,6 +124,11 @@ class PrivacySpec(Part):
     )
 
     @property
+    def chosen_composition(self) -> str:
+        """How a composed study adds its trials up: ``filter`` or ``declared``."""
+        return self.composition or "filter"
+
+    @property
     def mode(self) -> Mode:
         """The accounting mode."""
         return MODES[self.accounting]
@@ -134,10 +145,16 @@ class PrivacySpec(Part):
                 fix = "1 is strict, 8 is loose; method non_private trains without privacy"
                 yield Mistake(key, problem, fix)
         yield from cls._study_rules(raw, mode)
-        if mode.name in _NO_PLD and raw.get("accountant") == "pld":
-            yield Mistake(
-                "accountant", f"pld does not bound {mode.name}: {_NO_PLD[mode.name]}", "use rdp"
+        is_declared = raw.get("composition") == "declared"
+        if mode.is_filtered and raw.get("accountant") == "pld" and not is_declared:
+            problem = (
+                "pld does not bound composed: a filter that stops an adaptive search at a PLD "
             )
+            problem += "epsilon is invalid (https://arxiv.org/abs/2602.06756)"
+            yield Mistake("accountant", problem, "use rdp, or composition: declared")
+        if mode is not UNDECIDED and not mode.is_filtered and given(raw, "composition"):
+            problem = f"has no meaning for {mode.name}: it says how composed adds its trials up"
+            yield Mistake("composition", problem, "remove it, or use accounting: composed")
         yield from cls._dataset_rules(raw, mode)
         relation = peek_word(raw, "neighboring_relation")
         if relation in ("replace_one", "replace_special"):
@@ -198,9 +215,3 @@ class PrivacySpec(Part):
             if given(raw, key):
                 problem = "is the cap of a dataset ledger, and there is none"
                 yield Mistake(key, problem, "name its file with dataset_ledger, or remove this")
-
-
-_NO_PLD = {
-    "composed": "a filter that stops an adaptive search at a PLD epsilon is invalid "
-    "(https://arxiv.org/abs/2602.06756)",
-}

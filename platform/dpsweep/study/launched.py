@@ -42,6 +42,8 @@ def enforced_terms(spec: SweepSpec) -> dict[str, Any]:
     terms = {"privacy_unit": spec.privacy_unit}
     for section in ("privacy", "data"):
         terms |= _leaves(section, tree[section])
+    if spec.privacy.mode.is_filtered:
+        terms["privacy.composition"] = spec.privacy.chosen_composition
     return terms
 
 

@@ -115,7 +115,7 @@ METRICS = _items(
             STUDY_SPENT,
             "1",
             "public",
-            "Epsilon that the study has committed so far at the filter's order, converted: "
+            "Epsilon that the study has committed so far by its filter, or has declared: "
             "informational; the guarantee is dp.study_epsilon.",
         ),
         ("pretrain/loss", "nat", "public", "Mean cross-entropy on public records, of one epoch."),
@@ -189,6 +189,7 @@ TAGS = _items(
         ),
         ("dp.released", "", "public", "What dp.study_epsilon covers the release of."),
         ("dp.downgraded", "", "public", "Why the study lost its claim, for good."),
+        ("dp.composition", "", "public", "How a composed study adds up: filter or declared."),
         ("dp.filter_order", "", "public", "Order of the study's Renyi filter, fixed before it."),
         ("dpsweep.releases", "2.2, 3.2", "public", "A run of the start: within which epsilons."),
         ("dp.inherited_events", "1", "public", "Events of the release that the trial starts from."),

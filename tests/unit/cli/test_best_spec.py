@@ -13,6 +13,7 @@ from written_studies import COMPOSED as BUDGET
 from written_studies import write_study
 
 from dpsweep.cli.best_spec import spec_of_trial, spec_text
+from dpsweep.planning.composition import choose_composition
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.reading import read_spec
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
@@ -204,7 +205,7 @@ def test_the_best_of_every_mode_is_planned_as_it_was(name, tmp_path):
     for task in tasks:
         again = preflight(read_spec(spec_of_trial(result, task.trial).to_yaml()))
         again.check_some_plan()
-        again.choose_filter()
+        choose_composition(again)
         again.choose_selection()
         assert (again.num_trials, again.spec.privacy.accounting) == (
             1 if checked.spec.episodes is None else 3, accounting,
@@ -288,7 +289,7 @@ def test_a_trial_is_reproduced_as_a_study_that_passes_every_check(old, name):
     done = reproduce(name, "0", "--root", old)
     assert done.returncode == 0, done.stderr
     checked = preflight(read_spec(done.stdout))
-    checked.choose_filter()
+    choose_composition(checked)
     assert checked.spec.name == f"{name}-trial-0"
     assert load_sweep(name, root=old).trial(0).config["method"] == checked.spec.space["method"]
     assert not (old / checked.spec.name).exists()
@@ -299,7 +300,7 @@ def test_repetitions_fit_into_the_budget_that_is_asked_for_them(old):
     assert done.returncode == 0, done.stderr
     checked = preflight(read_spec(done.stdout))
     plan = load_sweep("composed", root=old).files.task(0).full_plan
-    chosen = checked.choose_filter()
+    chosen = choose_composition(checked)
     cost = 3 * max(chosen.cost(plan).values())
     assert 0.97 * chosen.budget < cost <= chosen.budget
     assert checked.spec.space["train.repeat"] == {"choice": [0, 1, 2]}

@@ -10,8 +10,8 @@ from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.study_state import read_study_state
 from dpsweep.ledgers.trial import STUDY_FILE, TrialLedger, trial_file
 from dpsweep.privacy.budget import PrivacyBudget
+from dpsweep.privacy.composition.renyi_filter import RenyiFilter
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
-from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.privacy.rdp import ORDERS
 from dpsweep.privacy.selection.bounds import RenyiBound
 from dpsweep.privacy.selection.number import Selection
@@ -46,7 +46,7 @@ def study(ledgers, request):
     """Trial 0 has finished, trial 1 is paused, trial 2 runs, trial 3 was reserved a moment ago."""
     ledger = opened(ledgers)
     if request.param == "with a filter":
-        ledger.open_filter(lambda: FILTER)
+        ledger.open_composition(lambda: FILTER)
     for trial in range(4):
         assert ledger.reserve(trial, steps(10), epsilon=0.5)
     for trial in range(3):
@@ -83,7 +83,7 @@ def test_a_settled_trial_has_at_least_what_it_was_settled_with(study, trial):
 
 def test_a_settled_trial_did_not_cost_less_than_it_was_settled_with(ledgers):
     ledger = opened(ledgers)
-    ledger.open_filter(lambda: FILTER)
+    ledger.open_composition(lambda: FILTER)
     ledger.reserve(0, steps(10), epsilon=0.5)
     charge(ledgers, 0, 10)
     ledger.settle(0, "finished")
@@ -155,7 +155,7 @@ def test_a_study_ledger_of_before_files_were_named_is_still_opened(ledgers):
     charge(ledgers, 0, 10)
     opened(ledgers, in_journal={0, 1}).close()
     trial_file(ledgers, 0).unlink()
-    with pytest.raises(LedgerError, match="a Renyi cost of 0 on the private records"):
+    with pytest.raises(LedgerError, match="a Renyi cost of 0 at order 8 on the private records"):
         opened(ledgers, in_journal={0, 1})
 
 
@@ -179,7 +179,7 @@ def test_a_study_is_opened_on_the_terms_of_its_first_launch_only(study, key, val
 
 def test_without_terms_on_record_the_filter_has_them(ledgers):
     ledger = opened(ledgers, terms=None)
-    ledger.open_filter(lambda: FILTER)
+    ledger.open_composition(lambda: FILTER)
     ledger.close()
     state = read_study_state(ledgers)
     check_terms(ledgers, state, TERMS)

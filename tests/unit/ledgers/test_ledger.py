@@ -15,8 +15,9 @@ from dpsweep.ledgers.trial import (
 )
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
+from dpsweep.privacy.composition.base import RESERVATION_SLACK
+from dpsweep.privacy.composition.renyi_filter import RenyiFilter
 from dpsweep.privacy.events import EventRun, Gaussian, NonPrivate, Plan, PoissonGaussian
-from dpsweep.privacy.filter import RESERVATION_SLACK, RenyiFilter
 from tests.helpers.logs import content, put
 
 BUDGET = PrivacyBudget(target_epsilon=2.0, delta=1e-5)

@@ -13,8 +13,8 @@ from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.study_state import StudyAccount, read_study_account
 from dpsweep.ledgers.trial import STUDY_FILE, TrialLedger, TrialLimit, trial_file
 from dpsweep.privacy.budget import PrivacyBudget
+from dpsweep.privacy.composition.renyi_filter import RenyiFilter
 from dpsweep.privacy.events import EventRun, Gaussian, NonPrivate, Plan, PoissonGaussian
-from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.privacy.rdp import ORDERS
 from dpsweep.privacy.selection.bounds import ProfileBound, RenyiBound
 from dpsweep.privacy.selection.number import Selection
@@ -41,7 +41,7 @@ def share_of_steps(share):
 @pytest.fixture
 def ledger(ledgers):
     ledger = StudyLedger(ledgers)
-    ledger.open_filter(lambda: FILTER)
+    ledger.open_composition(lambda: FILTER)
     yield ledger
     ledger.close()
 
@@ -75,7 +75,7 @@ def test_without_a_filter_every_trial_is_admitted_and_written_once(ledgers):
     kinds = [line.split('"kind":"')[1].split('"')[0] for line in lines]
     assert kinds == ["study", "reserve", "settle"]
     with pytest.raises(LedgerError, match="must be fixed before the first trial"):
-        ledger.open_filter(lambda: FILTER)
+        ledger.open_composition(lambda: FILTER)
     ledger.close()
 
 
@@ -96,10 +96,10 @@ def test_the_filter_on_record_wins(ledger):
     def never():
         raise AssertionError("made a second time")
 
-    assert ledger.open_filter(never) == FILTER
+    assert ledger.open_composition(never) == FILTER
     reopen(ledger)
-    assert ledger.open_filter(never) == FILTER
-    assert read_study_account(ledger.directory).filter == FILTER
+    assert ledger.open_composition(never) == FILTER
+    assert read_study_account(ledger.directory).composition == FILTER
 
 
 def test_nothing_is_admitted_beyond_the_budget_and_refusals_write_nothing(ledger):
@@ -271,7 +271,7 @@ def test_two_drivers_at_once_are_refused(ledger):
 
 def _charge_and_die(directory):
     ledger = StudyLedger(directory)
-    ledger.open_filter(lambda: FILTER)
+    ledger.open_composition(lambda: FILTER)
     plan = share_of_steps(0.6)
     assert ledger.reserve(0, plan, epsilon=1.0)
     assert ledger.reserve(1, share_of_steps(0.3), epsilon=1.0)

@@ -28,8 +28,8 @@ from dpsweep.foundation.errors import BudgetExceededError, LedgerError
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, TrialLimit, trial_file, trial_spent
 from dpsweep.privacy.budget import PrivacyBudget
+from dpsweep.privacy.composition.renyi_filter import RenyiFilter
 from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian
-from dpsweep.privacy.filter import RenyiFilter
 
 ORDER = 8
 FILTER = RenyiFilter.at(ORDER, target_epsilon=2.0, delta=1e-5)
@@ -95,7 +95,7 @@ class Schedules(RuleBasedStateMachine):
 
     def open_driver(self):
         self.study = StudyLedger(self.directory)
-        self.study.open_filter(lambda: FILTER)
+        self.study.open_composition(lambda: FILTER)
 
     def open_trial(self, number):
         trial = self.trials[number]

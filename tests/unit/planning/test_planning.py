@@ -12,6 +12,7 @@ import pytest
 from dpsweep.cli.app import app
 from dpsweep.foundation.errors import InfeasibleBudgetError
 from dpsweep.planning import forecast as forecasting
+from dpsweep.planning.composition import choose_composition
 from dpsweep.planning.forecast import estimate, expected_batch, local_slots
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.reading import read_spec
@@ -160,7 +161,7 @@ def test_all_modes_stand_side_by_side():
 def test_a_composed_study_shows_the_filter_it_will_have():
     plans = checked("composed, study_epsilon: 6")
     summary = summarize_plan(plans)
-    chosen = plans.choose_filter()
+    chosen = choose_composition(plans)
     figures = summary.composed
     assert (figures.order, figures.budget) == (chosen.order, chosen.budget)
     low, middle, high = figures.fits

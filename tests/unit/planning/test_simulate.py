@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dpsweep.foundation.errors import BadInputError, SpecError
+from dpsweep.planning.composition import choose_composition
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.reading import read_spec
 from dpsweep.planning.simulation.curves import SyntheticCurves
@@ -133,7 +134,7 @@ def test_more_slots_take_less_simulated_time_for_the_same_trials():
 def test_a_composed_study_ends_where_nothing_fits_and_pruning_buys_trials():
     plans = checked("composed, study_epsilon: 5", trials=500)
     fifo, median, halving = run(plans)
-    chosen = plans.choose_filter()
+    chosen = choose_composition(plans)
     for outcome in (fifo, median, halving):
         assert outcome.end_reason.startswith("the study's budget is used up")
         assert outcome.composed_epsilon <= 5
@@ -144,21 +145,21 @@ def test_a_composed_study_ends_where_nothing_fits_and_pruning_buys_trials():
 
 
 def test_the_filter_never_holds_more_than_its_budget(monkeypatch):
-    from dpsweep.privacy.filter import FilterAccount
+    from dpsweep.privacy.composition.account import CompositionAccount
 
     seen = []
-    reserve, settle = FilterAccount.reserve, FilterAccount.settle
+    reserve, settle = CompositionAccount.reserve, CompositionAccount.settle
 
     def watch(call):
         def wrapper(self, *args, **kwargs):
             answer = call(self, *args, **kwargs)
-            seen.append(max(self.committed.values()) / self.filter.budget)
+            seen.append(max(self.committed.values()) / self.composition.budget)
             return answer
 
         return wrapper
 
-    monkeypatch.setattr(FilterAccount, "reserve", watch(reserve))
-    monkeypatch.setattr(FilterAccount, "settle", watch(settle))
+    monkeypatch.setattr(CompositionAccount, "reserve", watch(reserve))
+    monkeypatch.setattr(CompositionAccount, "settle", watch(settle))
     sets = ["scheduler.type=epsilon_halving", "scheduler.variant=promote"]
     run(checked("composed, study_epsilon: 5", trials=200, sets=sets), ["epsilon_halving"])
     assert max(seen) <= 1
@@ -228,7 +229,7 @@ def test_noisy_scores_are_charged_and_may_be_what_runs_out():
     sets = ["search.space.noise.noise_multiplier=60"]  # hardly any training cost
     plans = checked("composed, study_epsilon: 4", validation=noisy, trials=300, sets=sets)
     (fifo,) = run(plans, ["fifo"])
-    chosen = plans.choose_filter()
+    chosen = choose_composition(plans)
     costs = {chosen.cost(task.full_plan)["validation"] for task in plans.sample}
     assert len(costs) == 1  # ten scores of each trial
     assert fifo.started == int(chosen.budget / costs.pop()) < 50

@@ -5,12 +5,13 @@ from raw_specs import LEFT_OUT, changed, mistakes
 
 from dpsweep.cli.verbs import plan as cli_plan
 from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
+from dpsweep.planning.composition import choose_composition
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.simulation.simulate import simulate
 from dpsweep.planning.summary import summarize_plan
 from dpsweep.privacy.accountants import epsilon_of
+from dpsweep.privacy.composition.renyi_filter import RenyiFilter
 from dpsweep.privacy.events import Plan
-from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.spec.study import SweepSpec
 
@@ -155,7 +156,7 @@ def test_what_a_start_demands_of_a_spec(changes, said):
 )
 def test_what_does_not_fit_is_said_before_anything_starts(check, changes, said):
     def whole():
-        check(changes).choose_filter()
+        choose_composition(check(changes))
 
     assert any(line.startswith(said) for line in mistakes(whole)), mistakes(whole)
 
@@ -183,7 +184,7 @@ def test_a_start_without_runs_names_the_network_and_costs_nothing(check, account
     privacy = {"privacy/accounting": accounting, "privacy/study_epsilon": budget}
     checked = check({**WITHOUT, **privacy})
     assert (checked.start_tasks, checked.start, dict(checked.starts)) == ([], None, {})
-    checked.choose_filter()
+    choose_composition(checked)
     summary = summarize_plan(checked)
     assert (summary.start, summary.epsilon) == (None, (0.0, 0.0))
     assert (checked.total_trials, checked.notes) == (2, [])
@@ -329,7 +330,7 @@ def test_composed_has_no_price_where_nothing_has_a_plan(check, tmp_path, capsys)
 
 def test_the_filter_is_fitted_to_what_costs_something(check):
     changes = {"search/space/select.by": "margin", "privacy/study_epsilon": 4.0}
-    chosen = check(changes).choose_filter()
+    chosen = choose_composition(check(changes))
     runs = [task.full_plan for task in check(changes).start_tasks]
     spent = sum(max(chosen.cost(plan).values()) for plan in runs)
     assert spent <= chosen.budget

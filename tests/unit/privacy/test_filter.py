@@ -15,6 +15,9 @@ from hypothesis import strategies as st
 
 from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
 from dpsweep.privacy import rdp
+from dpsweep.privacy.composition.account import CompositionAccount
+from dpsweep.privacy.composition.base import RESERVATION_SLACK
+from dpsweep.privacy.composition.renyi_filter import RenyiFilter
 from dpsweep.privacy.events import (
     EventRun,
     Gaussian,
@@ -25,7 +28,6 @@ from dpsweep.privacy.events import (
     RepeatAndSelect,
 )
 from dpsweep.privacy.events.multiset import multiset, plan_curve
-from dpsweep.privacy.filter import RESERVATION_SLACK, FilterAccount, RenyiFilter
 
 DELTA = 1e-5
 FOUR = [(1.0, 0.01), (2.0, 0.01), (1.5, 0.04), (1.2, 0.005)]
@@ -207,11 +209,11 @@ def amount(private, validation=0.0):
 
 @pytest.fixture
 def account():
-    return FilterAccount(RenyiFilter.at(8, target_epsilon=2.0, delta=DELTA))
+    return CompositionAccount(RenyiFilter.at(8, target_epsilon=2.0, delta=DELTA))
 
 
 def test_a_reservation_is_held_until_it_is_settled(account):
-    budget = account.filter.budget
+    budget = account.composition.budget
     assert account.reserve(0, amount(0.6 * budget))
     assert account.num_in_flight == 1
     assert not account.fits(amount(0.6 * budget))
@@ -228,7 +230,7 @@ def test_a_reservation_is_held_until_it_is_settled(account):
 
 
 def test_each_part_has_the_whole_budget(account):
-    budget = account.filter.budget
+    budget = account.composition.budget
     assert account.reserve(0, amount(0.9 * budget, 0.2 * budget))
     assert account.reserve(1, amount(0.05 * budget, 0.7 * budget))
     assert not account.reserve(2, amount(0.0, 0.2 * budget))
@@ -236,7 +238,7 @@ def test_each_part_has_the_whole_budget(account):
 
 
 def test_a_paused_trial_holds_what_it_charged_and_then_its_whole_plan_again(account):
-    budget = account.filter.budget
+    budget = account.composition.budget
     assert account.reserve(0, amount(0.5 * budget))
     account.settle(0, amount(0.2 * budget))
     assert account.reserve(1, amount(0.6 * budget))
@@ -250,7 +252,7 @@ def test_a_paused_trial_holds_what_it_charged_and_then_its_whole_plan_again(acco
 
 
 def test_the_last_hair_of_the_budget(account):
-    budget = account.filter.budget
+    budget = account.composition.budget
     assert not account.reserve(0, amount(budget))
     assert account.reserve(0, amount(budget / (1 + 2 * RESERVATION_SLACK)))
     account.settle(0, amount(budget))
@@ -279,7 +281,7 @@ def test_sums_are_exact_in_any_order(costs, shuffle):
     """Reserve and settle in any order: what is left is the sum of what was charged, to the bit."""
     totals = []
     for _ in range(2):
-        account = FilterAccount(RenyiFilter.at(8, target_epsilon=9.0, delta=DELTA))
+        account = CompositionAccount(RenyiFilter.at(8, target_epsilon=9.0, delta=DELTA))
         order = list(enumerate(costs))
         shuffle.shuffle(order)
         for trial, cost in order:
@@ -300,7 +302,7 @@ def test_ten_thousand_trials_take_a_second(account):
     for trial in itertools.count():
         if trial == 10_000:
             break
-        assert account.reserve(trial, amount(account.filter.budget / 2e4))
-        account.settle(trial, amount(account.filter.budget / 3e4))
-        assert account.committed["private"] <= account.filter.budget
+        assert account.reserve(trial, amount(account.composition.budget / 2e4))
+        account.settle(trial, amount(account.composition.budget / 3e4))
+        assert account.committed["private"] <= account.composition.budget
     assert time.process_time() - start < 2

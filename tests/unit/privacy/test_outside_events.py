@@ -16,8 +16,8 @@ from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.validate import positive
 from dpsweep.privacy.accountants import analytic_gaussian_epsilon, epsilon_of
 from dpsweep.privacy.clock import EpsilonClock
+from dpsweep.privacy.composition.renyi_filter import RenyiFilter
 from dpsweep.privacy.events import EVENTS, EventRun, Gaussian, Plan, PrivacyEvent, plan, to_dp_event
-from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.testing.events import EventConformance
 
 DELTA = 1e-5

@@ -44,7 +44,12 @@ def facts(mode: str = "unaccounted", **changes: Any) -> dict[str, Any]:
     own: dict[str, Any] = {
         "composed": {
             "study": claim,
-            "filter": {"order": 8.0, "budget": 2.0213, "spent_epsilon": 2.71828},
+            "composition": {
+                "title": "Filter",
+                "about": "Renyi DP at order 8, budget 2.0213",
+                "accountant": "rdp at order 8",
+                "spent_epsilon": 2.71828,
+            },
         },
         "select": {"study": claim, "selection": {"mean": 10.0, "shape": 1.0}},
         "public": {"study": {**claim, "epsilon": 2.0}},
@@ -110,7 +115,7 @@ OPTIONAL = (
     "num_records",
     "trials",
     "best",
-    "filter",
+    "composition",
     "selection",
     "dataset_ledger",
     "version",
@@ -175,7 +180,7 @@ def test_a_composed_card_states_the_declared_epsilon_and_not_the_spent_one() -> 
     assert "accountant: rdp at order 8; accounting mode: `composed`): informational" in card
     assert "Configurations: 12" in card
     assert "All trials composed" not in privacy_card(facts("composed", composed=STATEMENT))
-    for words in ("Privacy loss distributions are not valid", "is charged again", "run time"):
+    for words in ("What was used so far is no bound", "is charged again", "run time"):
         assert words in card.partition("**Not covered**")[2]
 
 

@@ -7,6 +7,7 @@ from whole_studies import make_spec
 from dpsweep.foundation.errors import LedgerError
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
+from dpsweep.planning.composition import choose_composition
 from dpsweep.planning.preflight import preflight
 from dpsweep.results.study import load_sweep
 from dpsweep.spec.study import SweepSpec
@@ -29,9 +30,9 @@ def launched(root, mode, *, terms=True):
     spec = SweepSpec(**raw)
     study = Study(spec)
     ledger = StudyLedger(study.files.ledger, terms=enforced_terms(spec) if terms else None)
-    chosen = preflight(spec).choose_filter()
+    chosen = choose_composition(preflight(spec))
     if chosen is not None:
-        ledger.open_filter(lambda: chosen)
+        ledger.open_composition(lambda: chosen)
     ledger.close()
     study.close()
     return study.files

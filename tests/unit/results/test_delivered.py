@@ -142,7 +142,13 @@ def test_what_may_not_leave_its_actor_does_not_leave_as_a_delivered_score(files,
     study, ledger = Study(spec), StudyLedger(tmp_path / "apart")
     policy = POLICIES["fifo"].from_spec(spec.scheduler, metric="validation/accuracy", maximize=True)
     stage = Stage(
-        preflight(spec), study, ledger, filter=None, data=None, observer=Observer(), policy=policy
+        preflight(spec),
+        study,
+        ledger,
+        composition=None,
+        data=None,
+        observer=Observer(),
+        policy=policy,
     )
     leaky = {**AT_BEST, "train/loss": 0.1}
     shown = stage.on_report(TrialReport(1, 29, AT_BEST, 1.0, delivered=leaky, charged=STEPS))

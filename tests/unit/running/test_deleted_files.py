@@ -4,6 +4,7 @@ import pytest
 from mortal_studies import MortalStudies
 
 CHANCES = (0.0, 0.01, 0.03, 0.1)
+KINDS = ("composed", "declared", "public", "composed")
 SHARES = (0.0, 0.03, 0.1, 0.5)
 
 
@@ -24,18 +25,17 @@ def play(tmp_path, monkeypatch, seed, accounting):
 def test_no_schedule_of_kills_and_deletions_spends_more_than_is_claimed(
     tmp_path, monkeypatch, seed
 ):
-    accounting = "public" if seed % 3 == 2 else "composed"
-    assert play(tmp_path, monkeypatch, seed, accounting).num_launches == 6
+    assert play(tmp_path, monkeypatch, seed, KINDS[seed % 4]).num_launches == 6
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(10, 210))
 def test_two_hundred_schedules(tmp_path, monkeypatch, seed):
-    play(tmp_path, monkeypatch, seed, "public" if seed % 3 == 2 else "composed")
+    play(tmp_path, monkeypatch, seed, KINDS[seed % 4])
 
 
-@pytest.mark.parametrize("accounting", ["composed", "public"])
+@pytest.mark.parametrize("accounting", ["composed", "declared", "public"])
 def test_a_study_that_nobody_touches_finishes_after_any_number_of_kills(
     tmp_path, monkeypatch, accounting
 ):
@@ -47,7 +47,7 @@ def test_a_study_that_nobody_touches_finishes_after_any_number_of_kills(
     assert studies.launch(chance=0.0) == "ran"
 
 
-@pytest.mark.parametrize("accounting", ["composed", "public"])
+@pytest.mark.parametrize("accounting", ["composed", "declared", "public"])
 def test_a_study_of_which_all_but_its_own_ledger_is_deleted_runs_nothing(
     tmp_path, monkeypatch, accounting
 ):

@@ -27,7 +27,7 @@ def test_the_study_admits_what_fits_and_waits_for_the_rest(driver):
     assert len(tasks) >= 2
     assert not source.is_exhausted  # something is in flight and may give budget back
     spent = max(driver.ledger.committed.values())
-    assert spent <= driver.filter.budget
+    assert spent <= driver.composition.budget
     # One trial is pruned after a tenth of its plan: what it gives back buys another one.
     first = tasks[0]
     driver.stage.on_report(report(first, driver.charge(first, len(first.plan) // 10)))
@@ -49,7 +49,7 @@ def test_the_study_ends_when_nothing_fits(driver):
     assert "budget is used up" in source.end_reason
     states = [t.state.name for t in source._suggestions._study.trials]
     assert states.count("FAIL") == MAX_UNAFFORDABLE_IN_A_ROW
-    assert max(driver.ledger.committed.values()) <= driver.filter.budget
+    assert max(driver.ledger.committed.values()) <= driver.composition.budget
 
 
 def test_a_private_metric_never_arrives_and_costs_the_claim(driver):

@@ -373,7 +373,7 @@ class TestOverrides:
         ("text", "line"),
         [
             ("privacy.trial_epsilon=-3", "--set privacy.trial_epsilon: must be > 0, got -3"),
-            ("privacy.trial_epsilo=3", "--set privacy.trial_epsilo: unknown key (did you mean 'trial_epsilon'? known: delta, trial_epsilon, accounting, study_epsilon, selection, accountant, neighboring_relation, dataset_ledger, dataset_epsilon, dataset_delta)"),
+            ("privacy.trial_epsilo=3", "--set privacy.trial_epsilo: unknown key (did you mean 'trial_epsilon'? known: delta, trial_epsilon, accounting, study_epsilon, composition, selection, accountant, neighboring_relation, dataset_ledger, dataset_epsilon, dataset_delta)"),
             ("search.space.optim.lr={uniform: [2, 1]}", "--set search.space.optim.lr: bounds are reversed: [2, 1] (write [1, 2])"),
             ("optim.lr=3", f"--set optim.lr: unknown key (hyperparameters stand below search.space; known: {SECTIONS} here)"),
             ("scheduller.rungs=[]", f"--set scheduller.rungs: unknown key (did you mean 'scheduler'? known: {SECTIONS})"),

@@ -39,8 +39,8 @@ def test_each_mode_has_a_valid_spec_that_survives_yaml(mode):
 REFUSED = [
     ("composed", {"privacy/study_epsilon": None}, "privacy.study_epsilon: is missing: composed keeps all trials together under it (two to four times trial_epsilon is usual; see `dpsweep plan`)"),
     ("composed", {"privacy/study_epsilon": 1}, "privacy.study_epsilon: is smaller than trial_epsilon, so no trial would fit: 1 < 2 (raise it, or lower trial_epsilon)"),
-    ("composed", {"privacy/accountant": "pld"}, "privacy.accountant: pld does not bound composed: a filter that stops an adaptive search at a PLD epsilon is invalid (https://arxiv.org/abs/2602.06756) (use rdp)"),
-    ("composed", {"privacy/accountant": "pld", "scheduler/type": "epsilon_halving"}, "privacy.accountant: pld does not bound composed: a filter that stops an adaptive search at a PLD epsilon is invalid (https://arxiv.org/abs/2602.06756) (use rdp)"),
+    ("composed", {"privacy/accountant": "pld"}, "privacy.accountant: pld does not bound composed: a filter that stops an adaptive search at a PLD epsilon is invalid (https://arxiv.org/abs/2602.06756) (use rdp, or composition: declared)"),
+    ("composed", {"privacy/accountant": "pld", "scheduler/type": "epsilon_halving"}, "privacy.accountant: pld does not bound composed: a filter that stops an adaptive search at a PLD epsilon is invalid (https://arxiv.org/abs/2602.06756) (use rdp, or composition: declared)"),
     ("composed", {"data/validation/visibility": "exact"}, "data.validation.visibility: exact scores of private records have no finite epsilon, so composed cannot cover them (use noisy or public; or accounting: unaccounted)"),
     ("composed", {"privacy/selection": {"mean": 5}}, "privacy.selection: has no meaning for composed: it says how select draws the number of trials (remove it, or use accounting: select)"),
     *(
@@ -69,6 +69,8 @@ REFUSED = [
     ("public", {"privacy/selection": {}}, "privacy.selection: has no meaning for public: it says how select draws the number of trials (remove it, or use accounting: select)"),
     ("unaccounted", {"privacy/study_epsilon": 6}, "privacy.study_epsilon: an unaccounted study has no budget of its own, so this would not be kept (remove it)"),
     ("unaccounted", {"privacy/dataset_ledger": "a.jsonl"}, "privacy.dataset_ledger: an unaccounted study has no bound on its cost that could be added up (remove it, or use another accounting)"),
+    ("composed", {"privacy/accountant": "pld", "privacy/composition": "declared", "scheduler/type": "epsilon_halving"}, "privacy.accountant: pld bounds plans that are fixed beforehand, and epsilon_halving stops trials on the way (use rdp, or scheduler: {type: fifo})"),
+    ("unaccounted", {"privacy/composition": "declared"}, "privacy.composition: has no meaning for unaccounted: it says how composed adds its trials up (remove it, or use accounting: composed)"),
     ("unaccounted", {"privacy/accountant": "pld", "scheduler/type": "median"}, "privacy.accountant: pld bounds plans that are fixed beforehand, and median stops trials on the way (use rdp, or scheduler: {type: fifo})"),
     ("public", {"privacy/accountant": "pld", "scheduler/type": "epsilon_halving"}, "privacy.accountant: pld bounds plans that are fixed beforehand, and epsilon_halving stops trials on the way (use rdp, or scheduler: {type: fifo})"),
     ("composed", {"privacy/dataset_epsilon": 9, "privacy/dataset_ledger": "a.jsonl"}, "privacy.dataset_delta: is missing: a cap is a pair, and dataset_epsilon is given (give both, or neither if the file has its cap)"),
@@ -111,6 +113,7 @@ def test_a_precondition_is_refused_by_name(mode, changes, line):
         ("unaccounted", NOISY | {"scheduler/type": "epsilon_halving"}),
         ("unaccounted", {"data/validation/visibility": "exact", "search/space": {"method": "non_private"}}),
         ("unaccounted", {"privacy/accountant": "pld"}),
+        ("composed", {"privacy/accountant": "pld", "privacy/composition": "declared"}),
     ],
 )  # fmt: skip
 def test_what_a_mode_allows(mode, changes):

@@ -10,7 +10,7 @@ import typer
 
 from dpsweep.cli.base import Json, Output, Sets, Spec, load_checked, say, stage
 from dpsweep.cli.output import Format, print_records
-from dpsweep.cli.plan_words import dataset_left, duration, plan_words, size
+from dpsweep.cli.plan_words import dataset_left, declared_words, duration, plan_words, size
 from dpsweep.cli.tables import TALK, width, wrapped
 from dpsweep.foundation.words import counted
 from dpsweep.planning.forecast import estimate
@@ -132,6 +132,7 @@ def _plan_cells(summary: PlanSummary, forecast: Mapping[str, Any]) -> dict[str, 
         cells[key] = value
     assert set(modes) >= {summary.terms.accounting}
     cells["filter"], cells["selection"] = _filter_text(summary), _selection_text(summary)
+    cells["declared"] = declared_words(summary)
     cells["time"], cells["disk"] = _time_text(forecast), _disk_text(forecast)
     return {key: value for key, value in cells.items() if value not in (None, [], "")}
 
@@ -146,10 +147,11 @@ def _filter_text(summary: PlanSummary) -> str:
     figures = summary.composed
     if figures is None:
         return ""
+    how = "Gaussian DP" if figures.order is None else f"Renyi order {figures.order:g}"
     low, middle, high = (f"{n}" if math.isfinite(n) else "any number" for n in figures.fits)
     start = " after the start" if summary.start else ""
     return (
-        f"accounting composed: Renyi order {figures.order:g}, budget {figures.budget:.4f}; "
+        f"accounting composed: {how}, budget {figures.budget:.4f}; "
         f"study_epsilon={figures.target_epsilon:g} admits{start}, as full-length trials, {middle} "
         f"of the median cost ({low} of the smallest, {high} of the largest)"
     )

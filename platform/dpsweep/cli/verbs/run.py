@@ -18,6 +18,7 @@ from dpsweep.foundation.errors import (
     RayLostError,
 )
 from dpsweep.foundation.words import counted
+from dpsweep.planning.composition import choose_composition
 from dpsweep.planning.places import make_places
 from dpsweep.planning.pretrain import plan_pretraining
 from dpsweep.results.advice import advice
@@ -36,7 +37,7 @@ def validate(spec: Spec, sets: Sets = None) -> None:
     refuse_other_spec(checked.spec)
     refuse_early(checked.spec.cluster, checked.spec.resources)
     checked.check_some_plan()
-    checked.choose_filter()
+    choose_composition(checked)
     checked.check_dataset_budget(checked.choose_selection())
     file = "stdin" if spec == "-" else spec
     say(f"{file}: valid; study {checked.spec.name!r}, {_num_trials(checked)}")

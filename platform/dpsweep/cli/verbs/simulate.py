@@ -140,7 +140,7 @@ def _meaning(checked: Preflight) -> str:
     privacy = checked.spec.privacy
     if privacy.mode.is_filtered:
         return (
-            "what the study's filter has committed, for information: the study's guarantee is "
+            "what the study has committed, for information: the study's guarantee is "
             f"study_epsilon={privacy.study_epsilon:g}"
         )
     return "everything that was run, composed: an indication, no guarantee"

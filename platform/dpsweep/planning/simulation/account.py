@@ -1,4 +1,4 @@
-"""The account of a simulated study: what is reserved, where there is a filter, and charged."""
+"""The account of a simulated study: what is reserved of its budget, and what was charged."""
 
 from __future__ import annotations
 
@@ -8,30 +8,34 @@ import numpy as np
 
 from dpsweep.planning.simulation.trials import Array, Planned
 from dpsweep.privacy import rdp
+from dpsweep.privacy.composition.account import CompositionAccount
+from dpsweep.privacy.composition.base import Composition
 from dpsweep.privacy.events import Plan
-from dpsweep.privacy.filter import FilterAccount, RenyiFilter
 
 
 class Account:
-    """The study ledger of a simulation: reservations if there is a filter, and what was charged.
+    """The study ledger of a simulation: reservations if there is a budget, and what was charged.
 
     Args:
-        filter: Of a composed study, or None.
+        composition: Of a composed study, or None.
         planned: The configurations that were planned and may be admitted.
         num_rungs: Reports of a whole trial besides those of its grid.
         release: Renyi cost of one noisy score at each order; zeros where scores cost nothing.
+        score: Events of one noisy score; none where scores cost nothing.
     """
 
     def __init__(
         self,
-        filter: RenyiFilter | None,
+        composition: Composition | None,
         planned: Mapping[int, Planned],
         *,
         num_rungs: int,
         release: Array,
+        score: Plan,
     ) -> None:
-        self._account = None if filter is None else FilterAccount(filter)
+        self._account = None if composition is None else CompositionAccount(composition)
         self._planned, self._num_rungs, self._release = planned, num_rungs, release
+        self._score = None if composition is None else composition.cost(score)
         self.totals = {part: np.zeros(len(release)) for part in ("private", "validation")}
 
     def reserve(self, trial: int, plan: Plan, *, epsilon: float, task: str = "") -> bool:
@@ -40,11 +44,17 @@ class Account:
             return True
         planned = self._planned[trial]
         num_releases = int(planned.on_grid.sum()) + self._num_rungs
-        cost = {
-            "private": float(planned.costs[-1, 0]),
-            "validation": num_releases * float(self._release[0]),
+        return self._account.reserve(trial, self._cost(planned, -1, num_releases))
+
+    def _cost(self, planned: Planned, index: int, num_releases: int) -> dict[str, float]:
+        """Return what a trial has taken of each limit by a report, so many scores included."""
+        assert self._score is not None
+        assert planned.taken is not None
+        taken = planned.taken[index].tolist()
+        return {
+            name: amount + num_releases * score
+            for amount, (name, score) in zip(taken, self._score.items())
         }
-        return self._account.reserve(trial, cost)
 
     def charge(self, planned: Planned, index: int, before: int | None) -> None:
         """Charge what ran since the report ``before`` (None: since the start), and a score."""
@@ -56,29 +66,23 @@ class Account:
     def settle(self, trial: int, planned: Planned, index: int, num_releases: int) -> None:
         """Give back what a trial has reserved and not charged."""
         if self._account is not None:
-            self._account.settle(
-                trial,
-                {
-                    "private": float(planned.costs[index, 0]),
-                    "validation": num_releases * float(self._release[0]),
-                },
-            )
+            self._account.settle(trial, self._cost(planned, index, num_releases))
 
     @property
-    def has_filter(self) -> bool:
+    def has_budget(self) -> bool:
         """True if the study has a budget of its own."""
         return self._account is not None
 
     @property
     def share(self) -> float:
-        """Committed share of the budget, 0 without a filter."""
+        """Committed share of the budget, 0 without one."""
         if self._account is None:
             return 0.0
-        return max(self._account.committed.values()) / self._account.filter.budget
+        return self._account.composition.share(self._account.committed)
 
     def epsilon(self, orders: Array, delta: float) -> float:
         """Return the epsilon of everything that was charged (see ``PolicyRun``)."""
         if self._account is not None:
-            return self._account.filter.epsilon(max(self._account.committed.values()))
+            return self._account.composition.spent_epsilon(self._account.committed)
         curves = np.stack(list(self.totals.values()))
         return float(rdp.epsilons(curves, orders, delta)[0].max())

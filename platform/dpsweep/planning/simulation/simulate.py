@@ -1,6 +1,6 @@
 """A sweep under a simulated clock: the same policies, search and admission, no training.
 
-    Suggestions -> plan -> FilterAccount -> (events in simulated time) -> TrialPolicy -> score
+    Suggestions -> plan -> CompositionAccount -> (events in simulated time) -> TrialPolicy -> score
 
 Configurations are planned as a sweep plans them, so every step count, epsilon and rung is real;
 only scores (``dpsweep.planning.simulation.curves``) and the seconds of a step are made up.
@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.planning.composition import choose_composition
 from dpsweep.planning.preflight import Preflight
 from dpsweep.planning.simulation.account import Account
 from dpsweep.planning.simulation.curves import Curves
@@ -27,6 +28,7 @@ from dpsweep.planning.simulation.policy_run import PolicyRun
 from dpsweep.planning.simulation.trials import Array, Planned, Planner, event_costs
 from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import epsilon_of
+from dpsweep.privacy.composition.renyi_filter import RenyiFilter
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.privacy.selection.number import Selection
@@ -155,7 +157,7 @@ class _Simulation:
                 continue
             if self._source.next_task(num_running=len(self._running)):
                 continue
-            spends_rest = self._account.has_filter and self._source.is_exhausted
+            spends_rest = self._account.has_budget and self._source.is_exhausted
             if not spends_rest or not self._resume(self._policy.choose_last):
                 return
 
@@ -311,20 +313,25 @@ def simulate(
     if not specs:
         raise BadInputError("no policy to simulate", fix=f"choose from {', '.join(POLICIES)}")
     num_trials = _num_trials(checked) if num_trials is None else num_trials
-    # All policies share the reports of the one that has rungs, and the filter chosen for it.
+    # All policies share the reports of the one that has rungs, and the composition chosen for it.
     widest = max(specs.values(), key=lambda spec: len(spec.rungs))
     reference = dataclasses.replace(checked, spec=widest)
-    filter = reference.choose_filter()
+    composition = choose_composition(reference)
     if checked.spec.privacy.mode.is_public_search:
         reference = reference.for_public_search()
-    orders = _INDICATIVE_ORDERS if filter is None else np.array([filter.order])
-    planner = Planner(reference, curves, orders)
+    orders = _INDICATIVE_ORDERS
+    if isinstance(composition, RenyiFilter):
+        orders = np.array([composition.order])
+    planner = Planner(reference, curves, orders, composition)
     release, release_epsilon = _releases(reference, orders)
+    score = _score(reference)
     runs = []
     for policy, spec in specs.items():
         started = time.perf_counter()
         planned: dict[int, Planned] = {}
-        account = Account(filter, planned, num_rungs=len(spec.rungs), release=release)
+        account = Account(
+            composition, planned, num_rungs=len(spec.rungs), release=release, score=score
+        )
         scorer: TrialPolicy = POLICIES[policy].from_spec(
             spec.scheduler, metric=spec.search.metric, maximize=spec.search.mode == "max"
         )
@@ -356,6 +363,14 @@ def _num_trials(checked: Preflight) -> int:
     selection = Selection(spec.privacy.selection.mean, spec.privacy.selection.shape)
     seed = public_seed(spec.seed, 0, "number of simulated trials")
     return max(1, selection.draw(np.random.default_rng(seed)))
+
+
+def _score(checked: Preflight) -> Plan:
+    """Return the events of one noisy score."""
+    noise = checked.admission.validation_noise
+    if noise is None:
+        return Plan()
+    return Plan((EventRun(Gaussian(noise), phase="validation", part="validation"),))
 
 
 def _releases(checked: Preflight, orders: Array) -> tuple[Array, Callable[[int], float]]:

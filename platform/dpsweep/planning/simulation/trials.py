@@ -15,6 +15,8 @@ from dpsweep.planning.preflight import Preflight
 from dpsweep.planning.simulation.curves import Curves
 from dpsweep.privacy import rdp
 from dpsweep.privacy.clock import EpsilonClock
+from dpsweep.privacy.composition.base import Composition
+from dpsweep.privacy.composition.renyi_filter import RenyiFilter
 from dpsweep.privacy.events import Plan, PrivacyEvent
 from dpsweep.privacy.events.multiset import event_curves
 from dpsweep.privacy.randomness import public_seed
@@ -39,6 +41,8 @@ class Planned:
         skipped: Rungs that the first step passes.
         epsilons: Epsilon of training by then; 0 on public records, infinite without a guarantee.
         costs: Renyi cost of training by then, shape (reports, orders).
+        taken: What training has taken by then of each limit of the study's composition, shape
+            (reports, limits); None without one.
         seen: Score that the report shows.
         exact: Score without observation noise.
         step_s: Seconds of one step.
@@ -52,6 +56,7 @@ class Planned:
     skipped: int
     epsilons: Array
     costs: Array
+    taken: Array | None
     seen: Array
     exact: Array
     step_s: float
@@ -65,10 +70,18 @@ class Planner:
         checked: Spec with the rungs at which reports are planned.
         curves: What configurations score.
         orders: Renyi orders at which costs are kept.
+        composition: Of a composed study, or None.
     """
 
-    def __init__(self, checked: Preflight, curves: Curves, orders: Array) -> None:
+    def __init__(
+        self,
+        checked: Preflight,
+        curves: Curves,
+        orders: Array,
+        composition: Composition | None = None,
+    ) -> None:
         self._checked, self._curves, self._orders = checked, curves, orders
+        self._composition = composition
         self._is_shared = checked.spec.search.sampler in ("random", "grid")
         self._kept: dict[int, Planned | BadInputError] = {}
 
@@ -110,6 +123,10 @@ class Planner:
             epsilons = np.full(len(positions), np.inf)
         else:
             epsilons = np.array([clock.epsilon_after(int(p)) for p in positions])
+        refusal = self._composition.refusal(task.full_plan) if self._composition else ""
+        if refusal:
+            raise BadInputError(refusal)
+        costs = _costs(task, positions, self._orders)
         fractions = positions / max(len(task.plan), 1)
         seen, exact = self._curves.scores(number, values, fractions=fractions, epsilons=epsilons)
         return Planned(
@@ -119,12 +136,23 @@ class Planner:
             rungs=np.searchsorted(at_rungs, positions, side="right").astype(np.int8),
             skipped=num_skipped(task.plan, at_rungs),
             epsilons=epsilons,
-            costs=_costs(task, positions, self._orders),
+            costs=costs,
+            taken=self._taken(task, positions, costs),
             seen=seen,
             exact=exact,
             step_s=self._step_s(task),
             sampling=task.plan.sampling,
         )
+
+    def _taken(self, task: TrialTask, positions: NDArray[np.int64], costs: Array) -> Array | None:
+        """Return what training takes of each limit up to each position."""
+        composition = self._composition
+        if composition is None:
+            return None
+        if isinstance(composition, RenyiFilter):  # it is there already, and plans may be many
+            return np.stack([costs[:, 0], np.zeros(len(costs))], axis=1)
+        plans = [task.charges.slice(0, int(position)) for position in positions]
+        return np.array([list(composition.cost(plan).values()) for plan in plans])
 
     def _step_s(self, task: TrialTask) -> float:
         """Return made-up seconds: longer for larger batches, different for each trial."""

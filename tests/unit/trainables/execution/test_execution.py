@@ -15,8 +15,8 @@ import torch
 from dpsweep.foundation.errors import BudgetExceededError, LedgerError
 from dpsweep.ledgers.trial import trial_spent
 from dpsweep.privacy.accountants import epsilon_of
+from dpsweep.privacy.composition.renyi_filter import RenyiFilter
 from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian
-from dpsweep.privacy.filter import RenyiFilter
 from dpsweep.spec.study import DataSpec
 from dpsweep.testing.conformance import tiny_data
 from dpsweep.trainables.data.loading import load_dataset
@@ -477,7 +477,7 @@ def test_a_reservation_pays_for_the_whole_plan(lab, shape):
     scores = Plan((EventRun(Gaussian(200.0), 9, "score", "validation"),))
     task = dataclasses.replace(task, validation_plan=scores)
     settings = lab.settings(
-        report_every=7, filter=make_filter(task), validation="noisy", validation_noise=200.0
+        report_every=7, composition=make_filter(task), validation="noisy", validation_noise=200.0
     )
     for _ in range(3):
         trial = lab.open(settings, task)
@@ -495,7 +495,7 @@ def test_lost_steps_end_a_trial_at_its_reservation(lab):
     """A third of the cap: only the reservation can stop it."""
     given = {"noise.target_epsilon": 0.7, "train.max_steps": 60}
     task = lab.task(lab.settings(), given)
-    settings = lab.settings(filter=make_filter(task))
+    settings = lab.settings(composition=make_filter(task))
     lab.crash_in_segment(lab.open(settings, task), 3)
     trial = lab.open(settings, task)
     assert trial.end == 50
@@ -507,8 +507,8 @@ def test_lost_steps_end_a_trial_at_its_reservation(lab):
         "stopped at its reservation after 50 of 60 steps: "
         "10 charged steps were lost to crashes"
     )  # fmt: skip
-    cost = settings.filter.cost(trial_spent(settings.ledger, 0))
-    assert cost["private"] <= settings.filter.cost(task.plan)["private"] * (1 + 1e-12)
+    cost = settings.composition.cost(trial_spent(settings.ledger, 0))
+    assert cost["private"] <= settings.composition.cost(task.plan)["private"] * (1 + 1e-12)
 
     unlimited = lab.settings(ledger=lab.path / "other")
     again = dataclasses.replace(task, trial=1)

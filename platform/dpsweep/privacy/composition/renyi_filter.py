@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,17 +13,12 @@ from numpy.typing import NDArray
 from dpsweep.foundation import validate
 from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
 from dpsweep.privacy import rdp
+from dpsweep.privacy.composition.base import Composition, Cost
 from dpsweep.privacy.events.losses import rounded_down
 from dpsweep.privacy.events.multiset import by_class, multiset, plan_curve
 from dpsweep.privacy.events.plan import CHARGED_PARTS, Plan
 
 Array = NDArray[np.float64]
-#: Renyi cost at the filter's order, by part of the records: private and validation.
-Cost = Mapping[str, float]
-
-#: What a reservation holds beyond the cost of its plan, so that running exactly the plan is never
-#: refused for a rounding error. The ledger of a trial allows half of it.
-RESERVATION_SLACK = 1e-9
 
 
 def _checked_order(order: float) -> float:
@@ -45,7 +40,7 @@ def _budget(order: float, target_epsilon: float, delta: float) -> float:
 
 
 @dataclass(frozen=True)
-class RenyiFilter:
+class RenyiFilter(Composition):
     """A Renyi order fixed before a study, and how much cost at that order all trials may add up to.
 
     B(a) = target_epsilon - [log(1 - 1/a) - log(delta a) / (a - 1)], the conversion of Canonne,
@@ -76,6 +71,11 @@ class RenyiFilter:
     Raises:
         BadInputError: A value is out of range, or the budget is more than B(order).
     """
+
+    kind: ClassVar[str] = "filter"
+    title: ClassVar[str] = "Filter"
+    choice: ClassVar[str] = "filter"
+    accountant: ClassVar[str] = "rdp"
 
     order: float
     budget: float
@@ -162,6 +162,28 @@ class RenyiFilter:
         """
         return {part: _cost_at(self.order, plan.part(part)) for part in CHARGED_PARTS}
 
+    @property
+    def limits(self) -> Mapping[str, float]:
+        """The budget, in each part of the records."""
+        return dict.fromkeys(CHARGED_PARTS, self.budget)
+
+    def words(self, name: str, amount: float) -> str:
+        """Return a Renyi cost with its order and its part."""
+        return f"a Renyi cost of {amount:.6g} at order {self.order:g} on the {name} records"
+
+    def about(self) -> str:
+        """Return order and budget."""
+        return f"Renyi DP at order {self.order:g}, budget {self.budget:.6g}"
+
+    @property
+    def spent_accountant(self) -> str:
+        """Renyi DP at the one order."""
+        return f"rdp at order {self.order:g}"
+
+    def spent_epsilon(self, cost: Cost) -> float:
+        """Return a Renyi cost by part as an epsilon at delta: for information, no claim."""
+        return self.epsilon(max(cost.values()))
+
     def epsilon(self, spent: float) -> float:
         """Return a Renyi cost at this order as an epsilon at delta: for information, no claim."""
         curve, orders = np.array([[float(spent)]]), np.array([self.order])
@@ -217,135 +239,3 @@ def _cost_at(order: float, plan: Plan) -> float:
     ]
     # What is not a number, or would refund others, bounds nothing.
     return math.fsum(terms) if all(term >= 0 for term in terms) else math.inf
-
-
-# --- Who holds how much ---------------------------------------------------------------------
-
-# Costs are added as whole multiples of 2^-64: sums and differences of any number of them are exact.
-_BITS = 64
-_UNBOUNDED = 1 << 1000
-
-
-def _units(cost: float) -> int:
-    """Return a cost in units, rounded up; what is no finite number fits into no budget."""
-    return math.ceil(math.ldexp(cost, _BITS)) if 0 <= cost <= 1e100 else _UNBOUNDED
-
-
-def _nothing() -> dict[str, int]:
-    return {part: 0 for part in CHARGED_PARTS}
-
-
-def _number(units: int) -> float:
-    return units / (1 << _BITS) if units < _UNBOUNDED else math.inf
-
-
-class FilterAccount:
-    """Who holds how much of one filter's budget: reservations of running trials, costs of others.
-
-    >>> account = FilterAccount(RenyiFilter.at(8, target_epsilon=2.0, delta=1e-5))
-    >>> account.reserve(0, {"private": 0.5, "validation": 0.0})
-    True
-    >>> account.reserve(1, {"private": 0.5, "validation": 0.0})
-    False
-    >>> account.settle(0, {"private": 0.1, "validation": 0.0})
-    >>> account.reserve(1, {"private": 0.5, "validation": 0.0})
-    True
-
-    Guarantees:
-        At every moment, in every part, the sum of what running trials may still charge at most and
-        of what all others did charge is within the budget, as long as no trial charges more than
-        it reserved (``TrialLedger`` refuses that). So the condition of the filter's theorem holds
-        for every interleaving of the trials' events. Sums are exact.
-
-    Args:
-        filter: The study's filter.
-    """
-
-    def __init__(self, filter: RenyiFilter) -> None:
-        self.filter = filter
-        self._budget = math.floor(math.ldexp(filter.budget, _BITS))
-        self._running: dict[int, dict[str, int]] = {}
-        self._settled: dict[int, dict[str, int]] = {}
-        self._total = _nothing()
-
-    def fits(self, cost: Cost, *, trial: int | None = None) -> bool:
-        """Say whether a reservation would be accepted now; without ``trial``, one of a new trial.
-
-        Nothing new is ever accepted where a part is over its budget, even at no cost.
-        """
-        if trial in self._running:
-            return True
-        held = self._held(trial)
-        asked = self._asked(trial, cost)
-        return all(
-            self._total[part] - held[part] + asked[part] <= self._budget for part in CHARGED_PARTS
-        )
-
-    def reserve(self, trial: int, cost: Cost) -> bool:
-        """Hold ``cost`` for a trial that is about to run, if it fits.
-
-        Args:
-            trial: A running trial keeps what it holds. A paused one holds ``cost`` instead of what
-                it has charged so far.
-            cost: What the trial may charge at most, from its first event on.
-        Returns:
-            False if it does not fit; nothing has changed then.
-        """
-        if trial in self._running:
-            return True
-        if not self.fits(cost, trial=trial):
-            return False
-        asked, held = self._asked(trial, cost), self._held(trial)
-        self._running[trial] = asked
-        self._add(asked, held)
-        return True
-
-    def settle(self, trial: int, actual: Cost) -> None:
-        """Replace a trial's reservation by what it charged; the trial has ended or pauses.
-
-        A trial's amount never falls below what was settled before.
-        """
-        before = self._settled.get(trial, _nothing())
-        charged: dict[str, int] = {
-            part: max(_units(actual[part]), before[part]) for part in CHARGED_PARTS
-        }
-        self._add(charged, self._running.pop(trial, before))
-        self._settled[trial] = charged
-
-    def settled(self, trial: int) -> dict[str, float]:
-        """Return what was settled for a trial, by part; 0 before that."""
-        return {part: _number(units) for part, units in self._held(trial).items()}
-
-    def _held(self, trial: int | None) -> dict[str, int]:
-        return _nothing() if trial is None else self._settled.get(trial, _nothing())
-
-    def _asked(self, trial: int | None, cost: Cost) -> dict[str, int]:
-        held = self._held(trial)
-        return {
-            part: max(_units(cost[part] * (1 + RESERVATION_SLACK)), held[part])
-            for part in CHARGED_PARTS
-        }
-
-    def _add(self, new: Mapping[str, int], old: Mapping[str, int]) -> None:
-        for part in CHARGED_PARTS:
-            self._total[part] += new[part] - old[part]
-
-    @property
-    def committed(self) -> dict[str, float]:
-        """What is reserved or charged, by part."""
-        return {part: _number(self._total[part]) for part in CHARGED_PARTS}
-
-    @property
-    def remaining(self) -> dict[str, float]:
-        """What can still be reserved, by part; 0 where the budget is used up."""
-        return {part: _number(max(self._budget - self._total[part], 0)) for part in CHARGED_PARTS}
-
-    @property
-    def is_over(self) -> bool:
-        """True when more was charged than the budget allows: a trial passed its reservation."""
-        return any(total > self._budget for total in self._total.values())
-
-    @property
-    def num_in_flight(self) -> int:
-        """Number of trials that hold a reservation."""
-        return len(self._running)

@@ -1,0 +1,1 @@
+"""Composition: rules by which all trials of a study together stay within one epsilon."""
