@@ -177,9 +177,12 @@ def _fits(checked: Preflight, summary: PlanSummary) -> str:
     if at_most == 1:
         text = f"{span} of them fits into the study's budget if it runs to its end"
     stops = checked.spec.scheduler.type != "fifo"
-    return text + (
-        "; what stopped ones do not spend buys more." if stops else ", by what they cost."
-    )
+    text += "; what stopped ones do not spend buys more." if stops else ", by what they cost."
+    declared = summary.declared
+    if summary.composition == "filter" and declared is not None and declared.num_trials > at_most:
+        more = f"{declared.num_trials}: privacy.composition: declared"
+        text += f" Declared beforehand it would be {more}."
+    return text
 
 
 def _time(summary: PlanSummary, forecast: Mapping[str, Any]) -> str:
@@ -187,7 +190,10 @@ def _time(summary: PlanSummary, forecast: Mapping[str, Any]) -> str:
         return f"Time is not forecast: {forecast['because']}."
     number: float = summary.num_trials
     if MODES[summary.terms.accounting].is_filtered and summary.composed is not None:
-        number = min(number, max(summary.composed.fits[1], 1))
+        fits = summary.composed.fits[1]
+        if summary.composition == "declared" and summary.declared is not None:
+            fits = summary.declared.num_trials
+        number = min(number, max(fits, 1))
     share = number / max(summary.num_trials, 1)
     where = ""
     seconds = forecast["slot_seconds"] * share
@@ -257,7 +263,13 @@ def _claim(checked: Preflight, summary: PlanSummary) -> str:
     trial = f"a trial alone costs at most epsilon={privacy.trial_epsilon:g}"
     if mode.is_filtered and privacy.study_epsilon is not None:
         claim = f"epsilon={shown_epsilon(privacy.study_epsilon)} for all that the study releases"
-        text = f"It will claim {claim}, however much of it is used; {trial} ({terms})."
+        cost = summary.modes[mode.name]
+        by = (
+            ""
+            if cost is None or cost.accountant == privacy.accountant
+            else f" by {cost.accountant}"
+        )
+        text = f"It will claim {claim}{by}, however much of it is used; {trial} ({terms})."
     elif mode.is_sealed and summary.selection is not None:
         figures = summary.selection
         claim = f"epsilon={shown_epsilon(figures.epsilon)} for its winner, and for nothing else"

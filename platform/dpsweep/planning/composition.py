@@ -17,6 +17,7 @@ from dpsweep.privacy.composition.declared import (
     declared_classes,
     declared_epsilon,
     declared_interval,
+    event_words,
 )
 from dpsweep.privacy.composition.gaussian_filter import GaussianFilter
 from dpsweep.privacy.composition.renyi_filter import RenyiFilter
@@ -116,6 +117,8 @@ def declared_figures(checked: Preflight) -> DeclaredFigures:
         return DeclaredFigures(0, 0.0, 0.0, error.message)
     classes = _classes(phases, number)
     epsilon = declared_epsilon(classes, privacy.delta)
+    if checked.spec.search.sampler == "grid":
+        number = sum(copies for _, copies in phases[-1])
     return DeclaredFigures(number, epsilon, declared_interval(classes, privacy.delta))
 
 
@@ -171,7 +174,7 @@ def _only_plan(checked: Preflight) -> Plan:
         return next(iter(found.values()))
     first, other = list(found.values())[:2]
     raise BadInputError(
-        f"{len(found)} of {len(checked.sample)} sampled configurations have different plans, for "
+        f"{len(checked.sample)} sampled configurations have {len(found)} different plans, for "
         f"instance {_told(first)}, and {_told(other)}",
         fix="give what a plan depends on one value (batch.*, train.*, noise.*, the method), use "
         "sampler: grid, or composition: filter",
@@ -180,7 +183,7 @@ def _only_plan(checked: Preflight) -> Plan:
 
 def _told(plan: Plan) -> str:
     """Return the events of a plan in a few words."""
-    parts = [f"{run.count} times {run.event}" for run in plan.runs[:2]]
+    parts = [f"{run.count} times {event_words(run.event)}" for run in plan.runs[:2]]
     more = f" and {len(plan.runs) - 2} others" if len(plan.runs) > 2 else ""
     return ", ".join(parts) + more
 

@@ -165,7 +165,8 @@ class PlanSummary:
         if cost is None:
             return None
         chosen = mode == self.terms.accounting
-        return {**self._terms(MODES[mode]), **asdict(cost), "chosen": chosen}
+        terms = self._terms(MODES[mode])
+        return {**terms, **asdict(cost), "chosen": chosen}
 
     def _filter(self) -> dict[str, Any] | None:
         figures = self.composed
@@ -228,7 +229,15 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
             declared = declared_figures(checked)
     if charged and episodes is None and spec.start is None:  # no other mode has them
         selection = selection_figures(checked, charged)
-    modes = _modes(checked, charged, None if episodes else composed, selection, sampling)
+    is_gaussian = figures is not None and figures.order is None
+    modes = _modes(
+        checked,
+        charged,
+        None if episodes else composed,
+        selection,
+        sampling,
+        is_gaussian=is_gaussian,
+    )
     chosen = modes[privacy.accounting]
     spread = tasks if sample.is_exact else with_extremes(checked, tasks)
     rungs, signal = rung_figures(checked, spread), signal_span(checked, spread)
@@ -342,16 +351,23 @@ def _modes(
     composed: float | None,
     selection: SelectionFigures | None,
     sampling: str,
+    *,
+    is_gaussian: bool,
 ) -> dict[str, ModeCost | None]:
     modes: dict[str, ModeCost | None] = dict.fromkeys(MODES)
     if not private or composed is None:
         return modes
     privacy, num_trials = checked.spec.privacy, expected_trials(checked)
     assumes = f"{counted(num_trials, 'trial')}, all run to the end"
+    accountant = "rdp"
     if privacy.mode.is_filtered and privacy.study_epsilon is not None:
         composed, assumes = privacy.study_epsilon, "enforced by a Renyi filter, pruning or not"
+        if privacy.chosen_composition == "declared":
+            accountant, assumes = "pld", "all events are declared beforehand, pruning or not"
+        elif is_gaussian:
+            accountant, assumes = "gdp", "enforced by a Gaussian filter, pruning or not"
     released = "every model and score of the search"
-    modes[COMPOSED.name] = ModeCost(composed, "rdp", sampling, released, assumes)
+    modes[COMPOSED.name] = ModeCost(composed, accountant, sampling, released, assumes)
     if selection is None:
         return modes
     modes[SELECT.name] = ModeCost(

@@ -165,14 +165,16 @@ class DeclaredComposition(Composition):
         if name == UNDECLARED:
             return f"{amount:g} events of no declared class"
         declared = self.classes[int(name)]
-        return f"{amount:g} times {declared.event} on the {declared.part} records"
+        return f"{amount:g} times {event_words(declared.event)} on the {declared.part} records"
 
     def about(self) -> str:
         """Return how many events of which classes there are; of many classes, the number."""
         if len(self.classes) > _FEW:
             total = sum(declared.count for declared in self.classes)
             return f"{counted(total, 'event')} of {len(self.classes)} classes"
-        return ", ".join(f"{c.count} times {c.event} on {c.part} records" for c in self.classes)
+        return ", ".join(
+            f"{c.count} times {event_words(c.event)} on {c.part} records" for c in self.classes
+        )
 
     def phase(self, name: str) -> int:
         """Return the phase of a class; what is undeclared has none, and no units."""
@@ -184,8 +186,8 @@ class DeclaredComposition(Composition):
             event = run.event.simplified() if run.part != "public" else None
             if event is not None and (run.part, event) not in self._names:
                 return (
-                    f"{event} on the {run.part} records is not among the declared events of the "
-                    "study"
+                    f"{event_words(event)} on the {run.part} records is not among the events that "
+                    "the study has declared"
                 )
         phases = {self.phase(name) for name, units in self.cost(plan).items() if units}
         return "its events are declared in several phases" if len(phases) > 1 else ""
@@ -235,7 +237,7 @@ def declared_classes(
                 at, count = units.get((run.part, event), (phase, 0))
                 if at != phase:
                     raise BadInputError(
-                        f"{event} is declared in two phases, {at} and {phase}",
+                        f"{event_words(event)} is declared in two phases, {at} and {phase}",
                         because="they follow each other, so that the order of classes is fixed",
                         fix="give the phases different noise",
                     )
@@ -249,6 +251,18 @@ def declared_classes(
     ]
     classes = [declared for declared in classes if declared.count]
     return tuple(sorted(classes, key=lambda c: (c.phase, c.part, c.event.sort_key())))
+
+
+def event_words(event: PrivacyEvent) -> str:
+    """Return an event as messages name it.
+
+    >>> from dpsweep.privacy.events import PoissonGaussian
+    >>> event_words(PoissonGaussian(3.2404603594, 0.0890125))
+    'poisson_gaussian (noise_multiplier 3.24046, sample_rate 0.0890125)'
+    """
+    fields = {key: value for key, value in event.to_json().items() if key != "event"}
+    values = (f"{k} {v:.6g}" if isinstance(v, float) else f"{k} {v}" for k, v in fields.items())
+    return f"{event.name} ({', '.join(values)})" if fields else event.name
 
 
 def declared_epsilon(classes: Sequence[DeclaredClass], delta: float) -> float:
