@@ -198,7 +198,7 @@ class PoissonSubset(PrivacyEvent):
         return loss_of_profile(subset_profile(profile, self.rate), interval)
 
     def dp_event(self) -> Any:
-        """Return it as a ``PoissonSampledDpEvent``, which dp_accounting takes for few events."""
+        """Return it as a ``PoissonSampledDpEvent``; few of them have a cost in dp_accounting."""
         import dp_accounting
 
         return dp_accounting.PoissonSampledDpEvent(self.rate, to_dp_event(self.of))
