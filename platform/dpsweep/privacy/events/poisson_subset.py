@@ -183,7 +183,8 @@ class PoissonSubset(PrivacyEvent):
         curve = _at_whole_orders(self, num_orders)
         whole = WHOLE_ORDERS[: len(curve)]
         places, logs = np.append(1.0, whole), np.append(0.0, (whole - 1) * curve)
-        return np.minimum(once, np.interp(orders, places, logs, right=np.inf) / (orders - 1))
+        amplified = np.interp(orders, places, logs, right=np.inf) / (orders - 1)
+        return np.asarray(np.minimum(once, amplified))
 
     def privacy_loss(self, interval: float) -> Any:
         """Return the distribution of ``subset_profile``, for the plan ``of``."""
