@@ -10,6 +10,7 @@ from dpsweep.privacy.events import (
     NonPrivate,
     Plan,
     PoissonGaussian,
+    PoissonSubset,
     RepeatAndSelect,
 )
 from dpsweep.testing.events import EventConformance
@@ -37,6 +38,20 @@ class TestNonPrivate(EventConformance):
 class TestRepeatAndSelect(EventConformance):
     event = RepeatAndSelect(10, 1, Plan((EventRun(PoissonGaussian(2.0, 0.01), 100),)))
     quiet = RepeatAndSelect(1, 1, Plan((EventRun(Gaussian(1e9)),)))
+
+
+class TestPoissonSubset(EventConformance):
+    event = PoissonSubset(0.2, Plan((EventRun(Gaussian(2.0)), EventRun(Laplace(3.0)))))
+    quiet = PoissonSubset(0.2, Plan((EventRun(Gaussian(1e9)), EventRun(Laplace(1e9)))))
+
+
+class TestPoissonSubsetOfASelection(EventConformance):
+    event = PoissonSubset(0.1, Plan((EventRun(TestRepeatAndSelect.event),)))
+    quiet = PoissonSubset(0.1, Plan((EventRun(TestRepeatAndSelect.quiet),)))
+
+
+class TestPoissonSubsetOfNonPrivateEvents(EventConformance):
+    event = PoissonSubset(0.1, Plan((EventRun(NonPrivate()),)))
 
 
 def test_none_is_forgotten() -> None:

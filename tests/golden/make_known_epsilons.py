@@ -41,6 +41,11 @@ def select(mean, shape, of):
     return {"event": "repeat_and_select", "mean": mean, "shape": shape, "of": of}
 
 
+def subset(rate, sigma, count):
+    """A Gaussian on a secret subset, which others know as a step on a Poisson sample."""
+    return {"event": "poisson_subset", "rate": rate, "of": [gaussian(sigma)], "count": count}
+
+
 def schedule(start, factors):
     return [poisson(start * factor, 0.01, 20) for factor in factors]
 
@@ -83,6 +88,7 @@ ROWS = [
     ("select, geometric, E 10", 1e-5, [select(10.0, 1.0, BASE)]),
     ("select, eta 2, E 100", 1e-5, [select(100.0, 2.0, BASE)]),
     ("select, poisson, E 30", 1e-5, [select(30.0, "poisson", BASE)]),
+    ("a subset, then dp-sgd", 1e-5, [subset(0.1, 1.5, 1), poisson(1.5, 0.01, 1000)]),
 ]
 
 
@@ -96,6 +102,9 @@ def to_event(segments):
             event = da.GaussianDpEvent(s["noise_multiplier"])
         elif s["event"] == "laplace":
             event = da.LaplaceDpEvent(s["scale"])
+        elif s["event"] == "poisson_subset":
+            inner = da.GaussianDpEvent(s["of"][0]["noise_multiplier"])
+            event = da.PoissonSampledDpEvent(s["rate"], inner)
         else:
             shape = math.inf if s["shape"] == "poisson" else s["shape"]
             event = dp_event.RepeatAndSelectDpEvent(to_event(s["of"]), s["mean"], shape)
@@ -124,6 +133,11 @@ def plain_curve(segments):
                 noise_multiplier=s["noise_multiplier"],
                 steps=s.get("steps", s.get("count")),
                 orders=ORDERS,
+            )
+        elif s["event"] == "poisson_subset":
+            noise = s["of"][0]["noise_multiplier"]
+            total += opacus_rdp.compute_rdp(
+                q=s["rate"], noise_multiplier=noise, steps=s["count"], orders=ORDERS
             )
         elif s["event"] == "laplace":
             total += s["count"] * np.array([laplace_divergence(s["scale"], a) for a in ORDERS])

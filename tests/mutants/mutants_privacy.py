@@ -156,6 +156,44 @@ PRIVACY = (
         "selections composed with other events",
     ),
     Mutant(
+        "a subset of fewer records than it has",
+        "platform/dpsweep/privacy/events/poisson_subset.py",
+        "np.asarray(rate * np.minimum(once(",
+        "np.asarray(rate**2 * np.minimum(once(",
+        ("tests/unit/privacy/test_poisson_subset.py::test_no_finite_mechanism_passes_the_bounds",),
+        "a search on a secret subset, under pld",
+    ),
+    Mutant(
+        "a subset's profile too far out",
+        "platform/dpsweep/privacy/events/poisson_subset.py",
+        "np.log1p(np.expm1(np.minimum(epsilons, 30.0)) / rate)",
+        "np.log1p(np.expm1(np.minimum(epsilons, 30.0)) / rate**2)",
+        (
+            "tests/unit/privacy/test_poisson_subset.py"
+            "::test_one_gaussian_on_a_subset_is_the_subsampled_gaussian",
+        ),
+        "a search on a secret subset, under pld",
+    ),
+    Mutant(
+        "a subset's curve without the excess of its moments",
+        "platform/dpsweep/privacy/events/poisson_subset.py",
+        "log_gains = gains + np.log(-np.expm1(-gains))",
+        "log_gains = np.log(-np.expm1(-gains))",
+        ("tests/unit/privacy/test_poisson_subset.py::test_no_finite_mechanism_passes_the_bounds",),
+        "a search on a secret subset, under rdp",
+    ),
+    Mutant(
+        "what pld cannot bound, hidden in another event",
+        "platform/dpsweep/privacy/events/losses.py",
+        "    if event.no_pld is not None:\n",
+        "    if False:\n",
+        (
+            "tests/unit/privacy/test_outside_events.py"
+            "::test_what_pld_cannot_bound_is_refused_inside_of_events",
+        ),
+        "selections and subsets of such events, under pld",
+    ),
+    Mutant(
         "curves rounded down",
         "platform/dpsweep/privacy/rdp.py",
         "ROUND_UP = 1.0 + 1e-8",

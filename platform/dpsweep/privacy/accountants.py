@@ -86,7 +86,8 @@ def epsilon_of(plan: Plan, *, delta: float, accountant: AccountantName = "rdp") 
         pessimistic estimate; Gaussians over all records alone by the exact formula of Balle and
         Wang 2018; a plan with more than 128 different Poisson-sampled Gaussians has its noise
         multipliers rounded down onto a logarithmic grid, which over-counts by about two percent;
-        repeat-and-select by the privacy profile of its best run (``selected_profile``).
+        repeat-and-select by the privacy profile of its best run (``selected_profile``), events on
+        a secret subset by theirs (``subset_profile``).
 
         Not covered: shuffled batches, replace-one neighbors, a split that depends on the data or
         is drawn again, and (``pld``) adaptive stops.

@@ -6,12 +6,13 @@ neighboring relation, sampling, privacy unit, and that it is about a single run.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import ADD_OR_REMOVE_ONE, PrivacyBudget
 from dpsweep.privacy.calibration import calibrate_noise_schedule, max_steps
-from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
+from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian, PrivacyEvent
 from dpsweep.privacy.schedules import NoiseSchedule
 from dpsweep.privacy.statement import PrivacyStatement
 from dpsweep.privacy.terms import SINGLE_RUN, AccountantName
@@ -20,7 +21,7 @@ _PRIVACY_UNIT = "example"
 
 
 def _statement(plan: Plan, delta: float, accountant: AccountantName) -> dict[str, Any]:
-    parts = {(run.event.name, run.event.released_part): None for run in plan.runs}
+    parts = {(event.name, event.released_part): None for event in _events_within(plan)}
     released = "the outputs of these events"
     released += "".join(f", and of each {name} {part}" for name, part in parts if part)
     return PrivacyStatement(
@@ -33,6 +34,16 @@ def _statement(plan: Plan, delta: float, accountant: AccountantName) -> dict[str
         accounting=SINGLE_RUN,
         released=released,
     ).to_json()
+
+
+def _events_within(plan: Plan) -> Iterator[PrivacyEvent]:
+    """Yield the events of a plan, each followed by those inside it."""
+    for run in plan.runs:
+        yield run.event
+        for key in run.event.checks:
+            inner = getattr(run.event, key)
+            if isinstance(inner, Plan):
+                yield from _events_within(inner)
 
 
 def account_epsilon(

@@ -1,5 +1,7 @@
 """The composition that a composed study chooses: which of the three, and what it declares."""
 
+from dataclasses import replace
+
 import pytest
 
 from dpsweep.foundation.errors import SpecError
@@ -101,18 +103,12 @@ def test_a_grid_declares_each_of_its_points(tmp_path):
 
 
 def test_a_budget_for_no_trial_is_refused(tmp_path):
-    with pytest.raises(SpecError, match="3 is too small: one trial costs epsilon="):
-        # A target of a trial's own keeps its plan within trial_epsilon by rdp; the sum of score
-        # and study is what does not fit here.
-        choose_composition(
-            checked(
-                tmp_path,
-                privacy={"trial_epsilon": 3.0},
-                data={"dataset": "digits", "validation": {
-                    "fraction": 0.2, "visibility": "noisy", "noise_std": 0.0065}},
-                report={"points": 1},
-            )
-        )  # fmt: skip
+    """Training and scores are on different records, so a trial alone is within its own cap."""
+    raw = {"trial_epsilon": 1.0, "study_epsilon": 1.0, "accountant": "pld"}
+    study = checked(tmp_path, privacy=raw)
+    small = study.spec.privacy.model_copy(update={"study_epsilon": 0.5})
+    with pytest.raises(SpecError, match=r"0\.5 is too small: one trial costs epsilon=0\.99"):
+        choose_composition(replace(study, spec=study.spec.model_copy(update={"privacy": small})))
 
 
 def test_noisy_scores_are_declared_on_the_records_they_read(tmp_path):
@@ -131,7 +127,7 @@ def test_noisy_scores_are_declared_on_the_records_they_read(tmp_path):
 
 def test_full_batches_are_composed_without_a_price_for_adaptivity(tmp_path):
     space = {
-        "method": "adamix", "adamix.public_per_class": 2, "adamix.steps": 10,
+        "method": "adamix", "train.max_steps": 10,
         "optim.lr": {"loguniform": [0.001, 0.03]},
     }  # fmt: skip
     data = {

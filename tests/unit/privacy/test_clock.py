@@ -23,6 +23,7 @@ from dpsweep.privacy.events import (
     Part,
     Plan,
     PoissonGaussian,
+    PoissonSubset,
     RepeatAndSelect,
 )
 from dpsweep.privacy.schedules import NoiseSchedule
@@ -35,6 +36,7 @@ events = st.one_of(
     st.builds(Gaussian, st.sampled_from([3.0, 40.0, 5000.0])),
     st.builds(Laplace, st.sampled_from([1.0, 30.0])),
     st.just(RepeatAndSelect(3, 1.0, Plan((EventRun(Gaussian(5.0)),)))),
+    st.just(PoissonSubset(0.1, Plan((EventRun(Gaussian(5.0)),)))),
 )
 runs = st.builds(
     EventRun, events, st.integers(1, 4), st.just("train"), st.sampled_from(["private", "public"])

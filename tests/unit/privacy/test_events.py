@@ -21,6 +21,7 @@ from dpsweep.privacy.events import (
     NonPrivate,
     Plan,
     PoissonGaussian,
+    PoissonSubset,
     RepeatAndSelect,
     to_dp_event,
 )
@@ -42,10 +43,15 @@ selected = st.builds(
     st.one_of(st.just("poisson"), st.floats(min_value=0, max_value=5)),
     simple_plans.map(lambda plan: plan.labelled("private")),
 )
+on_subsets = st.builds(
+    PoissonSubset,
+    st.floats(min_value=1e-3, max_value=1),
+    simple_plans.filter(len).map(lambda plan: plan.labelled("private")),
+)
 plans = st.builds(
     lambda plan, extra: plan + Plan(tuple(EventRun(event) for event in extra)),
     simple_plans,
-    st.lists(selected, max_size=2),
+    st.lists(st.one_of(selected, on_subsets), max_size=2),
 )
 
 

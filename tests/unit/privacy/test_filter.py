@@ -25,6 +25,7 @@ from dpsweep.privacy.events import (
     NonPrivate,
     Plan,
     PoissonGaussian,
+    PoissonSubset,
     RepeatAndSelect,
 )
 from dpsweep.privacy.events.multiset import multiset, plan_curve
@@ -134,6 +135,7 @@ events = st.one_of(
         st.sampled_from([0.0, 1.0, "poisson"]),
         st.just(dp_sgd(3.0, 0.01, 10)),
     ),
+    st.builds(PoissonSubset, st.floats(0.01, 1), st.just(dp_sgd(3.0, 0.01, 10))),
 )
 runs = st.builds(
     EventRun,

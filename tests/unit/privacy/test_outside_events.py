@@ -14,10 +14,23 @@ from outside import install
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.validate import positive
+from dpsweep.privacy import accountants
 from dpsweep.privacy.accountants import analytic_gaussian_epsilon, epsilon_of
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.composition.renyi_filter import RenyiFilter
-from dpsweep.privacy.events import EVENTS, EventRun, Gaussian, Plan, PrivacyEvent, plan, to_dp_event
+from dpsweep.privacy.events import (
+    EVENTS,
+    EventRun,
+    Gaussian,
+    Laplace,
+    Plan,
+    PoissonSubset,
+    PrivacyEvent,
+    RepeatAndSelect,
+    losses,
+    plan,
+    to_dp_event,
+)
 from dpsweep.testing.events import EventConformance
 
 DELTA = 1e-5
@@ -301,6 +314,20 @@ def test_an_event_without_a_form_has_no_pld_and_no_exchange_format() -> None:
     with pytest.raises(BadInputError, match="pld cannot bound unsound") as caught:
         epsilon_of(plan_of((Unsound(6.0), 10)), delta=DELTA, accountant="pld")
     assert "not private" in caught.value.because
+
+
+@pytest.mark.parametrize("around", [lambda of: RepeatAndSelect(10, 1, of),
+                                    lambda of: PoissonSubset(0.1, of)])  # fmt: skip
+def test_what_pld_cannot_bound_is_refused_inside_of_events(
+    around: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of((around(plan_of((Laplace(6.0), 2))), 1))
+    assert epsilon_of(plan, delta=DELTA, accountant="pld") > 0
+    monkeypatch.setattr(Laplace, "no_pld", "it was said so")
+    losses._one_step.cache_clear()
+    accountants._pld_epsilon.cache_clear()
+    with pytest.raises(BadInputError, match="accountant pld cannot bound laplace"):
+        epsilon_of(plan, delta=DELTA, accountant="pld")
 
 
 def test_the_suite_finds_a_curve_that_is_too_low() -> None:

@@ -14,6 +14,7 @@ from dpsweep.privacy.events.plan import (
     to_dp_event,
 )
 from dpsweep.privacy.events.poisson_gaussian import PoissonGaussian
+from dpsweep.privacy.events.poisson_subset import PoissonSubset
 from dpsweep.privacy.events.repeat_and_select import RepeatAndSelect
 from dpsweep.privacy.events.table import EVENTS
 
@@ -29,6 +30,7 @@ __all__ = [
     "Part",
     "Plan",
     "PoissonGaussian",
+    "PoissonSubset",
     "PrivacyEvent",
     "RepeatAndSelect",
     "to_dp_event",

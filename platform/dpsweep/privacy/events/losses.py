@@ -14,6 +14,7 @@ from dpsweep.privacy.events.base import (
     PrivacyEvent,
     checked_coarser,
     checked_variance,
+    no_pld_error,
 )
 from dpsweep.privacy.events.gaussian import Gaussian
 from dpsweep.privacy.events.multiset import Multiset, by_class, in_order
@@ -62,7 +63,13 @@ def parted(events: Multiset) -> tuple[float, Multiset]:
 
 @lru_cache(maxsize=256)
 def _one_step(event: PrivacyEvent, interval: float) -> Any:
-    """Return one event's privacy loss distribution; building it is most of the cost."""
+    """Return one event's privacy loss distribution; building it is most of the cost.
+
+    Raises:
+        BadInputError: Accountant pld cannot bound it, be it inside of another event.
+    """
+    if event.no_pld is not None:
+        raise no_pld_error(event.name, event.no_pld)
     return event.privacy_loss(interval)
 
 

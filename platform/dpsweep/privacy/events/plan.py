@@ -205,9 +205,10 @@ class Plan:
             segments: List of ``{"event": "poisson_gaussian", "noise_multiplier": s,
                 "sample_rate": q, "steps": n}``, ``{"event": "gaussian", "noise_multiplier": s,
                 "count": n}``, ``{"event": "laplace", "scale": b, "count": n}``, ``{"event":
-                "repeat_and_select", "mean": m, "shape": eta or "poisson", "of": [..]}`` and
-                ``{"event": "non_private", "count": n}``, or what events of installed packages have
-                for keys. Counts default to 1; ``"part"`` to ``"private"``.
+                "repeat_and_select", "mean": m, "shape": eta or "poisson", "of": [..]}``,
+                ``{"event": "poisson_subset", "rate": p, "of": [..]}`` and ``{"event":
+                "non_private", "count": n}``, or what events of installed packages have for keys.
+                Counts default to 1; ``"part"`` to ``"private"``.
         Raises:
             BadInputError: With every mistake of every segment, one line each.
         """
@@ -273,6 +274,26 @@ def _run_of(segment: Any, where: str, mistakes: list[str]) -> EventRun | None:
 
 #: No event at all: it costs nothing.
 NO_PLAN = Plan(())
+
+
+def nested_plan(name: str, value: Any, owner: str) -> Plan:
+    """Return the plan inside an event, whose records are those of the event itself.
+
+    Args:
+        name: Field of the event.
+        value: Its value.
+        owner: Name of the event.
+    Raises:
+        BadInputError: It is no plan, or names a part.
+    """
+    if not isinstance(value, Plan):
+        raise BadInputError(f"{name} must be a Plan, got {type(value).__name__}")
+    if any(run.part != "private" for run in value.runs):
+        raise BadInputError(
+            f"the events inside {owner} have no part of their own",
+            fix=f"give the part of the {owner} itself; one {owner} for each part",
+        )
+    return value
 
 
 def to_dp_event(plan: Plan) -> Any:

@@ -21,7 +21,7 @@ from dpsweep.privacy.events.losses import (
     profile_of,
 )
 from dpsweep.privacy.events.multiset import multiset, plan_curve
-from dpsweep.privacy.events.plan import Plan, to_dp_event
+from dpsweep.privacy.events.plan import Plan, nested_plan, to_dp_event
 
 _LARGEST_ROOT = 500.0
 _FINE = 1e-4
@@ -169,14 +169,7 @@ def _shape(name: str, value: Any) -> float | str:
 
 
 def _plan(name: str, value: Any) -> Plan:
-    if not isinstance(value, Plan):
-        raise BadInputError(f"{name} must be a Plan, got {type(value).__name__}")
-    if any(run.part != "private" for run in value.runs):
-        raise BadInputError(
-            "the events inside repeat_and_select have no part of their own",
-            fix="give the part of the selection itself; one selection for each part",
-        )
-    return value
+    return nested_plan(name, value, RepeatAndSelect.name)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ EVENTS = Registry(
         "laplace": f"{_EVENTS}.laplace:Laplace",
         "non_private": f"{_EVENTS}.non_private:NonPrivate",
         "poisson_gaussian": f"{_EVENTS}.poisson_gaussian:PoissonGaussian",
+        "poisson_subset": f"{_EVENTS}.poisson_subset:PoissonSubset",
         "repeat_and_select": f"{_EVENTS}.repeat_and_select:RepeatAndSelect",
     },
     group="dpsweep.events",
