@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError, Mistake
 from dpsweep.privacy.calibration import gaussian_noise, gaussian_steps
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
@@ -32,6 +34,12 @@ from dpsweep.trainables.methods.adamix.parts import (
     parts_of,
 )
 from dpsweep.trainables.methods.adamix.text_init import text_weights
+from dpsweep.trainables.methods.noise_rates import (
+    follows_noise,
+    noise_rates,
+    rate_problems,
+    settled,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -77,9 +85,29 @@ class AdaMix(LinearProbe):
 
     @classmethod
     def complete(cls, hparams: Mapping[str, Any], context: PlanContext) -> dict[str, Any]:
-        """Return the hyperparameters; the private report has the study's delta by default."""
-        delta = hparams["adamix.report_delta"]
+        """Return the hyperparameters; the private report has the study's delta by default.
+
+        ``optim.lr`` is null where it follows the noise of the plan.
+
+        Raises:
+            InfeasibleBudgetError: The learning rate is given twice, or not at all.
+        """
+        hparams, delta = settled(hparams, context), hparams["adamix.report_delta"]
         return {**hparams, "adamix.report_delta": context.budget.delta if delta is None else delta}
+
+    @classmethod
+    def peak_rate(cls, hparams: Mapping[str, Any], plan: Plan, num_private: int) -> float | None:
+        """Return the rate over the clipping norm where it follows the noise; see ``RateByNoise``.
+
+        The noise is that of a sum over all records, which nothing divides: B is 1, and there is no
+        momentum. The pull to the reference and the projection, which take noise away, are left out.
+        """
+        noises = [
+            run.event.noise_multiplier for run in plan.runs if isinstance(run.event, Gaussian)
+        ]
+        if not noises or not follows_noise(hparams):
+            return None
+        return float(noise_rates(hparams, np.ones(len(plan)), np.full(len(plan), noises[0]))[0])
 
     @classmethod
     def plan(cls, hparams: Mapping[str, Any], context: PlanContext) -> Plan:
@@ -121,7 +149,7 @@ class AdaMix(LinearProbe):
     @classmethod
     def preflight(cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo) -> list[Mistake]:
         """Return what no trial could run: contradicting parts, text weights without its pair."""
-        problems = super().preflight(values, info)
+        problems = super().preflight(values, info) + rate_problems(values)
         switches = [f"adamix.{name}" for name in Parts._fields]
         if cls._possible(values, "adamix.variant") == ["fully_private"]:
             problems += [
@@ -185,6 +213,9 @@ class AdaMix(LinearProbe):
             if not isinstance(run.event, Gaussian):
                 raise ValueError(f"adamix cannot execute {run.event}")
         self._parts = parts_of(hparams)
+        rate = self.peak_rate(hparams, plan, data.info.num_private)
+        if rate is not None:  # of a clipping norm of 1, whatever that of a step is
+            hparams = {**hparams, "optim.lr": rate, "optim.step_over_clip": True}
         super().prepare(data, hparams, plan, context)
         if self._parts.public_init:
             self._reference = self._public_solution()

@@ -109,6 +109,7 @@ class BiTFiT(DPSGD):
     """
 
     name: ClassVar[str] = "bitfit"
+    _plain_rates: ClassVar[tuple[str, ...]] = ("bitfit.full_lr",)
     hyperparameters: ClassVar[tuple[Hyperparameter, ...]] = (
         DPSGD.hyperparameters + BITFIT_HYPERPARAMETERS
     )
