@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 LR, NOISE_LR, NOISE_SCALE = "optim.lr", "optim.noise_lr", "optim.noise_scale"
 INPUT_NORM = "optim.input_norm"
+_NO_RATE = f"is null, and neither {NOISE_LR} nor {NOISE_SCALE} has a value"
+_ONE_RATE = "give one of the three"
 
 
 def follows_noise(hparams: Mapping[str, Any]) -> bool:
@@ -124,10 +126,7 @@ def settled(
     hparams = dict(hparams)
     if not follows_noise(hparams):
         if hparams[LR] is None:
-            raise InfeasibleBudgetError(
-                "optim.lr is null, and neither optim.noise_lr nor optim.noise_scale has a value",
-                fix="give one of the three",
-            )
+            raise InfeasibleBudgetError(f"{LR} {_NO_RATE}", fix=_ONE_RATE)
         return hparams
     is_named = context.given is None or LR in context.given
     rates = [name for name in (NOISE_LR, NOISE_SCALE) if hparams[name] is not None]
@@ -161,7 +160,9 @@ def rate_problems(
 
     rates = [name for name in (NOISE_LR, NOISE_SCALE) if always(name)]
     if not rates:
-        return []
+        named = [*values.get(NOISE_LR, ()), *values.get(NOISE_SCALE, ())]
+        is_none = list(values.get(LR, ())) == [None] and all(value is None for value in named)
+        return [Mistake(LR, _NO_RATE, _ONE_RATE)] if is_none else []
     beside = f"leave it out, or write {LR} in the place of {rates[0]}"
     mistakes = [
         Mistake(

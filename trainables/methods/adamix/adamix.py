@@ -149,7 +149,9 @@ class AdaMix(LinearProbe):
     @classmethod
     def preflight(cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo) -> list[Mistake]:
         """Return what no trial could run: contradicting parts, text weights without its pair."""
-        problems = super().preflight(values, info) + rate_problems(values)
+        problems = super().preflight(values, info)
+        norms = cls._possible(values, "optim.input_norm")
+        problems += rate_problems({**values, "optim.input_norm": norms})
         switches = [f"adamix.{name}" for name in Parts._fields]
         if cls._possible(values, "adamix.variant") == ["fully_private"]:
             problems += [
