@@ -126,3 +126,10 @@ def test_the_frozen_winner_of_a_public_search_keeps_u_and_gets_a_rate_of_its_own
     assert rates[0] < 0.9 * rates[1]  # fewer records, more noise
     noises = [task.plan.at(0).noise_multiplier for task in (searched, final)]
     assert [r * n for r, n in zip(rates, noises)] == pytest.approx([3, 3])
+
+
+def test_a_trial_s_configuration_is_a_spec_again():
+    """As ``best --as-spec`` writes it: with the null of the rate that follows."""
+    task = preflight(spec(**{"optim.noise_lr": 3})).admit(0, {"method": "dp_sgd", **SCALED})
+    again = preflight(spec(**{"optim.lr": None, **SCALED})).sample
+    assert {each.hparams["optim.lr"] for each in again} == {task.hparams["optim.lr"]} == {None}

@@ -205,6 +205,7 @@ def test_steps_are_those_of_an_explicit_simulation(
         optim__noise_lr=1.5, optim__schedule="cosine", optim__warmup_fraction=0.25, **MOVING,
     )  # fmt: skip
     same_noise()
+    hparams["optim.lr"] = None  # as ``complete`` leaves it
     instance = DPSGD()
     instance.prepare(data, hparams, plan, CONTEXT)
     start = vector(instance)
@@ -296,7 +297,7 @@ def test_no_batch_scales_a_rate_that_follows(
         train__max_steps=5, optim__lr_scaling="batch",
     )  # fmt: skip
     instance = ScatterNet()
-    instance.prepare(make_blobs(), hparams, plan, CONTEXT)
+    instance.prepare(make_blobs(), {**hparams, "optim.lr": None}, plan, CONTEXT)
     rate = 3.0 / (0.1 * plan.at(0).noise_multiplier)
     assert instance._learning_rates.tolist() == pytest.approx([rate] * 5, rel=1e-12)
 
@@ -319,7 +320,7 @@ def test_a_step_of_adamix(
         clip__max_grad_norm=0.05, optim__noise_lr=0.3, optim__step_over_clip=over_clip,
     )  # fmt: skip
     instance, plan = AdaMix(), Plan((EventRun(Gaussian(20.0), 3),))
-    instance.prepare(data, hparams, plan, CONTEXT)
+    instance.prepare(data, {**hparams, "optim.lr": None}, plan, CONTEXT)
     instance.run(0, 3)
     expected = -0.3 * sum(z.double() for z in drawn) / (0.05 * 20.0)
     torch.testing.assert_close(instance._weight.double(), expected, rtol=1e-5, atol=1e-7)
