@@ -235,6 +235,8 @@ class SearchSpace:
     def overruled(self, hyperparameters_by_method: Declared) -> list[tuple[Parameter, str]]:
         """Return parameters that do nothing in any configuration, each with what wins over it.
 
+        One that is null says so itself.
+
         Args:
             hyperparameters_by_method: Declared hyperparameters of the space's methods.
         """
@@ -246,7 +248,7 @@ class SearchSpace:
             winners = {w.wins_over: w.name for w in declared if w.wins_over and w.name in always}
             names = {hyperparameter.name for hyperparameter in declared}
             for parameter in own:
-                if parameter.name in winners:
+                if parameter.name in winners and list(parameter.choices) != [None]:
                     losing[parameter.path] = (parameter, winners[parameter.name])
                 elif parameter.name in names:
                     has_effect.add(parameter.path)

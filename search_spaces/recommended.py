@@ -38,6 +38,7 @@ class Recommended:
         start: Dataset name -> section ``start``.
         budget: ``trial_epsilon`` and ``study_epsilon``; None: the dataset's.
         scheduler: Section ``scheduler``; ``{rungs}`` stands for the dataset's.
+        fixed: Dataset name -> ``search.space`` of one configuration, for one run without a search.
     """
 
     spaces: Mapping[str, Mapping[str, Any]]
@@ -53,6 +54,8 @@ scheduler:                     # every trial to its end: {{type: fifo}}
   reduction_factor: 3          # one in so many goes on from a rung
   variant: stop                # stop ends the others; promote pauses them, and may continue them
 """
+
+    fixed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def space(self, dataset: str) -> Mapping[str, Any] | None:
         """Return the space for a dataset, or None if there is none."""

@@ -150,7 +150,7 @@ privacy:
 search:
   sampler: tpe                 # tpe, gp, cmaes (learn from earlier trials), random, grid (needs
                                # `num: 5` on each range), nsga2 (for two objectives)
-  num_trials: 24               # at most; composed ends earlier when no further trial fits
+  num_trials: {trials:<17}# at most; composed ends earlier when no further trial fits
   max_time: null               # as in 45m or 2h: no further trial is started after it
   metric: validation/accuracy  # or validation/loss with mode: min
   mode: max
@@ -160,7 +160,7 @@ search:
   space:                       # uniform, loguniform, int, logint: [low, high]; choice: [..];
                                # a plain value is fixed; names: `dpsweep describe {method}`
                                # of several methods: {{by: {{method: {{dp_sgd: .., bitfit: ..}}}}}}
-{space}
+{rates}{space}
 {scheduler}report:
   points: 10                   # evaluations per trial, evenly spaced
   every_steps: null            # or one every so many steps; wins over points
@@ -192,15 +192,27 @@ storage:
 """
 
 
-def starter_spec(dataset: str = "digits", method: str | None = None) -> str:
+#: Section ``scheduler`` without a search.
+_ONE_TRIAL = "scheduler: {type: fifo}        # a single trial has nobody to be compared with\n"
+#: Said of spaces that search a learning rate.
+_RATES = """\
+                               # optim.noise_lr in the place of optim.lr: a rate that follows the
+                               # noise, so that the best one is much the same for every epsilon
+"""
+
+
+def starter_spec(
+    dataset: str = "digits", method: str | None = None, *, searches: bool = True
+) -> str:
     """Return a commented YAML spec for a dataset, ready to run (or to edit where it says so).
 
     Args:
         dataset: Value of ``data.dataset``.
         method: A method with recommended spaces; None: bitfit for text, dp_sgd for the others.
+        searches: False: one run of a configuration that needs no search.
 
     Raises:
-        BadInputError: There is no such dataset, or no recommended space for the method.
+        BadInputError: There is no such dataset, or nothing is recommended for the method.
     """
     method = method or ("bitfit" if dataset == "text" else "dp_sgd")
     datasets = [*_DATA, *(name for name in installed(DATASET_GROUP) if name not in _DATA)]
@@ -212,23 +224,19 @@ def starter_spec(dataset: str = "digits", method: str | None = None) -> str:
                 fix=(hint + " " if hint else "") + f"known: {', '.join(names)}",
             )
     own = recommended(method)
-    space = own.space(dataset)
+    space = own.space(dataset) if searches else own.fixed.get(dataset)
     if space is None:
-        able = methods_for(dataset)
-        raise BadInputError(
-            f"no starter spec for {method} on {dataset}",
-            fix=f"use --method {' or '.join(able)}"
-            if able
-            else "write search.space yourself: `dpsweep describe METHOD` lists what it may vary",
-        )
+        raise _nothing_for(dataset, method, searches=searches)
     epsilon, study, rungs = _BUDGETS.get(dataset, ("2.0", "6.0", "[0.8, 1.3]"))
     if own.budget is not None:
         epsilon, study = own.budget
+    if not searches:
+        study = epsilon
     public = f"{own.public.get(dataset, 0.0):g}"
     public = public if "." in public else public + ".0"
     kind = "" if method == "dp_sgd" else f"-{method.replace('_', '-')}"
     return _SPEC.format(
-        name=f"{dataset.replace('_', '-')}{kind}-eps{epsilon[0]}",
+        name=f"{dataset.replace('_', '-')}{kind}{'' if searches else '-one'}-eps{epsilon[0]}",
         data=_DATA.get(dataset, _OF_A_PACKAGE).replace(_NAME, dataset),
         public=public,
         pad=" " * (7 - len(public)),
@@ -237,7 +245,25 @@ def starter_spec(dataset: str = "digits", method: str | None = None) -> str:
         start="\n" + own.start.get(dataset, "") if own.start else "",
         modes="two with a start" if own.start else "four",
         secret="" if own.start else _SECRET_MODES,
-        scheduler=own.scheduler.format(rungs=rungs),
+        scheduler=own.scheduler.format(rungs=rungs) if searches else _ONE_TRIAL,
+        trials=24 if searches else 1,
+        rates=_RATES if "optim.lr" in space and "optim.name" not in space else "",
         method=method,
         space=space_text(space, own.why),
+    )
+
+
+def _nothing_for(dataset: str, method: str, *, searches: bool) -> BadInputError:
+    """Return why there is no starter spec of a method for a dataset."""
+    if not searches:
+        return BadInputError(
+            f"nothing is recommended for one run of {method} on {dataset}",
+            fix="leave --no-search out, or use --method dp_sgd on another dataset than text",
+        )
+    able = methods_for(dataset)
+    return BadInputError(
+        f"no starter spec for {method} on {dataset}",
+        fix=f"use --method {' or '.join(able)}"
+        if able
+        else "write search.space yourself: `dpsweep describe METHOD` lists what it may vary",
     )

@@ -11,7 +11,7 @@ TRAINABLES = Registry(
     {
         "active_learning": f"{_METHODS}.active_learning.active_learning:ActiveLearning",
         "adamix": f"{_METHODS}.adamix.adamix:AdaMix",
-        "adamix_paragon": f"{_METHODS}.adamix.adamix:AdaMixParagon",
+        "adamix_paragon": f"{_METHODS}.adamix.paragon:AdaMixParagon",
         "bitfit": f"{_METHODS}.bitfit.bitfit:BiTFiT",
         "dp_sgd": f"{_METHODS}.dp_sgd:DPSGD",
         "non_private": f"{_METHODS}.non_private:NonPrivate",

@@ -149,6 +149,22 @@ class PlanFacts(Protocol):
 
 
 @runtime_checkable
+class RateByNoise(Protocol):
+    """A method whose learning rate may follow from the noise of its plan."""
+
+    @classmethod
+    def peak_rate(cls, hparams: Mapping[str, Any], plan: Plan, num_private: int) -> float | None:
+        """Return the largest learning rate that a configuration will have; None if it names it.
+
+        Args:
+            hparams: Every declared hyperparameter with its value.
+            plan: Of the trial.
+            num_private: Declared (public) number of private records.
+        """
+        ...
+
+
+@runtime_checkable
 class TrainsSome(Protocol):
     """A method that trains some parameters of its network; others train all of them."""
 
@@ -286,3 +302,12 @@ def facts_of(
     if not issubclass(method, PlanFacts):
         return {}
     return method.plan_facts(plan, inherited, delta=delta, accountant=accountant)
+
+
+def peak_rate_of(
+    method: type[Method], hparams: Mapping[str, Any], plan: Plan, num_private: int
+) -> float | None:
+    """Return the learning rate that follows from the noise of a plan (``RateByNoise``), or None."""
+    if not issubclass(method, RateByNoise):
+        return None
+    return method.peak_rate(hparams, plan, num_private)

@@ -7,7 +7,8 @@ import pytest
 from scipy import stats
 
 from dpsweep.testing.conformance import MethodConformance, tiny_data
-from dpsweep.trainables.methods.adamix.adamix import AdaMix, AdaMixParagon
+from dpsweep.trainables.methods.adamix.adamix import AdaMix
+from dpsweep.trainables.methods.adamix.paragon import AdaMixParagon
 
 GIVEN = {"features.name": "none", "public.lr": 1.0}
 PRIVATE = {**GIVEN, "noise.noise_multiplier": None, "train.max_steps": 24}

@@ -4,8 +4,17 @@ from mutant import Mutant
 from mutants_databases import DATABASES
 from mutants_ledgers import LEDGERS
 from mutants_privacy import PRIVACY
+from mutants_rates import RATES
 from mutants_studies import STUDIES
 from mutants_training import TRAINING
 from mutants_trials import TRIALS
 
-MUTANTS: tuple[Mutant, ...] = (*PRIVACY, *LEDGERS, *DATABASES, *TRAINING, *TRIALS, *STUDIES)
+MUTANTS: tuple[Mutant, ...] = (
+    *PRIVACY,
+    *LEDGERS,
+    *DATABASES,
+    *TRAINING,
+    *RATES,
+    *TRIALS,
+    *STUDIES,
+)

@@ -226,11 +226,17 @@ class ClassifierMethod(Method):
         self._model = self._build_model().to(context.device)
         self._parameters = self._trainable()
         self._optimizer = build_optimizer(self._groups(), hparams)
-        self._learning_rates = learning_rates(hparams, self._num_steps - self._num_before)
+        num_steps = self._num_steps - self._num_before
+        self._learning_rates = self._rates(hparams, num_steps, self._sample_rate)
         self._inputs, self._labels = training_tensors(data, "private", context.device)
         self._rows = first_rows(
             data.info.num_private, hparams["train.num_private"], len(self._labels)
         )
+
+    @classmethod
+    def _rates(cls, hparams: Mapping[str, Any], num_steps: int, sample_rate: float) -> np.ndarray:
+        """Return the learning rate of every step, float64 (num_steps,)."""
+        return learning_rates(hparams, num_steps)
 
     def _build_model(self, *, is_initial: bool = True) -> torch.nn.Module:
         """Return the network on the CPU, free of hooks; a public checkpoint only if initial."""

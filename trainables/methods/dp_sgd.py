@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
+import numpy as np
+
+from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError, Mistake
 from dpsweep.privacy.calibration import calibrate_noise_schedule
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import NO_PLAN, Plan, PoissonGaussian
@@ -15,7 +17,7 @@ from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.hooks import Contributions
 from dpsweep.trainables.method import PlanContext, RunContext, target_budget
-from dpsweep.trainables.methods.batches import num_steps_of, sample_rate_of
+from dpsweep.trainables.methods.batches import num_private_of, num_steps_of, sample_rate_of
 from dpsweep.trainables.methods.classifier import ClassifierMethod
 from dpsweep.trainables.methods.hyperparameters import (
     BATCH_HYPERPARAMETERS,
@@ -23,8 +25,16 @@ from dpsweep.trainables.methods.hyperparameters import (
     NOISE_HYPERPARAMETERS,
     OPTIM_HYPERPARAMETERS,
     TRAIN_HYPERPARAMETERS,
+    with_noise_rates,
 )
 from dpsweep.trainables.methods.model_knobs import MODEL_HYPERPARAMETERS
+from dpsweep.trainables.methods.noise_rates import (
+    follows_noise,
+    noise_rates,
+    rate_problems,
+    rescale_momentum,
+    settled,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -53,7 +63,7 @@ class DPSGD(ClassifierMethod):
     name: ClassVar[str] = "dp_sgd"
     hyperparameters: ClassVar[tuple[Hyperparameter, ...]] = (
         MODEL_HYPERPARAMETERS
-        + OPTIM_HYPERPARAMETERS
+        + with_noise_rates(OPTIM_HYPERPARAMETERS)
         + CLIP_HYPERPARAMETERS
         + NOISE_HYPERPARAMETERS
         + BATCH_HYPERPARAMETERS
@@ -61,8 +71,22 @@ class DPSGD(ClassifierMethod):
     )
     #: Called with every noise tensor just before it is added. For tests only: noise is secret.
     noise_observer: Callable[[torch.Tensor], None] | None = None
-    #: L2 sensitivity of what one step releases, divided by the bound on one gradient.
-    _joint_sensitivity = 1.0
+    #: Learning rates besides ``optim.lr``, which have no meaning where that follows the noise.
+    _plain_rates: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def preflight(cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo) -> list[Mistake]:
+        """Return also the learning rates that have no meaning beside each other."""
+        return super().preflight(values, info) + rate_problems(values, plain=cls._plain_rates)
+
+    @classmethod
+    def complete(cls, hparams: Mapping[str, Any], context: PlanContext) -> dict[str, Any]:
+        """See ``ClassifierMethod``; ``optim.lr`` is null where it follows the noise of the plan.
+
+        Raises:
+            InfeasibleBudgetError: The learning rate is given twice, or not at all.
+        """
+        return settled(super().complete(hparams, context), context, plain=cls._plain_rates)
 
     @classmethod
     def _check_gradients(cls, model: torch.nn.Module, info: DatasetInfo) -> None:
@@ -141,6 +165,52 @@ class DPSGD(ClassifierMethod):
             )
         return plan.slice(0, allowed)
 
+    @classmethod
+    def _joint_sensitivity_of(cls, hparams: Mapping[str, Any]) -> float:
+        """Return the L2 sensitivity of what one step releases, over the bound on one gradient."""
+        return 1.0
+
+    @classmethod
+    def peak_rate(cls, hparams: Mapping[str, Any], plan: Plan, num_private: int) -> float | None:
+        """Return the largest learning rate where it follows the noise; see ``RateByNoise``."""
+        events = [(run.event, run.count) for run in plan.runs]
+        noises = [
+            event.noise_multiplier
+            for event, count in events
+            if isinstance(event, PoissonGaussian)
+            for _ in range(count)
+        ]
+        if not noises or not follows_noise(hparams):
+            return None
+        return float(cls._noise_rates(hparams, cls._noise_stds(hparams, noises), num_private).max())
+
+    @classmethod
+    def _bounds(cls, hparams: Mapping[str, Any], num_steps: int) -> np.ndarray:
+        """Return the bound on one gradient at every step, float64 (num_steps,)."""
+        shape = hparams["clip.shape"]
+        clip = ClipSchedule(shape, 1.0 if shape == "constant" else hparams["clip.end_ratio"])
+        return clip.values(hparams["clip.max_grad_norm"], num_steps)
+
+    @classmethod
+    def _noise_stds(cls, hparams: Mapping[str, Any], noises: Sequence[float]) -> np.ndarray:
+        """Return the standard deviation of the noise in the sum of every step.
+
+        Args:
+            noises: Noise multiplier of every step's event.
+        """
+        bounds = cls._bounds(hparams, len(noises))
+        return bounds * np.array(noises) * cls._joint_sensitivity_of(hparams)
+
+    @classmethod
+    def _noise_rates(
+        cls, hparams: Mapping[str, Any], noise_stds: np.ndarray, num_private: int
+    ) -> np.ndarray:
+        """Return the learning rate of every step from the noise that was planned for it."""
+        sample_rate = sample_rate_of(hparams, num_private)
+        factors = cls._rates({**hparams, "optim.lr": 1.0}, len(noise_stds), sample_rate)
+        expected_batch = sample_rate * num_private_of(hparams, num_private)
+        return noise_rates(hparams, factors, noise_stds, expected_batch=expected_batch)
+
     def prepare(
         self, data: SweepData, hparams: Mapping[str, Any], plan: Plan, context: RunContext
     ) -> None:
@@ -151,6 +221,8 @@ class DPSGD(ClassifierMethod):
         """
         from dpsweep.trainables.gradients.noise import SecretNoise
 
+        if follows_noise(hparams):  # each step sets its rate, below
+            hparams = {**hparams, "optim.lr": 1.0}
         super().prepare(data, hparams, plan, context)
         # The steps follow the plan, not the hyperparameters: what was charged is what is run.
         self._events: list[PoissonGaussian] = []
@@ -158,9 +230,14 @@ class DPSGD(ClassifierMethod):
             if not isinstance(run.event, PoissonGaussian):
                 raise ValueError(f"{self.name} cannot execute {run.event}")
             self._events += [run.event] * run.count
-        shape = hparams["clip.shape"]
-        clip = ClipSchedule(shape, 1.0 if shape == "constant" else hparams["clip.end_ratio"])
-        self._max_grad_norms = clip.values(hparams["clip.max_grad_norm"], len(self._events))
+        self._max_grad_norms = self._bounds(hparams, len(self._events))
+        self._joint_sensitivity = self._joint_sensitivity_of(hparams)
+        self._momentum_ratios: np.ndarray | None = None
+        if follows_noise(hparams):
+            noises = [event.noise_multiplier for event in self._events]
+            noise_stds = self._noise_stds(hparams, noises)
+            self._learning_rates = self._noise_rates(hparams, noise_stds, data.info.num_private)
+            self._momentum_ratios = np.append(1.0, noise_stds[1:] / noise_stds[:-1])
         self._engine = self._make_engine()
         self._batches = secret_numpy_generator()
         self._noise = SecretNoise(context.device)
@@ -175,6 +252,11 @@ class DPSGD(ClassifierMethod):
             loss=self._loss,
             expected_batch=self._expected_batch,
         )
+
+    def _take_step(self, step: int) -> None:
+        if self._momentum_ratios is not None:
+            rescale_momentum(self._optimizer, float(self._momentum_ratios[step]))
+        super()._take_step(step)
 
     def _gradient(self, step: int) -> list[torch.Tensor]:
         from dpsweep.trainables.gradients.clipping import noise_bound

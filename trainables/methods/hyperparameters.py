@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 
 OPTIM_HYPERPARAMETERS = (
@@ -29,6 +32,43 @@ OPTIM_HYPERPARAMETERS = (
         "Share of the steps over which the learning rate rises linearly to its peak.",
         low=0,
         high=1,
+    ),
+)
+NOISE_RATE_HYPERPARAMETERS = (
+    Hyperparameter(
+        "optim.noise_lr",
+        "float",
+        None,
+        "In the place of optim.lr: the learning rate times noise multiplier times bound on a "
+        "gradient, which suits every epsilon; with adam the rate itself.",
+        low=0,
+        high=1e9,
+        open_low=True,
+        optional=True,
+        wins_over="optim.lr",
+    ),
+    Hyperparameter(
+        "optim.noise_scale",
+        "float",
+        None,
+        "In the place of optim.lr: standard deviation of the noise of all steps in one output of "
+        "a linear layer, which suits every batch and length too; 5 is a start. Of sgd alone.",
+        low=0,
+        high=1e6,
+        open_low=True,
+        optional=True,
+        wins_over="optim.lr",
+    ),
+    Hyperparameter(
+        "optim.input_norm",
+        "float",
+        None,
+        "Mean L2 norm of what enters that layer, for optim.noise_scale: a declared bound, or a "
+        "mean over public records; never over private ones.",
+        low=0,
+        high=1e9,
+        open_low=True,
+        optional=True,
     ),
 )
 BATCH_HYPERPARAMETERS = (
@@ -100,6 +140,30 @@ TRAIN_HYPERPARAMETERS = (
     ),
     TRAIN_REPEAT,
 )
+
+
+def with_noise_rates(
+    parameters: Iterable[Hyperparameter], *, input_norm: float | None = None
+) -> tuple[Hyperparameter, ...]:
+    """Return the hyperparameters of a private method, rates that follow its noise behind optim.lr.
+
+    A null ``optim.lr`` says that one of these is given (``noise_rates``).
+
+    Args:
+        parameters: With ``optim.lr`` among them.
+        input_norm: Default of ``optim.input_norm``.
+    """
+    *rates, norm = NOISE_RATE_HYPERPARAMETERS
+    own = (*rates, replace(norm, default=input_norm))
+    return tuple(
+        each
+        for parameter in parameters
+        for each in (
+            (replace(parameter, optional=True), *own)
+            if parameter.name == "optim.lr"
+            else (parameter,)
+        )
+    )
 
 
 SHAPES = ("constant", "linear", "cosine", "exponential", "step")

@@ -33,7 +33,7 @@ from dpsweep.privacy.modes import COMPOSED, MODES, PUBLIC, SELECT, Mode
 from dpsweep.privacy.terms import PrivacyTerms
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.hooks import facts_of
+from dpsweep.trainables.hooks import facts_of, peak_rate_of
 
 
 @dataclass(frozen=True)
@@ -276,8 +276,11 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
 
 
 def _plan_facts(checked: Preflight, tasks: Sequence[TrialTask]) -> dict[str, tuple[float, float]]:
-    """Return the smallest and largest value of what methods say of the plans of ``tasks``."""
-    privacy = checked.spec.privacy
+    """Return the smallest and largest value of what methods say of the plans of ``tasks``.
+
+    Learning rates that follow from the noise are among it.
+    """
+    privacy, num_private = checked.spec.privacy, checked.info.num_private
     by_name: dict[str, list[float]] = {}
     for task in tasks:
         facts = facts_of(
@@ -287,6 +290,9 @@ def _plan_facts(checked: Preflight, tasks: Sequence[TrialTask]) -> dict[str, tup
             delta=privacy.delta,
             accountant=privacy.accountant,
         )
+        rate = peak_rate_of(TRAINABLES[task.method], task.hparams, task.plan, num_private)
+        if rate is not None:
+            facts = {**facts, "learning_rate": rate}
         for name, value in facts.items():
             by_name.setdefault(name, []).append(value)
     return {name: (min(values), max(values)) for name, values in by_name.items()}

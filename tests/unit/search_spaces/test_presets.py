@@ -377,6 +377,7 @@ def test_init_writes_presets_and_lists_them(call, tmp_path):
     assert (tmp_path / "sweep.yaml").read_text() == preset_spec("golatkar2022/ngd_fashion_mnist")
     listed = call("--presets", "-f", "csv").stdout
     assert all(name in listed for name in NAMES)
+    assert call("--no-search").stdout == starter_spec(searches=False)
     assert call("--method", "scatternet", "--dataset", "fashion_mnist").stdout == starter_spec(
         "fashion_mnist", "scatternet"
     )
@@ -394,6 +395,7 @@ def test_init_writes_a_dash_to_stdout(call, tmp_path):
     ("words", "told"),
     [
         (["--preset", "tramer2021/transfer", "--dataset", "digits"], "have no meaning"),
+        (["--preset", "tramer2021/transfer", "--no-search"], "--no-search has no meaning"),
         (["--preset", "tramer2021/transfer", "--schema"], "exclude each other"),
         (["--presets", "list.txt"], "writes no file"),
         (["taken.yaml"], "exists already"),

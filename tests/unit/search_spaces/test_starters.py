@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.planning.preflight import preflight
 from dpsweep.planning.reading import read_spec
 from dpsweep.search_spaces import SPACES, SearchSpace, starter_spec
 from dpsweep.spec.study import SweepSpec
@@ -111,6 +112,43 @@ def test_starters_are_readable(dataset):
     assert text.endswith("\n")
     commented = [line for line in text.splitlines() if "#" in line]
     assert len(commented) > 30
+
+
+@pytest.mark.parametrize("dataset", ["digits", "fashion_mnist", "npz", "image_folder"])
+def test_one_run_without_a_search_spends_what_one_trial_may(dataset):
+    text = starter_spec(dataset, searches=False)
+    spec = SweepSpec.from_yaml(text, check_space=check_methods)
+    assert (
+        SearchSpace.from_spec(spec.search.space).sample(np.random.default_rng(0))
+        == (SPACES["dp_sgd"].fixed[dataset])
+    )
+    assert spec.privacy.study_epsilon == spec.privacy.trial_epsilon
+    assert (spec.search.num_trials, spec.scheduler.type) == (1, "fifo")
+    assert spec.search.space["optim.noise_scale"] == (0.4 if dataset == "image_folder" else 5)
+    assert spec.name != SweepSpec.from_yaml(starter_spec(dataset)).name
+    assert max(len(line) for line in text.splitlines()) <= 100
+
+
+@pytest.mark.parametrize("dataset", ["digits", "fashion_mnist"])
+def test_the_one_run_fits_into_its_study(dataset):
+    checked = preflight(read_spec(starter_spec(dataset, searches=False)))
+    (plan,) = {task.full_plan for task in checked.sample}
+    chosen = checked.choose_filter()
+    assert chosen is not None
+    assert max(chosen.cost(plan).values()) <= chosen.budget
+
+
+@pytest.mark.parametrize(("dataset", "method"), [("digits", "bitfit"), ("text", None)])
+def test_one_run_of_what_has_no_such_rate_is_refused(dataset, method):
+    with pytest.raises(BadInputError, match="nothing is recommended for one run of bitfit"):
+        starter_spec(dataset, method, searches=False)
+
+
+def test_a_starter_points_to_rates_that_follow_the_noise():
+    line = "# optim.noise_lr in the place of optim.lr"
+    assert line in starter_spec()
+    assert line not in starter_spec("text")  # Adam's are what they are
+    assert line not in starter_spec(searches=False)
 
 
 def test_unknown_dataset_has_a_hint():

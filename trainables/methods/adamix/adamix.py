@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError, Mistake
 from dpsweep.privacy.calibration import gaussian_noise, gaussian_steps
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
-from dpsweep.privacy.events import NonPrivate as NonPrivateEvent
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.data.dataset import part_tensors
@@ -23,7 +24,6 @@ from dpsweep.trainables.methods.adamix.instance_privacy import per_instance_mu, 
 from dpsweep.trainables.methods.adamix.linear_probe import (
     PROBE_FEATURES,
     PROBE_TRAIN,
-    SHOT_HYPERPARAMETERS,
     LinearProbe,
 )
 from dpsweep.trainables.methods.adamix.parts import (
@@ -34,6 +34,12 @@ from dpsweep.trainables.methods.adamix.parts import (
     parts_of,
 )
 from dpsweep.trainables.methods.adamix.text_init import text_weights
+from dpsweep.trainables.methods.noise_rates import (
+    follows_noise,
+    noise_rates,
+    rate_problems,
+    settled,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -79,9 +85,29 @@ class AdaMix(LinearProbe):
 
     @classmethod
     def complete(cls, hparams: Mapping[str, Any], context: PlanContext) -> dict[str, Any]:
-        """Return the hyperparameters; the private report has the study's delta by default."""
-        delta = hparams["adamix.report_delta"]
+        """Return the hyperparameters; the private report has the study's delta by default.
+
+        ``optim.lr`` is null where it follows the noise of the plan.
+
+        Raises:
+            InfeasibleBudgetError: The learning rate is given twice, or not at all.
+        """
+        hparams, delta = settled(hparams, context), hparams["adamix.report_delta"]
         return {**hparams, "adamix.report_delta": context.budget.delta if delta is None else delta}
+
+    @classmethod
+    def peak_rate(cls, hparams: Mapping[str, Any], plan: Plan, num_private: int) -> float | None:
+        """Return the rate over the clipping norm where it follows the noise; see ``RateByNoise``.
+
+        The noise is that of a sum over all records, which nothing divides: B is 1, and there is no
+        momentum. The pull to the reference and the projection, which take noise away, are left out.
+        """
+        noises = [
+            run.event.noise_multiplier for run in plan.runs if isinstance(run.event, Gaussian)
+        ]
+        if not noises or not follows_noise(hparams):
+            return None
+        return float(noise_rates(hparams, np.ones(len(plan)), np.full(len(plan), noises[0]))[0])
 
     @classmethod
     def plan(cls, hparams: Mapping[str, Any], context: PlanContext) -> Plan:
@@ -124,6 +150,8 @@ class AdaMix(LinearProbe):
     def preflight(cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo) -> list[Mistake]:
         """Return what no trial could run: contradicting parts, text weights without its pair."""
         problems = super().preflight(values, info)
+        norms = cls._possible(values, "optim.input_norm")
+        problems += rate_problems({**values, "optim.input_norm": norms})
         switches = [f"adamix.{name}" for name in Parts._fields]
         if cls._possible(values, "adamix.variant") == ["fully_private"]:
             problems += [
@@ -187,6 +215,9 @@ class AdaMix(LinearProbe):
             if not isinstance(run.event, Gaussian):
                 raise ValueError(f"adamix cannot execute {run.event}")
         self._parts = parts_of(hparams)
+        rate = self.peak_rate(hparams, plan, data.info.num_private)
+        if rate is not None:  # of a clipping norm of 1, whatever that of a step is
+            hparams = {**hparams, "optim.lr": rate, "optim.step_over_clip": True}
         super().prepare(data, hparams, plan, context)
         if self._parts.public_init:
             self._reference = self._public_solution()
@@ -329,63 +360,3 @@ class AdaMix(LinearProbe):
             steps_covered=self._num_measured,
         )
         return {**figures, "others": part}
-
-
-class AdaMixParagon(LinearProbe):
-    """The same head on the same features and records, without clipping and noise: an upper bound.
-
-    Full-batch gradient descent with momentum on private and public records together.
-
-    Guarantees:
-        None. Its plan says so (epsilon is infinite), so a trial of it never looks private.
-    """
-
-    name: ClassVar[str] = "adamix_paragon"
-    is_private: ClassVar[bool] = False
-    hyperparameters: ClassVar[tuple[Hyperparameter, ...]] = (
-        *PROBE_FEATURES,
-        Hyperparameter(
-            "optim.lr",
-            "float",
-            1.0,
-            "Learning rate; gradients are means over private and public records.",
-            low=0,
-            open_low=True,
-        ),
-        Hyperparameter("regularize.weight", "float", 0.0, "L2 penalty on the weights.", low=0),
-        Hyperparameter("optim.momentum", "float", 0.9, "Momentum.", low=0, high=0.9999),
-        Hyperparameter("train.max_steps", "int", 1000, "Full-batch steps.", low=1),
-        *SHOT_HYPERPARAMETERS,
-        *PROBE_TRAIN,
-    )
-
-    @classmethod
-    def plan(cls, hparams: Mapping[str, Any], context: PlanContext) -> Plan:
-        """Return one event without a finite epsilon per step; the budget does not apply."""
-        return Plan((EventRun(NonPrivateEvent(), count=hparams["train.max_steps"]),))
-
-    def prepare(
-        self, data: SweepData, hparams: Mapping[str, Any], plan: Plan, context: RunContext
-    ) -> None:
-        """See ``LinearProbe``; weights start at zero."""
-        import torch
-
-        super().prepare(data, hparams, plan, context)
-        self._velocity = torch.zeros_like(self._weight)
-
-    def _step(self, position: int) -> None:
-        total = self._private.gradient_sum(self._weight)[0]
-        total += self._public.gradient_sum(self._weight)[0]
-        total /= self._num_private + len(self._public)
-        total += self._hparams["regularize.weight"] * self._weight
-        self._velocity = self._hparams["optim.momentum"] * self._velocity + total.to(self._weight)
-        self._weight = self._weight - self._hparams["optim.lr"] * self._velocity
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return weights, velocity and position."""
-        return {**super().state_dict(), "velocity": self._velocity.to("cpu", copy=True)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``state_dict`` returned."""
-        super().load_state_dict(state)
-        self._velocity = state["velocity"].to(self._weight.device, copy=True)

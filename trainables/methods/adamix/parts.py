@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.spec.space.hyperparameters import Hyperparameter, Retired
 from dpsweep.trainables.methods.adamix.linear_probe import SHOT_HYPERPARAMETERS
+from dpsweep.trainables.methods.hyperparameters import with_noise_rates
 
 
 class Parts(NamedTuple):
@@ -86,7 +87,7 @@ ADAMIX_HYPERPARAMETERS = (
         optional=True,
     ),
 )
-STEP_HYPERPARAMETERS = (
+_STEP = (
     Hyperparameter(
         "noise.noise_multiplier",
         "float",
@@ -183,6 +184,8 @@ STEP_HYPERPARAMETERS = (
         open_low=True,
     ),
 )
+#: Features have norm 1, so the mean norm of what enters the head is known.
+STEP_HYPERPARAMETERS = with_noise_rates(_STEP, input_norm=1.0)
 PUBLIC_HYPERPARAMETERS = (
     *SHOT_HYPERPARAMETERS,
     Hyperparameter(

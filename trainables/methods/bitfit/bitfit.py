@@ -14,19 +14,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from dpsweep.foundation.errors import Mistake
-from dpsweep.privacy.events import Plan
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.spec.space.hyperparameters import Hyperparameter
-from dpsweep.trainables.method import RunContext
 from dpsweep.trainables.methods.dp_sgd import DPSGD
 from dpsweep.trainables.methods.hyperparameters import CLIP_RULE
-from dpsweep.trainables.methods.optim import build_optimizer, learning_rates
+from dpsweep.trainables.methods.optim import build_optimizer
 from dpsweep.trainables.networks.pretrained.weights import PUBLISHED
 
 if TYPE_CHECKING:
     import torch
 
-    from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
+    from dpsweep.trainables.data.dataset import DatasetInfo
     from dpsweep.trainables.gradients.per_example import GradientEngine
 
 BITFIT_HYPERPARAMETERS = (
@@ -111,6 +109,7 @@ class BiTFiT(DPSGD):
     """
 
     name: ClassVar[str] = "bitfit"
+    _plain_rates: ClassVar[tuple[str, ...]] = ("bitfit.full_lr",)
     hyperparameters: ClassVar[tuple[Hyperparameter, ...]] = (
         DPSGD.hyperparameters + BITFIT_HYPERPARAMETERS
     )
@@ -164,21 +163,23 @@ class BiTFiT(DPSGD):
         wrong = f"{shortest:g} leaves two_phase no second phase: train.epochs is {longest:g}"
         return [Mistake("bitfit.full_epochs", wrong, f"below {longest:g}, or bitfit.variant: full")]
 
-    def prepare(
-        self, data: SweepData, hparams: Mapping[str, Any], plan: Plan, context: RunContext
-    ) -> None:
-        """See ``DPSGD``; and set the learning rates of both phases.
+    @classmethod
+    def _rates(cls, hparams: Mapping[str, Any], num_steps: int, sample_rate: float) -> np.ndarray:
+        """Return those of both phases, one after the other."""
+        border = cls._border(hparams, num_steps, sample_rate)
+        rest = super()._rates(hparams, num_steps - border, sample_rate)
+        if not border:
+            return rest
+        full_lr = hparams["bitfit.full_lr"]
+        first = np.full(border, hparams["optim.lr"] / 10 if full_lr is None else full_lr)
+        return np.concatenate([first, rest])
 
-        Raises:
-            ModelError: A parameter that is to train has no gradient per example.
-        """
-        super().prepare(data, hparams, plan, context)
-        if hparams["bitfit.variant"] == "two_phase":
-            full_lr = hparams["bitfit.full_lr"]
-            border = self._phases.border
-            first = np.full(border, hparams["optim.lr"] / 10 if full_lr is None else full_lr)
-            rest = learning_rates(hparams, self._num_steps - border)
-            self._learning_rates = np.concatenate([first, rest])
+    @classmethod
+    def _border(cls, hparams: Mapping[str, Any], num_steps: int, sample_rate: float) -> int:
+        """Return the number of steps before the last phase; 0 where there is one phase."""
+        if hparams["bitfit.variant"] != "two_phase":
+            return 0
+        return min(max(1, round(hparams["bitfit.full_epochs"] / sample_rate)), num_steps)
 
     def _build_model(self, *, is_initial: bool = True) -> torch.nn.Module:
         from dpsweep.trainables.methods.bitfit.phases import extend
@@ -192,10 +193,8 @@ class BiTFiT(DPSGD):
         """Choose what trains in each phase, and enter the first."""
         from dpsweep.trainables.methods.bitfit.phases import Phases
 
-        variant, border = self._hparams["bitfit.variant"], 0
-        if variant == "two_phase":
-            steps = max(1, round(self._hparams["bitfit.full_epochs"] / self._sample_rate))
-            border = min(steps, self._num_steps)
+        variant = self._hparams["bitfit.variant"]
+        border = self._border(self._hparams, self._num_steps, self._sample_rate)
         self._phases = Phases(
             self._model, variant, self._added, border=border, num_steps=self._num_steps
         )

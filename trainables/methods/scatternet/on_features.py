@@ -29,6 +29,7 @@ from dpsweep.trainables.methods.hyperparameters import (
     OPTIM_HYPERPARAMETERS,
     TRAIN_HYPERPARAMETERS,
 )
+from dpsweep.trainables.methods.noise_rates import follows_noise
 from dpsweep.trainables.methods.scatternet.normalize import (
     PHASE,
     build_front,
@@ -61,7 +62,8 @@ _LR_SCALING = Hyperparameter(
     "optim.lr_scaling",
     "str",
     "batch",
-    f"batch: optim.lr is the rate at a batch of {BASE_BATCH} and grows with batch.expected; none.",
+    f"batch: optim.lr is the rate at a batch of {BASE_BATCH} and grows with batch.expected; none. "
+    "No effect on rates that follow the noise.",
     choices=("batch", "none"),
 )
 #: With the paper's values as defaults.
@@ -137,7 +139,7 @@ class OnFeatures(ClassifierMethod):
         self._num_before = 2 if normalization_of(hparams) == "private_data" else 0
         if any(run.phase != PHASE for run in plan.slice(0, self._num_before).runs):
             raise ValueError(f"{self.name} cannot execute {plan.at(0)} first")
-        if hparams["optim.lr_scaling"] == "batch":
+        if hparams["optim.lr_scaling"] == "batch" and not follows_noise(hparams):
             declared = data.info.num_private
             expected = sample_rate_of(hparams, declared) * num_private_of(hparams, declared)
             hparams["optim.lr"] *= expected / BASE_BATCH

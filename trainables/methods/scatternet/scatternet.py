@@ -21,7 +21,12 @@ from dpsweep.trainables.features.choice import FEATURE_HYPERPARAMETERS, with_def
 from dpsweep.trainables.hooks import Contributions
 from dpsweep.trainables.method import PlanContext, RunContext
 from dpsweep.trainables.methods.dp_sgd import DPSGD
-from dpsweep.trainables.methods.hyperparameters import CLIP_HYPERPARAMETERS, NOISE_HYPERPARAMETERS
+from dpsweep.trainables.methods.hyperparameters import (
+    CLIP_HYPERPARAMETERS,
+    NOISE_HYPERPARAMETERS,
+    with_noise_rates,
+)
+from dpsweep.trainables.methods.noise_rates import rate_problems
 from dpsweep.trainables.methods.scatternet.normalize import (
     NORMALIZE_HYPERPARAMETERS,
     statistic_bound,
@@ -88,14 +93,14 @@ class ScatterNet(OnFeatures, DPSGD):
         + HEAD_HYPERPARAMETERS
         + _CLIP_HYPERPARAMETERS
         + NOISE_HYPERPARAMETERS
-        + TRAINING_HYPERPARAMETERS
+        + with_noise_rates(TRAINING_HYPERPARAMETERS)
         + _HEADS_HYPERPARAMETERS
     )
 
     @classmethod
     def preflight(cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo) -> list[Mistake]:
         """Return what works in no combination; many heads need a linear model."""
-        problems = super().preflight(values, info)
+        problems = super().preflight(values, info) + rate_problems(values)
         has_linear = "linear" in cls._possible(values, "model.name")
         if min(cls._possible(values, "heads.count")) > 1 and not has_linear:
             problems.append(
@@ -131,12 +136,15 @@ class ScatterNet(OnFeatures, DPSGD):
                 hparams = {**hparams, "noise.noise_multiplier": joint_noise / math.sqrt(count)}
         return cls._plan_after(statistics_plan(hparams), hparams, context)
 
+    @classmethod
+    def _joint_sensitivity_of(cls, hparams: Mapping[str, Any]) -> float:
+        return math.sqrt(hparams["heads.count"])
+
     def prepare(
         self, data: SweepData, hparams: Mapping[str, Any], plan: Plan, context: RunContext
     ) -> None:
         """See ``OnFeatures.prepare``; draws fresh secret seeds."""
         self._num_heads = int(hparams["heads.count"])
-        self._joint_sensitivity = math.sqrt(self._num_heads)
         self._best_head: tuple[int, int] | None = None
         super().prepare(data, hparams, plan, context)
         for run in plan.slice(0, self._num_before).runs:

@@ -44,6 +44,7 @@ class SparseFinetuning(DPSGD):
     """
 
     name: ClassVar[str] = "sparse"
+    _plain_rates: ClassVar[tuple[str, ...]] = ("sparse.body_lr",)
     hyperparameters: ClassVar[tuple[Hyperparameter, ...]] = (
         SPARSE_HYPERPARAMETERS + DPSGD.hyperparameters
     )

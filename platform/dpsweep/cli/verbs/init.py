@@ -40,6 +40,14 @@ def init(
             help="A paper's study, as in tramer2021/fashion_mnist.", autocompletion=preset_names
         ),
     ] = None,
+    no_search: Annotated[
+        bool,
+        typer.Option(
+            "--no-search",
+            help="One run, at the whole budget, of a configuration whose learning rate follows "
+            "from the noise.",
+        ),
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     presets: Annotated[bool, typer.Option("--presets", help="List the presets.")] = False,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema.")] = False,
@@ -53,9 +61,10 @@ def init(
     ]
     if len(chosen) > 1:
         raise BadInputError(f"{' and '.join(chosen)} exclude each other", fix="give one of them")
-    if chosen and (dataset is not None or method is not None):
+    if chosen and (dataset is not None or method is not None or no_search):
+        named = "--no-search has" if no_search else "--dataset and --method have"
         raise BadInputError(
-            f"--dataset and --method have no meaning for {chosen[0]}",
+            f"{named} no meaning for {chosen[0]}",
             fix=f"remove them, or {chosen[0]}",
         )
     if path == Path("-"):
@@ -71,7 +80,7 @@ def init(
     elif preset is not None:
         text = preset_spec(preset)
     else:
-        text = starter_spec(dataset or "digits", method)
+        text = starter_spec(dataset or "digits", method, searches=not no_search)
     if path is None:
         print(text, end="")
         return

@@ -20,7 +20,8 @@ from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.gradients.noise import SecretNoise
 from dpsweep.trainables.method import PlanContext, RunContext
 from dpsweep.trainables.methods.adamix import noisy_gd
-from dpsweep.trainables.methods.adamix.adamix import AdaMix, AdaMixParagon
+from dpsweep.trainables.methods.adamix.adamix import AdaMix
+from dpsweep.trainables.methods.adamix.paragon import AdaMixParagon
 from dpsweep.trainables.methods.adamix.parts import VARIANTS
 
 DELTA, CLASSES, FEATURES = 1e-5, 3, 40
