@@ -48,6 +48,52 @@ LEDGERS = (
         "validation records are protected too",
     ),
     Mutant(
+        "undeclared events that cost nothing",
+        "platform/dpsweep/privacy/composition/declared.py",
+        "units[self._names.get((run.part, event), UNDECLARED)] += run.count",
+        "units[self._names.get((run.part, event), UNDECLARED)] += run.count * ((run.part, event) in self._names)",
+        (
+            "tests/unit/privacy/test_declared.py::test_an_undeclared_event_takes_what_there_is_none_of",
+        ),
+        "what was not declared is in no epsilon",
+    ),
+    Mutant(
+        "a declaration over its target",
+        "platform/dpsweep/privacy/composition/declared.py",
+        "if not self.epsilon <= target:",
+        "if not self.epsilon <= 2 * target:",
+        (
+            "tests/unit/privacy/test_declared.py::test_what_costs_more_than_the_target_is_not_declared",
+        ),
+        "composed: the whole study",
+    ),
+    Mutant(
+        "phases that overlap",
+        "platform/dpsweep/privacy/composition/account.py",
+        "return new <= {self._phase} or not any(map(self._phases, self._running.values()))",
+        "return True",
+        (
+            "tests/unit/privacy/test_declared.py::test_a_phase_begins_when_nothing_of_the_last_one_runs_and_that_is_over_then",
+        ),
+        "the order of classes is fixed",
+    ),
+    Mutant(
+        "classes that are added later",
+        "platform/dpsweep/ledgers/study_state.py",
+        "if self.account is not None or self.reserved:",
+        "if False:",
+        ("tests/unit/privacy/test_declared.py::test_no_class_is_added_to_a_ledger",),
+        "what is declared is fixed before the first read",
+    ),
+    Mutant(
+        "a Gaussian filter that counts one part",
+        "platform/dpsweep/privacy/composition/gaussian_filter.py",
+        "_precision(plan.part(part)) for part",
+        '_precision(plan.part("private")) for part',
+        ("tests/unit/planning/test_composition.py::test_a_gaussian_filter_holds_each_part",),
+        "validation records are protected too",
+    ),
+    Mutant(
         "charges beyond the cap",
         "platform/dpsweep/ledgers/trial.py",
         "if not epsilon <= self._budget.target_epsilon:",
@@ -102,8 +148,8 @@ LEDGERS = (
     Mutant(
         "a trial that passed its reservation",
         "platform/dpsweep/ledgers/study.py",
-        "actual[part] <= reserved[part] * (1 + RESERVATION_SLACK) for part",
-        "True for part",
+        "actual[name] <= reserved[name] * (1 + composition.slack) for name",
+        "True for name",
         (
             "tests/unit/ledgers/test_study_ledger.py::test_a_trial_over_its_reservation_downgrades_the_study_for_good",
         ),
@@ -212,7 +258,7 @@ LEDGERS = (
     Mutant(
         "a settled trial with cheaper charges",
         "platform/dpsweep/ledgers/history.py",
-        "if actual[part] < then[part] * (1 - COST_TOLERANCE):",
+        "if actual < then[name] * (1 - COST_TOLERANCE):",
         "if False:",
         (
             "tests/unit/ledgers/test_history.py::test_a_settled_trial_did_not_cost_less_than_it_was_settled_with",

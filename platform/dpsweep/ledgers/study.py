@@ -100,8 +100,8 @@ class StudyLedger:
                 self._settle_kept(trial)
                 continue
             spent = trial_spent(self.directory, trial)
-            actual, known = account.composition.cost(spent), account.settled(trial)
-            if not all(actual[name] <= known[name] for name in known):
+            actual, before = account.composition.cost(spent), account.settled(trial)
+            if not all(actual[name] <= before[name] for name in actual):
                 is_paused = self._state.settled[trial]["state"] == "paused"
                 self._settle(trial, "paused" if is_paused else "charged after its end", spent)
 

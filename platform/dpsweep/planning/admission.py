@@ -120,6 +120,14 @@ class Admission:
         return Plan((EventRun(event, count, phase="validation", part="validation"),))
 
     @property
+    def score(self) -> Plan:
+        """The events of one noisy score; none where scores cost nothing."""
+        noise = self.validation_noise
+        if noise is None:
+            return Plan(())
+        return Plan((EventRun(Gaussian(noise), phase="validation", part="validation"),))
+
+    @property
     def validation_noise(self) -> float | None:
         """Noise multiplier of a released number of correct validation records, or None.
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from dpsweep.foundation.errors import BadInputError, Mistake, SpecError
@@ -82,6 +84,24 @@ def what_costs(plans: Sequence[Plan]) -> list[Plan]:
 
 
 @dataclass(frozen=True)
+class FilterFigures:
+    """How many trials a composed study admits.
+
+    Attributes:
+        order: Renyi order of the filter; None of a Gaussian one.
+        budget: Its budget at that order.
+        target_epsilon: The study's epsilon that the budget stands for.
+        fits: Trials that fit if each runs to its end and costs as much as the cheapest, the median
+            and the dearest one of the sample; infinitely many if that costs nothing.
+    """
+
+    order: float | None
+    budget: float
+    target_epsilon: float
+    fits: tuple[float, float, float]
+
+
+@dataclass(frozen=True)
 class DeclaredFigures:
     """What a study could declare.
 
@@ -105,6 +125,24 @@ class DeclaredFigures:
             "discretization": self.interval,
             "problem": self.problem or None,
         }
+
+
+def filter_figures(checked: Preflight, private: Sequence[TrialTask]) -> FilterFigures | None:
+    """Return the figures of the filter that the sweep itself would choose."""
+    privacy = checked.spec.privacy
+    if privacy.study_epsilon is None:
+        return None
+    plans = [task.full_plan for task in (*private, *checked.start_tasks)]
+    chosen = filter_of(plans, privacy.study_epsilon, privacy.delta)
+    costs = [chosen.share(chosen.cost(task.full_plan)) for task in private]
+    before = sum(chosen.share(chosen.cost(task.full_plan)) for task in checked.start_tasks)
+    left = max(1 - before, 0.0)
+    low, middle, high = (
+        int(left / cost) if cost > 0 else math.inf
+        for cost in (min(costs), median(costs), max(costs))
+    )
+    order = chosen.order if isinstance(chosen, RenyiFilter) else None
+    return FilterFigures(order, chosen.budget, chosen.target_epsilon, (low, middle, high))
 
 
 def declared_figures(checked: Preflight) -> DeclaredFigures:
@@ -167,14 +205,14 @@ def _phases(checked: Preflight) -> list[list[tuple[Plan, int]]]:
 
 
 def _only_plan(checked: Preflight) -> Plan:
-    found: dict[object, Plan] = {}
+    plans: dict[object, Plan] = {}
     for task in checked.sample:
-        found.setdefault(tuple(by_part(task.full_plan).items()), task.full_plan)
-    if len(found) == 1:
-        return next(iter(found.values()))
-    first, other = list(found.values())[:2]
+        plans.setdefault(tuple(by_part(task.full_plan).items()), task.full_plan)
+    if len(plans) == 1:
+        return next(iter(plans.values()))
+    first, other = list(plans.values())[:2]
     raise BadInputError(
-        f"{len(checked.sample)} sampled configurations have {len(found)} different plans, for "
+        f"{len(checked.sample)} sampled configurations have {len(plans)} different plans, for "
         f"instance {_told(first)}, and {_told(other)}",
         fix="give what a plan depends on one value (batch.*, train.*, noise.*, the method), use "
         "sampler: grid, or composition: filter",

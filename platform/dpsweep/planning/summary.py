@@ -9,12 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from statistics import median
 from typing import Any
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.words import counted
-from dpsweep.planning.composition import DeclaredFigures, declared_figures, filter_of
+from dpsweep.planning.composition import (
+    DeclaredFigures,
+    FilterFigures,
+    declared_figures,
+    filter_figures,
+)
 from dpsweep.planning.preflight import Preflight
 from dpsweep.planning.rungs import (
     RungFigures,
@@ -27,7 +31,6 @@ from dpsweep.planning.sample import Sample, draw_sample
 from dpsweep.planning.selection import SelectionFigures, selection_figures
 from dpsweep.planning.start import StartSummary
 from dpsweep.privacy.accountants import epsilon_of
-from dpsweep.privacy.composition.renyi_filter import RenyiFilter
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.modes import COMPOSED, MODES, PUBLIC, SELECT, Mode
 from dpsweep.privacy.terms import PrivacyTerms
@@ -53,24 +56,6 @@ class ModeCost:
     sampling: str
     released: str
     assumes: str
-
-
-@dataclass(frozen=True)
-class FilterFigures:
-    """How many trials a composed study admits.
-
-    Attributes:
-        order: Renyi order of the filter; None of a Gaussian one.
-        budget: Its budget at that order.
-        target_epsilon: The study's epsilon that the budget stands for.
-        fits: Trials that fit if each runs to its end and costs as much as the cheapest, the median
-            and the dearest one of the sample; infinitely many if that costs nothing.
-    """
-
-    order: float | None
-    budget: float
-    target_epsilon: float
-    fits: tuple[float, float, float]
 
 
 @dataclass(frozen=True)
@@ -224,7 +209,7 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
     if charged:
         priced = private if sample.is_exact else charged
         composed = _composed_epsilon(checked, priced, expected_trials(checked) // (episodes or 1))
-        figures = _filter_figures(checked, charged)
+        figures = filter_figures(checked, charged)
         if figures is not None and privacy.mode.is_filtered:
             declared = declared_figures(checked)
     if charged and episodes is None and spec.start is None:  # no other mode has them
@@ -331,24 +316,6 @@ def _composed_epsilon(checked: Preflight, private: Sequence[TrialTask], num_tria
     ]
     runs += [run for task in checked.start_tasks for run in task.full_plan.runs]
     return epsilon_of(Plan(tuple(runs)), delta=delta, accountant="rdp")
-
-
-def _filter_figures(checked: Preflight, private: Sequence[TrialTask]) -> FilterFigures | None:
-    """Return the figures of the filter that the sweep itself would choose."""
-    privacy = checked.spec.privacy
-    if privacy.study_epsilon is None:
-        return None
-    plans = [task.full_plan for task in (*private, *checked.start_tasks)]
-    chosen = filter_of(plans, privacy.study_epsilon, privacy.delta)
-    costs = [chosen.share(chosen.cost(task.full_plan)) for task in private]
-    before = sum(chosen.share(chosen.cost(task.full_plan)) for task in checked.start_tasks)
-    left = max(1 - before, 0.0)
-    low, middle, high = (
-        int(left / cost) if cost > 0 else math.inf
-        for cost in (min(costs), median(costs), max(costs))
-    )
-    order = chosen.order if isinstance(chosen, RenyiFilter) else None
-    return FilterFigures(order, chosen.budget, chosen.target_epsilon, (low, middle, high))
 
 
 def _modes(

@@ -155,3 +155,10 @@ def test_a_gaussian_filter_stops_where_the_exact_formula_does(epsilon, steps):
     assert not chosen.is_over(chosen.cost(most))
     assert chosen.is_over(chosen.cost(more))
     assert chosen.spent_epsilon(chosen.cost(most)) <= epsilon
+
+
+def test_a_gaussian_filter_holds_each_part():
+    chosen = GaussianFilter.at(target_epsilon=1.0, delta=1e-5)
+    scores = Plan((EventRun(Gaussian(20.0), 29, part="validation"),))
+    assert chosen.cost(scores)["private"] == 0
+    assert chosen.is_over(chosen.cost(scores))

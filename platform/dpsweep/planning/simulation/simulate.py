@@ -324,7 +324,7 @@ def simulate(
         orders = np.array([composition.order])
     planner = Planner(reference, curves, orders, composition)
     release, release_epsilon = _releases(reference, orders)
-    score = _score(reference)
+    score = reference.admission.score
     runs = []
     for policy, spec in specs.items():
         started = time.perf_counter()
@@ -363,14 +363,6 @@ def _num_trials(checked: Preflight) -> int:
     selection = Selection(spec.privacy.selection.mean, spec.privacy.selection.shape)
     seed = public_seed(spec.seed, 0, "number of simulated trials")
     return max(1, selection.draw(np.random.default_rng(seed)))
-
-
-def _score(checked: Preflight) -> Plan:
-    """Return the events of one noisy score."""
-    noise = checked.admission.validation_noise
-    if noise is None:
-        return Plan()
-    return Plan((EventRun(Gaussian(noise), phase="validation", part="validation"),))
 
 
 def _releases(checked: Preflight, orders: Array) -> tuple[Array, Callable[[int], float]]:
