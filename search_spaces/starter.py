@@ -140,8 +140,9 @@ privacy:
   accounting: composed
   trial_epsilon: {epsilon}           # what one trial may spend: 1 is strict, 8 is loose
   study_epsilon: {study}           # what all trials together may spend
+  composition: null            # filter (as null): any plans; declared: more trials of one plan
   delta: 1e-5                  # chance that the guarantee fails; below 1 / number of records
-  accountant: rdp              # rdp (fast) or pld (tighter; public and unaccounted, with fifo)
+  accountant: rdp              # rdp (fast) or pld (tighter; with fifo, and no filter)
   neighboring_relation: add_or_remove_one
   dataset_ledger: null         # file in which all studies on these records add up; its caps are
   dataset_epsilon: null        # set by the first study that names it

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import optuna
 from optuna.trial import TrialState as OptunaState
 from sqlalchemy import create_engine, text
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, PendingRollbackError, SQLAlchemyError
 
 from dpsweep.foundation.database_path import DatabasePath, LogPath
 from dpsweep.foundation.durable import damage_of_sqlite, set_aside
@@ -110,6 +110,11 @@ class OptunaFile(OptunaPlace):
             )
 
 
+#: What a call ends with while a server is away. The second: Optuna has caught the first by itself,
+#: and has gone on in the session that it broke.
+_AWAY = (DBAPIError, PendingRollbackError)
+
+
 def _while_away(call: Callable[[bool], _Result]) -> _Result:
     """Make a call of Optuna's storage, again while the server does not answer.
 
@@ -122,7 +127,7 @@ def _while_away(call: Callable[[bool], _Result]) -> _Result:
             return call(is_again)
         except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
             causes = (error, error.__cause__)
-            is_away = any(isinstance(cause, DBAPIError) for cause in causes)
+            is_away = any(isinstance(cause, _AWAY) for cause in causes)
             if not is_away or time.monotonic() >= deadline:
                 raise
             is_again = True

@@ -5,7 +5,7 @@ import re
 
 import optuna
 import pytest
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import OperationalError, PendingRollbackError
 from whole_studies import make_spec
 
 from dpsweep.search import optuna_file, suggestions
@@ -45,6 +45,9 @@ class Place:
         pass
 
 
+@pytest.mark.parametrize(
+    "error", [OperationalError("", {}, Exception()), PendingRollbackError()], ids=["gone", "broken"]
+)
 @pytest.mark.parametrize("sampler", ["random", "grid"])
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(
@@ -52,7 +55,7 @@ class Place:
     ["_create_new_trial", "_get_trials", "_set_trial_param", "set_trial_state_values",
      "set_trial_user_attr", "set_trial_intermediate_value"],
 )  # fmt: skip
-def test_every_trial_is_asked_for_once_and_told(tmp_path, monkeypatch, name, when, sampler):
+def test_every_trial_is_asked_for_once_and_told(tmp_path, monkeypatch, name, when, sampler, error):
     monkeypatch.setattr(optuna_file.time, "sleep", lambda seconds: None)
     monkeypatch.setattr(suggestions, "place_of", lambda path: Place(f"sqlite:///{path}"))
     raw = make_spec(tmp_path, "patient", tracking={"uri": None})
@@ -78,7 +81,7 @@ def test_every_trial_is_asked_for_once_and_told(tmp_path, monkeypatch, name, whe
         is_down = len(calls) % 3 == 1
         answer = None if is_down and when == "before" else call(*arguments, **options)
         if is_down:
-            raise optuna.exceptions.StorageInternalError from OperationalError("", {}, Exception())
+            raise optuna.exceptions.StorageInternalError from error
         return answer
 
     monkeypatch.setattr(optuna.storages.RDBStorage, name, breaks)

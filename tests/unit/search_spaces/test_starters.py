@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.planning.composition import choose_composition
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.reading import read_spec
 from dpsweep.search_spaces import SPACES, SearchSpace, starter_spec
@@ -133,7 +134,7 @@ def test_one_run_without_a_search_spends_what_one_trial_may(dataset):
 def test_the_one_run_fits_into_its_study(dataset):
     checked = preflight(read_spec(starter_spec(dataset, searches=False)))
     (plan,) = {task.full_plan for task in checked.sample}
-    chosen = checked.choose_filter()
+    chosen = choose_composition(checked)
     assert chosen is not None
     assert max(chosen.cost(plan).values()) <= chosen.budget
 
