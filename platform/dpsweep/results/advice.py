@@ -37,9 +37,11 @@ def advice(result: SweepResult) -> list[str]:
     share = used_share(result)
     if share is None:
         return []
+    composition = result.claims.account.composition
+    measure = "" if composition is None else composition.measure
     usage = (
         f"budget: {math.ceil(100 * share)}% of what the study may spend is used or reserved by "
-        f"{counted(len(result.view.trials), 'trial')} (in Renyi cost, by which k equal trials use "
+        f"{counted(len(result.view.trials), 'trial')} (in {measure}, by which k equal trials use "
         "k times the share of one; by epsilon they do not)"
     )
     more = trials_that_fit(result)

@@ -32,6 +32,7 @@ class Composition(ABC):
         kind: Of its record on the study's ledger.
         title: Its name on a privacy card.
         choice: The value of ``privacy.composition`` that it belongs to.
+        measure: What shares of it are shares of, in words.
         accountant: Which accountant bounds the study's epsilon.
         slack: What a reservation may hold beyond the cost of its plan, as a share of it.
         target_epsilon: What the study as a whole costs, whatever was spent of it.
@@ -41,6 +42,7 @@ class Composition(ABC):
     kind: ClassVar[str]
     title: ClassVar[str]
     choice: ClassVar[str]
+    measure: ClassVar[str]
     accountant: ClassVar[str]
     slack: ClassVar[float] = RESERVATION_SLACK
     target_epsilon: float

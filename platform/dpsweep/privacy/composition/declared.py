@@ -95,6 +95,7 @@ class DeclaredComposition(Composition):
     kind: ClassVar[str] = "declared"
     title: ClassVar[str] = "Declared"
     choice: ClassVar[str] = "declared"
+    measure: ClassVar[str] = "declared events"
     accountant: ClassVar[str] = "pld"
     slack: ClassVar[float] = 0.0  # whole numbers need none
 

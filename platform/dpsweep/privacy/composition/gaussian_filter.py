@@ -48,6 +48,7 @@ class GaussianFilter(Composition):
     kind: ClassVar[str] = "gaussian_filter"
     title: ClassVar[str] = "Filter"
     choice: ClassVar[str] = "filter"
+    measure: ClassVar[str] = "1 / noise_multiplier^2"
     accountant: ClassVar[str] = "gdp"
 
     budget: float

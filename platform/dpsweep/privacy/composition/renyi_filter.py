@@ -75,6 +75,7 @@ class RenyiFilter(Composition):
     kind: ClassVar[str] = "filter"
     title: ClassVar[str] = "Filter"
     choice: ClassVar[str] = "filter"
+    measure: ClassVar[str] = "Renyi cost"
     accountant: ClassVar[str] = "rdp"
 
     order: float
