@@ -4,7 +4,9 @@ import inspect
 import re
 
 import optuna
+import psycopg
 import pytest
+from sqlalchemy import event
 from sqlalchemy.exc import OperationalError, PendingRollbackError
 from whole_studies import make_spec
 
@@ -90,3 +92,33 @@ def test_every_trial_is_asked_for_once_and_told(tmp_path, monkeypatch, name, whe
     assert told == wanted
     ended = {trial.number: trial.value for trial in trials if trial.state.name == "COMPLETE"}
     assert ended == wanted
+
+
+@pytest.mark.parametrize("table", ["trial_params", "trials"])
+def test_a_session_that_breaks_while_trials_are_read_is_given_up(
+    database_server, database_sessions, table
+):
+    """Optuna catches the loss itself, asks in another way, and then commits a broken session."""
+    address = database_server.make(f"broken-{table}")
+    url = address.replace("postgresql://", "postgresql+psycopg://")
+    storage = PatientStorage(url, engine_kwargs={"pool_pre_ping": True})
+    study = optuna.create_study(storage=storage)
+    study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=3)
+    lost = []
+
+    def lose(connection, cursor, statement, parameters, context, many):
+        if statement.startswith(f"SELECT {table}.") and not lost:
+            lost.append(statement)
+            with psycopg.connect(address, autocommit=True) as other:
+                pid = cursor.connection.info.backend_pid
+                other.execute("select pg_terminate_backend(%s)", [pid])
+                while other.execute(
+                    "select from pg_stat_activity where pid = %s", [pid]
+                ).fetchone():
+                    pass
+
+    event.listen(storage.engine, "before_cursor_execute", lose)
+    trials = storage._get_trials(study._study_id, None, {1, 2}, -1)
+    assert len(lost) == 1
+    assert [trial.params for trial in trials] == [trial.params for trial in study.trials]
+    storage.engine.dispose()
