@@ -152,7 +152,7 @@ def test_an_undeclared_event_takes_what_there_is_none_of():
     composition = declared((steps(2, 10), 3))
     other = steps(1.99, 1)
     assert composition.cost(other)[UNDECLARED] == 1
-    assert "is not among the declared events" in composition.refusal(other)
+    assert "is not among the events that the study has declared" in composition.refusal(other)
     assert composition.refusal(steps(2, 1)) == ""
     assert "validation records is not" in composition.refusal(steps(2, 1, part="validation"))
     account = CompositionAccount(composition)
