@@ -17,7 +17,7 @@ from ray.autoscaler.sdk import request_resources
 
 from dpsweep.cluster.base import ClusterTarget, living_nodes, worker_environment
 from dpsweep.cluster.early import refuse_impossible
-from dpsweep.cluster.package import build_wheel
+from dpsweep.cluster.package import write_package
 from dpsweep.foundation.bucket_path import BucketPath, probe
 from dpsweep.foundation.database_path import DatabasePath, LogPath
 from dpsweep.foundation.durable import FileLock
@@ -108,7 +108,7 @@ def sharing_problem(path: str) -> str:
 
 
 class ExistingTarget(ClusterTarget):
-    """Joins a running cluster and ships this package to its nodes as a wheel.
+    """Joins a running cluster and ships this package to its nodes.
 
     The study's directory (ledger, checkpoints, journal) must be on storage that all nodes share:
     a charge that only one node can see would be lost with it. So must locks on its files, as two
@@ -124,14 +124,14 @@ class ExistingTarget(ClusterTarget):
         assert self.spec.address is not None  # the spec requires it for this target
         _refuse_silence(self.spec.address)
         with tempfile.TemporaryDirectory() as directory:
-            wheel = build_wheel(Path(directory))
+            package = write_package(Path(directory))
             try:
                 ray.init(
                     address=self.spec.address,
                     log_to_driver=False,
                     logging_level=logging.ERROR,
                     runtime_env={
-                        "py_modules": [str(wheel)],
+                        "py_modules": [str(package)],
                         "env_vars": worker_environment(self.resources),
                     },
                 )

@@ -1,42 +1,28 @@
-"""This package as a wheel without dependencies, so that cluster nodes run the driver's version."""
+"""This package without its dependencies, so that cluster nodes run the driver's version."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import zipfile
 from importlib import import_module
 from pathlib import Path
-
-from dpsweep.foundation.version import __version__
 
 #: Packages that may lie outside the folder of their parent, in a checkout.
 _ROOTS = ("dpsweep", "dpsweep.cluster", "dpsweep.search_spaces", "dpsweep.trainables")
 
 
-def build_wheel(directory: Path) -> Path:
-    """Write ``dpsweep-<version>-py3-none-any.whl`` from the installed modules and return its path.
+def write_package(directory: Path) -> Path:
+    """Write the installed modules as a folder ``dpsweep`` and return its path.
 
-    The wheel declares no dependencies: Ray installs a shipped wheel with what it declares, and a
-    node would fetch torch. torch, opacus and ray belong in the cluster's image.
+    A folder and not a wheel: Ray unpacks it under the hash of what it holds, and installs nothing.
+    A node that two trials reach at once would install a wheel twice, the second time over the
+    first, and would be of no use from then on. torch, opacus and ray belong in the cluster's image.
     """
-    files = _modules()
-    info = f"dpsweep-{__version__}.dist-info"
-    files[f"{info}/METADATA"] = (
-        f"Metadata-Version: 2.1\nName: dpsweep\nVersion: {__version__}\n"
-    ).encode()
-    files[f"{info}/WHEEL"] = (
-        b"Wheel-Version: 1.0\nGenerator: dpsweep\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    )
-    rows = [f"{name},{_digest(content)},{len(content)}" for name, content in files.items()]
-    files[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,", ""]).encode()
-    directory.mkdir(parents=True, exist_ok=True)
-    wheel = directory / f"dpsweep-{__version__}-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files.items():
-            # A fixed date: equal code makes an equal file, which Ray uploads once.
-            archive.writestr(zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0)), content)
-    return wheel
+    for name, content in _modules().items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return directory / "dpsweep"
 
 
 def code_digest() -> str:
@@ -48,7 +34,7 @@ def code_digest() -> str:
 
 
 def _modules() -> dict[str, bytes]:
-    """Return the files of this package as it is installed: path in a wheel -> content."""
+    """Return the files of this package as it is installed: path in a folder -> content."""
     files: dict[str, bytes] = {}
     for root in _ROOTS:
         source = Path(next(iter(import_module(root).__path__)))

@@ -82,9 +82,9 @@ class ThreeNodes:
             self._add_node()
 
     def _add_node(self) -> None:
-        """Let a node come that installs what is shipped to it in a directory of its own.
+        """Let a node come that unpacks what is shipped to it into a directory of its own.
 
-        Nodes of one session share it else, and a new one installs the wheel over that of others.
+        Nodes of one session share it else, which nodes of several machines would not.
         """
         self._num_added += 1
         name = f"runtime_resources_{self._num_added}"

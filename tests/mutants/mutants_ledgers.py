@@ -176,12 +176,32 @@ LEDGERS = (
     Mutant(
         "a reservation given back to a living process",
         "platform/dpsweep/ledgers/study.py",
-        "and died and is_locked(path):",
+        "and died and path.exists():",
         "and False:",
         (
             "tests/unit/ledgers/test_study_ledger.py::test_the_reservation_of_a_dead_trial_whose_process_lives_is_kept",
         ),
         "it may charge more",
+    ),
+    Mutant(
+        "a process that comes after the end of its trial",
+        "platform/dpsweep/ledgers/admission.py",
+        'if "settle" in last and next(reversed(last)) == "settle":',
+        "if False:",
+        (
+            "tests/unit/privacy/test_declared.py::test_a_process_that_comes_after_the_end_of_its_trial_charges_nothing",
+        ),
+        "what it held may be held by others",
+    ),
+    Mutant(
+        "rounding of long convolutions",
+        "platform/dpsweep/privacy/accountants.py",
+        "_ROUNDING = 1e-15",
+        "_ROUNDING = 0.0",
+        (
+            "tests/unit/privacy/test_declared.py::test_rounding_in_long_convolutions_is_on_the_private_side",
+        ),
+        "an epsilon is an upper bound",
     ),
     Mutant(
         "a downgrade that is forgotten",

@@ -121,8 +121,15 @@ class DPTrainable(tune.Trainable):
         from dpsweep.trainables.execution.execution import TrialExecution
 
         check_admitted(self._settings.ledger, task.trial, task.full_plan, task.digest)
+        digest = task.digest
         task, self._note = as_it_fits(self._directory, task)
-        return TrialExecution(self._directory, task, settings=self._settings, data=self._data)
+        execution = TrialExecution(self._directory, task, settings=self._settings, data=self._data)
+        try:  # again, now that nobody can settle the trial without its knowledge
+            check_admitted(self._settings.ledger, task.trial, task.full_plan, digest)
+        except BaseException:
+            execution.close()
+            raise
+        return execution
 
     @property
     def _directory(self) -> FilePath:

@@ -35,23 +35,37 @@ def check_admitted(directory: LogPath, trial: int, plan: Plan, task: str) -> Non
         plan: All that it may charge.
         task: See ``StudyLedger.reserve``.
     Raises:
-        LedgerError: It was not admitted, or as another one, or the ledger is damaged.
+        LedgerError: It was not admitted, or as another one, or has been settled since; or the
+            ledger is damaged.
     """
-    record = admission(directory, trial)
+    last = _last(directory, trial)
+    record = last.get("reserve")
     if record is None:
         raise other_task(trial)
     digest = plan_digest(plan)  # earlier versions wrote less of what they admitted
     if record.get("plan_sha256", digest) != digest or record.get("task_sha256", task) != task:
         raise other_task(trial)
+    if "settle" in last and next(reversed(last)) == "settle":
+        raise LedgerError(
+            f"trial {trial} has been settled; a process that comes after it charges nothing",
+            because="what the trial held of the study's budget may be held by others by now",
+            fix="run the study again: it continues whatever has not ended",
+        )
 
 
 def admission(directory: LogPath, trial: int) -> Mapping[str, Any] | None:
     """Return the last record with which a study's ledger has admitted a trial, or None."""
-    admitted: Mapping[str, Any] | None = None
+    return _last(directory, trial).get("reserve")
+
+
+def _last(directory: LogPath, trial: int) -> dict[str, Mapping[str, Any]]:
+    """Return the last reservation and the last settlement of a trial, in their order."""
+    last: dict[str, Mapping[str, Any]] = {}
     for record in read_log(directory / STUDY_FILE):
-        if record["kind"] == "reserve" and record["trial"] == trial:
-            admitted = record
-    return admitted
+        if record["kind"] in ("reserve", "settle") and record["trial"] == trial:
+            last.pop(record["kind"], None)
+            last[record["kind"]] = record
+    return last
 
 
 def plan_digest(plan: Plan) -> str:

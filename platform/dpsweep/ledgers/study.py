@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import secrets
 from collections.abc import Callable, Collection, Mapping
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpsweep.foundation.database_path import LogPath
-from dpsweep.foundation.errors import LedgerError
+from dpsweep.foundation.errors import LedgerError, LockedError
 from dpsweep.foundation.logs import is_locked, open_log
 from dpsweep.ledgers.admission import other_task, plan_digest
 from dpsweep.ledgers.history import (
@@ -112,7 +113,7 @@ class StudyLedger:
             in_journal: Trials that the journal knows, with their state if they have ended.
         """
         for trial in sorted(unstarted(self.directory, self._state, in_journal)):
-            self.settle(trial, UNSTARTED)
+            self.settle(trial, UNSTARTED, died=True)
         for trial in sorted(self._state.running):
             state = in_journal.get(trial)
             if state is not None:
@@ -141,6 +142,8 @@ class StudyLedger:
                 )
             chosen = make()
             self._append({"kind": chosen.kind, **chosen.to_json()})
+        else:
+            self._state.account.composition.verify()
         account = self._state.account
         assert account is not None
         return account.composition
@@ -232,10 +235,14 @@ class StudyLedger:
                 because="the file was deleted while the trial ran",
                 fix="restore it, or start a new study under another name",
             )
-        if self._state.account is not None and died and is_locked(path):
-            self._append({"kind": "settle", "trial": trial, "state": state, "cost": None})
-            return
-        self._settle(trial, state, trial_spent(self.directory, trial, at_least=at_least))
+        with contextlib.ExitStack() as stack:
+            if self._state.account is not None and died and path.exists():
+                try:  # held while this is written, so that no late process begins meanwhile
+                    stack.enter_context(open_log(path))
+                except LockedError:
+                    self._append({"kind": "settle", "trial": trial, "state": state, "cost": None})
+                    return
+            self._settle(trial, state, trial_spent(self.directory, trial, at_least=at_least))
 
     def _settle(self, trial: int, state: str, spent: Plan) -> None:
         settled = {"kind": "settle", "trial": trial, "state": state, "charged": len(spent)}

@@ -153,11 +153,14 @@ def declared_figures(checked: Preflight) -> DeclaredFigures:
         number = _whole_trials(checked, phases)
     except BadInputError as error:
         return DeclaredFigures(0, 0.0, 0.0, error.message)
-    classes = _classes(phases, number)
-    epsilon = declared_epsilon(classes, privacy.delta)
+    classes = _declarable(checked, phases, number)
     if checked.spec.search.sampler == "grid":
         number = sum(copies for _, copies in phases[-1])
-    return DeclaredFigures(number, epsilon, declared_interval(classes, privacy.delta))
+    return DeclaredFigures(
+        number,
+        declared_epsilon(classes, privacy.delta),
+        declared_interval(classes, privacy.delta),
+    )
 
 
 def declare(checked: Preflight) -> DeclaredComposition:
@@ -174,19 +177,27 @@ def declare(checked: Preflight) -> DeclaredComposition:
     assert privacy.study_epsilon is not None
     try:
         phases = _phases(checked)
-        number = _whole_trials(checked, phases)
+        classes = _declarable(checked, phases, _whole_trials(checked, phases))
+        return DeclaredComposition.at(
+            classes, target_epsilon=privacy.study_epsilon, delta=privacy.delta
+        )
     except SpecError:
         raise
     except BadInputError as error:
         fix = error.fix or "use composition: filter"
         mistake = Mistake("privacy.composition", f"declared: {error.message}", fix)
         raise SpecError([mistake.at(spec.where)]) from error
-    wanted, classes = _wanted(checked, phases), _classes(phases, number)
-    if number < wanted and spec.scheduler.type != "fifo":
-        classes = _with_a_part(phases, number, privacy.study_epsilon, privacy.delta)
-    return DeclaredComposition.at(
-        classes, target_epsilon=privacy.study_epsilon, delta=privacy.delta
-    )
+
+
+def _declarable(
+    checked: Preflight, phases: Sequence[Sequence[tuple[Plan, int]]], number: int
+) -> tuple[DeclaredClass, ...]:
+    """Return the classes of so many whole trials, and of what else may be used."""
+    privacy = checked.spec.privacy
+    if number < _wanted(checked, phases) and checked.spec.scheduler.type != "fifo":
+        assert privacy.study_epsilon is not None
+        return _with_a_part(phases, number, privacy.study_epsilon, privacy.delta)
+    return _classes(phases, number)
 
 
 def _phases(checked: Preflight) -> list[list[tuple[Plan, int]]]:

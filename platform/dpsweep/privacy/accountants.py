@@ -133,6 +133,7 @@ def epsilon_and_order(events: Multiset, delta: float) -> tuple[float, float]:
 # --- Privacy loss distributions -------------------------------------------------------------
 
 _FEW = 4  # this many different events are discretised ten times finer
+_ROUNDING = 1e-15
 _MOST_HALVINGS, _MOVES_NOTHING = 4, 1e-3  # of a discretisation that is shown to be fine enough
 _LARGEST_PLD_EPSILON = 1e4  # above, the Renyi bound is as uninformative and much cheaper
 
@@ -188,8 +189,19 @@ def _pld_epsilon(events: Multiset, delta: float) -> float:
     precision, rest = parted(events)
     if not rest:
         return min(analytic_gaussian_epsilon(math.sqrt(precision), delta), renyi)
-    total = _loss(events, renyi)
-    return min(float(total.get_epsilon_for_delta(delta)), renyi)
+    safe = _without_rounding(events, delta)
+    if safe <= 0:
+        return renyi
+    return min(float(_loss(events, renyi).get_epsilon_for_delta(safe)), renyi)
+
+
+def _without_rounding(events: Multiset, delta: float) -> float:
+    """Return delta less what rounding may take from it where so many events are convolved.
+
+    A fast Fourier transform is off by about 1e-16 of the largest value for each event, whatever
+    the size of a value: of a small delta nothing is left, and the Renyi bound has to do.
+    """
+    return delta - _ROUNDING * sum(count for _, count in events)
 
 
 @lru_cache(maxsize=1024)
@@ -211,11 +223,14 @@ def fine_pld_epsilon(events: Multiset, delta: float) -> tuple[float, float]:
     if not rest:
         return min(analytic_gaussian_epsilon(math.sqrt(precision), delta), renyi), 0.0
     interval = _interval(renyi, len(rest) + (precision > 0))
-    epsilon = float(composed_loss(events, interval).get_epsilon_for_delta(delta))
+    safe = _without_rounding(events, delta)
+    if safe <= 0:
+        return renyi, interval
+    epsilon = float(composed_loss(events, interval).get_epsilon_for_delta(safe))
     for _ in range(_MOST_HALVINGS):
         interval /= 2
         before = epsilon
-        epsilon = min(before, composed_loss(events, interval).get_epsilon_for_delta(delta))
+        epsilon = min(before, composed_loss(events, interval).get_epsilon_for_delta(safe))
         if before - epsilon < _MOVES_NOTHING * epsilon:
             break
     return min(float(epsilon), renyi), interval

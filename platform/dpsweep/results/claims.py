@@ -16,7 +16,7 @@ from dpsweep.ledgers.history import (
     check_terms,
     check_trials,
 )
-from dpsweep.ledgers.study_state import account_of, read_study_state
+from dpsweep.ledgers.study_state import StudyState, account_of, read_study_state
 from dpsweep.ledgers.trial import (
     STUDY_FILE,
     inherited_events,
@@ -54,6 +54,17 @@ def with_caveats(spec: SweepSpec, what: str) -> str:
     return what + caveats
 
 
+def _check_begun(files: StudyFiles, state: StudyState, view: StudyView) -> None:
+    """Refuse a selection that has begun and whose journal knows nothing of it."""
+    if state.has_begun and view.state == "new":
+        raise LedgerError(
+            f"{files.ledger / STUDY_FILE} says that trials have begun, and the journal that none "
+            "has",
+            because="the journal was deleted, truncated or replaced by an older copy",
+            fix="restore it; without it nothing true can be said of this study",
+        )
+
+
 class Claims:
     """The privacy statements of a study, by what its ledgers enforced.
 
@@ -78,6 +89,7 @@ class Claims:
         if not self._is_live:
             check_strays(files.ledger, state)
             check_journal(files.ledger, state, view.trials)
+            _check_begun(files, state, view)
         check_trials(files.ledger, state)
         self.account = account_of(state)
 
@@ -323,7 +335,10 @@ class Claims:
             return SO_FAR
         if mode.is_filtered:
             of_study = shown_epsilon(self.spec.privacy.study_epsilon)
-            return f"{mode.trial} epsilon={of_study} at the same terms"
+            composition, own = self.account.composition, self.spec.privacy.accountant
+            by = own if composition is None else composition.accountant
+            terms = "the same terms" if by == own else f"the same terms, but {by} for {own}"
+            return f"{mode.trial} epsilon={of_study} at {terms}"
         if mode.is_public_search and view.records == "public":
             return PUBLIC_MODEL
         return mode.trial

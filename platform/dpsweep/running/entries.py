@@ -175,7 +175,7 @@ def claim_tags(result: SweepResult) -> dict[str, Any]:
     if statement is not None:
         tags |= {"dp.sampling": statement.sampling, "dp.released": statement.released}
     if study is not None:
-        tags["dp.study_epsilon"] = study.epsilon
+        tags |= {"dp.study_epsilon": study.epsilon, "dp.study_accountant": study.accountant}
     if composed is not None and not claims.mode.is_accounted:
         tags["dp.composed_accountant"] = composed.accountant
     return tags

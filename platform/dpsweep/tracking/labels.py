@@ -37,10 +37,14 @@ _OF_SELECT = (
 # selection theorem (Papernot & Steinke 2022, Theorem 2) no longer holds.
 _TELL_NUMBER_OF_TRIALS = (STUDY_SPENT, "dp/composed_epsilon", "best/trial", TRAIN_SECONDS)
 _CLAIM_TAGS = (
-    "dp.delta", "dp.trial_epsilon", "dp.study_epsilon", "dp.composition", "dp.filter_order",
-    "dp.released", "dp.accountant", "dp.sampling",
+    "dp.delta", "dp.trial_epsilon", "dp.study_epsilon", "dp.study_accountant", "dp.composition",
+    "dp.filter_order", "dp.released", "dp.accountant", "dp.sampling",
 )  # fmt: skip
-_OF_STUDY_ALONE = ("dp.study_epsilon", "dp.released")  # what a trial's run must not claim
+_OF_STUDY_ALONE = (
+    "dp.study_epsilon",
+    "dp.study_accountant",
+    "dp.released",
+)  # what a trial's run must not claim
 _OF_SEALED = "dp.trial_epsilon"  # below the released winner's epsilon, and not about it
 _NOISY = ("validation/accuracy", OBJECTIVE, BEST_OBJECTIVE)
 _SCORES = (*_NOISY, "validation/loss")

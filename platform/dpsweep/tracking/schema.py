@@ -189,6 +189,7 @@ TAGS = _items(
         ),
         ("dp.released", "", "public", "What dp.study_epsilon covers the release of."),
         ("dp.downgraded", "", "public", "Why the study lost its claim, for good."),
+        ("dp.study_accountant", "", "public", "Accountant of dp.study_epsilon."),
         ("dp.composition", "", "public", "How a composed study adds up: filter or declared."),
         ("dp.filter_order", "", "public", "Order of the study's Renyi filter, fixed before it."),
         ("dpsweep.releases", "2.2, 3.2", "public", "A run of the start: within which epsilons."),

@@ -34,7 +34,7 @@ def test_a_cluster_that_asks_for_a_token_is_not_called_silent(
         raise ConnectionError(reason)
 
     monkeypatch.setattr(existing, "ray", SimpleNamespace(init=refuse))
-    monkeypatch.setattr(existing, "build_wheel", lambda folder: folder / "dpsweep.whl")
+    monkeypatch.setattr(existing, "write_package", lambda folder: folder / "dpsweep")
     spec = ClusterSpec(target="ray", address="auto")
     with pytest.raises(ResourceError) as caught:
         ExistingTarget(spec, ResourcesSpec(), tmp_path).connect()

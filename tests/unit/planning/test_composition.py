@@ -145,6 +145,8 @@ def test_a_gaussian_filter_refuses_what_is_sampled():
     sampled = Plan((EventRun(PoissonGaussian(20.0, 0.5)),))
     assert chosen.cost(sampled)["private"] == float("inf")
     assert not GaussianFilter.covers(sampled)
+    assert "covers nothing else" in chosen.refusal(sampled)
+    assert chosen.refusal(Plan((EventRun(Gaussian(20.0)),))) == ""
 
 
 @pytest.mark.parametrize(("epsilon", "steps"), [(1.0, 28), (3.0, 206)])

@@ -8,8 +8,10 @@ import pytest
 
 from dpsweep.foundation.errors import BadInputError, BudgetExceededError, LedgerError
 from dpsweep.foundation.logs import open_log
+from dpsweep.ledgers.admission import check_admitted
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import STUDY_FILE, TrialLedger, TrialLimit, trial_file
+from dpsweep.privacy.accountants import analytic_gaussian_epsilon
 from dpsweep.privacy.composition.account import CompositionAccount
 from dpsweep.privacy.composition.declared import (
     UNDECLARED,
@@ -68,6 +70,14 @@ def test_a_finer_discretisation_moves_nothing():
     assert 0 <= epsilon - finer < 1e-3 * epsilon
     coarse = composed_loss(events, 1e-3).get_epsilon_for_delta(DELTA)
     assert coarse > epsilon + 1e-3
+
+
+@pytest.mark.parametrize("delta", [1e-5, 1e-8, 1e-11, 1e-13])
+def test_rounding_in_long_convolutions_is_on_the_private_side(delta):
+    """So many Gaussians, all but one of whose records enter, are one Gaussian of mu = 1."""
+    many = (DeclaredClass(PoissonGaussian(30_000**0.5, 1 - 1e-13), 30_000),)
+    exact = analytic_gaussian_epsilon(1.0, delta)
+    assert exact <= declared_epsilon(many, delta) <= 1.4 * exact
 
 
 def test_parts_of_the_records_are_not_added_up():
@@ -268,6 +278,46 @@ def test_no_class_is_added_to_a_ledger(study):
         log.append({"kind": "declared", **larger.to_json()})
     with pytest.raises(LedgerError, match="not fixed before the first trial"):
         StudyLedger(study.directory)
+
+
+def test_a_record_that_declares_more_than_it_states_is_refused(study):
+    path = study.directory / STUDY_FILE
+    study.close()
+    with open_log(path) as log:
+        records = [dict(record) for record in log.records]
+    path.unlink()
+    with open_log(path) as log:
+        for record in records:
+            for segment in record.get("classes", ()):
+                segment["steps"] *= 10_000
+            log.append({k: v for k, v in record.items() if k not in ("seq", "crc")})
+    again = StudyLedger(study.directory)
+    with pytest.raises(LedgerError, match="cost more than epsilon=8"):
+        again.open_composition(lambda: None)
+    again.close()
+
+
+def test_a_process_that_comes_after_the_end_of_its_trial_charges_nothing(study):
+    """A driver was killed; the next one settles a trial whose process is still on its way."""
+    plan = steps(2, 10)
+    study.reserve(0, plan, epsilon=1.0, task="task")
+    check_admitted(study.directory, 0, plan, "task")
+    study.settle_lost({0: "failed"})
+    assert study.reserve(1, plan, epsilon=1.0)
+    with pytest.raises(LedgerError, match="trial 0 has been settled"):
+        check_admitted(study.directory, 0, plan, "task")
+
+
+def test_a_trial_whose_process_lives_keeps_all_that_it_holds(study):
+    plan = steps(2, 10)
+    study.reserve(0, plan, epsilon=1.0)
+    alive = opened(study, 0, plan)
+    study.settle(0, "failed", died=True)
+    assert study.remaining["0"] == 10
+    alive.charge(0, 3, steps(2, 3))
+    alive.close()
+    assert study.fits(plan)
+    assert not study.fits(steps(2, 18))
 
 
 def test_what_is_declared_outlives_a_launch_with_another_wish(study):

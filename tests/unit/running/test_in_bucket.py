@@ -197,7 +197,8 @@ def test_a_plan_is_made_where_the_bucket_is_out_of_reach(monkeypatch, tmp_path):
 def test_a_forged_task_is_refused_before_its_first_step(raw):
     files = StudyFiles.at(folder_of(raw))
     task = files.task(0)
-    check_admitted(files.ledger, 0, task.full_plan, task.digest)
+    with pytest.raises(LedgerError, match="trial 0 has been settled"):  # and is what was admitted
+        check_admitted(files.ledger, 0, task.full_plan, task.digest)
     quieter = dataclasses.replace(task, plan=task.plan.labelled("public"))
     for forged in (
         quieter,

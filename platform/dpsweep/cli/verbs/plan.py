@@ -145,7 +145,7 @@ def _with_facts(record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _filter_text(summary: PlanSummary) -> str:
     figures = summary.composed
-    if figures is None:
+    if figures is None or summary.composition == "declared":
         return ""
     how = "Gaussian DP" if figures.order is None else f"Renyi order {figures.order:g}"
     low, middle, high = (f"{n}" if math.isfinite(n) else "any number" for n in figures.fits)

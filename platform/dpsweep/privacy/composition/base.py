@@ -81,6 +81,14 @@ class Composition(ABC):
         """Return in which phase of the study a limit is open; they follow each other."""
         return 0
 
+    def verify(self) -> None:
+        """Refuse a composition whose record was edited so that it costs more than its target.
+
+        Raises:
+            LedgerError: It does.
+        """
+        return None  # most refuse it as they are read
+
     def refusal(self, plan: Plan) -> str:
         """Say why no budget at all would admit a plan; empty: one might."""
         return ""

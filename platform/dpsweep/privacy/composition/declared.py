@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from dpsweep.foundation import validate
-from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError, LedgerError
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.accountants import fine_pld_epsilon
 from dpsweep.privacy.composition.base import Composition
@@ -167,6 +167,16 @@ class DeclaredComposition(Composition):
             return f"{amount:g} events of no declared class"
         declared = self.classes[int(name)]
         return f"{amount:g} times {event_words(declared.event)} on the {declared.part} records"
+
+    def verify(self) -> None:
+        """Compute the epsilon of what is on record anew; see ``Composition``."""
+        if not declared_epsilon(self.classes, self.delta) <= self.target_epsilon * (1 + 1e-9):
+            raise LedgerError(
+                f"the events that the study has declared cost more than epsilon="
+                f"{self.target_epsilon:g} at delta={self.delta:g}",
+                because="their record on its ledger was edited",
+                fix="restore the ledger, or start a new study under another name",
+            )
 
     def about(self) -> str:
         """Return how many events of which classes there are; of many classes, the number."""

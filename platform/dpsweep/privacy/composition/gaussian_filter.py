@@ -101,6 +101,15 @@ class GaussianFilter(Composition):
         """Return the sum with its part."""
         return f"a sum of 1 / noise_multiplier^2 of {amount:.6g} on the {name} records"
 
+    def refusal(self, plan: Plan) -> str:
+        """Say that a plan samples; empty: it does not."""
+        if self.covers(plan):
+            return ""
+        return (
+            "its plan is not Gaussian noise over all records alone, and the study's filter, chosen "
+            "by a sample of its space, covers nothing else"
+        )
+
     def about(self) -> str:
         """Return mu."""
         return f"Gaussian DP, mu {math.sqrt(self.budget):.6g} of all events together"

@@ -23,7 +23,11 @@ def epsilon_over_time(result: SweepResult) -> Picture | None:
     if len(rows) < 2 or study is None:
         return None
     cap = study.epsilon
-    terms = {**result.claims.epsilon_terms(), "sampling": study.sampling}
+    terms = {
+        **result.claims.epsilon_terms(),
+        "sampling": study.sampling,
+        "accountant": study.accountant,
+    }
     line = of_epsilon("epsilon committed")
     chart = {
         "layer": [
@@ -44,7 +48,7 @@ def epsilon_over_time(result: SweepResult) -> Picture | None:
     return Picture(
         "epsilon_over_time",
         "Privacy spent over time",
-        "What is committed so far, at the filter's order, for information: spent, or reserved for "
+        "What is committed so far, for information: spent, or reserved for "
         "a trial that runs (the line falls where a stopped one frees what it did not spend). The "
         f"dashed line is what the study claims, whatever was used: {study.one_line()}.",
         rows,

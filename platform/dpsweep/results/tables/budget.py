@@ -170,7 +170,7 @@ def _row(study: StudyCharge) -> dict[str, Any]:
     first = datetime.fromtimestamp(result.view.first_ms / 1000, tz=timezone.utc)
     return {
         **row,
-        "accountant": terms["accountant"],
+        "accountant": terms["accountant"] if statement is None else statement.accountant,
         "sampling": None if statement is None else statement.sampling,
         "privacy_unit": terms["privacy_unit"],
         "charged": study.day or (first.strftime("%Y-%m-%d") if result.view.first_ms else None),

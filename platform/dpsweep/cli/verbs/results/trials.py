@@ -30,8 +30,8 @@ def status(
 ) -> None:
     """Show a study's trials, running or not."""
     result = load_sweep(name, root=root)
+    trials, lines = result.results, advice(result)  # nothing is said before all was read
     say(result.status_line())
-    trials = result.results
     if result.unreleased:
         say(result.unreleased)
         if output is Format.TABLE:
@@ -44,7 +44,7 @@ def status(
         unscored = [trial for trial in trials if trial.value is None]
         trials = sorted(scored, key=lambda trial: sign * (trial.value or 0.0)) + unscored
     print_trials(result, output, trials, explain=explain)
-    for line in advice(result):
+    for line in lines:
         say(line)
 
 
