@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dpsweep.foundation.errors import SpecError
+from dpsweep.foundation.errors import BadInputError, SpecError
 from dpsweep.planning.composition import choose_composition, declared_figures
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.summary import summarize_plan
@@ -46,7 +46,7 @@ def test_as_many_trials_are_declared_as_the_budget_admits(tmp_path):
     assert units == figures.num_trials * len(plan)
     assert figures.epsilon == chosen.epsilon <= 3.0
     one_more = [(plan, figures.num_trials + 1)]
-    with pytest.raises(Exception, match="over 3"):
+    with pytest.raises(BadInputError, match="over 3"):
         DeclaredComposition.of(one_more, target_epsilon=3.0, delta=1e-5)
 
 

@@ -1,6 +1,5 @@
 """Declared composition: its epsilon against other accountants, and what it refuses."""
 
-import itertools
 import math
 import random
 
@@ -145,6 +144,10 @@ def declared(*plans, target=8.0):
 def test_what_costs_more_than_the_target_is_not_declared():
     with pytest.raises(BadInputError, match=r"cost epsilon=.* over 0\.5"):
         declared((steps(1.0, 316), 8), target=0.5)
+    just = declared((steps(2, 10), 2)).epsilon
+    assert declared((steps(2, 10), 2), target=just).epsilon == just
+    with pytest.raises(BadInputError, match="the declared events cost"):
+        declared((steps(2, 10), 2), target=0.999 * just)
 
 
 def test_a_class_is_declared_once():
@@ -329,6 +332,6 @@ def test_what_is_declared_outlives_a_launch_with_another_wish(study):
 
 
 def test_pure_mechanisms_may_be_declared_too():
-    laplace = Plan((EventRun(Laplace(2.0), 3),))
-    assert declared((laplace, 2)).epsilon <= 6 * 0.5 + 1e-6
-    assert len(list(itertools.chain(declared((laplace, 2)).classes))) == 1
+    composition = declared((Plan((EventRun(Laplace(2.0), 3),)), 2))
+    assert composition.epsilon <= 6 * 0.5 + 1e-6
+    assert len(composition.classes) == 1
