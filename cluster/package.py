@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 from importlib import import_module
 from pathlib import Path
@@ -29,7 +28,7 @@ def code_digest() -> str:
     """Return the SHA-256 of this package's modules, in hexadecimal: equal code gives equal ones."""
     total = hashlib.sha256()
     for name, content in sorted(_modules().items()):
-        total.update(f"{name} {_digest(content)}\n".encode())
+        total.update(f"{name} {hashlib.sha256(content).hexdigest()}\n".encode())
     return total.hexdigest()
 
 
@@ -43,8 +42,3 @@ def _modules() -> dict[str, bytes]:
                 name = f"{root.replace('.', '/')}/{path.relative_to(source).as_posix()}"
                 files[name] = path.read_bytes()
     return files
-
-
-def _digest(content: bytes) -> str:
-    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")
-    return f"sha256={digest.decode()}"

@@ -111,21 +111,21 @@ class Admission:
 
     def releases(self, num_steps: int, *, extra: int = 0) -> Plan:
         """Return the noisy scores of one trial: one a report, rungs and extra ones included."""
-        if self.validation_noise is None:
-            return Plan(())
         num_steps = max(num_steps, 1)  # an empty plan makes one report too
         every = report_interval(num_steps, self.spec.report.every_steps, self.spec.report.points)
         count = math.ceil(num_steps / every) + len(self.spec.rungs) + extra
-        event = Gaussian(self.validation_noise)
-        return Plan((EventRun(event, count, phase="validation", part="validation"),))
+        return self._scores(count)
 
     @property
     def score(self) -> Plan:
         """The events of one noisy score; none where scores cost nothing."""
+        return self._scores(1)
+
+    def _scores(self, count: int) -> Plan:
         noise = self.validation_noise
         if noise is None:
             return Plan(())
-        return Plan((EventRun(Gaussian(noise), phase="validation", part="validation"),))
+        return Plan((EventRun(Gaussian(noise), count, phase="validation", part="validation"),))
 
     @property
     def validation_noise(self) -> float | None:
