@@ -4,7 +4,7 @@ import pytest
 
 from dpsweep.search import suggestions
 from dpsweep.search.samplers import SAMPLERS
-from dpsweep.spec.search import SAMPLERS as NAMES
+from dpsweep.spec.search.section import SAMPLERS as NAMES
 from dpsweep.testing.samplers import SamplerConformance
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpsweep.foundation.registry import Registry
-from dpsweep.spec.search import SAMPLER_GROUP
+from dpsweep.spec.search.section import SAMPLER_GROUP
 
 _OURS = "dpsweep.search.suggestions"
 

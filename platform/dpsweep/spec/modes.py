@@ -20,7 +20,8 @@ from typing import Any
 from dpsweep.foundation.errors import Mistake
 from dpsweep.privacy.modes import Mode
 from dpsweep.spec.base import dotted, given, maybe_number, peek, peek_mode, peek_word
-from dpsweep.spec.search import FOREIGN_SCHEDULERS, INDEPENDENT_SAMPLERS
+from dpsweep.spec.search.scheduler import FOREIGN_SCHEDULERS
+from dpsweep.spec.search.section import INDEPENDENT_SAMPLERS
 
 
 def mode_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:

@@ -35,7 +35,8 @@ from dpsweep.spec.installed import AS_STORED
 from dpsweep.spec.modes import mode_rules
 from dpsweep.spec.pretrain import PretrainSpec, pretrain_rules
 from dpsweep.spec.privacy import PrivacySpec, SelectionSpec
-from dpsweep.spec.search import SchedulerSpec, SearchSpec, metric_rules
+from dpsweep.spec.search.scheduler import SchedulerSpec
+from dpsweep.spec.search.section import SearchSpec, metric_rules
 from dpsweep.spec.space.parameter import Parameter
 from dpsweep.spec.space.parameters import parse_space
 from dpsweep.spec.start import StartSpec, start_rules

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from raw_specs import changed, mistakes
 
 from dpsweep.foundation.errors import SpecError
-from dpsweep.spec.search import FOREIGN_SCHEDULERS
+from dpsweep.spec.search.scheduler import FOREIGN_SCHEDULERS
 from dpsweep.spec.study import PrivacySpec, SchedulerSpec, SearchSpec, SelectionSpec, SweepSpec
 
 LR = {"loguniform": [0.1, 8]}
