@@ -286,7 +286,9 @@ class Claims:
         return self.files.task(view.trial).full_plan.sampling
 
     def is_final(self, trial: TrialView) -> bool:
-        """Say whether a trial is the private run at the end of a public search."""
+        """Say whether a trial is the final run of a public search or of probes."""
+        if self.spec.final_trial is not None:
+            return trial.trial == self.spec.final_trial
         return self.spec.privacy.mode.is_public_search and trial.records == "private"
 
     @cached_property

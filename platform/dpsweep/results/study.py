@@ -267,7 +267,8 @@ class SweepResult:
     def choose(self, limits: Limits | None = None, *, by: By = "trial") -> Choice:
         """Return the finished trial with the best score within limits, and what it ties with.
 
-        Of a public search that is the final private run, the only one that was chosen. Of episodes
+        Of a public search and of strategy ``probe`` that is the final run, the only one that is
+        meant to be used, whatever the others have scored. Of episodes
         it is the first one of the configuration with the best mean over those that it has finished:
         the best trial would be the easiest episode. By ``mean`` repetitions (``train.repeat``) are
         averaged alike, so that a lucky seed decides nothing (``results.choosing``).
@@ -277,11 +278,11 @@ class SweepResult:
             BadInputError: The study has no such method.
         """
         limits = limits or Limits()
-        is_public = self.spec.privacy.mode.is_public_search
+        has_final = self.spec.privacy.mode.is_public_search or self.spec.final_trial is not None
         results = [
             self._result(view)
             for view in self.view.finished()
-            if not is_public or self.claims.is_final(view)
+            if not has_final or self.claims.is_final(view)
         ]
         self._check_method(limits.method)
         choice = choose(
@@ -296,7 +297,7 @@ class SweepResult:
             limits,
             results,
             study=self.name,
-            noun="final run" if is_public else "trial",
+            noun="final run" if has_final else "trial",
             delta=self.spec.privacy.delta,
             unscored=self._unscored(),
             is_over=self.state == "finished",

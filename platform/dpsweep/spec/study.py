@@ -35,6 +35,7 @@ from dpsweep.spec.installed import AS_STORED
 from dpsweep.spec.modes import mode_rules
 from dpsweep.spec.pretrain import PretrainSpec, pretrain_rules
 from dpsweep.spec.privacy import PrivacySpec, SelectionSpec
+from dpsweep.spec.search.probe import PROBE, ProbeSpec, probe_rules, with_probe_defaults
 from dpsweep.spec.search.scheduler import SchedulerSpec
 from dpsweep.spec.search.section import SearchSpec, metric_rules
 from dpsweep.spec.space.parameter import Parameter
@@ -49,6 +50,7 @@ __all__ = [
     "EpisodesSpec",
     "PretrainSpec",
     "PrivacySpec",
+    "ProbeSpec",
     "PublicSpec",
     "ReportSpec",
     "ResourcesSpec",
@@ -155,10 +157,11 @@ class SweepSpec(Part):
 
     @classmethod
     def complete(cls, raw: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Name the sampler of ``select`` and of episodes where none is named.
+        """Name the sampler of ``select`` and of episodes, and complete strategy ``probe``.
 
         Their num_trials may be null.
         """
+        raw = with_probe_defaults(raw)
         search = raw.get("search")
         is_select = peek_mode(raw, "privacy", "accounting").is_sealed
         if not is_select and raw.get("episodes") is None:
@@ -182,6 +185,7 @@ class SweepSpec(Part):
         yield from start_rules(raw)
         yield from pollution_rules(raw)
         yield from metric_rules(raw)
+        yield from probe_rules(raw)
 
     @property
     def space(self) -> dict[str, Any]:
@@ -223,6 +227,11 @@ class SweepSpec(Part):
     def num_starts(self) -> int:
         """Number of private runs before the search; they are the first trials of the study."""
         return 0 if self.start is None else self.start.runs
+
+    @property
+    def final_trial(self) -> int | None:
+        """Number of the one run that is delivered, where trials before it only find its values."""
+        return self.search.probe.most if self.search.strategy == PROBE else None
 
     @property
     def rungs(self) -> tuple[float, ...]:
@@ -291,6 +300,11 @@ class SweepSpec(Part):
             del tree["search"]["num_trials"]
         if not is_select:
             del tree["privacy"]["selection"]
+        if self.search.strategy == PROBE:
+            for key in ("sampler", "num_trials", "max_time", "points_to_evaluate", "objectives"):
+                del tree["search"][key]
+        else:
+            del tree["search"]["probe"]
         if tree["data"]["class_names"] is None:
             del tree["data"]["class_names"]
         if tree["data"]["public"]["pollution"] is None:

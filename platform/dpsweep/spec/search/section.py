@@ -19,9 +19,11 @@ from dpsweep.spec.base import (
     seen,
 )
 from dpsweep.spec.installed import known_name, name_schema
+from dpsweep.spec.search.probe import ProbeSpec
+from dpsweep.spec.search.values import PointValue
 from dpsweep.spec.space.first_points import check_points
 from dpsweep.spec.space.parameter import Parameter
-from dpsweep.spec.space.parameters import canonical_scalar, canonical_space, parse_space, reachable
+from dpsweep.spec.space.parameters import canonical_space, parse_space, reachable
 from dpsweep.spec.space.schema import SPACE_SCHEMA
 
 EPSILON = "dp/epsilon"
@@ -33,13 +35,6 @@ _WORST = {
     "validation/perplexity": "max",
 }
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
-
-
-def _point_value(value: Any) -> Any:
-    try:
-        return canonical_scalar(value)
-    except ValueError as error:
-        raise ValueError(error.args[0]) from None
 
 
 def _seconds(value: Any) -> float:
@@ -55,7 +50,6 @@ def _seconds(value: Any) -> float:
         ) from None
 
 
-PointValue = Annotated[Any, BeforeValidator(_point_value)]
 Seconds = Annotated[
     float,
     Field(gt=0),
@@ -86,6 +80,13 @@ SamplerName = Annotated[
 class SearchSpec(Part):
     """Search: its space, its sampler, its length and the score that it is by."""
 
+    strategy: Literal["sampler", "probe"] = Field(
+        default="sampler",
+        description="How a search goes: sampler (trials whose configurations the sampler chooses), "
+        "or probe (very noisy runs that cost next to nothing find optim.noise_lr or "
+        "optim.noise_scale, then one run gets what is left; needs accounting composed).",
+    )
+    probe: ProbeSpec = ProbeSpec()
     sampler: SamplerName = Field(
         default="tpe",
         description="How configurations are chosen: random, grid (needs `num` on each range), tpe, "
