@@ -53,8 +53,10 @@ from dpsweep.running.modes import Launch, run_public, run_search
 from dpsweep.running.nodes.own_code import check_own_code
 from dpsweep.running.nodes.software import check_software
 from dpsweep.running.pretrain import pretrained_weights
+from dpsweep.running.probing import run_probes
 from dpsweep.running.sealed import erase, run_selection
 from dpsweep.running.termination import Termination
+from dpsweep.spec.search.probe import PROBE
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.launched import enforced_terms, refuse_other_spec
 from dpsweep.study.study import Observer, Study
@@ -64,7 +66,8 @@ from dpsweep.trainables.data.episodes import Episodes
 from dpsweep.trainables.data.loading import load_dataset
 from dpsweep.trainables.data.supplies import NO_SUPPLIES, Supplies
 
-MODES: Mapping[str, Callable[[Launch], Ending]] = {
+Run = Callable[[Launch], Ending]
+MODES: Mapping[str, Run] = {
     "composed": run_search,
     "unaccounted": run_search,
     "public": run_public,
@@ -194,7 +197,7 @@ def run_checked(
         try:
             weights = pretrained_weights(spec, study, data, observer)
             launch = dataclasses.replace(launch, supplies=Supplies(pretrained=weights))
-            ending = MODES[spec.privacy.accounting](launch)
+            ending = _mode(spec)(launch)
             if ending.state == "finished":
                 cluster.close()  # a selection's traces go first: what follows may take minutes
                 erase(study)
@@ -214,6 +217,12 @@ def run_checked(
         if ending.state == "finished" and ending.reason:
             observer.on_message(f"study {spec.name!r} has finished: {ending.reason}")
     return SweepResult(study.files)
+
+
+def _mode(spec: SweepSpec) -> Run:
+    """Return how a study of this spec runs."""
+    is_probed = spec.search.strategy == PROBE
+    return run_probes if is_probed else MODES[spec.privacy.accounting]
 
 
 def _ending_of(error: BaseException, selection: SelectionCharge | None) -> Ending:

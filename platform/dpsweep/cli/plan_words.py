@@ -10,6 +10,7 @@ from typing import Any
 from dpsweep.foundation.words import counted
 from dpsweep.ledgers.dataset import read_dataset_ledger
 from dpsweep.planning.preflight import Preflight
+from dpsweep.planning.probing import ProbingFigures
 from dpsweep.planning.summary import PlanSummary
 from dpsweep.privacy.modes import MODES
 from dpsweep.privacy.statement import shown_epsilon
@@ -126,6 +127,8 @@ def plan_words(
 def _search(checked: Preflight, summary: PlanSummary) -> str:
     spec, methods = checked.spec, ", ".join(sorted(checked.methods))
     mode = spec.privacy.mode
+    if summary.probing is not None:
+        return f"Study {spec.name!r}: {_probes(summary.probing)} of {methods}."
     if mode.is_sealed and summary.selection is not None:
         which = f"a random number of trials, {summary.selection.mean:g} expected, drawn in secret,"
     elif mode.is_sealed:
@@ -158,6 +161,18 @@ def _search(checked: Preflight, summary: PlanSummary) -> str:
     return (
         f"Study {spec.name!r}: {which} of {methods}, compared by {spec.search.metric}; {stops}."
         f"{first}"
+    )
+
+
+def _probes(figures: ProbingFigures) -> str:
+    span = f"{figures.parameter} from {figures.low:g} to {figures.high:g}"
+    spares = ""
+    if figures.spares:
+        spares = f", then up to {figures.spares} more beyond an end that is best"
+    return (
+        f"{figures.num_probes} probes of {span} at epsilon={shown_epsilon(figures.probe_epsilon)} "
+        f"each{spares} (all together {shown_epsilon(figures.probes_epsilon)} by pld); then, at the "
+        f"best value between them, one final run at epsilon={shown_epsilon(figures.final_epsilon)}"
     )
 
 
@@ -260,7 +275,8 @@ def _claim(checked: Preflight, summary: PlanSummary) -> str:
     exact = ""
     if checked.spec.data.validation.visibility == "exact":
         exact = " Exact private validation scores and choices by them are not covered."
-    trial = f"a trial alone costs at most epsilon={privacy.trial_epsilon:g}"
+    dearest = privacy.trial_epsilon if summary.probing is None else summary.probing.final_epsilon
+    trial = f"a trial alone costs at most epsilon={shown_epsilon(dearest)}"
     if mode.is_filtered and privacy.study_epsilon is not None:
         claim = f"epsilon={shown_epsilon(privacy.study_epsilon)} for all that the study releases"
         cost = summary.modes[mode.name]

@@ -38,6 +38,7 @@ def print_trials(
     """Print trials of a study, all of them by default, with what their epsilons cover."""
     rows = []
     is_public = result.spec.privacy.mode.is_public_search
+    is_probed = result.spec.final_trial is not None
     best = _best_id(result) if output is Format.TABLE else None
     test = on_test_records(result.spec.search.metric)
     is_tested = result.spec.data.test.visibility == "public"
@@ -49,6 +50,7 @@ def print_trials(
                 "trial": trial.trial_id,
                 "state": result.state_of(trial),
                 **({"records": result.view.trials[trial.trial_id].records} if is_public else {}),
+                **({"run": result.spec.run_of(trial.trial_id)} if is_probed else {}),
                 "method": trial.config.get("method"),
                 trial.metric: trial.value,
                 **({test: trial.metrics.get(test)} if is_tested else {}),

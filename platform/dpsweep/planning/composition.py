@@ -11,6 +11,7 @@ from typing import Any
 from dpsweep.foundation.errors import BadInputError, Mistake, SpecError
 from dpsweep.foundation.words import counted
 from dpsweep.planning.preflight import Preflight
+from dpsweep.planning.probing import Probing
 from dpsweep.privacy.accountants import by_part
 from dpsweep.privacy.composition.base import Composition
 from dpsweep.privacy.composition.declared import (
@@ -27,6 +28,7 @@ from dpsweep.privacy.events import Plan
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.study.trial import TrialTask
 
+_LESS = "raise it, or lower privacy.trial_epsilon"
 _BISECTIONS = 7  # of the last trial's share, where trials may stop early
 
 
@@ -56,7 +58,7 @@ def choose_composition(checked: Preflight) -> Composition | None:
             f"{privacy.study_epsilon:g} admits no trial: {after}the cheapest of {len(sampled)} "
             f"sampled costs {before + cheapest:.2f} times the study's budget{how}"
         )
-        raise _refused(checked, problem, "raise it, or lower privacy.trial_epsilon")
+        raise checked.refusal("privacy.study_epsilon", problem, _LESS)
     return chosen
 
 
@@ -149,13 +151,9 @@ def declared_figures(checked: Preflight) -> DeclaredFigures:
     """Return how many trials a study may declare, or why it may none."""
     privacy = checked.spec.privacy
     try:
-        phases = _phases(checked)
-        number = _whole_trials(checked, phases)
+        number, classes = _trials(checked)
     except BadInputError as error:
         return DeclaredFigures(0, 0.0, 0.0, error.message)
-    classes = _declarable(checked, phases, number)
-    if checked.spec.search.sampler == "grid":
-        number = sum(copies for _, copies in phases[-1])
     return DeclaredFigures(
         number,
         declared_epsilon(classes, privacy.delta),
@@ -166,7 +164,8 @@ def declared_figures(checked: Preflight) -> DeclaredFigures:
 def declare(checked: Preflight) -> DeclaredComposition:
     """Return the events that a study declares: those of as many trials as its budget admits.
 
-    The runs of a start are a phase of their own, before the trials. Where trials may be stopped
+    The runs of a start are a phase of their own, before the trials; so are probes, before the final
+    run, which gets what they leave. Where trials may be stopped
     early, what is left beyond whole trials is declared too.
 
     Raises:
@@ -176,8 +175,7 @@ def declare(checked: Preflight) -> DeclaredComposition:
     spec, privacy = checked.spec, checked.spec.privacy
     assert privacy.study_epsilon is not None
     try:
-        phases = _phases(checked)
-        classes = _declarable(checked, phases, _whole_trials(checked, phases))
+        _, classes = _trials(checked)
         return DeclaredComposition.at(
             classes, target_epsilon=privacy.study_epsilon, delta=privacy.delta
         )
@@ -187,6 +185,22 @@ def declare(checked: Preflight) -> DeclaredComposition:
         fix = error.fix or "use composition: filter"
         mistake = Mistake("privacy.composition", f"declared: {error.message}", fix)
         raise SpecError([mistake.at(spec.where)]) from error
+
+
+def _trials(checked: Preflight) -> tuple[int, tuple[DeclaredClass, ...]]:
+    """Return how many trials are declared, and their classes.
+
+    Raises:
+        BadInputError: As for ``declare``.
+    """
+    if checked.spec.final_trial is not None:
+        return checked.num_trials, declared_classes(Probing(checked).phases)
+    phases = _phases(checked)
+    number = _whole_trials(checked, phases)
+    classes = _declarable(checked, phases, number)
+    if checked.spec.search.sampler == "grid":
+        number = sum(copies for _, copies in phases[-1])
+    return number, classes
 
 
 def _declarable(
@@ -280,7 +294,7 @@ def _whole_trials(checked: Preflight, phases: Sequence[Sequence[tuple[Plan, int]
         f"{privacy.study_epsilon:g} is too small: {after}{which} epsilon="
         f"{shown_epsilon(epsilon(1))} at delta={privacy.delta:g} (pld, declared)"
     )
-    raise _refused(checked, problem, "raise it, or lower privacy.trial_epsilon")
+    raise checked.refusal("privacy.study_epsilon", problem, _LESS)
 
 
 def _with_a_part(
@@ -297,8 +311,3 @@ def _with_a_part(
         else:
             high = middle
     return best
-
-
-def _refused(checked: Preflight, problem: str, fix: str) -> SpecError:
-    mistake = Mistake("privacy.study_epsilon", problem, fix)
-    return SpecError([mistake.at(checked.spec.where)])

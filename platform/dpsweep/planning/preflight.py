@@ -126,7 +126,12 @@ class Preflight:
 
     @property
     def num_trials(self) -> int:
-        """Trials of the search: a grid may have fewer points than ``search.num_trials``."""
+        """Trials of the search: a grid may have fewer points than ``search.num_trials``.
+
+        Of probes it is the most there may be, spares and the final run included.
+        """
+        if self.spec.final_trial is not None:
+            return self.spec.final_trial + 1
         if self.spec.episodes is not None:
             return len(self.space.grid())
         if self.spec.search.sampler != "grid":
@@ -227,6 +232,10 @@ class Preflight:
             fix = "lower privacy.trial_epsilon or privacy.selection.mean; `dpsweep plan` shows both"
             _refuse_all(self.spec, [Mistake("privacy.study_epsilon", problem, fix)])
         return SelectionCharge(selection, bound, epsilon)
+
+    def refusal(self, key: str, problem: str, fix: str) -> SpecError:
+        """Return the error of one mistake that shows only as plans are made."""
+        return SpecError([Mistake(key, problem, fix).at(self.spec.where)])
 
     def declared_epsilon(self, selection: SelectionCharge | None) -> float:
         """Return the epsilon that the whole study is declared to cost, by its accounting mode."""

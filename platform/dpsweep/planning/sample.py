@@ -11,6 +11,7 @@ import numpy as np
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.planning.preflight import NUM_SAMPLED, Preflight
+from dpsweep.planning.probing import Probing
 from dpsweep.study.trial import TrialTask
 
 MAX_GRID_PLANNED = 1000
@@ -34,7 +35,16 @@ class Sample:
 
 
 def draw_sample(checked: Preflight, num_samples: int = 2 * NUM_SAMPLED) -> Sample:
-    """Plan configurations drawn from the space at random; of a grid all of them, up to a limit."""
+    """Plan configurations drawn from the space at random; of a grid all of them, up to a limit.
+
+    Of probes it is every point, and last the final run.
+
+    Raises:
+        SpecError: Probes, or a final run after them, cannot be had.
+    """
+    if checked.spec.final_trial is not None:
+        tasks = Probing(checked).tasks
+        return Sample(tasks, len(tasks), {}, is_exact=True)
     is_exact = False
     points: Iterable[Mapping[str, Any]] = checked.draw(num_samples)
     if checked.spec.search.sampler == "grid":

@@ -20,6 +20,7 @@ from dpsweep.planning.composition import (
     filter_figures,
 )
 from dpsweep.planning.preflight import Preflight
+from dpsweep.planning.probing import Probing, ProbingFigures
 from dpsweep.planning.rungs import (
     RungFigures,
     planned_notes,
@@ -82,6 +83,7 @@ class PlanSummary:
         composed: The filter that a composed study would have; None without a ``study_epsilon``.
         declared: What it could declare instead; None likewise.
         composition: Which of the two the spec chooses: filter or declared.
+        probing: What probes and their final run cost, or None.
         selection: What ``select`` costs, or None where no trial has a finite epsilon.
         rungs: Where trials reach the scheduler's rungs.
         signal: Smallest and largest ``signal_to_noise`` of a trial, or None.
@@ -106,6 +108,7 @@ class PlanSummary:
     composed: FilterFigures | None
     declared: DeclaredFigures | None
     composition: str
+    probing: ProbingFigures | None
     selection: SelectionFigures | None
     rungs: Sequence[RungFigures]
     signal: tuple[float, float] | None
@@ -138,12 +141,16 @@ class PlanSummary:
             "study_epsilon_by_mode": {mode: self._mode(mode) for mode in self.modes},
             "filter": self._filter(),
             "declared": self._declared(),
+            "probing": self._probing(),
             "selection": self._selection(),
         }
 
+    def _as(self, mode: Mode) -> PrivacyTerms:
+        return replace(self.terms, accounting=mode.name)
+
     def _terms(self, mode: Mode) -> dict[str, Any]:
         """Return what stands beside an epsilon that another accountant or mode bounds."""
-        return replace(self.terms, accountant="rdp", accounting=mode.name).columns()
+        return replace(self._as(mode), accountant="rdp").columns()
 
     def _mode(self, mode: str) -> dict[str, Any] | None:
         cost = self.modes[mode]
@@ -173,6 +180,9 @@ class PlanSummary:
         terms = replace(self.terms, accountant="pld", accounting=COMPOSED.name).columns()
         return {**self.declared.to_dict(), "chosen": self.composition == "declared", **terms}
 
+    def _probing(self) -> dict[str, Any] | None:
+        return None if self.probing is None else {**asdict(self.probing), **self.terms.columns()}
+
     def _selection(self) -> dict[str, Any] | None:
         figures = self.selection
         if figures is None:
@@ -186,7 +196,7 @@ class PlanSummary:
             "study_epsilon": figures.cap,
             "fits": figures.fits,
             "trial_epsilon_that_fits": figures.trial_epsilon_that_fits,
-            **self._terms(SELECT),
+            **replace(self._as(SELECT), accountant=figures.accountant).columns(),
         }
 
 
@@ -201,7 +211,8 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
     sample = sample or draw_sample(checked)
     tasks = sample.tasks
     private = [task for task in tasks if task.is_private]
-    charged = _charged_sample(checked) if len(private) == len(tasks) else []
+    probing = None if spec.final_trial is None else Probing(checked).figures
+    charged = _charged_sample(checked, sample) if len(private) == len(tasks) else []
     samplings = {(task.inherited + task.plan).sampling for task in tasks}
     sampling = ", ".join(sorted(samplings)) or "none"
     composed = figures = selection = declared = None
@@ -209,10 +220,12 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
     if charged:
         priced = private if sample.is_exact else charged
         composed = _composed_epsilon(checked, priced, expected_trials(checked) // (episodes or 1))
-        figures = filter_figures(checked, charged)
-        if figures is not None and privacy.mode.is_filtered:
+        if probing is None:
+            figures = filter_figures(checked, charged)
+        if privacy.study_epsilon is not None and privacy.mode.is_filtered:
             declared = declared_figures(checked)
-    if charged and episodes is None and spec.start is None:  # no other mode has them
+    if charged and episodes is None and spec.start is None and probing is None:
+        # no other mode has them
         selection = selection_figures(checked, charged)
     is_gaussian = figures is not None and figures.order is None
     modes = _modes(
@@ -250,6 +263,7 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
         composed=figures,
         declared=declared,
         composition=privacy.chosen_composition,
+        probing=probing,
         selection=selection,
         rungs=rungs,
         signal=signal,
@@ -291,8 +305,10 @@ def expected_trials(checked: Preflight) -> int:
     return checked.num_trials
 
 
-def _charged_sample(checked: Preflight) -> Sequence[TrialTask]:
+def _charged_sample(checked: Preflight, sample: Sample) -> Sequence[TrialTask]:
     """Return the tasks by which a sweep chooses its filter and what its selection is charged."""
+    if checked.spec.final_trial is not None:
+        return sample.tasks
     try:
         tasks = checked.sample
     except BadInputError:
@@ -345,7 +361,7 @@ def _modes(
         return modes
     modes[SELECT.name] = ModeCost(
         selection.epsilon,
-        "rdp",
+        selection.accountant,
         sampling,
         "the best model, its configuration and score",
         f"the number of trials is drawn at random and kept secret, {selection.mean:g} expected "

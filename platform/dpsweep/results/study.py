@@ -12,6 +12,7 @@ from dpsweep.foundation.registry import did_you_mean
 from dpsweep.privacy.statement import PrivacyStatement, shown_epsilon
 from dpsweep.results.choosing import By, Choice, Limits, choose, nothing_within
 from dpsweep.results.claims import Claims
+from dpsweep.results.progress import most_trials
 from dpsweep.results.records import LocalRecords, Records
 from dpsweep.results.tables.notebook import html_of_study
 from dpsweep.results.tables.rows import frame_of
@@ -165,7 +166,7 @@ class SweepResult:
         if self.spec.privacy.mode.is_sealed:
             progress = "the winner is released" if self.view.trials else "nothing is released yet"
         elif not self.spec.privacy.mode.is_public_search:
-            most = max(self._most_trials, len(self.view.trials))
+            most = max(most_trials(self.spec), len(self.view.trials))
             progress = f"{progress or 'no trials yet'} of at most {most}"
         seconds = self.view.worked_ms / 1000
         is_new = self.view.end_reason not in ("", progress)
@@ -189,17 +190,6 @@ class SweepResult:
             text += f", at epsilon={shown_epsilon(claim.epsilon)} ({claim.line()})"
         is_over = self.state not in ("new", "running")
         return text + ("; run the same command again to continue it" if is_over else "")
-
-    @property
-    def _most_trials(self) -> int:
-        spec = self.spec
-        num_runs = spec.start.runs if spec.start is not None else 0
-        if spec.episodes is None and spec.search.sampler != "grid":
-            return num_runs + spec.search.num_trials
-        in_grid = len(SearchSpace.from_spec(spec.space).grid())
-        if spec.episodes is not None:
-            return in_grid
-        return num_runs + min(in_grid, spec.search.num_trials)
 
     def history(self, trial: int | None = None) -> list[dict[str, Any]]:
         """Return what happened, oldest first: time, event, trial, step, epsilon, detail."""

@@ -90,8 +90,10 @@ def searched_columns(spec: SweepSpec) -> tuple[list[str], dict[str, Any]]:
         # One that waits for another has its default elsewhere.
         values = list(parameter.choices) if is_fixed else [None, *parameter.choices, None]
         choices.setdefault(parameter.name, []).extend(values)
-    searched = [name for name, values in choices.items() if len(values) > 1]
-    fixed = {name: values[0] for name, values in choices.items() if len(values) == 1}
+    overrides = spec.search.probe.overrides if spec.final_trial is not None else {}
+    searched = [name for name, values in choices.items() if len(values) > 1 or name in overrides]
+    searched += [name for name in overrides if name not in searched]
+    fixed = {name: values[0] for name, values in choices.items() if name not in searched}
     methods = [fixed["method"]] if "method" in fixed else choices["method"][1:-1]
     values_of: dict[str, list[Any]] = {}
     for method in methods:
@@ -249,6 +251,8 @@ def trial_started(
         started_from["dpsweep.releases"] = ", ".join(f"{epsilon:g}" for epsilon in task.releases)
     if hparams.get("model.checkpoint") == PRETRAIN and pretrained is not None:
         started_from["dpsweep.pretrained"] = pretrained["address"]
+    if spec.run_of(task.trial):
+        started_from["dpsweep.role"] = spec.run_of(task.trial)
     tags = {
         "dp.sampling": sampling,
         "dp.records": task.records,

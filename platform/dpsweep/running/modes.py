@@ -148,11 +148,7 @@ def _search(launch: Launch, checked: Preflight, data: SweepData) -> Ending:
     supplies = replace(launch.supplies, feature_root=features)
     stage = launch.stage(checked, data, supplies, launch.policy())
     stage.replay(first=spec.num_starts)
-    moving = (TrialState.RUNNING, TrialState.PAUSED)
-    searched = [n for n in sorted(study.view.trials) if n >= spec.num_starts]
-    for number in mend_tasks(checked, study, searched, launch.observer):
-        if study.view.trials[number].state in moving:
-            stage.end_lost(number)
+    mend(launch, stage, first=spec.num_starts)
     objectives = spec.search.objectives or (spec.search.metric,)
     suggestions = Suggestions(
         spec,
@@ -162,15 +158,7 @@ def _search(launch: Launch, checked: Preflight, data: SweepData) -> Ending:
         accounting=lambda: (UNACCOUNTED if study.view.downgraded else spec.privacy.mode).name,
         on_message=launch.observer.on_message,
     )
-    trials = sorted(study.view.trials.items())
-    unfinished = [files.task(n) for n, trial in trials if trial.state is TrialState.RUNNING]
-    for task in list(unfinished):
-        if not launch.ledger.has_ended(task.trial) and task.reserve(launch.ledger):
-            stage.say_continuing(task.trial)
-            stage.admit(task)
-        else:  # a crash hit between the end of its reservation and that of the trial
-            stage.end_unreserved(task.trial)
-            unfinished.remove(task)
+    unfinished = continued(launch, stage)
 
     def plan(trial: int, values: Mapping[str, Any]) -> TrialTask:
         if trial in study.view.trials:  # never: the study of Optuna's was compared with the journal
@@ -195,6 +183,36 @@ def _search(launch: Launch, checked: Preflight, data: SweepData) -> Ending:
         deadline=None if max_time is None else study.view.first_ms / 1000 + max_time,
     )
     return Ending(stage.execute(source, launch.target), source.end_reason)
+
+
+def mend(launch: Launch, stage: Stage, *, first: int = 0) -> None:
+    """Mend the tasks of a search's trials; end those whose files are lost.
+
+    Args:
+        launch: The study's.
+        stage: Theirs.
+        first: Number of the first trial of the search.
+    """
+    study, moving = launch.study, (TrialState.RUNNING, TrialState.PAUSED)
+    searched = [number for number in sorted(study.view.trials) if number >= first]
+    for number in mend_tasks(stage.checked, study, searched, launch.observer):
+        if study.view.trials[number].state in moving:
+            stage.end_lost(number)
+
+
+def continued(launch: Launch, stage: Stage) -> list[TrialTask]:
+    """Return the tasks that an earlier launch left running, each admitted anew."""
+    study, ledger = launch.study, launch.ledger
+    trials = sorted(study.view.trials.items())
+    unfinished = [study.files.task(n) for n, trial in trials if trial.state is TrialState.RUNNING]
+    for task in list(unfinished):
+        if not ledger.has_ended(task.trial) and task.reserve(ledger):
+            stage.say_continuing(task.trial)
+            stage.admit(task)
+        else:  # a crash hit between the end of its reservation and that of the trial
+            stage.end_unreserved(task.trial)
+            unfinished.remove(task)
+    return unfinished
 
 
 def run_public(launch: Launch) -> Ending:

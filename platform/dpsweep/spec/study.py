@@ -233,6 +233,14 @@ class SweepSpec(Part):
         """Number of the one run that is delivered, where trials before it only find its values."""
         return self.search.probe.most if self.search.strategy == PROBE else None
 
+    def run_of(self, trial: int) -> str:
+        """Return which run of strategy ``probe`` a trial is: probe, spare or final; else empty."""
+        if self.final_trial is None:
+            return ""
+        if trial == self.final_trial:
+            return "final"
+        return "probe" if trial < self.search.probe.num_probes else "spare"
+
     @property
     def rungs(self) -> tuple[float, ...]:
         """Where trials are compared, in ``scheduler.rung_unit``, ascending; none for fifo."""

@@ -148,7 +148,7 @@ TAGS = _items(
         ("dpsweep.method", "", "public", "Training method."),
         ("dpsweep.version", "", "public", "Version of dpsweep."),
         ("dpsweep.seq", "", "public", "Number of the last event of the journal that is here."),
-        ("dpsweep.role", "", "public", "pretrain for the run of public pre-training."),
+        ("dpsweep.role", "", "public", "Of a trial: probe, spare or final; or pretrain."),
         ("dpsweep.pretrained", "", "public", "Address of the public weights it starts from."),
         *(
             (f"dpsweep.trials.{state}", "1", "public", f"Trials in state {state} at the end.")

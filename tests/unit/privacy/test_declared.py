@@ -1,5 +1,7 @@
 """Declared composition: its epsilon against other accountants, and what it refuses."""
 
+import dataclasses
+import json
 import math
 import random
 
@@ -156,9 +158,34 @@ def test_a_class_is_declared_once():
     with pytest.raises(BadInputError, match="declared twice"):
         DeclaredComposition.at(twice, target_epsilon=8, delta=DELTA)
     with pytest.raises(BadInputError, match="in two phases, 0 and 1"):
-        declared_classes([[(steps(2, 1), 1)], [(steps(2, 1), 1)]])
+        declared_classes([[(steps(2, 1), 1), (steps(3, 1), 1)], [(steps(2, 1), 1)]])
     with pytest.raises(BadInputError, match="needs a class"):
         declared()
+
+
+def test_the_only_class_of_its_part_is_open_in_every_phase():
+    score = steps(90, 1, part="validation")
+    probe, final = steps(4, 10) + score, steps(2, 10) + score
+    classes = declared_classes([[(probe, 3)], [(final, 1)]])
+    assert [(c.part, c.count, c.phase) for c in classes] == [
+        ("private", 30, 0),
+        ("validation", 4, None),
+        ("private", 10, 1),
+    ]
+    composition = DeclaredComposition.at(classes, target_epsilon=8, delta=DELTA)
+    raw = json.loads(json.dumps(composition.to_json()))
+    assert DeclaredComposition.from_json(raw) == composition
+    account = CompositionAccount(composition)
+    assert account.reserve(0, composition.cost(probe))
+    assert not account.fits(composition.cost(final))  # a probe is running
+    account.settle(0, composition.cost(probe))
+    assert account.reserve(3, composition.cost(final))
+    assert not account.fits(composition.cost(probe))  # its phase does not come again
+    assert not account.fits(composition.cost(steps(90, 4, part="validation")))
+    assert account.fits(composition.cost(score))
+    every = [dataclasses.replace(c, phase=None) for c in classes]
+    with pytest.raises(BadInputError, match="on private records, each needs a phase"):
+        DeclaredComposition.at(every, target_epsilon=8, delta=DELTA)
 
 
 def test_an_undeclared_event_takes_what_there_is_none_of():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,6 +22,7 @@ from dpsweep.privacy.modes import MODES, UNACCOUNTED
 from dpsweep.privacy.statement import shown_epsilon
 
 if TYPE_CHECKING:
+    from dpsweep.planning.preflight import Preflight
     from dpsweep.planning.sample import Sample
     from dpsweep.planning.summary import PlanSummary
 
@@ -69,7 +71,7 @@ def plan(
     if cells:
         print_records(cells, output)
         print()
-    print_records([_shown_row(sample, name) for name in sorted(checked.methods)], output)
+    print_records(_shown_rows(checked, sample), output)
     print()
     print_records(_mode_rows(summary), output, caption=_caption(summary))
 
@@ -94,6 +96,17 @@ def method_row(sample: Sample, name: str) -> dict[str, Any]:
         "noise_multiplier": span(noise),
         "epsilon_per_trial": span([task.planned_epsilon for task in tasks if task.is_private]),
     }
+
+
+def _shown_rows(checked: Preflight, sample: Sample) -> list[dict[str, Any]]:
+    """Return a row for each method; of probes one, and one for the final run."""
+    if checked.spec.final_trial is None:
+        return [_shown_row(sample, name) for name in sorted(checked.methods)]
+    groups = {"probe": sample.tasks[:-1], "final": sample.tasks[-1:]}
+    return [
+        {"run": run, **_shown_row(replace(sample, tasks=tasks), tasks[0].method)}
+        for run, tasks in groups.items()
+    ]
 
 
 def _shown_row(sample: Sample, name: str) -> dict[str, Any]:
@@ -217,6 +230,8 @@ def _mode_rows(summary: PlanSummary) -> list[dict[str, Any]]:
                 row["released"] = "no price: some trial has no plan or no finite epsilon"
                 if summary.episodes is not None:
                     row["released"] = "not for episodes: drawing them reads labels"
+                elif summary.probing is not None:
+                    row["released"] = "not with probes, which belong to composed"
                 elif summary.has_start and not MODES[mode].is_filtered:
                     row["released"] = "not with a start: it is released before the search"
         else:

@@ -25,6 +25,7 @@ from dpsweep.privacy.statement import shown_epsilon
 _FEW = 4  # classes that are named one by one
 #: Name of the limit for events of no declared class: there is nothing of it.
 UNDECLARED = "undeclared"
+_ANY = "any"  # phase, on record
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,14 @@ class DeclaredClass:
         event: The event; each that is charged equals it.
         count: How many of them there are at most, spares for crashes included.
         part: Whose records they read: ``private`` or ``validation``.
-        phase: When: of the phases of a study, which follow each other.
+        phase: When: of the phases of a study, which follow each other; None: at any time. That is
+            for the only class of its part, whose order is fixed whatever comes when.
     """
 
     event: PrivacyEvent
     count: int
     part: Part = "private"
-    phase: int = 0
+    phase: int | None = 0
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,10 @@ class DeclaredComposition(Composition):
         Dong, Roth and Su 2022, https://arxiv.org/abs/1905.02383, theorem 4; Zhu, Dong and Wang
         2022, https://arxiv.org/abs/2106.08567, theorem 10), and its epsilon is that of the product
         at delta, by privacy loss distributions. Phases make it so where there are several classes:
-        one begins when the last one has ended, and it does not come again. Within a phase, trials
+        one begins when the last one has ended, and it does not come again. A part of the records
+        with one class needs none: of two datasets that differ in a record of this part, the other
+        parts' events are the same functions of what was released, so they are post-processing, and
+        whenever this part is read, it is by the same class. Within a phase, trials
         that run at once may take classes in an order that depends on what was seen. Then each class
         is one interactive mechanism, the composition of its units, and these are run concurrently,
         which costs no more than their product (Vadhan and Zhang 2023,
@@ -113,7 +118,12 @@ class DeclaredComposition(Composition):
         for declared in self.classes:
             validate.one_of("part", declared.part, CHARGED_PARTS)
             validate.whole("count", declared.count, low=1)
-            validate.whole("phase", declared.phase, low=0)
+            if declared.phase is not None:
+                validate.whole("phase", declared.phase, low=0)
+            elif sum(other.part == declared.part for other in self.classes) > 1:
+                raise BadInputError(
+                    f"of several classes on {declared.part} records, each needs a phase"
+                )
         if len(self._names) != len(self.classes):
             raise BadInputError(
                 "a class of events is declared twice", fix="declare it once, with the sum"
@@ -187,9 +197,9 @@ class DeclaredComposition(Composition):
             f"{c.count} times {event_words(c.event)} on {c.part} records" for c in self.classes
         )
 
-    def phase(self, name: str) -> int:
+    def phase(self, name: str) -> int | None:
         """Return the phase of a class; what is undeclared has none, and no units."""
-        return 0 if name == UNDECLARED else self.classes[int(name)].phase
+        return None if name == UNDECLARED else self.classes[int(name)].phase
 
     def refusal(self, plan: Plan) -> str:
         """Say which events of a plan are not declared; empty: all are."""
@@ -201,11 +211,15 @@ class DeclaredComposition(Composition):
                     "the study has declared"
                 )
         phases = {self.phase(name) for name, units in self.cost(plan).items() if units}
-        return "its events are declared in several phases" if len(phases) > 1 else ""
+        several = len(phases - {None}) > 1
+        return "its events are declared in several phases" if several else ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields; classes are segments of a plan, each with its number as its phase."""
-        runs = tuple(EventRun(c.event, c.count, str(c.phase), c.part) for c in self.classes)
+        runs = tuple(
+            EventRun(c.event, c.count, _ANY if c.phase is None else str(c.phase), c.part)
+            for c in self.classes
+        )
         return {
             "classes": Plan(runs).to_json(),
             "target_epsilon": self.target_epsilon,
@@ -221,7 +235,9 @@ class DeclaredComposition(Composition):
             BadInputError: It is none.
         """
         classes = tuple(
-            DeclaredClass(run.event, run.count, run.part, int(run.phase))
+            DeclaredClass(
+                run.event, run.count, run.part, None if run.phase == _ANY else int(run.phase)
+            )
             for run in Plan.from_json(raw["classes"]).runs
         )
         return cls(classes, raw["target_epsilon"], raw["delta"], raw["epsilon"])
@@ -238,30 +254,31 @@ def declared_classes(
     Raises:
         BadInputError: An event stands in two phases.
     """
-    units: dict[tuple[Part, PrivacyEvent], tuple[int, int]] = {}
+    units: dict[tuple[Part, PrivacyEvent], dict[int, int]] = {}
     for phase, plans in enumerate(phases):
         for plan, copies in plans:
             for run in plan.runs:
                 event = run.event.simplified() if run.part != "public" else None
-                if event is None or not copies:
-                    continue
-                at, count = units.get((run.part, event), (phase, 0))
-                if at != phase:
-                    raise BadInputError(
-                        f"{event_words(event)} is declared in two phases, {at} and {phase}",
-                        because="they follow each other, so that the order of classes is fixed",
-                        fix="give the phases different noise",
-                    )
-                units[run.part, event] = phase, count + run.count * copies
+                if event is not None and copies:
+                    counts = units.setdefault((run.part, event), {})
+                    counts[phase] = counts.get(phase, 0) + run.count * copies
+    parts = [part for part, _ in units]
     last = len(phases) - 1
-    classes = [
-        DeclaredClass(
-            event, math.floor(count * share + 1e-9) if phase == last else count, part, phase
-        )
-        for (part, event), (phase, count) in units.items()
-    ]
-    classes = [declared for declared in classes if declared.count]
-    return tuple(sorted(classes, key=lambda c: (c.phase, c.part, c.event.sort_key())))
+    classes = []
+    for (part, event), counts in units.items():
+        if len(counts) > 1 and parts.count(part) > 1:
+            first, second, *_ = sorted(counts)
+            raise BadInputError(
+                f"{event_words(event)} is declared in two phases, {first} and {second}",
+                because="they follow each other, so that the order of classes is fixed",
+                fix="give the phases different noise",
+            )
+        if last in counts:
+            counts[last] = math.floor(counts[last] * share + 1e-9)
+        at = next(iter(counts)) if len(counts) == 1 else None
+        if total := sum(counts.values()):
+            classes.append(DeclaredClass(event, total, part, at))
+    return tuple(sorted(classes, key=lambda c: (c.phase or 0, c.part, c.event.sort_key())))
 
 
 def event_words(event: PrivacyEvent) -> str:

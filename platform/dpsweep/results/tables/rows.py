@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Columns that every row has, before its metrics and hyperparameters.
 FIRST = (
-    "study", "trial", "state", "reason", "records", "metric", "value", "step", "steps_run",
+    "study", "trial", "run", "state", "reason", "records", "metric", "value", "step", "steps_run",
     "num_steps", "epsilon", *COLUMNS, "released", "study_epsilon", "study_sampling",
     "study_released", "run_id", "model_uri",
 )  # fmt: skip
@@ -84,6 +84,7 @@ def _first_cells(study: Study, trial: TrialResult) -> dict[str, Any]:
     cells = {
         "study": study.name,
         "trial": trial.trial_id,
+        "run": study.spec.run_of(trial.trial_id),
         "state": study.state_of(trial),
         "reason": trial.reason,
         "records": study.view.trials[trial.trial_id].records,

@@ -86,7 +86,7 @@ def pareto(
 def decisions(
     name: Name, root: Root = None, output: Output = Format.TABLE, explain: Explain = False
 ) -> None:
-    """Show why the scheduler stopped, paused or continued each trial."""
+    """Show why the scheduler stopped, paused or continued each trial, or what probes led to."""
     result = load_sweep(name, root=root)
     rows = []
     if not result.decisions():
@@ -96,6 +96,7 @@ def decisions(
         sampling = result.view.trials[row["trial"]].sampling
         cells = epsilon_cells(result, epsilon, sampling, SO_FAR, output)
         rows.append({**row, **cells})
-        if output is Format.TABLE and not explain:
+        is_in_words = result.spec.final_trial is not None  # probes have no rungs, only a reason
+        if output is Format.TABLE and not explain and not is_in_words:
             del rows[-1]["reason"]  # the columns before it, in words
     print_records(rows, output, caption=caption_of(result, explain, is_so_far=True))
