@@ -22,7 +22,7 @@ from dpsweep.planning.preflight import preflight
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import Plan
 from dpsweep.results.study import load_sweep
-from dpsweep.running import entries, features, modes
+from dpsweep.running import entries, features, modes, probing
 from dpsweep.running.stage import Stage
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study import study
@@ -51,7 +51,8 @@ class MortalStudies:
     def __init__(self, root: Path, seed: int, monkeypatch, *, accounting: str):
         self.rng = random.Random(seed)
         self.root, self.accounting = root, accounting
-        self.mode = "composed" if accounting == "declared" else accounting
+        self.mode = "composed" if accounting in ("declared", "probe") else accounting
+        self.accountant = "pld" if accounting == "probe" else "rdp"
         self.budget = root / "digits.budget"
         self.study = root / "studies" / "mortal"
         self.ran: dict[str, dict[int, Plan]] = defaultdict(lambda: defaultdict(Plan))
@@ -88,6 +89,12 @@ class MortalStudies:
             "batch.expected": 64,
         }}  # fmt: skip
         raw["report"] = {"points": 2}
+        if self.accounting == "probe":
+            raw["search"] = {"strategy": "probe", "probe": {"num_probes": 3, "epsilon": 0.8}}
+            raw["search"]["space"] = {
+                "method": "dp_sgd", "optim.noise_lr": {"loguniform": [0.1, 100]},
+                "train.max_steps": 4, "batch.expected": 64,
+            }  # fmt: skip
         return SweepSpec(**raw)
 
     def _patch(self, monkeypatch):
@@ -120,7 +127,7 @@ class MortalStudies:
         monkeypatch.setattr(DPSGD, "run", run)
         monkeypatch.setattr(sweep, "TARGETS", {"local": NoCluster})
         monkeypatch.setattr(Stage, "execute", lambda *given: self._execute(*given))
-        for module in (modes, features):
+        for module in (modes, probing, features):
             monkeypatch.setattr(module, "prefetch", lambda *args, **more: None)
 
     def _may_die(self):
@@ -200,7 +207,9 @@ class MortalStudies:
             return f"refused: {error.message}"
         ran = self.ran.get(claims.account.study_id, {})
         for trial in trials:
-            alone = epsilon_of(ran.get(trial.trial_id, Plan()), delta=DELTA, accountant="rdp")
+            alone = epsilon_of(
+                ran.get(trial.trial_id, Plan()), delta=DELTA, accountant=self.accountant
+            )
             assert trial.epsilon >= alone * (1 - 1e-9), (trial.trial_id, trial.epsilon, alone)
         if statement is None:
             return "nothing is claimed"
@@ -216,7 +225,7 @@ class MortalStudies:
             assert not (everything and used is None)
             assert used is None or not used.is_over(used.cost(everything)), everything
         else:
-            spent = epsilon_of(everything, delta=DELTA, accountant="rdp")
+            spent = epsilon_of(everything, delta=DELTA, accountant=self.accountant)
             assert spent <= epsilon * (1 + 1e-9), (spent, epsilon)
 
     def _check_dataset(self):

@@ -56,7 +56,9 @@ def spec_of_trial(
     tree = spec.to_dict()
     tree["name"] = spec.name[: 64 - len(suffix)] + suffix
     tree["scheduler"] = {"type": "fifo"}
+    tree["search"].pop("probe", None)
     tree["search"] |= {
+        "strategy": "sampler",
         "sampler": "random",
         "num_trials": 1,
         "max_time": None,
@@ -72,6 +74,8 @@ def spec_of_trial(
     privacy = tree["privacy"]
     if trial < spec.num_starts and spec.start is not None:
         privacy["trial_epsilon"] = spec.start.epsilons[-1]
+    if spec.final_trial is not None:
+        privacy["trial_epsilon"] = math.ceil(task.planned_epsilon * 1e4) / 1e4
     if not _needs_start(task):
         tree.pop("start", None)
     if PRETRAIN not in _checkpoints(tree):

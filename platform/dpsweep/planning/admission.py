@@ -34,6 +34,7 @@ class Admission:
         info: Shapes and declared sizes of the data of a trial; no record was read.
         methods: The methods that a configuration may name.
         budget: Cap of one trial.
+        training: What its training may cost of it; None: all of it.
         records: Which records its trials train on (``Preflight.for_public_search``).
         starts: The private events of every release that trials may start from.
     """
@@ -44,6 +45,7 @@ class Admission:
     budget: PrivacyBudget
     records: Literal["private", "public"] = "private"
     starts: Mapping[ReleaseKey, Plan] = field(default_factory=dict)
+    training: PrivacyBudget | None = None
 
     def admit(self, trial: int, values: Mapping[str, Any]) -> TrialTask:
         """Return the task of one configuration: its hyperparameters, its plan and their cost.
@@ -60,8 +62,9 @@ class Admission:
             problem = parameter.problem(hparams[parameter.name])
             if problem:
                 raise InfeasibleBudgetError(f"{parameter.name} {problem}")
+        training = self.training or self.budget
         context = PlanContext(
-            self.budget,
+            training,
             self.spec.privacy.accountant,
             self.info.num_private,
             self.spec.data.validation.visibility,
@@ -92,11 +95,13 @@ class Admission:
                 f"{self.budget.target_epsilon:g}",
                 fix="a larger data.validation.noise_std, or fewer report.points",
             )
-        if not epsilon <= self.budget.target_epsilon:
-            raise InfeasibleBudgetError(
-                f"the plan costs epsilon={shown_epsilon(epsilon)} at delta={self.budget.delta:g}, "
-                f"over trial_epsilon={self.budget.target_epsilon:g}"
-            )
+        trained = epsilon if self.training is None else self.epsilon(inherited + task.charges)
+        for cost, cap in ((epsilon, self.budget), (trained, training)):
+            if not cost <= cap.target_epsilon:
+                raise InfeasibleBudgetError(
+                    f"the plan costs epsilon={shown_epsilon(cost)} at delta={cap.delta:g}, over "
+                    f"{'trial_epsilon=' if cap is self.budget else ''}{cap.target_epsilon:g}"
+                )
         refuse_drowned(self.signal(plan, hparams), plan, epsilon=epsilon, delta=self.budget.delta)
         if self.records == "public":
             epsilon = 0.0  # planned as if the records were private, and free

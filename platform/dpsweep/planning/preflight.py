@@ -78,6 +78,7 @@ class Preflight:
         info: Shapes and declared sizes of the data of a trial; no record was read.
         methods: The methods the space can choose.
         budget: Cap of one trial.
+        training: What its training may cost of it; None: all of it.
         records: Which records its trials train on (``for_public_search``).
         given_starts: Events of the start's releases as they were charged; None: as planned.
     """
@@ -89,6 +90,7 @@ class Preflight:
     budget: PrivacyBudget
     records: Literal["private", "public"] = "private"
     given_starts: Mapping[ReleaseKey, Plan] | None = None
+    training: PrivacyBudget | None = None
 
     @cached_property
     def admission(self) -> Admission:
@@ -97,7 +99,14 @@ class Preflight:
 
     @property
     def _without_starts(self) -> Admission:
-        return Admission(self.spec, self.info, self.methods, self.budget, self.records)
+        return Admission(
+            self.spec,
+            self.info,
+            self.methods,
+            self.budget,
+            self.records,
+            training=self.training,
+        )
 
     @cached_property
     def starts(self) -> Mapping[ReleaseKey, Plan]:

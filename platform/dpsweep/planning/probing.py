@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from dpsweep.foundation.errors import InfeasibleBudgetError
+from dpsweep.foundation.errors import InfeasibleBudgetError, SpecError
+from dpsweep.foundation.words import counted
 from dpsweep.planning.preflight import Preflight
 from dpsweep.planning.solving import largest_within
 from dpsweep.privacy.composition.declared import (
@@ -18,6 +19,7 @@ from dpsweep.privacy.composition.declared import (
     declared_classes,
     declared_epsilon,
 )
+from dpsweep.privacy.composition.gaussian_filter import GaussianFilter
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.spec.space.parameter import Parameter
@@ -86,6 +88,15 @@ class Probing:
         inner = [low * self.ratio**index for index in range(1, self.num_probes - 1)]
         return (low, *inner, high)
 
+    def task(self, number: int, value: float) -> TrialTask:
+        """Return the run of a number as a task: a probe, a spare or the final run.
+
+        Raises:
+            InfeasibleBudgetError: It has no plan within what it may cost.
+        """
+        is_final = number == self.checked.spec.final_trial
+        return self.final(value) if is_final else self.probe(number, value)
+
     def probe(self, number: int, value: float) -> TrialTask:
         """Return a probe as a task.
 
@@ -108,8 +119,8 @@ class Probing:
         return self._within(self.final_epsilon).admit(number, self._values(value))
 
     def _within(self, epsilon: float) -> Preflight:
-        budget = replace(self.checked.budget, target_epsilon=epsilon)
-        return replace(self.checked, budget=budget)
+        training = replace(self.checked.budget, target_epsilon=epsilon)
+        return replace(self.checked, training=training)
 
     def _values(self, value: float) -> Mapping[str, Any]:
         fixed = self.checked.space.sample(np.random.default_rng(0))
@@ -135,17 +146,42 @@ class Probing:
             cost, cap=privacy.study_epsilon, most=self.checked.budget.target_epsilon
         )
         if epsilon is None:
-            problem = (
-                f"{privacy.study_epsilon:g} leaves no final run: "
-                f"{self.checked.spec.search.probe.most} probes cost epsilon="
-                f"{shown_epsilon(self.probes_epsilon)} at delta={privacy.delta:g} (pld, declared)"
-            )
-            raise self.checked.refusal(
-                "privacy.study_epsilon",
-                problem,
-                "raise it, or lower search.probe.epsilon or search.probe.num_probes",
-            )
+            raise self._no_final_run()
         return epsilon
+
+    def _no_final_run(self) -> SpecError:
+        spec = self.checked.spec
+        privacy, most, noise = spec.privacy, spec.search.probe.most, spec.data.validation.noise_std
+        assert privacy.study_epsilon is not None
+        terms = f"at delta={privacy.delta:g} (pld, declared)"
+        scores = self._scores()
+        scored = declared_epsilon(scores, privacy.delta)
+        if noise is not None and not scored < privacy.study_epsilon:
+            filter = GaussianFilter.at(target_epsilon=privacy.study_epsilon, delta=privacy.delta)
+            count = sum(declared.count for declared in scores)
+            least = math.sqrt(count / filter.budget) / self.checked.info.num_validation
+            return self.checked.refusal(
+                "data.validation.noise_std",
+                f"{noise:g} makes {counted(count, 'noisy score')} cost epsilon="
+                f"{shown_epsilon(scored)} {terms}, over "
+                f"study_epsilon={privacy.study_epsilon:g}",
+                f"{math.ceil(least * 1e5) / 1e5:g} is enough",
+            )
+        return self.checked.refusal(
+            "privacy.study_epsilon",
+            f"{privacy.study_epsilon:g} leaves no final run: {most} probes cost epsilon="
+            f"{shown_epsilon(self.probes_epsilon)} {terms}",
+            "raise it, or lower search.probe.epsilon or search.probe.num_probes",
+        )
+
+    def _scores(self) -> tuple[DeclaredClass, ...]:
+        """Return the noisy scores of all runs."""
+        try:
+            final = self._planned(self.checked.budget.target_epsilon)
+        except InfeasibleBudgetError:  # one score costs more than everything may
+            final = self.probe_plan
+        classes = self._classes(final)
+        return tuple(declared for declared in classes if declared.part == "validation")
 
     def _planned(self, epsilon: float) -> Plan:
         """Return the plan of a final run of this epsilon; it is the same at every point."""

@@ -5,13 +5,15 @@ Ledgers and the journal are never mended: what they say is what a claim rests on
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from dpsweep.foundation.durable import set_aside
 from dpsweep.foundation.errors import StudyError, SweepError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.ledgers.admission import admission, plan_digest
 from dpsweep.planning.preflight import Preflight
+from dpsweep.planning.probing import Probing
 from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.execution.checkpoint_files import find_resumption
@@ -62,12 +64,19 @@ def _planned_again(checked: Preflight, study: Study, number: int) -> TrialTask |
     """Return the task of a trial from the journal, if it has the plan that was admitted."""
     starts = {task.trial: task for task in checked.start_tasks}
     try:
-        task = starts.get(number) or checked.admit(number, study.view.trials[number].hparams)
+        task = starts.get(number) or _planned(checked, number, study.view.trials[number].hparams)
     except (SweepError, KeyError):
         return None
     record = admission(study.files.ledger, number) or {}
     is_it = record.get("plan_sha256") == plan_digest(task.full_plan)
     return task if is_it and record.get("task_sha256", task.digest) == task.digest else None
+
+
+def _planned(checked: Preflight, number: int, hparams: Mapping[str, Any]) -> TrialTask:
+    if checked.spec.final_trial is None:
+        return checked.admit(number, hparams)
+    probing = Probing(checked)
+    return probing.task(number, hparams[probing.parameter.name])
 
 
 def _make_way(directory: FilePath) -> None:

@@ -3,8 +3,10 @@
 import pytest
 from mortal_studies import MortalStudies
 
+from dpsweep.results.study import load_sweep
+
 CHANCES = (0.0, 0.01, 0.03, 0.1)
-KINDS = ("composed", "declared", "public", "composed")
+KINDS = ("composed", "declared", "public", "probe", "composed")
 SHARES = (0.0, 0.03, 0.1, 0.5)
 
 
@@ -25,17 +27,17 @@ def play(tmp_path, monkeypatch, seed, accounting):
 def test_no_schedule_of_kills_and_deletions_spends_more_than_is_claimed(
     tmp_path, monkeypatch, seed
 ):
-    assert play(tmp_path, monkeypatch, seed, KINDS[seed % 4]).num_launches == 6
+    assert play(tmp_path, monkeypatch, seed, KINDS[seed % len(KINDS)]).num_launches == 6
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(10, 210))
 def test_two_hundred_schedules(tmp_path, monkeypatch, seed):
-    play(tmp_path, monkeypatch, seed, KINDS[seed % 4])
+    play(tmp_path, monkeypatch, seed, KINDS[seed % len(KINDS)])
 
 
-@pytest.mark.parametrize("accounting", ["composed", "declared", "public"])
+@pytest.mark.parametrize("accounting", ["composed", "declared", "public", "probe"])
 def test_a_study_that_nobody_touches_finishes_after_any_number_of_kills(
     tmp_path, monkeypatch, accounting
 ):
@@ -44,10 +46,14 @@ def test_a_study_that_nobody_touches_finishes_after_any_number_of_kills(
         assert studies.check() != "refused"
     assert studies.num_kills > 0
     assert studies.check() == "claimed"
+    if accounting == "probe":
+        result = load_sweep("mortal", root=studies.study.parent)
+        assert result.best().trial_id == result.spec.final_trial
+        assert max(result.view.trials) == result.spec.final_trial
     assert studies.launch(chance=0.0) == "ran"
 
 
-@pytest.mark.parametrize("accounting", ["composed", "declared", "public"])
+@pytest.mark.parametrize("accounting", ["composed", "declared", "public", "probe"])
 def test_a_study_of_which_all_but_its_own_ledger_is_deleted_runs_nothing(
     tmp_path, monkeypatch, accounting
 ):

@@ -79,7 +79,7 @@ def _policies(given: str | None, checked: Preflight) -> list[str]:
     if given is None:
         spec = checked.spec
         only_fifo = spec.privacy.mode.is_sealed or spec.privacy.accountant == "pld"
-        only_fifo = only_fifo or spec.episodes is not None
+        only_fifo = only_fifo or spec.episodes is not None or spec.final_trial is not None
         return ["fifo"] if only_fifo else DEFAULT_POLICIES.split(",")
     names = list(dict.fromkeys(name.strip() for name in given.split(",") if name.strip()))
     for name in names:
@@ -124,7 +124,7 @@ def _simulated_row(outcome: PolicyRun, checked: Preflight, output: Format) -> di
         "composed_epsilon": epsilon,
         "composed_epsilon_is": _meaning(checked),
         "study_epsilon": spec.privacy.study_epsilon,
-        **spec.privacy_terms(outcome.sampling, accountant="rdp").columns(),
+        **spec.privacy_terms(outcome.sampling, accountant=outcome.accountant).columns(),
         "simulated_hours": outcome.hours,
         "metric": spec.search.metric,
         "best": outcome.best,
@@ -149,11 +149,12 @@ def _meaning(checked: Preflight) -> str:
 def _simulated_caption(checked: Preflight, outcomes: Sequence[PolicyRun]) -> str:
     spec = checked.spec
     samplings = ", ".join(sorted({outcome.sampling for outcome in outcomes}))
+    accountants = ", ".join(sorted({outcome.accountant for outcome in outcomes}))
     return (
         f"Simulated, seed {spec.seed}: no figure but the costs is about real training. steps: of "
         f"all trials, stopped ones included. epsilon: {_meaning(checked)}; delta "
         f"{spec.privacy.delta:g}, unit {spec.privacy_unit}, "
-        f"{spec.privacy.neighboring_relation}, {samplings} sampling, rdp, accounting "
+        f"{spec.privacy.neighboring_relation}, {samplings} sampling, {accountants}, accounting "
         f"{spec.privacy.accounting}. best: {spec.search.metric} as the best finished trial "
         "reported it; full length: its score at the end without noise; regret: its distance from "
         "the best configuration that any of these policies drew."

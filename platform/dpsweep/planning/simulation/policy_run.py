@@ -19,6 +19,7 @@ class PolicyRun:
         composed_epsilon: Epsilon of everything that was run, composed: the Renyi cost that the
             study's filter has committed, converted at its order; without a filter an indication, at
             the best of a few orders. Infinite if something that ran has no finite epsilon.
+        accountant: Of that epsilon.
         hours: Simulated time.
         best: Best score that a finished trial reported, or None.
         full_score: Its score at full length without observation noise.
@@ -37,6 +38,7 @@ class PolicyRun:
     infeasible: int
     steps: int
     composed_epsilon: float
+    accountant: str
     hours: float
     best: float | None
     full_score: float | None

@@ -104,9 +104,18 @@ class Planner:
         return outcome
 
     def _plan(self, number: int, values: Mapping[str, Any]) -> Planned:
-        checked = self._checked
-        spec = checked.spec
-        task = checked.admit(number, values)
+        return self.plan_task(self._checked.admit(number, values), values)
+
+    def plan_task(self, task: TrialTask, values: Mapping[str, Any]) -> Planned:
+        """Return the reports of a task.
+
+        Args:
+            task: The task.
+            values: Of the searched parameters, by which its curve is made up.
+        Raises:
+            BadInputError: It is not what the study has declared.
+        """
+        spec = self._checked.spec
         every = report_interval(len(task.plan), spec.report.every_steps, spec.report.points)
         grid = {*range(every, len(task.plan), every), len(task.plan)}
         at_rungs: list[int] = []
@@ -128,7 +137,9 @@ class Planner:
             raise BadInputError(refusal)
         costs = _costs(task, positions, self._orders)
         fractions = positions / max(len(task.plan), 1)
-        seen, exact = self._curves.scores(number, values, fractions=fractions, epsilons=epsilons)
+        seen, exact = self._curves.scores(
+            task.trial, values, fractions=fractions, epsilons=epsilons
+        )
         return Planned(
             task=dataclasses.replace(task, hparams={}, plan=Plan(()), validation_plan=Plan(())),
             positions=positions,

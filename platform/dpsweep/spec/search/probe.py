@@ -64,12 +64,12 @@ class ProbeSpec(Part):
 def with_probe_defaults(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a raw spec with what strategy ``probe`` decides where nothing is said.
 
-    It declares its events, its final run may cost whatever is left, and a run whose scores cost
-    something releases a single one.
+    It declares its events, which are priced by pld, its final run may cost whatever is left, and a
+    run whose scores cost something releases a single one.
     """
     if peek_word(raw, "search", "strategy") != PROBE:
         return raw
-    privacy = {"composition": "declared"}
+    privacy = {"composition": "declared", "accountant": "pld"}
     cap = peek(raw, "privacy", "study_epsilon")
     if cap is not None:
         privacy["trial_epsilon"] = cap
