@@ -5,10 +5,11 @@ from __future__ import annotations
 from dpsweep.search_spaces.base import Parameter, SearchSpace
 from dpsweep.search_spaces.presets import preset_spec, preset_titles
 from dpsweep.search_spaces.recommended import SPACES, Recommended
-from dpsweep.search_spaces.starter import starter_spec
+from dpsweep.search_spaces.starter import Kind, starter_spec
 
 __all__ = [
     "SPACES",
+    "Kind",
     "Parameter",
     "Recommended",
     "SearchSpace",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import did_you_mean, installed
@@ -88,6 +89,9 @@ _DATA: Mapping[str, str] = {
 """,
 }
 
+#: Kinds of starters: many trials, probes and one run, or one run alone.
+Kind = Literal["search", "probe", "single"]
+
 _NAME = "DATASET"
 #: Section ``data`` of a dataset of an installed package.
 _OF_A_PACKAGE = f"""\
@@ -140,24 +144,16 @@ privacy:
   accounting: composed
   trial_epsilon: {epsilon}           # what one trial may spend: 1 is strict, 8 is loose
   study_epsilon: {study}           # what all trials together may spend
-  composition: null            # filter (as null): any plans; declared: more trials of one plan
+  composition: {composition:<16}# filter (as null): any plans; declared: more trials of one plan
   delta: 1e-5                  # chance that the guarantee fails; below 1 / number of records
-  accountant: rdp              # rdp (fast) or pld (tighter; with fifo, and no filter)
+  accountant: {accountant:<17}# rdp (fast) or pld (tighter; with fifo, and no filter)
   neighboring_relation: add_or_remove_one
   dataset_ledger: null         # file in which all studies on these records add up; its caps are
   dataset_epsilon: null        # set by the first study that names it
   dataset_delta: null
 
 search:
-  sampler: tpe                 # tpe, gp, cmaes (learn from earlier trials), random, grid (needs
-                               # `num: 5` on each range), nsga2 (for two objectives)
-  num_trials: {trials:<17}# at most; composed ends earlier when no further trial fits
-  max_time: null               # as in 45m or 2h: no further trial is started after it
-  metric: validation/accuracy  # or validation/loss with mode: min
-  mode: max
-  objectives: []               # [validation/accuracy, dp/epsilon]: the best trade-offs of the two
-  max_concurrent: null         # most trials at once; null: as many as the resources allow
-  points_to_evaluate: []       # configurations to try first, as in [{{optim.lr: 1.0}}]
+{search}\
   space:                       # uniform, loguniform, int, logint: [low, high]; choice: [..];
                                # a plain value is fixed; names: `dpsweep describe {method}`
                                # of several methods: {{by: {{method: {{dp_sgd: .., bitfit: ..}}}}}}
@@ -193,8 +189,39 @@ storage:
 """
 
 
-#: Section ``scheduler`` without a search.
-_ONE_TRIAL = "scheduler: {type: fifo}        # a single trial has nobody to be compared with\n"
+#: How trials are chosen by a sampler.
+_SAMPLED = """\
+  strategy: sampler            # or probe, with a section of that name: `dpsweep init --probe`
+  sampler: tpe                 # tpe, gp, cmaes (learn from earlier trials), random, grid (needs
+                               # `num: 5` on each range), nsga2 (for two objectives)
+  num_trials: {trials:<17}# at most; composed ends earlier when no further trial fits
+  max_time: null               # as in 45m or 2h: no further trial is started after it
+  metric: validation/accuracy  # or validation/loss with mode: min
+  mode: max
+  objectives: []               # [validation/accuracy, dp/epsilon]: the best trade-offs of the two
+  max_concurrent: null         # most trials at once; null: as many as the resources allow
+  points_to_evaluate: []       # configurations to try first, as in [{{optim.lr: 1.0}}]
+"""
+#: How one number is found by probes; the score that they are compared by is said alike.
+_PROBED = """\
+  strategy: probe              # very noisy runs find one number, then one run gets what they leave
+  probe:
+    num_probes: 12             # points of the range, from bound to bound
+    epsilon: {probe_epsilon:<18}# of one probe; of 50,000 records .05 is enough for a ranking
+    spares: 2                  # beyond a bound that came out best; paid for, used or not
+    overrides: {{}}              # what a probe has in the place of the final run's, to take less
+                               # time: {{train.epochs: 3}}
+  metric: validation/accuracy  # or validation/loss with mode: min
+  mode: max
+  max_concurrent: null         # most trials at once; null: as many as the resources allow
+"""
+#: Section ``scheduler`` where nothing is stopped early.
+_NO_SCHEDULER = "scheduler: {type: fifo}        # every run goes to its end\n"
+_SCALE = "optim.noise_scale"
+#: What a probe costs on sets so small that .05 would drown them.
+_PROBE_EPSILONS = {"digits": "0.3"}
+#: What a study is called besides, by its kind.
+_NAMES: Mapping[Kind, str] = {"search": "", "probe": "-probe", "single": "-one"}
 #: Said of spaces that search a learning rate.
 _RATES = """\
                                # optim.noise_lr in the place of optim.lr: a rate that follows the
@@ -203,14 +230,15 @@ _RATES = """\
 
 
 def starter_spec(
-    dataset: str = "digits", method: str | None = None, *, searches: bool = True
+    dataset: str = "digits", method: str | None = None, *, kind: Kind = "search"
 ) -> str:
     """Return a commented YAML spec for a dataset, ready to run (or to edit where it says so).
 
     Args:
         dataset: Value of ``data.dataset``.
         method: A method with recommended spaces; None: bitfit for text, dp_sgd for the others.
-        searches: False: one run of a configuration that needs no search.
+        kind: ``search``: trials that a sampler chooses; ``probe``: noisy probes of one number and
+            one run; ``single``: one run of a configuration that needs no search.
 
     Raises:
         BadInputError: There is no such dataset, or nothing is recommended for the method.
@@ -225,19 +253,24 @@ def starter_spec(
                 fix=(hint + " " if hint else "") + f"known: {', '.join(names)}",
             )
     own = recommended(method)
-    space = own.space(dataset) if searches else own.fixed.get(dataset)
+    space = own.space(dataset) if kind == "search" else own.fixed.get(dataset)
     if space is None:
-        raise _nothing_for(dataset, method, searches=searches)
+        raise _nothing_for(dataset, method, kind)
+    if kind == "probe":
+        space = {**space, _SCALE: _around(space[_SCALE])}
     epsilon, study, rungs = _BUDGETS.get(dataset, ("2.0", "6.0", "[0.8, 1.3]"))
     if own.budget is not None:
         epsilon, study = own.budget
-    if not searches:
+    if kind != "search":
         study = epsilon
     public = f"{own.public.get(dataset, 0.0):g}"
     public = public if "." in public else public + ".0"
-    kind = "" if method == "dp_sgd" else f"-{method.replace('_', '-')}"
+    of_method = "" if method == "dp_sgd" else f"-{method.replace('_', '-')}"
+    search = (_PROBED if kind == "probe" else _SAMPLED).format(
+        trials=24 if kind == "search" else 1, probe_epsilon=_PROBE_EPSILONS.get(dataset, "0.05")
+    )
     return _SPEC.format(
-        name=f"{dataset.replace('_', '-')}{kind}{'' if searches else '-one'}-eps{epsilon[0]}",
+        name=f"{dataset.replace('_', '-')}{of_method}{_NAMES[kind]}-eps{epsilon[0]}",
         data=_DATA.get(dataset, _OF_A_PACKAGE).replace(_NAME, dataset),
         public=public,
         pad=" " * (7 - len(public)),
@@ -246,20 +279,28 @@ def starter_spec(
         start="\n" + own.start.get(dataset, "") if own.start else "",
         modes="two with a start" if own.start else "four",
         secret="" if own.start else _SECRET_MODES,
-        scheduler=own.scheduler.format(rungs=rungs) if searches else _ONE_TRIAL,
-        trials=24 if searches else 1,
+        scheduler=own.scheduler.format(rungs=rungs) if kind == "search" else _NO_SCHEDULER,
+        composition="declared" if kind == "probe" else "null",
+        accountant="pld" if kind == "probe" else "rdp",
+        search=search,
         rates=_RATES if "optim.lr" in space and "optim.name" not in space else "",
         method=method,
         space=space_text(space, own.why),
     )
 
 
-def _nothing_for(dataset: str, method: str, *, searches: bool) -> BadInputError:
+def _around(start: float) -> dict[str, list[float]]:
+    """Return the range that probes try: two decades to either side of what needs no search."""
+    return {"loguniform": [start / 100, start * 100]}
+
+
+def _nothing_for(dataset: str, method: str, kind: Kind) -> BadInputError:
     """Return why there is no starter spec of a method for a dataset."""
-    if not searches:
+    if kind != "search":
+        option = "--no-search" if kind == "single" else "--probe"
         return BadInputError(
             f"nothing is recommended for one run of {method} on {dataset}",
-            fix="leave --no-search out, or use --method dp_sgd on another dataset than text",
+            fix=f"leave {option} out, or use --method dp_sgd on another dataset than text",
         )
     able = methods_for(dataset)
     return BadInputError(

@@ -37,7 +37,7 @@ from dpsweep.foundation.errors import ModelError, RayLostError, ResourceError, S
 from dpsweep.ledgers.dataset import DatasetLedger
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import study_spent
-from dpsweep.planning.composition import choose_composition
+from dpsweep.planning.costs.composition import choose_composition
 from dpsweep.planning.places import make_places
 from dpsweep.planning.preflight import Preflight, SelectionCharge, preflight
 from dpsweep.planning.problems import check_records
@@ -53,10 +53,9 @@ from dpsweep.running.modes import Launch, run_public, run_search
 from dpsweep.running.nodes.own_code import check_own_code
 from dpsweep.running.nodes.software import check_software
 from dpsweep.running.pretrain import pretrained_weights
-from dpsweep.running.probing import run_probes
+from dpsweep.running.probing import run_composed
 from dpsweep.running.sealed import erase, run_selection
 from dpsweep.running.termination import Termination
-from dpsweep.spec.search.probe import PROBE
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.launched import enforced_terms, refuse_other_spec
 from dpsweep.study.study import Observer, Study
@@ -66,9 +65,8 @@ from dpsweep.trainables.data.episodes import Episodes
 from dpsweep.trainables.data.loading import load_dataset
 from dpsweep.trainables.data.supplies import NO_SUPPLIES, Supplies
 
-Run = Callable[[Launch], Ending]
-MODES: Mapping[str, Run] = {
-    "composed": run_search,
+MODES: Mapping[str, Callable[[Launch], Ending]] = {
+    "composed": run_composed,
     "unaccounted": run_search,
     "public": run_public,
     "select": run_selection,
@@ -197,7 +195,7 @@ def run_checked(
         try:
             weights = pretrained_weights(spec, study, data, observer)
             launch = dataclasses.replace(launch, supplies=Supplies(pretrained=weights))
-            ending = _mode(spec)(launch)
+            ending = MODES[spec.privacy.accounting](launch)
             if ending.state == "finished":
                 cluster.close()  # a selection's traces go first: what follows may take minutes
                 erase(study)
@@ -217,12 +215,6 @@ def run_checked(
         if ending.state == "finished" and ending.reason:
             observer.on_message(f"study {spec.name!r} has finished: {ending.reason}")
     return SweepResult(study.files)
-
-
-def _mode(spec: SweepSpec) -> Run:
-    """Return how a study of this spec runs."""
-    is_probed = spec.search.strategy == PROBE
-    return run_probes if is_probed else MODES[spec.privacy.accounting]
 
 
 def _ending_of(error: BaseException, selection: SelectionCharge | None) -> Ending:

@@ -4,7 +4,7 @@ from whole_studies import make_spec
 
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
-from dpsweep.planning.composition import choose_composition
+from dpsweep.planning.costs.composition import choose_composition
 from dpsweep.planning.preflight import preflight
 from dpsweep.running.stage import Stage
 from dpsweep.schedulers import POLICIES

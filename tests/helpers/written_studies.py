@@ -5,7 +5,7 @@ from whole_studies import make_spec
 
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
-from dpsweep.planning.composition import choose_composition
+from dpsweep.planning.costs.composition import choose_composition
 from dpsweep.planning.preflight import preflight
 from dpsweep.results.advice import ALL_STARTED
 from dpsweep.results.study import load_sweep

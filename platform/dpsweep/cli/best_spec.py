@@ -8,7 +8,7 @@ from typing import Any
 
 from dpsweep.cli.tables import wrapped
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.planning.composition import filter_of
+from dpsweep.planning.costs.composition import filter_of
 from dpsweep.planning.preflight import NUM_SAMPLED
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import Plan

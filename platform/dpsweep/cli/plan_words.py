@@ -9,8 +9,8 @@ from typing import Any
 
 from dpsweep.foundation.words import counted
 from dpsweep.ledgers.dataset import read_dataset_ledger
+from dpsweep.planning.costs.probing import ProbingFigures
 from dpsweep.planning.preflight import Preflight
-from dpsweep.planning.probing import ProbingFigures
 from dpsweep.planning.summary import PlanSummary
 from dpsweep.privacy.modes import MODES
 from dpsweep.privacy.statement import shown_epsilon

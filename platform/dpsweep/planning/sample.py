@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.planning.costs.probing import Probing
 from dpsweep.planning.preflight import NUM_SAMPLED, Preflight
-from dpsweep.planning.probing import Probing
 from dpsweep.study.trial import TrialTask
 
 MAX_GRID_PLANNED = 1000

@@ -13,14 +13,15 @@ from typing import Any
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.words import counted
-from dpsweep.planning.composition import (
+from dpsweep.planning.costs.composition import (
     DeclaredFigures,
     FilterFigures,
     declared_figures,
     filter_figures,
 )
+from dpsweep.planning.costs.probing import Probing, ProbingFigures
+from dpsweep.planning.costs.selection import SelectionFigures, selection_figures
 from dpsweep.planning.preflight import Preflight
-from dpsweep.planning.probing import Probing, ProbingFigures
 from dpsweep.planning.rungs import (
     RungFigures,
     planned_notes,
@@ -29,7 +30,6 @@ from dpsweep.planning.rungs import (
     with_extremes,
 )
 from dpsweep.planning.sample import Sample, draw_sample
-from dpsweep.planning.selection import SelectionFigures, selection_figures
 from dpsweep.planning.start import StartSummary
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import Plan

@@ -11,16 +11,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dpsweep.foundation.logs import read_log
-from dpsweep.planning.probing import Probing
+from dpsweep.planning.costs.probing import Probing
 from dpsweep.running.ending import Ending
 from dpsweep.running.features import prefetch
-from dpsweep.running.modes import Launch, continued, mend
+from dpsweep.running.modes import Launch, continued, mend, run_search
 from dpsweep.search.probes import NextRun, Probe, ProbeSource, told
+from dpsweep.spec.search.probe import PROBE
 from dpsweep.study.events import TrialJudged, event_of
 from dpsweep.study.study import Study
 from dpsweep.study.trial import Decision, TrialState, Verdict
 
 _MOVING = (TrialState.RUNNING, TrialState.PAUSED)
+
+
+def run_composed(launch: Launch) -> Ending:
+    """Run a composed study by its strategy."""
+    is_probed = launch.checked.spec.search.strategy == PROBE
+    return run_probes(launch) if is_probed else run_search(launch)
 
 
 def run_probes(launch: Launch) -> Ending:

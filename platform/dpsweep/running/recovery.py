@@ -12,8 +12,8 @@ from dpsweep.foundation.durable import set_aside
 from dpsweep.foundation.errors import StudyError, SweepError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.ledgers.admission import admission, plan_digest
+from dpsweep.planning.costs.probing import Probing
 from dpsweep.planning.preflight import Preflight
-from dpsweep.planning.probing import Probing
 from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.execution.checkpoint_files import find_resumption

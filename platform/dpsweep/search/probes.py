@@ -137,7 +137,7 @@ def _vertex(values: Sequence[float], scores: Sequence[float]) -> float:
 
 
 class ProbePlans(Protocol):
-    """The runs as tasks (``dpsweep.planning.probing.Probing``)."""
+    """The runs as tasks (``dpsweep.planning.costs.probing.Probing``)."""
 
     @property
     def points(self) -> Sequence[float]:
@@ -257,5 +257,5 @@ class ProbeSource:
 
 def told(run: NextRun, name: str) -> str:
     """Return what a run of one searched parameter is, for people."""
-    what = "the final run" if run.is_final else "a spare probe"
-    return f"{run.reason}; {what} has {name}={run.value:.4g}"
+    kind = "the final run" if run.is_final else "a spare probe"
+    return f"{run.reason}; {kind} has {name}={run.value:.4g}"

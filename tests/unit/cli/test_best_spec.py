@@ -13,7 +13,7 @@ from written_studies import COMPOSED as BUDGET
 from written_studies import write_study
 
 from dpsweep.cli.best_spec import spec_of_trial, spec_text
-from dpsweep.planning.composition import choose_composition
+from dpsweep.planning.costs.composition import choose_composition
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.reading import read_spec
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian

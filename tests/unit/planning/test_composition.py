@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dpsweep.foundation.errors import BadInputError, SpecError
-from dpsweep.planning.composition import choose_composition, declared_figures
+from dpsweep.planning.costs.composition import choose_composition, declared_figures
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.summary import summarize_plan
 from dpsweep.privacy.composition.declared import UNDECLARED, DeclaredComposition

@@ -12,7 +12,7 @@ import pytest
 from dpsweep.cli.app import app
 from dpsweep.foundation.errors import InfeasibleBudgetError
 from dpsweep.planning import forecast as forecasting
-from dpsweep.planning.composition import choose_composition
+from dpsweep.planning.costs.composition import choose_composition
 from dpsweep.planning.forecast import estimate, expected_batch, local_slots
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.reading import read_spec

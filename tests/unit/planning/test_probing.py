@@ -6,9 +6,9 @@ import math
 import pytest
 
 from dpsweep.foundation.errors import SpecError
-from dpsweep.planning.composition import choose_composition
+from dpsweep.planning.costs.composition import choose_composition
+from dpsweep.planning.costs.probing import Probing
 from dpsweep.planning.preflight import preflight
-from dpsweep.planning.probing import Probing
 from dpsweep.planning.simulation.curves import SyntheticCurves
 from dpsweep.planning.simulation.simulate import simulate
 from dpsweep.planning.summary import summarize_plan

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpsweep.foundation.errors import BadInputError, SpecError
-from dpsweep.planning.composition import choose_composition
+from dpsweep.planning.costs.composition import choose_composition
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.reading import read_spec
 from dpsweep.planning.simulation.curves import SyntheticCurves

@@ -5,7 +5,7 @@ from raw_specs import LEFT_OUT, changed, mistakes
 
 from dpsweep.cli.verbs import plan as cli_plan
 from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
-from dpsweep.planning.composition import choose_composition
+from dpsweep.planning.costs.composition import choose_composition
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.simulation.simulate import simulate
 from dpsweep.planning.summary import summarize_plan

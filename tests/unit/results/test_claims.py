@@ -7,7 +7,7 @@ from whole_studies import make_spec
 from dpsweep.foundation.errors import LedgerError
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
-from dpsweep.planning.composition import choose_composition
+from dpsweep.planning.costs.composition import choose_composition
 from dpsweep.planning.preflight import preflight
 from dpsweep.results.study import load_sweep
 from dpsweep.spec.study import SweepSpec

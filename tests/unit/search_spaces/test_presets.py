@@ -377,7 +377,7 @@ def test_init_writes_presets_and_lists_them(call, tmp_path):
     assert (tmp_path / "sweep.yaml").read_text() == preset_spec("golatkar2022/ngd_fashion_mnist")
     listed = call("--presets", "-f", "csv").stdout
     assert all(name in listed for name in NAMES)
-    assert call("--no-search").stdout == starter_spec(searches=False)
+    assert call("--no-search").stdout == starter_spec(kind="single")
     assert call("--method", "scatternet", "--dataset", "fashion_mnist").stdout == starter_spec(
         "fashion_mnist", "scatternet"
     )

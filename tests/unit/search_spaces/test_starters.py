@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.planning.composition import choose_composition
+from dpsweep.planning.costs.composition import choose_composition
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.reading import read_spec
 from dpsweep.search_spaces import SPACES, SearchSpace, starter_spec
@@ -117,7 +117,7 @@ def test_starters_are_readable(dataset):
 
 @pytest.mark.parametrize("dataset", ["digits", "fashion_mnist", "npz", "image_folder"])
 def test_one_run_without_a_search_spends_what_one_trial_may(dataset):
-    text = starter_spec(dataset, searches=False)
+    text = starter_spec(dataset, kind="single")
     spec = SweepSpec.from_yaml(text, check_space=check_methods)
     assert (
         SearchSpace.from_spec(spec.search.space).sample(np.random.default_rng(0))
@@ -132,7 +132,7 @@ def test_one_run_without_a_search_spends_what_one_trial_may(dataset):
 
 @pytest.mark.parametrize("dataset", ["digits", "fashion_mnist"])
 def test_the_one_run_fits_into_its_study(dataset):
-    checked = preflight(read_spec(starter_spec(dataset, searches=False)))
+    checked = preflight(read_spec(starter_spec(dataset, kind="single")))
     (plan,) = {task.full_plan for task in checked.sample}
     chosen = choose_composition(checked)
     assert chosen is not None
@@ -142,14 +142,14 @@ def test_the_one_run_fits_into_its_study(dataset):
 @pytest.mark.parametrize(("dataset", "method"), [("digits", "bitfit"), ("text", None)])
 def test_one_run_of_what_has_no_such_rate_is_refused(dataset, method):
     with pytest.raises(BadInputError, match="nothing is recommended for one run of bitfit"):
-        starter_spec(dataset, method, searches=False)
+        starter_spec(dataset, method, kind="single")
 
 
 def test_a_starter_points_to_rates_that_follow_the_noise():
     line = "# optim.noise_lr in the place of optim.lr"
     assert line in starter_spec()
     assert line not in starter_spec("text")  # Adam's are what they are
-    assert line not in starter_spec(searches=False)
+    assert line not in starter_spec(kind="single")
 
 
 def test_unknown_dataset_has_a_hint():
@@ -211,3 +211,22 @@ def test_each_example_is_a_valid_spec(name):
         "few_shot",
         "labels",
     }
+
+
+@pytest.mark.parametrize("dataset", ["digits", "fashion_mnist", "npz", "image_folder"])
+def test_probes_reach_two_decades_around_what_needs_no_search(dataset):
+    text = starter_spec(dataset, kind="probe")
+    spec = SweepSpec.from_yaml(text, check_space=check_methods)
+    start = SPACES["dp_sgd"].fixed[dataset]["optim.noise_scale"]
+    low, high = spec.search.space["optim.noise_scale"]["loguniform"]
+    assert (low, high) == pytest.approx((start / 100, start * 100))
+    assert spec.final_trial == 14
+    assert spec.privacy.chosen_composition == "declared"
+    assert max(len(line) for line in text.splitlines()) <= 100
+    missing = [key for key in spec.to_dict()["search"] if f"{key}:" not in text]
+    assert missing == []
+
+
+def test_probes_of_a_starter_fit_into_its_study():
+    checked = preflight(read_spec(starter_spec(kind="probe").replace("pld ", "rdp ")))
+    assert choose_composition(checked).epsilon <= checked.spec.privacy.study_epsilon

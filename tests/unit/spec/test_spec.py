@@ -158,8 +158,8 @@ def test_where_it_was_read_is_no_part_of_it(tmp_path):
     read = SweepSpec.from_yaml(tmp_path / "a.yaml")
     assert read == spec
     assert spec.where("search.space.optim.lr") == "search.space.optim.lr"
-    assert read.where("search.space.method").endswith("a.yaml:33 search.space.method")
-    assert read.where("search.space.optim.lr").endswith("a.yaml:33 search.space.optim.lr")
+    assert read.where("search.space.method").endswith("a.yaml:34 search.space.method")
+    assert read.where("search.space.optim.lr").endswith("a.yaml:34 search.space.optim.lr")
 
 
 def test_python_raises_the_same_error_with_dotted_paths():

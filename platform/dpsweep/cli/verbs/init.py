@@ -12,7 +12,7 @@ from dpsweep.cli.base import Output, say
 from dpsweep.cli.completion import method_names, preset_names
 from dpsweep.cli.output import Format, print_records
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.search_spaces import preset_spec, preset_titles, starter_spec
+from dpsweep.search_spaces import Kind, preset_spec, preset_titles, starter_spec
 from dpsweep.spec.study import SweepSpec
 
 
@@ -48,6 +48,14 @@ def init(
             "from the noise.",
         ),
     ] = False,
+    probe: Annotated[
+        bool,
+        typer.Option(
+            "--probe",
+            help="Very noisy probes that find one number, then one run with nearly the whole "
+            "budget.",
+        ),
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     presets: Annotated[bool, typer.Option("--presets", help="List the presets.")] = False,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema.")] = False,
@@ -61,8 +69,13 @@ def init(
     ]
     if len(chosen) > 1:
         raise BadInputError(f"{' and '.join(chosen)} exclude each other", fix="give one of them")
-    if chosen and (dataset is not None or method is not None or no_search):
-        named = "--no-search has" if no_search else "--dataset and --method have"
+    if no_search and probe:
+        raise BadInputError("--no-search and --probe exclude each other", fix="give one of them")
+    kinds = [
+        name for name, is_asked in (("--no-search", no_search), ("--probe", probe)) if is_asked
+    ]
+    if chosen and (dataset is not None or method is not None or kinds):
+        named = f"{kinds[0]} has" if kinds else "--dataset and --method have"
         raise BadInputError(
             f"{named} no meaning for {chosen[0]}",
             fix=f"remove them, or {chosen[0]}",
@@ -80,7 +93,8 @@ def init(
     elif preset is not None:
         text = preset_spec(preset)
     else:
-        text = starter_spec(dataset or "digits", method, searches=not no_search)
+        kind: Kind = "probe" if probe else "single" if no_search else "search"
+        text = starter_spec(dataset or "digits", method, kind=kind)
     if path is None:
         print(text, end="")
         return

@@ -18,7 +18,7 @@ from dpsweep.foundation.errors import (
     RayLostError,
 )
 from dpsweep.foundation.words import counted
-from dpsweep.planning.composition import choose_composition
+from dpsweep.planning.costs.composition import choose_composition
 from dpsweep.planning.places import make_places
 from dpsweep.planning.pretrain import plan_pretraining
 from dpsweep.results.advice import advice

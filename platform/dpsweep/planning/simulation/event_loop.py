@@ -11,8 +11,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from dpsweep.planning.costs.probing import Probing
 from dpsweep.planning.preflight import Preflight
-from dpsweep.planning.probing import Probing
 from dpsweep.planning.simulation.account import Account
 from dpsweep.planning.simulation.probes import PlannedProbes
 from dpsweep.planning.simulation.trials import Planned, Planner

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 
-from dpsweep.planning.probing import Probing
+from dpsweep.planning.costs.probing import Probing
 from dpsweep.planning.simulation.trials import Planned, Planner
 from dpsweep.study.trial import TrialTask
 

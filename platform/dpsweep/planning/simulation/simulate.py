@@ -16,7 +16,7 @@ from functools import cache
 import numpy as np
 
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.planning.composition import choose_composition
+from dpsweep.planning.costs.composition import choose_composition
 from dpsweep.planning.preflight import Preflight
 from dpsweep.planning.simulation.account import Account
 from dpsweep.planning.simulation.curves import Curves

@@ -86,7 +86,7 @@ def pareto(
 def decisions(
     name: Name, root: Root = None, output: Output = Format.TABLE, explain: Explain = False
 ) -> None:
-    """Show why the scheduler stopped, paused or continued each trial, or what probes led to."""
+    """Show why trials were stopped, paused or continued, and what probes led to."""
     result = load_sweep(name, root=root)
     rows = []
     if not result.decisions():

@@ -10,8 +10,8 @@ from typing import Any
 
 from dpsweep.foundation.errors import BadInputError, Mistake, SpecError
 from dpsweep.foundation.words import counted
+from dpsweep.planning.costs.probing import Probing
 from dpsweep.planning.preflight import Preflight
-from dpsweep.planning.probing import Probing
 from dpsweep.privacy.accountants import by_part
 from dpsweep.privacy.composition.base import Composition
 from dpsweep.privacy.composition.declared import (

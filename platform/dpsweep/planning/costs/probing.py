@@ -12,8 +12,8 @@ import numpy as np
 
 from dpsweep.foundation.errors import InfeasibleBudgetError, SpecError
 from dpsweep.foundation.words import counted
+from dpsweep.planning.costs.solving import largest_within
 from dpsweep.planning.preflight import Preflight
-from dpsweep.planning.solving import largest_within
 from dpsweep.privacy.composition.declared import (
     DeclaredClass,
     declared_classes,

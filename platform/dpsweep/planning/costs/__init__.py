@@ -1,0 +1,1 @@
+"""Costs of a whole study, before it runs: its composition, its selection, its probes."""
