@@ -48,5 +48,5 @@ def _three_digits_down(value: float) -> float:
     >>> _three_digits_down(1.2399), _three_digits_down(0.012399)
     (1.23, 0.0123)
     """
-    digits = 2 - math.floor(math.log10(value))
-    return math.floor(value * 10**digits + 1e-9) / 10**digits
+    scale = 10.0 ** (2 - math.floor(math.log10(value)))
+    return math.floor(value * scale + 1e-9) / scale
