@@ -9,12 +9,11 @@ from dataclasses import dataclass
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.planning.preflight import Preflight
+from dpsweep.privacy.calibration.largest import largest_within
 from dpsweep.privacy.selection.bounds import bound_of, dearest
 from dpsweep.privacy.selection.number import Selection
 from dpsweep.privacy.terms import AccountantName
 from dpsweep.study.trial import TrialTask
-
-_MOST_ITERATIONS = 8
 
 
 @dataclass(frozen=True)
@@ -81,9 +80,8 @@ def _trial_epsilon_for(
 ) -> float | None:
     """Return a trial epsilon, to three digits, whose selection was seen to fit ``cap``.
 
-    The selected epsilon grows nearly in proportion to the trial's, so the secant rule on the logs
-    comes within a percent of the largest in a few steps. Each step plans anew the configurations
-    that are dearest at some Renyi order or epsilon, and at the end all of them.
+    Each guess plans anew the configurations that are dearest at some Renyi order or epsilon, and
+    all of them if those fit.
 
     Args:
         checked: The checked spec.
@@ -94,24 +92,14 @@ def _trial_epsilon_for(
     """
     plans = [task.full_plan for task in private]
     those = [private[index] for index in dearest(plans, checked.spec.privacy.accountant)]
-    trial, epsilon = known
-    best, slope = (trial if epsilon <= cap else None), 1.0
-    for _ in range(_MOST_ITERATIONS):
-        guess = _three_digits_down(trial * (0.997 * cap / epsilon) ** (1 / slope))
-        if guess == trial or (best is not None and guess <= best):
-            break
-        selected = _selected(checked, those, selection, guess)
-        if selected <= cap:
-            selected = max(selected, _selected(checked, private, selection, guess))
-        if not math.isfinite(selected) or selected == epsilon:
-            break
-        if selected <= cap:
-            best = guess
-            if selected >= 0.99 * cap:
-                break
-        slope = min(max(math.log(selected / epsilon) / math.log(guess / trial), 0.25), 4.0)
-        trial, epsilon = guess, selected
-    return best
+
+    def selected(trial_epsilon: float) -> float:
+        epsilon = _selected(checked, those, selection, trial_epsilon)
+        if epsilon > cap:
+            return epsilon
+        return max(epsilon, _selected(checked, private, selection, trial_epsilon))
+
+    return largest_within(selected, cap, known=known)
 
 
 def _selected(
@@ -131,13 +119,3 @@ def _selected(
         return math.inf
     privacy = checked.spec.privacy
     return bound_of(plans, privacy.accountant).selected(selection, delta=privacy.delta)
-
-
-def _three_digits_down(value: float) -> float:
-    """Return a positive number cut to three significant digits.
-
-    >>> _three_digits_down(1.2399), _three_digits_down(0.012399)
-    (1.23, 0.0123)
-    """
-    digits = 2 - math.floor(math.log10(value))
-    return math.floor(value * 10**digits + 1e-9) / 10**digits
