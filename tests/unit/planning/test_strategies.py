@@ -3,7 +3,7 @@
 import pytest
 
 from dpsweep.foundation.errors import BadInputError, SpecError
-from dpsweep.planning.composition import choose_composition
+from dpsweep.planning.costs.composition import choose_composition
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.rungs import rung_figures
 from dpsweep.planning.strategies import STRATEGIES, oracle
