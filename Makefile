@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: setup demo test test-lowest test-newest check check-crd coverage docs mutants bench test-slow bench-gpu ui clean
+.PHONY: setup demo test test-lowest test-newest check check-crd coverage docs mutants bench bench-regret test-slow bench-gpu ui clean
 
 setup: $(STAMP)
 
@@ -77,6 +77,13 @@ mutants: setup
 
 bench: setup
 	$(BIN)/python tests/benchmarks/run.py
+
+# What each honest search loses against an oracle; half an hour on the digits, hours on the pixels:
+# REGRET=tests/benchmarks/regret_pixels.yaml. A second run goes on where the first has ended.
+REGRET ?= tests/benchmarks/regret_digits.yaml
+bench-regret: setup
+	mkdir -p build
+	$(BIN)/python tests/benchmarks/bench_regret.py $(REGRET) --epsilon 1 --epsilon 3 --out build/$(notdir $(basename $(REGRET))).json
 
 bench-gpu: setup
 	$(PYTEST) -m gpu

@@ -204,4 +204,6 @@ def test_the_oracle_runs_a_grid_once_a_seed():
     scales = [point["optim.noise_scale"] for point in checked.space.grid()]
     assert scales == pytest.approx([0.05, 0.5, 5, 50, 500])
     assert specs[0].privacy.accounting == "unaccounted"
+    near = oracle(base(), epsilon=1.0, points=3, seeds=1, bounds=(1.0, 9.0))[0]
+    assert near.search.space["optim.noise_scale"] == {"loguniform": [1.0, 9.0], "num": 3}
     assert epsilon_of_a_trial(specs[0]) == pytest.approx(1.0, abs=0.01)

@@ -8,7 +8,14 @@ from dpsweep.planning.strategies.base import searched_range, study
 from dpsweep.spec.study import SweepSpec
 
 
-def oracle(base: SweepSpec, *, epsilon: float, points: int, seeds: int) -> tuple[SweepSpec, ...]:
+def oracle(
+    base: SweepSpec,
+    *,
+    epsilon: float,
+    points: int,
+    seeds: int,
+    bounds: tuple[float, float] | None = None,
+) -> tuple[SweepSpec, ...]:
     """Return studies that run every point of a grid over the base's range, one study a seed.
 
     Guarantees:
@@ -19,6 +26,7 @@ def oracle(base: SweepSpec, *, epsilon: float, points: int, seeds: int) -> tuple
         epsilon: Of each trial, bounded by privacy loss distributions.
         points: Of the grid, evenly spaced in the logarithm, bounds included; at least 2.
         seeds: Number of studies, at least 1; their seeds count up from the base's.
+        bounds: Of the grid; None: those of the range, which is wider than an oracle needs.
     Raises:
         BadInputError: As for ``searched_range``.
         SpecError: The base has something that a grid does not go with.
@@ -26,7 +34,9 @@ def oracle(base: SweepSpec, *, epsilon: float, points: int, seeds: int) -> tuple
     epsilon = validate.positive("epsilon", epsilon)
     points = validate.whole("points", points, low=2)
     seeds = validate.whole("seeds", seeds, low=1)
-    domain = {**searched_range(base).to_spec(), "num": points}
+    searched = searched_range(base)
+    low, high = bounds or (searched.low, searched.high)
+    domain = {searched.kind: [low, high], "num": points}
     privacy = {"accounting": "unaccounted", "accountant": "pld", "trial_epsilon": epsilon}
     search = {"sampler": "grid", "num_trials": points}
     spec = study(base, "oracle", privacy=privacy, search=search, domain=domain)
