@@ -14,7 +14,7 @@ PRICED = re.findall(r"^\$ (.*dpsweep account .*?)   # epsilon ([\d.]+)$", PAGE.r
 
 
 def test_the_worked_example_is_there():
-    assert len(PRICED) == 7
+    assert len(PRICED) == 9
 
 
 @pytest.mark.parametrize(("command", "epsilon"), PRICED)
