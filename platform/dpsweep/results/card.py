@@ -212,6 +212,8 @@ def _search(facts: Mapping[str, Any]) -> str:
     if any(trials.values()) and not is_secret:
         by_state = [f"{trials[state]} {state}" for state in _STATES if trials.get(state)]
         rows.append(("Configurations", f"{sum(trials.values())} ({', '.join(by_state)})"))
+    if facts.get("probes"):
+        rows.append(("Strategy", _probes(facts["probes"])))
     if not mode.is_accounted and facts.get("composed") and not is_secret:
         which = "All trials of one episode" if facts.get("episodes") else "All trials"
         rows.append((f"{which} composed", _composed(facts)))
@@ -258,6 +260,14 @@ def _composition(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         text = _epsilon("=", spent, facts, how)
         rows.append(("Committed so far", f"{text}: informational, the claim is the study's above"))
     return rows
+
+
+def _probes(probes: Mapping[str, Any]) -> str:
+    spares = f", at most {probes['spares']} more where an end was best" if probes["spares"] else ""
+    return (
+        f"{probes['number']} noisy probes{spares}, then one final run, which is delivered whatever "
+        "it scores"
+    )
 
 
 def _selection(selection: Mapping[str, Any]) -> str:

@@ -51,9 +51,12 @@ def not_covered(facts: Mapping[str, Any]) -> str:
             "**Someone with records in both parts.** The split is disjoint and looks at no value, "
             "so epsilon is the larger of two ledgers, that of the training records and that of the "
             "validation records, and not their sum.",
-            "**The height of the best score.** The best of many noisy scores is optimistic: the "
-            "noise helped it to be the best.",
         ]
+    if validation == "noisy" and not facts.get("probes"):
+        points.append(
+            "**The height of the best score.** The best of many noisy scores is optimistic: the "
+            "noise helped it to be the best."
+        )
     if facts["test_visibility"] == "public":
         points.append("**The test records.** They are declared public and nothing protects them.")
     others = "that are not in the dataset ledger " if facts.get("dataset_ledger") else ""

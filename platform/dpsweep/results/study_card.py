@@ -41,6 +41,9 @@ def card(result: SweepResult) -> str:
         facts["episodes"] = spec.episodes.model_dump()
     if spec.data.classes is not None:
         facts["classes"] = list(info.class_names)
+    if spec.final_trial is not None:
+        probe = spec.search.probe
+        facts["probes"] = {"number": probe.num_probes, "spares": probe.spares}
     if spec.num_starts and spec.start is not None:
         first = result.view.trials.get(0)
         facts["start"] = {
