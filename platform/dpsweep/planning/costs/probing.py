@@ -12,8 +12,8 @@ import numpy as np
 
 from dpsweep.foundation.errors import InfeasibleBudgetError, SpecError
 from dpsweep.foundation.words import counted
-from dpsweep.planning.costs.solving import largest_within
 from dpsweep.planning.preflight import Preflight
+from dpsweep.privacy.calibration.largest import largest_within
 from dpsweep.privacy.composition.declared import (
     DeclaredClass,
     declared_classes,
@@ -24,6 +24,8 @@ from dpsweep.privacy.events import Plan
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.spec.space.parameter import Parameter
 from dpsweep.study.trial import TrialTask
+
+_CLOSE = 5e-4  # what may be left of the study's budget, as a share of it
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,10 @@ class Probing:
                 return math.nan
 
         epsilon = largest_within(
-            cost, cap=privacy.study_epsilon, most=self.checked.budget.target_epsilon
+            cost,
+            privacy.study_epsilon,
+            most=self.checked.budget.target_epsilon,
+            close=_CLOSE,
         )
         if epsilon is None:
             raise self._no_final_run()

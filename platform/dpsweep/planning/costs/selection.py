@@ -78,7 +78,7 @@ def _trial_epsilon_for(
     cap: float,
     known: tuple[float, float],
 ) -> float | None:
-    """Return a trial epsilon, to three digits, whose selection was seen to fit ``cap``.
+    """Return a trial epsilon, to four digits, whose selection was seen to fit ``cap``.
 
     Each guess plans anew the configurations that are dearest at some Renyi order or epsilon, and
     all of them if those fit.

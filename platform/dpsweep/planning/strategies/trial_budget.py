@@ -26,7 +26,7 @@ StudyCost = Callable[[Preflight, TrialTask], float]
 
 
 def largest_trial_epsilon(spec: SweepSpec, cost: StudyCost) -> float:
-    """Return the largest trial epsilon, to three digits, whose study was seen to fit its cap.
+    """Return the largest trial epsilon, to four digits, whose study was seen to fit its cap.
 
     One configuration stands for all: strategies search what no plan depends on.
 
