@@ -81,7 +81,8 @@ class CompositionAccount:
         return new <= {self._phase} or not any(map(self._phases, self._running.values()))
 
     def _phases(self, amounts: Mapping[str, int]) -> set[int]:
-        return {self.composition.phase(name) for name, amount in amounts.items() if amount > 0}
+        phases = {self.composition.phase(name) for name, amount in amounts.items() if amount > 0}
+        return {phase for phase in phases if phase is not None}
 
     def reserve(self, trial: int, cost: Cost) -> bool:
         """Hold ``cost`` for a trial that is about to run, if it fits.

@@ -77,8 +77,8 @@ class Composition(ABC):
         """
         return self.target_epsilon
 
-    def phase(self, name: str) -> int:
-        """Return in which phase of the study a limit is open; they follow each other."""
+    def phase(self, name: str) -> int | None:
+        """Return in which phase of the study a limit is open; they follow each other. None: all."""
         return 0
 
     def verify(self) -> None:

@@ -7,6 +7,7 @@ parameters buy may depend on everything that was seen; the parameters may not.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +24,7 @@ from dpsweep.privacy.events.plan import CHARGED_PARTS, EventRun, Part, Plan
 from dpsweep.privacy.statement import shown_epsilon
 
 _FEW = 4  # classes that are named one by one
+_EVERY = "every"  # phase of a class that is open in all of them, on record
 #: Name of the limit for events of no declared class: there is nothing of it.
 UNDECLARED = "undeclared"
 
@@ -35,13 +37,14 @@ class DeclaredClass:
         event: The event; each that is charged equals it.
         count: How many of them there are at most, spares for crashes included.
         part: Whose records they read: ``private`` or ``validation``.
-        phase: When: of the phases of a study, which follow each other.
+        phase: When: of the phases of a study, which follow each other. None, in all of them: for
+            the only class of its part of the records.
     """
 
     event: PrivacyEvent
     count: int
     part: Part = "private"
-    phase: int = 0
+    phase: int | None = 0
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,8 @@ class DeclaredComposition(Composition):
         https://arxiv.org/abs/2309.05901).
 
         The parts of the records are disjoint, so their epsilons are not added: the larger counts.
+        Nor does the order of events on one part matter for another. So a class that is the only one
+        of its part needs no phase: of the events on that part, the t-th is of this class.
 
         Not covered: a noise multiplier or sampling rate that was chosen after private records were
         seen, and outputs that no event describes.
@@ -113,7 +118,13 @@ class DeclaredComposition(Composition):
         for declared in self.classes:
             validate.one_of("part", declared.part, CHARGED_PARTS)
             validate.whole("count", declared.count, low=1)
-            validate.whole("phase", declared.phase, low=0)
+            if declared.phase is not None:
+                validate.whole("phase", declared.phase, low=0)
+            elif sum(other.part == declared.part for other in self.classes) > 1:
+                raise BadInputError(
+                    f"{event_words(declared.event)} has no phase, and is not the only class of "
+                    f"events on the {declared.part} records"
+                )
         if len(self._names) != len(self.classes):
             raise BadInputError(
                 "a class of events is declared twice", fix="declare it once, with the sum"
@@ -187,12 +198,12 @@ class DeclaredComposition(Composition):
             f"{c.count} times {event_words(c.event)} on {c.part} records" for c in self.classes
         )
 
-    def phase(self, name: str) -> int:
+    def phase(self, name: str) -> int | None:
         """Return the phase of a class; what is undeclared has none, and no units."""
-        return 0 if name == UNDECLARED else self.classes[int(name)].phase
+        return None if name == UNDECLARED else self.classes[int(name)].phase
 
     def refusal(self, plan: Plan) -> str:
-        """Say which events of a plan are not declared; empty: all are."""
+        """Say which events of a plan, or of a phase's part of it, are not declared; "": all are."""
         for run in plan.runs:
             event = run.event.simplified() if run.part != "public" else None
             if event is not None and (run.part, event) not in self._names:
@@ -200,12 +211,15 @@ class DeclaredComposition(Composition):
                     f"{event_words(event)} on the {run.part} records is not among the events that "
                     "the study has declared"
                 )
-        phases = {self.phase(name) for name, units in self.cost(plan).items() if units}
+        phases = {self.phase(name) for name, units in self.cost(plan).items() if units} - {None}
         return "its events are declared in several phases" if len(phases) > 1 else ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields; classes are segments of a plan, each with its number as its phase."""
-        runs = tuple(EventRun(c.event, c.count, str(c.phase), c.part) for c in self.classes)
+        runs = tuple(
+            EventRun(c.event, c.count, _EVERY if c.phase is None else str(c.phase), c.part)
+            for c in self.classes
+        )
         return {
             "classes": Plan(runs).to_json(),
             "target_epsilon": self.target_epsilon,
@@ -221,7 +235,9 @@ class DeclaredComposition(Composition):
             BadInputError: It is none.
         """
         classes = tuple(
-            DeclaredClass(run.event, run.count, run.part, int(run.phase))
+            DeclaredClass(
+                run.event, run.count, run.part, None if run.phase == _EVERY else int(run.phase)
+            )
             for run in Plan.from_json(raw["classes"]).runs
         )
         return cls(classes, raw["target_epsilon"], raw["delta"], raw["epsilon"])
@@ -232,36 +248,43 @@ def declared_classes(
 ) -> tuple[DeclaredClass, ...]:
     """Return the classes of plans and how often each may be run, by phase.
 
+    A score on validation records may stand in several if all scores are the same event.
+
     Args:
         phases: For each phase, plans and how often each may be run.
         share: Of the last phase, this share of its units, rounded down.
     Raises:
-        BadInputError: An event stands in two phases.
+        BadInputError: Another event stands in two phases.
     """
-    units: dict[tuple[Part, PrivacyEvent], tuple[int, int]] = {}
+    units: dict[tuple[Part, PrivacyEvent], dict[int, int]] = {}
     for phase, plans in enumerate(phases):
         for plan, copies in plans:
             for run in plan.runs:
                 event = run.event.simplified() if run.part != "public" else None
                 if event is None or not copies:
                     continue
-                at, count = units.get((run.part, event), (phase, 0))
-                if at != phase:
-                    raise BadInputError(
-                        f"{event_words(event)} is declared in two phases, {at} and {phase}",
-                        because="they follow each other, so that the order of classes is fixed",
-                        fix="give the phases different noise",
-                    )
-                units[run.part, event] = phase, count + run.count * copies
-    last = len(phases) - 1
-    classes = [
-        DeclaredClass(
-            event, math.floor(count * share + 1e-9) if phase == last else count, part, phase
-        )
-        for (part, event), (phase, count) in units.items()
-    ]
-    classes = [declared for declared in classes if declared.count]
-    return tuple(sorted(classes, key=lambda c: (c.phase, c.part, c.event.sort_key())))
+                counts = units.setdefault((run.part, event), {})
+                counts[phase] = counts.get(phase, 0) + run.count * copies
+    last, parts = len(phases) - 1, Counter(part for part, _ in units)
+    classes = []
+    for (part, event), counts in units.items():
+        if len(counts) > 1 and (part == "private" or parts[part] > 1):
+            raise BadInputError(
+                f"{event_words(event)} is declared in two phases, {min(counts)} and {max(counts)}",
+                because="they follow each other, so that the order of classes is fixed",
+                fix="give the phases different noise",
+            )
+        counts[last] = math.floor(counts.get(last, 0) * share + 1e-9)
+        open_in = {phase for phase, count in counts.items() if count}
+        if open_in:
+            at = next(iter(open_in)) if len(open_in) == 1 else None
+            classes.append(DeclaredClass(event, sum(counts.values()), part, at))
+    return tuple(sorted(classes, key=_order))
+
+
+def _order(declared: DeclaredClass) -> tuple[Any, ...]:
+    phase = -1 if declared.phase is None else declared.phase
+    return phase, declared.part, declared.event.sort_key()
 
 
 def event_words(event: PrivacyEvent) -> str:
