@@ -11,9 +11,7 @@ from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.execution.settings import ExecutionSettings
 
 
-def limit_of(
-    task: TrialTask, settings: ExecutionSettings
-) -> tuple[TrialLimit | None, int | None]:
+def limit_of(task: TrialTask, settings: ExecutionSettings) -> tuple[TrialLimit | None, int | None]:
     """Return what a trial holds of the study's budget now, and where it waits to be promoted.
 
     The study's ledger says whether it was promoted; without its word it was not.

@@ -88,8 +88,8 @@ class NoiseSchedule(_Schedule):
     A noisy prefix comes before the shape: its steps cost next to nothing, and are enough to compare
     configurations whose learning rates follow the noise.
 
-    >>> prefixed = NoiseSchedule(prefix_share=0.15, prefix_factor=4.0)
-    >>> [(run.phase, run.count, run.event.noise_multiplier) for run in prefixed.plan(2, 0.1, 20).runs]
+    >>> plan = NoiseSchedule(prefix_share=0.15, prefix_factor=4.0).plan(2.0, 0.1, 20)
+    >>> [(run.phase, run.count, run.event.noise_multiplier) for run in plan.runs]
     [('prefix', 3, 8.0), ('train', 17, 2.0)]
 
     Guarantees:

@@ -33,7 +33,7 @@ from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.privacy.selection.number import Selection
 from dpsweep.schedulers import POLICIES
-from dpsweep.schedulers.base import TrialPolicy
+from dpsweep.schedulers.base import BarrierPolicy, TrialPolicy
 from dpsweep.search.sources import SearchSource
 from dpsweep.search.suggestions import Suggestions
 from dpsweep.spec.study import SchedulerSpec, SweepSpec
@@ -99,7 +99,7 @@ class _Simulation:
         self._num_trials, self._slots = num_trials, slots
         self._release_epsilon = release_epsilon
         self._sign = 1.0 if spec.search.mode == "max" else -1.0
-        self._has_rungs = bool(spec.rungs)
+        self._has_rungs = _num_rungs(spec) > 0
         self._source = SearchSource(
             Suggestions(spec, checked.space, path=None),
             plan=self._plan,
@@ -157,9 +157,16 @@ class _Simulation:
                 continue
             if self._source.next_task(num_running=len(self._running)):
                 continue
+            if self._source.is_exhausted and self._resume(self._at_barrier):
+                continue
             spends_rest = self._account.has_budget and self._source.is_exhausted
             if not spends_rest or not self._resume(self._policy.choose_last):
                 return
+
+    def _at_barrier(self, paused: Collection[int]) -> int | None:
+        if not isinstance(self._policy, BarrierPolicy):
+            return None
+        return self._policy.choose_at_barrier(paused, self._running)
 
     def _resume(self, choose: Callable[[Collection[int]], int | None]) -> bool:
         """Let a paused trial go on: the best one whose cost fits, as in a sweep."""
@@ -309,6 +316,13 @@ def simulate(
     """
     if checked.spec.start is not None:
         raise BadInputError("a study with a start cannot be simulated", fix="`dpsweep plan` it")
+    if "noisy_prefix" in {checked.spec.scheduler.type, *policies} and (
+        list(policies) != [checked.spec.scheduler.type]
+    ):
+        raise BadInputError(
+            "noisy_prefix cannot be compared with other policies: what it declares is its own",
+            fix="simulate it alone, and the others with a spec of their own",
+        )
     specs = {policy: _with_policy(checked.spec, policy) for policy in policies}
     if not specs:
         raise BadInputError("no policy to simulate", fix=f"choose from {', '.join(POLICIES)}")
@@ -330,7 +344,7 @@ def simulate(
         started = time.perf_counter()
         planned: dict[int, Planned] = {}
         account = Account(
-            composition, planned, num_rungs=len(spec.rungs), release=release, score=score
+            composition, planned, num_rungs=_num_rungs(spec), release=release, score=score
         )
         scorer: TrialPolicy = POLICIES[policy].from_spec(
             spec.scheduler, metric=spec.search.metric, maximize=spec.search.mode == "max"
@@ -354,6 +368,10 @@ def simulate(
             )
         )
     return _with_regret(runs, maximize=checked.spec.search.mode == "max")
+
+
+def _num_rungs(spec: SweepSpec) -> int:
+    return 1 if spec.scheduler.type == "noisy_prefix" else len(spec.rungs)
 
 
 def _num_trials(checked: Preflight) -> int:

@@ -115,7 +115,7 @@ class Planner:
             accountant = spec.privacy.accountant
             clock = EpsilonClock(task.plan, delta=spec.privacy.delta, accountant=accountant)
             rungs = rung_epsilons(spec.rungs, spec.scheduler.rung_unit, clock)
-            at_rungs = rung_positions(clock, rungs)
+            at_rungs = [task.barrier] if task.barrier else rung_positions(clock, rungs)
         positions = np.array(sorted(grid.union(at_rungs)), dtype=np.int64)
         if task.records == "public":
             epsilons = np.zeros(len(positions))
@@ -123,7 +123,7 @@ class Planner:
             epsilons = np.full(len(positions), np.inf)
         else:
             epsilons = np.array([clock.epsilon_after(int(p)) for p in positions])
-        refusal = self._composition.refusal(task.full_plan) if self._composition else ""
+        refusal = task.refusal(self._composition)
         if refusal:
             raise BadInputError(refusal)
         costs = _costs(task, positions, self._orders)
@@ -134,7 +134,7 @@ class Planner:
             positions=positions,
             on_grid=np.isin(positions, list(grid)),
             rungs=np.searchsorted(at_rungs, positions, side="right").astype(np.int8),
-            skipped=num_skipped(task.plan, at_rungs),
+            skipped=0 if task.barrier else num_skipped(task.plan, at_rungs),
             epsilons=epsilons,
             costs=costs,
             taken=self._taken(task, positions, costs),
