@@ -231,7 +231,7 @@ def _time(summary: PlanSummary, forecast: Mapping[str, Any]) -> str:
     trials = counted(float(number), "trial")
     ends = "run to its end" if number == 1 else "all run to their ends"
     if barrier is not None:
-        ends = f"{barrier.keep} of which run to the end"
+        ends = f"{barrier.keep} of them to the end"
     takes = "Less than a second" if seconds < 1 else f"Roughly {duration(seconds)}"
     text = f"{takes} of training{where} for {trials}, {ends}"
     if forecast["start_seconds"]:

@@ -159,7 +159,7 @@ def declared_figures(checked: Preflight) -> DeclaredFigures:
         phases = declared_phases(checked)
         number = _whole_trials(checked, phases)
     except BadInputError as error:
-        return DeclaredFigures(0, 0.0, 0.0, error.message)
+        return DeclaredFigures(0, 0.0, 0.0, _said(error))
     classes = _declarable(checked, phases, number)
     if len(phases.trials) > 1:
         number = sum(copies for _, copies in phases.trials)
@@ -225,15 +225,24 @@ def _whole_trials(checked: Preflight, phases: Phases) -> int:
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if epsilon(middle) <= privacy.study_epsilon else (low, middle)
-    if low:
+    fix = "raise it, or lower privacy.trial_epsilon"
+    if phases.promoted:
+        if low > (keep := phases.promoted[0][1]):
+            return low
+        fits = fitting_trial_epsilon(checked)
+        fix += f": {fits:g} fits" if fits is not None else ""
+        which = f"{counted(keep + 1, 'trial')}, {keep} of which {'goes' if keep == 1 else 'go'} on"
+        which, number = f"{which} to the end, cost", keep + 1
+    elif low:
         return low
-    which = "all points of the grid cost" if len(phases.trials) > 1 else "one trial costs"
+    else:
+        which, number = "one trial costs", 1
+        if len(phases.trials) > 1:
+            which = "all points of the grid cost"
     after = "after the start's runs, " if phases.starts else ""
-    fits = fitting_trial_epsilon(checked) if phases.promoted else None
-    fix = "raise it, or lower privacy.trial_epsilon" + (f": {fits:g} fits" if fits else "")
     problem = (
         f"{privacy.study_epsilon:g} is too small: {after}{which} epsilon="
-        f"{shown_epsilon(epsilon(1))} at delta={privacy.delta:g} (pld, declared)"
+        f"{shown_epsilon(epsilon(number))} at delta={privacy.delta:g} (pld, declared)"
     )
     raise _refused(checked, problem, fix)
 
@@ -252,6 +261,12 @@ def _with_a_part(
         else:
             high = middle
     return best
+
+
+def _said(error: BadInputError) -> str:
+    """Return a mistake in one line, with what to do about it where that is a figure."""
+    mistakes = error.mistakes if isinstance(error, SpecError) else ()
+    return "; ".join(f"{m.what} ({m.fix})" for m in mistakes) or error.message
 
 
 def _refused(checked: Preflight, problem: str, fix: str) -> SpecError:

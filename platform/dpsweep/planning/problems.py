@@ -122,6 +122,15 @@ def sampler_problems(spec: SweepSpec) -> list[Mistake]:
     return []
 
 
+def barrier_problems(spec: SweepSpec, values: Mapping[str, Sequence[Any]]) -> list[Mistake]:
+    """Return that no trial has a noisy prefix, at whose end its scheduler would compare it."""
+    factors = values.get("noise.prefix_factor", [1])
+    if spec.scheduler.type != "noisy_prefix" or any(factor != 1 for factor in factors):
+        return []
+    problem = "noisy_prefix compares trials at the end of their noisy prefix, and they have none"
+    return [Mistake("scheduler.type", problem, "add noise.prefix_factor: 4 to search.space")]
+
+
 def data_problems(spec: SweepSpec, info: DatasetInfo) -> list[Mistake]:
     """Return what the data lacks that the spec counts on, from headers, names and declarations."""
     problems = []

@@ -34,7 +34,7 @@ class Planned:
     """A configuration as the simulator keeps it: what happens at each of its reports.
 
     Attributes:
-        task: The admitted task, without its plan (which may be long).
+        task: The admitted task; without a barrier without its plan, too, which may be long.
         positions: Plan position of each report: a grid point, a rung or the end.
         on_grid: Whether a policy without rungs has this report too.
         rungs: Rungs reached by then.
@@ -130,7 +130,7 @@ class Planner:
         fractions = positions / max(len(task.plan), 1)
         seen, exact = self._curves.scores(number, values, fractions=fractions, epsilons=epsilons)
         return Planned(
-            task=dataclasses.replace(task, hparams={}, plan=Plan(()), validation_plan=Plan(())),
+            task=task if task.barrier else _without_plan(task),
             positions=positions,
             on_grid=np.isin(positions, list(grid)),
             rungs=np.searchsorted(at_rungs, positions, side="right").astype(np.int8),
@@ -161,6 +161,10 @@ class Planner:
         rng = np.random.default_rng(public_seed(self._checked.spec.seed, task.trial, "step time"))
         seconds = _STEP_S + _RECORD_S * rate * self._checked.info.num_private
         return seconds * float(np.exp(_SPREAD * rng.standard_normal()))
+
+
+def _without_plan(task: TrialTask) -> TrialTask:
+    return dataclasses.replace(task, hparams={}, plan=Plan(()), validation_plan=Plan(()))
 
 
 def _costs(task: TrialTask, positions: NDArray[np.int64], orders: Array) -> Array:
