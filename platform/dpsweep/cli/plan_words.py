@@ -170,6 +170,8 @@ def _fits(checked: Preflight, summary: PlanSummary) -> str:
         return ""
     if summary.declared is not None and summary.declared.barrier is not None:
         return _at_barrier(checked, summary.declared)
+    if checked.spec.scheduler.type == "noisy_prefix" and summary.declared is not None:
+        return f"It cannot be declared: {summary.declared.problem}."
     most, (high, _, low) = summary.num_trials, summary.composed.fits
     if summary.composition == "declared" and summary.declared is not None:
         high = low = summary.declared.num_trials

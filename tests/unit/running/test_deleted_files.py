@@ -4,7 +4,7 @@ import pytest
 from mortal_studies import MortalStudies
 
 CHANCES = (0.0, 0.01, 0.03, 0.1)
-KINDS = ("composed", "declared", "public", "composed")
+KINDS = ("composed", "declared", "public", "prefix")
 SHARES = (0.0, 0.03, 0.1, 0.5)
 
 
@@ -35,7 +35,7 @@ def test_two_hundred_schedules(tmp_path, monkeypatch, seed):
     play(tmp_path, monkeypatch, seed, KINDS[seed % 4])
 
 
-@pytest.mark.parametrize("accounting", ["composed", "declared", "public"])
+@pytest.mark.parametrize("accounting", ["composed", "declared", "public", "prefix"])
 def test_a_study_that_nobody_touches_finishes_after_any_number_of_kills(
     tmp_path, monkeypatch, accounting
 ):
@@ -47,7 +47,7 @@ def test_a_study_that_nobody_touches_finishes_after_any_number_of_kills(
     assert studies.launch(chance=0.0) == "ran"
 
 
-@pytest.mark.parametrize("accounting", ["composed", "declared", "public"])
+@pytest.mark.parametrize("accounting", ["composed", "declared", "public", "prefix"])
 def test_a_study_of_which_all_but_its_own_ledger_is_deleted_runs_nothing(
     tmp_path, monkeypatch, accounting
 ):
