@@ -3,7 +3,7 @@
 import pytest
 
 from dpsweep.cli.plan_words import declared_words, plan_words
-from dpsweep.foundation.errors import SpecError
+from dpsweep.foundation.errors import BadInputError, SpecError
 from dpsweep.planning.composition import choose_composition, declared_figures
 from dpsweep.planning.declaring.barrier import fitting_trial_epsilon
 from dpsweep.planning.preflight import preflight
@@ -180,5 +180,7 @@ def test_it_is_simulated_like_every_search(tmp_path, slots):
     (run,) = simulate(study, curves, policies=["noisy_prefix"], slots=slots)
     assert (run.started, run.finished, run.stopped) == (16, 2, 14)
     assert run.steps == 16 * 10 + 2 * 57
+    with pytest.raises(BadInputError, match="cannot be compared with other policies"):
+        simulate(study, curves, policies=["fifo", "noisy_prefix"])
     (other,) = simulate(study, curves, policies=["noisy_prefix"], slots=3)
     assert other.best == run.best

@@ -36,8 +36,8 @@ def simulate(
     policies: Annotated[
         str | None,
         typer.Option(
-            help=f"Schedulers to compare; default: {DEFAULT_POLICIES}, or fifo alone where the "
-            "spec allows no other."
+            help=f"Schedulers to compare; default: {DEFAULT_POLICIES}; or noisy_prefix or fifo "
+            "alone, where the spec has it or allows no other."
         ),
     ] = None,
     curves: Annotated[

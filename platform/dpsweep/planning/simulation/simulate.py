@@ -24,7 +24,7 @@ from dpsweep.planning.composition import choose_composition
 from dpsweep.planning.preflight import Preflight
 from dpsweep.planning.simulation.account import Account
 from dpsweep.planning.simulation.curves import Curves
-from dpsweep.planning.simulation.policy_run import PolicyRun
+from dpsweep.planning.simulation.policy_run import PolicyRun, num_rungs, specs_of
 from dpsweep.planning.simulation.trials import Array, Planned, Planner, event_costs
 from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import epsilon_of
@@ -36,7 +36,6 @@ from dpsweep.schedulers import POLICIES
 from dpsweep.schedulers.base import BarrierPolicy, TrialPolicy
 from dpsweep.search.sources import SearchSource
 from dpsweep.search.suggestions import Suggestions
-from dpsweep.spec.study import SchedulerSpec, SweepSpec
 from dpsweep.study.trial import Decision, TrialReport, TrialState, TrialTask
 
 #: Called now and then with the policy, the trials that ended, and a guess of the share done.
@@ -99,7 +98,7 @@ class _Simulation:
         self._num_trials, self._slots = num_trials, slots
         self._release_epsilon = release_epsilon
         self._sign = 1.0 if spec.search.mode == "max" else -1.0
-        self._has_rungs = _num_rungs(spec) > 0
+        self._has_rungs = num_rungs(spec) > 0
         self._source = SearchSource(
             Suggestions(spec, checked.space, path=None),
             plan=self._plan,
@@ -277,18 +276,6 @@ class _Simulation:
                 self._winner = (live.best, float(planned.exact[-1]))
 
 
-def _with_policy(spec: SweepSpec, policy: str) -> SweepSpec:
-    """Return the spec under another scheduler, checked again; settings both know are kept.
-
-    Raises:
-        SpecError: The accounting mode or the accountant does not allow this scheduler.
-    """
-    keys = SchedulerSpec.KEYS.get(spec.scheduler.type, ())
-    wanted = SchedulerSpec.KEYS.get(policy, ())
-    scheduler = {key: getattr(spec.scheduler, key) for key in wanted if key in keys}
-    return SweepSpec(**{**spec.to_dict(), "scheduler": {"type": policy, **scheduler}})
-
-
 def simulate(
     checked: Preflight,
     curves: Curves,
@@ -316,16 +303,7 @@ def simulate(
     """
     if checked.spec.start is not None:
         raise BadInputError("a study with a start cannot be simulated", fix="`dpsweep plan` it")
-    if "noisy_prefix" in {checked.spec.scheduler.type, *policies} and (
-        list(policies) != [checked.spec.scheduler.type]
-    ):
-        raise BadInputError(
-            "noisy_prefix cannot be compared with other policies: what it declares is its own",
-            fix="simulate it alone, and the others with a spec of their own",
-        )
-    specs = {policy: _with_policy(checked.spec, policy) for policy in policies}
-    if not specs:
-        raise BadInputError("no policy to simulate", fix=f"choose from {', '.join(POLICIES)}")
+    specs = specs_of(checked.spec, policies)
     num_trials = _num_trials(checked) if num_trials is None else num_trials
     # All policies share the reports of the one that has rungs, and the composition chosen for it.
     widest = max(specs.values(), key=lambda spec: len(spec.rungs))
@@ -344,7 +322,7 @@ def simulate(
         started = time.perf_counter()
         planned: dict[int, Planned] = {}
         account = Account(
-            composition, planned, num_rungs=_num_rungs(spec), release=release, score=score
+            composition, planned, num_rungs=num_rungs(spec), release=release, score=score
         )
         scorer: TrialPolicy = POLICIES[policy].from_spec(
             spec.scheduler, metric=spec.search.metric, maximize=spec.search.mode == "max"
@@ -368,10 +346,6 @@ def simulate(
             )
         )
     return _with_regret(runs, maximize=checked.spec.search.mode == "max")
-
-
-def _num_rungs(spec: SweepSpec) -> int:
-    return 1 if spec.scheduler.type == "noisy_prefix" else len(spec.rungs)
 
 
 def _num_trials(checked: Preflight) -> int:
