@@ -180,8 +180,9 @@ class TrialTask:
 
     def refusal(self, composition: Composition | None) -> str:
         """Say why no budget at all would admit it; empty: one might."""
-        stages = () if composition is None else self.stages
-        return next(filter(None, (composition.refusal(stage) for stage in stages)), "")  # type: ignore[union-attr]
+        if composition is None:
+            return ""
+        return next(filter(None, map(composition.refusal, self.stages)), "")
 
     @property
     def digest(self) -> str:

@@ -166,6 +166,18 @@ def test_what_has_no_such_barrier_is_refused(tmp_path, changes, message):
         checked(tmp_path, **changes)
 
 
+def test_a_rate_that_does_not_follow_the_noise_is_warned_of(tmp_path):
+    def notes(**space):
+        return checked(tmp_path, search={"space": space}).notes
+
+    plain = {key: value for key, value in SPACE.items() if key != "optim.noise_lr"}
+    rates = {"loguniform": [0.1, 8]}
+    assert any("does not rank optim.lr" in note for note in notes(**plain, **{"optim.lr": rates}))
+    adam = {"optim.name": "adam", "optim.lr": rates}
+    for space in (SPACE, {**plain, **adam}, plain):
+        assert not any("does not rank" in note for note in notes(**space))
+
+
 def test_a_prefix_needs_no_scheduler_of_its_own(tmp_path):
     study = checked(tmp_path, scheduler={"type": "fifo"}, privacy={"trial_epsilon": 0.3})
     task, chosen = study.sample[0], choose_composition(study)

@@ -16,7 +16,7 @@ from dpsweep.privacy.composition.declared import (
 )
 
 _MOST_SECANTS = 6
-_CLOSE = 0.99  # share of the study's epsilon that is used, and nothing better is looked for
+_CLOSE = 0.995  # share of the study's epsilon that is used, and nothing better is looked for
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def fitting_trial_epsilon(checked: Preflight) -> float | None:
     if _CLOSE * cap <= epsilon <= cap:
         return None
     for _ in range(_MOST_SECANTS):
-        guess = _three_digits_down(min(trial * (0.998 * cap / epsilon) ** (1 / slope), cap))
+        guess = _three_digits_down(min(trial * (0.999 * cap / epsilon) ** (1 / slope), cap))
         if guess == trial or (best is not None and guess <= best):
             break
         priced = price(guess)
