@@ -15,6 +15,7 @@ from dpsweep.privacy.schedules import NoiseSchedule
 from dpsweep.spec.study import SweepSpec
 
 DELTA = 1e-5
+PLD = {"accountant": "pld"}  # of trials, too: slower, and they cost what they say
 SPACE = {
     "method": "dp_sgd", "model.name": "linear", "batch.expected": 128, "train.epochs": 6,
     "optim.noise_lr": {"loguniform": [0.05, 500]}, "noise.prefix_factor": 4,
@@ -27,7 +28,7 @@ def raw_spec(root, *, privacy=None, search=None, scheduler=None, **sections):
         "data": {"dataset": "digits", "validation": {"fraction": 0.2, "visibility": "public"}},
         "privacy": {
             "delta": DELTA, "trial_epsilon": 0.9, "accounting": "composed", "study_epsilon": 1.0,
-            "composition": "declared", "accountant": "pld", **(privacy or {}),
+            "composition": "declared", **(privacy or {}),
         },
         "search": {"num_trials": 16, "sampler": "random", "space": SPACE, **(search or {})},
         "scheduler": {"type": "noisy_prefix", **(scheduler or {})},
@@ -71,7 +72,7 @@ def test_two_classes_are_declared_in_two_phases(tmp_path):
 
 
 def test_plan_says_classes_price_and_what_the_winner_keeps(tmp_path):
-    study = checked(tmp_path)
+    study = checked(tmp_path, privacy=PLD)
     summary = summarize_plan(study)
     figures, barrier = summary.declared, summary.declared.barrier
     assert (figures.num_trials, barrier.keep, barrier.steps, barrier.num_steps) == (16, 1, 10, 67)
@@ -93,16 +94,16 @@ FORECAST = {"seconds_per_trial": None, "because": "this is a test"}
 
 @pytest.mark.parametrize("trial_epsilon", [1.0, 0.2])
 def test_the_largest_trial_epsilon_that_fits_is_found(tmp_path, trial_epsilon):
-    study = checked(tmp_path, privacy={"trial_epsilon": trial_epsilon})
+    study = checked(tmp_path, privacy={**PLD, "trial_epsilon": trial_epsilon})
     fits = fitting_trial_epsilon(study)
-    at_most = checked(tmp_path, privacy={"trial_epsilon": fits})
+    at_most = checked(tmp_path, privacy={**PLD, "trial_epsilon": fits})
     assert declared_figures(at_most).num_trials == 16
     assert 0.99 < declared_figures(at_most).epsilon <= 1
     assert fitting_trial_epsilon(at_most) is None
 
 
 def test_a_budget_without_a_choice_is_refused_with_the_epsilon_that_fits(tmp_path):
-    study = checked(tmp_path, privacy={"trial_epsilon": 1.0})
+    study = checked(tmp_path, privacy={**PLD, "trial_epsilon": 1.0})
     with pytest.raises(SpecError, match=r"2 trials, 1 of which goes on .* 0\.9\d* fits"):
         choose_composition(study)
     summary = summarize_plan(study)
@@ -140,13 +141,12 @@ def test_a_grid_of_one_plan_is_declared_by_its_points(tmp_path):
 
 
 REFUSED = [
-    ({"privacy": {"composition": "filter", "accountant": "rdp"}}, r"privacy\.composition: noisy_p"),
-    ({"privacy": {"composition": None, "accountant": "rdp"}}, r"privacy\.composition: noisy_prefi"),
+    ({"privacy": {"composition": "filter"}}, r"privacy\.composition: noisy_p"),
+    ({"privacy": {"composition": None}}, r"privacy\.composition: noisy_prefi"),
     (
         {
             "privacy": {
                 "accounting": "unaccounted", "composition": None, "study_epsilon": None,
-                "accountant": "rdp",
             }
         },
         r"scheduler\.type: noisy_prefix needs a declared budget",
