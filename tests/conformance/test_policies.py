@@ -4,6 +4,7 @@ from dpsweep.schedulers import POLICIES
 from dpsweep.schedulers.epsilon_halving import EpsilonHalving
 from dpsweep.schedulers.fifo import FifoPolicy
 from dpsweep.schedulers.median import MedianPolicy
+from dpsweep.schedulers.noisy_prefix import NoisyPrefix
 from dpsweep.testing.conformance import PolicyConformance
 
 
@@ -25,6 +26,11 @@ class TestEpsilonHalvingPromote(PolicyConformance):
 class TestMedian(PolicyConformance):
     def make(self):
         return MedianPolicy(metric=self.metric, maximize=True, num_rungs=3)
+
+
+class TestNoisyPrefix(PolicyConformance):
+    def make(self):
+        return NoisyPrefix(metric=self.metric, maximize=True, keep=2)
 
 
 def test_every_policy_is_covered():

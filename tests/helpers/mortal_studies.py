@@ -24,9 +24,10 @@ from dpsweep.privacy.events import Plan
 from dpsweep.results.study import load_sweep
 from dpsweep.running import entries, features, modes, probing
 from dpsweep.running.stage import Stage
+from dpsweep.schedulers.base import BarrierPolicy
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study import study
-from dpsweep.study.trial import TrialState
+from dpsweep.study.trial import Decision, TrialState
 from dpsweep.trainables.execution import checkpoints
 from dpsweep.trainables.execution.execution import TrialExecution
 from dpsweep.trainables.execution.pace import Pace
@@ -51,7 +52,7 @@ class MortalStudies:
     def __init__(self, root: Path, seed: int, monkeypatch, *, accounting: str):
         self.rng = random.Random(seed)
         self.root, self.accounting = root, accounting
-        self.mode = "composed" if accounting in ("declared", "probe") else accounting
+        self.mode = "composed" if accounting in ("declared", "probe", "prefix") else accounting
         self.accountant = "pld" if accounting == "probe" else "rdp"
         self.budget = root / "digits.budget"
         self.study = root / "studies" / "mortal"
@@ -79,7 +80,7 @@ class MortalStudies:
         }  # fmt: skip
         if self.mode == "composed":
             privacy["study_epsilon"] = STUDY
-        if self.accounting == "declared":
+        if self.accounting in ("declared", "prefix"):
             privacy["composition"] = "declared"
         raw = make_spec(self.root, "mortal", tracking={"uri": None}, privacy=privacy)
         if self.accounting == "public":
@@ -88,6 +89,9 @@ class MortalStudies:
             "method": "dp_sgd", "optim.lr": {"loguniform": [0.1, 4]}, "train.max_steps": 4,
             "batch.expected": 64,
         }}  # fmt: skip
+        if self.accounting == "prefix":
+            raw["scheduler"] = {"type": "noisy_prefix"}
+            raw["search"]["space"] |= {"noise.prefix_factor": 3, "noise.prefix_share": 0.5}
         raw["report"] = {"points": 2}
         if self.accounting == "probe":
             raw["search"] = {"strategy": "probe", "probe": {"num_probes": 3, "epsilon": 0.8}}
@@ -145,7 +149,8 @@ class MortalStudies:
     def _execute(self, stage, source, target):
         """Do what Tune does, one trial at a time."""
         stage.begin(source)
-        while (task := source.next_task(num_running=0)) is not None:
+        stage._max_concurrent = 1
+        while (task := source.next_task(num_running=0) or self._promoted(stage)) is not None:
             self._now, self._charges = (stage.ledger.study_id, task.trial), task.charges
             self.filters[stage.ledger.study_id] = stage.composition
             execution = TrialExecution(
@@ -153,14 +158,47 @@ class MortalStudies:
                 data=stage.data, pace=Pace(self._clock),
             )  # fmt: skip
             try:
-                done = False
-                while not done:
-                    done = stage.on_report(execution.advance()).done
+                is_paused = self._run(stage, execution)
             finally:
                 execution.close()
-            stage.on_end(task.trial)
+            if not is_paused:
+                stage.on_end(task.trial)
         moving = stage.study.view.count(TrialState.RUNNING)
         return "interrupted" if moving or not source.is_exhausted else "finished"
+
+    @staticmethod
+    def _run(stage, execution):
+        """Run a trial to its end, or until the policy lets it wait; return whether it does."""
+        while True:
+            report = stage.on_report(execution.advance())
+            verdict = stage.policy.on_report(report)
+            if report.done:
+                return False
+            if verdict.rung is not None:
+                stage.on_verdict(report, verdict)
+            if verdict.decision is Decision.PAUSE:
+                stage.on_pause(report.trial)
+                execution.pause()
+                return True
+
+    @staticmethod
+    def _promoted(stage):
+        """Return the task of the next trial that passes the barrier; without one, end all others."""
+        if not isinstance(stage.policy, BarrierPolicy):
+            return None
+        view, policy = stage.study.view, stage.policy
+        paused = {n for n, trial in view.trials.items() if trial.state is TrialState.PAUSED}
+        stage.live |= {n: stage.study.last_report(n) for n in paused}
+        waiting = set(paused)
+        while (trial := policy.choose_at_barrier(waiting, stage.running)) is not None:
+            if stage._may_resume(trial):
+                stage.on_verdict(stage.live[trial], policy.standing(trial))
+                return stage.study.files.task(trial)
+            waiting.remove(trial)
+        for trial in sorted(paused):
+            stage.on_verdict(stage.live[trial], policy.standing(trial))
+            stage.on_end(trial)
+        return None
 
     def launch(self, *, chance: float, deletes: bool = False) -> str:
         """Run the spec once; return how that went."""
@@ -224,6 +262,11 @@ class MortalStudies:
             used = self.filters.get(study_id)
             assert not (everything and used is None)
             assert used is None or not used.is_over(used.cost(everything)), everything
+            if self.accounting == "prefix":
+                beyond = [
+                    n for n, plan in ran.items() if any(r.phase == "train" for r in plan.runs)
+                ]
+                assert len(beyond) <= 1, ran
         else:
             spent = epsilon_of(everything, delta=DELTA, accountant=self.accountant)
             assert spent <= epsilon * (1 + 1e-9), (spent, epsilon)

@@ -11,6 +11,7 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from dpsweep.schedulers.epsilon_halving import EpsilonHalving
+from dpsweep.schedulers.noisy_prefix import NoisyPrefix
 from dpsweep.schedulers.ray_adapter import PolicyScheduler, TuneListener
 from dpsweep.study.trial import Decision, TrialReport
 
@@ -268,6 +269,24 @@ def test_promote(tmp_path):
     assert study.most_at_once == SLOTS
     pids = [pid for number in reached for pid in study.state(number)["pids"]]
     assert len(set(pids)) < len(pids) / 2
+
+
+def test_a_barrier(tmp_path):
+    study, policy = Study(tmp_path), NoisyPrefix(metric="score", maximize=True, keep=2)
+    run(study, policy)
+    reached = {number: study.state(number)["step"] for number in range(NUM_TRIALS)}
+    assert {number for number, step in reached.items() if step == LAST} == {3, 6}
+    assert {step for number, step in reached.items() if number not in (3, 6)} == {1}
+    names = [call[0] for call in study.calls]
+    resumed = [place for place, call in enumerate(study.calls) if call[0] == "resume"]
+    assert [study.calls[place][1] for place in resumed] == [3, 6]  # the best one first
+    assert names[: resumed[0]].count("pause") == NUM_TRIALS  # nobody goes on before all are there
+    for number, step in reached.items():
+        way = ["resume", "verdict", *["report"] * (LAST - 1)] if step == LAST else ["verdict"]
+        calls = [call[0] for call in study.of(number)]
+        assert calls == ["suggest", "report", "verdict", "pause", *way, "end"]
+    assert study.most_at_once == SLOTS
+    assert not study.running
 
 
 def test_promotions_come_before_new_trials(tmp_path):

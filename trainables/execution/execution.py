@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import math
 import time
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.errors import LedgerError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.words import counted, were
-from dpsweep.ledgers.trial import TrialLedger, TrialLimit, check_complete, trial_file
+from dpsweep.ledgers.trial import TrialLedger, check_complete, trial_file
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.study.trial import TrialReport, TrialTask, report_interval
 from dpsweep.trainables import TRAINABLES
@@ -24,7 +23,7 @@ from dpsweep.trainables.execution.private_report import write_private_report
 from dpsweep.trainables.execution.scores import TrialScores
 from dpsweep.trainables.execution.settings import ExecutionSettings
 from dpsweep.trainables.execution.starts import release_name
-from dpsweep.trainables.execution.trial_clock import TrialClock
+from dpsweep.trainables.execution.trial_clock import TrialClock, limit_of, num_questions
 from dpsweep.trainables.execution.trial_data import records_for
 from dpsweep.trainables.method import Method, RunContext
 
@@ -79,11 +78,8 @@ class TrialExecution:
         self.task, self.plan, self.settings = task, task.plan, settings
         method_class: type[Method] = TRAINABLES[task.method]
         self.is_private = method_class.is_private
-        self._charges = task.charges
-        limit = None
-        if settings.composition is not None:
-            most = settings.composition.cost(self._charges + task.validation_plan)
-            limit = TrialLimit(settings.composition, most)
+        self._charges, self._num_questions = task.charges, num_questions(task.plan)
+        limit, self._barrier = limit_of(task, settings)
         self.ledger = TrialLedger(
             trial_file(settings.ledger, task.trial),
             budget=settings.budget if self.is_private else None,
@@ -116,6 +112,7 @@ class TrialExecution:
                 rungs_before=rungs_before,
             )
             self._set_releases()
+            self._is_unreported |= self._waits
         except BaseException:
             self.ledger.close()
             raise
@@ -193,6 +190,8 @@ class TrialExecution:
         The grid belongs to the whole plan, so a resumed trial reports where it would have. A rung
         is reached at the first position whose epsilon (of all ever charged) is at least its own.
         """
+        if self._waits:  # a policy that does not wait is stopped by the ledger
+            return self.position + 1
         points = (self.settings.report_every, self.settings.report_points)
         every = report_interval(len(self.plan), *points)
         stops = (*self._clock.rung_positions, *self._release_positions.values())
@@ -246,14 +245,14 @@ class TrialExecution:
                 self._store.save("last", self._snapshot())
                 self._pace.kept()
 
-    @cached_property
-    def _num_questions(self) -> int:
-        """Positions on private records that stand before others on public ones."""
-        runs = self.plan.runs
-        private = [index for index, run in enumerate(runs) if run.part == "private"]
-        if not private or private[-1] == len(runs) - 1:
-            return 0
-        return sum(run.count for run in runs[: private[-1] + 1])
+    @property
+    def _waits(self) -> bool:
+        """Say whether the trial is at its barrier: it goes on when it is promoted."""
+        return self.position == self._barrier and self._is_finite
+
+    @property
+    def _is_at_end(self) -> bool:
+        return self.position >= self.end and not self._waits
 
     @property
     def _has_lost_all(self) -> bool:
@@ -274,7 +273,7 @@ class TrialExecution:
             self.value, self.best_step = score, self.position
         is_delivered = is_better or self.value is None
         self.delivered = dict(self.metrics if is_delivered else self.delivered)
-        if self.position == self.end and self.settings.show_test:
+        if self._is_at_end and self.settings.show_test:
             self.delivered |= self._scores.on_test(None if is_delivered else self._store)
         self.metrics = self.delivered if is_delivered else self.metrics
         snapshot = self._snapshot(state)
@@ -283,7 +282,7 @@ class TrialExecution:
         self._make_releases(snapshot)
         self._store.save("last", snapshot)
         self._pace.kept()
-        if self.position == self.end and not self.settings.fresh_attempts:
+        if self._is_at_end and not self.settings.fresh_attempts:
             write_private_report(self._store.directory, self.method)
 
     def _snapshot(self, state: dict[str, Any] | None = None) -> Checkpoint:
@@ -336,7 +335,7 @@ class TrialExecution:
                 del self._release_positions[index]
 
     def _report(self) -> TrialReport:
-        done = self.position >= self.end
+        done = self._is_at_end
         next_epsilon = None
         if not done:
             releases = 1 if self._scores.affords_a_noisy_one() else 0

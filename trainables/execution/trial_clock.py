@@ -2,11 +2,40 @@
 
 from __future__ import annotations
 
+from dpsweep.ledgers.admission import is_promoted
+from dpsweep.ledgers.trial import TrialLimit
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.rungs import first_step, num_skipped, rung_epsilons, rung_positions
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.execution.settings import ExecutionSettings
+
+
+def limit_of(task: TrialTask, settings: ExecutionSettings) -> tuple[TrialLimit | None, int | None]:
+    """Return what a trial holds of the study's budget now, and where it waits to be promoted.
+
+    The study's ledger says whether it was promoted; without its word it was not.
+
+    Returns:
+        The limit, or None where trials share no budget; the position of the barrier, or None where
+        nothing holds the trial back.
+    """
+    stages = task.stages
+    waits = len(stages) > 1 and not is_promoted(settings.ledger, task.trial)
+    barrier = task.barrier if waits else None
+    if settings.composition is None:
+        return None, barrier
+    cost = settings.composition.cost(stages[0] if waits else task.full_plan)
+    return TrialLimit(settings.composition, cost), barrier
+
+
+def num_questions(plan: Plan) -> int:
+    """Return how many positions on private records stand before others on public ones."""
+    runs = plan.runs
+    private = [index for index, run in enumerate(runs) if run.part == "private"]
+    if not private or private[-1] == len(runs) - 1:
+        return 0
+    return sum(run.count for run in runs[: private[-1] + 1])
 
 
 class TrialClock:
@@ -48,6 +77,8 @@ class TrialClock:
         if task.records == "public":
             spent = self._plan.slice(0, position)
         self._clock = self._clock_from(position, spent)
+        if task.barrier:  # the only rung, at a position that nothing moves
+            self.rung_positions = [task.barrier] if position < task.barrier else []
         if not settings.rungs:
             return
         is_whole = position == 0 and spent == task.inherited
@@ -71,6 +102,8 @@ class TrialClock:
 
     def skipped(self, position: int) -> int:
         """Return the number of rungs that the first training step passes, by plan or by a crash."""
+        if not self._settings.rungs:
+            return 0
         is_first = position <= first_step(self._plan)
         return max(self._num_skipped, self.rung(position) if is_first else 0)
 

@@ -137,7 +137,12 @@ class DPSGD(ClassifierMethod):
         sample_rate = sample_rate_of(hparams, context.num_private)
         steps = num_steps_of(hparams, sample_rate)
         shape = hparams["noise.shape"]
-        schedule = NoiseSchedule(shape, 1.0 if shape == "constant" else hparams["noise.end_ratio"])
+        schedule = NoiseSchedule(
+            shape,
+            1.0 if shape == "constant" else hparams["noise.end_ratio"],
+            prefix_share=hparams["noise.prefix_share"],
+            prefix_factor=hparams["noise.prefix_factor"],
+        )
         start = hparams["noise.noise_multiplier"]
         if start is None:
             start = calibrate_noise_schedule(

@@ -9,6 +9,7 @@ from typing import Any
 
 from dpsweep.foundation.words import counted
 from dpsweep.ledgers.dataset import read_dataset_ledger
+from dpsweep.planning.costs.composition import DeclaredFigures
 from dpsweep.planning.costs.probing import ProbingFigures
 from dpsweep.planning.preflight import Preflight
 from dpsweep.planning.summary import PlanSummary
@@ -150,6 +151,9 @@ def _search(checked: Preflight, summary: PlanSummary) -> str:
         "fifo": "each runs to its end",
         "median": "those below the median of the others are stopped early",
         "epsilon_halving": "the weak ones are stopped early, at equal epsilon",
+        "noisy_prefix": "all run their noisy prefix, then the best "
+        + ("goes" if spec.scheduler.keep == 1 else f"{spec.scheduler.keep} go")
+        + " on",
     }[spec.scheduler.type]
     first = ""
     if summary.start is not None:
@@ -179,6 +183,10 @@ def _probes(figures: ProbingFigures) -> str:
 def _fits(checked: Preflight, summary: PlanSummary) -> str:
     if not checked.spec.privacy.mode.is_filtered or summary.composed is None:
         return ""
+    if summary.declared is not None and summary.declared.barrier is not None:
+        return _at_barrier(checked, summary.declared)
+    if checked.spec.scheduler.type == "noisy_prefix" and summary.declared is not None:
+        return f"It cannot be declared: {summary.declared.problem}."
     most, (high, _, low) = summary.num_trials, summary.composed.fits
     if summary.composition == "declared" and summary.declared is not None:
         high = low = summary.declared.num_trials
@@ -200,6 +208,24 @@ def _fits(checked: Preflight, summary: PlanSummary) -> str:
     return text
 
 
+def _at_barrier(checked: Preflight, declared: DeclaredFigures) -> str:
+    figures, privacy = declared.barrier, checked.spec.privacy
+    assert figures is not None
+    goes = "goes" if figures.keep == 1 else "go"
+    number, most = declared.num_trials, checked.num_trials
+    which = f"All {most}" if number == most else f"{number} of {most}"
+    text = (
+        f"{which} fit into the study's budget: {figures.steps} of {figures.num_steps} steps each, "
+        f"and the best {figures.keep} {goes} on to the end. A trial that does costs "
+        f"epsilon={shown_epsilon(figures.epsilon)} alone (pld), and "
+        f"{shown_epsilon(declared.epsilon)} with the whole search, of {privacy.study_epsilon:g}."
+    )
+    fits = figures.trial_epsilon_that_fits
+    if fits is not None:
+        text += f" privacy.trial_epsilon={fits:g} would use the budget up with all {most}."
+    return text
+
+
 def _time(summary: PlanSummary, forecast: Mapping[str, Any]) -> str:
     if forecast["seconds_per_trial"] is None:
         return f"Time is not forecast: {forecast['because']}."
@@ -210,6 +236,10 @@ def _time(summary: PlanSummary, forecast: Mapping[str, Any]) -> str:
             fits = summary.declared.num_trials
         number = min(number, max(fits, 1))
     share = number / max(summary.num_trials, 1)
+    barrier = None if summary.declared is None else summary.declared.barrier
+    if barrier is not None:
+        before = barrier.steps / barrier.num_steps
+        share *= before + min(barrier.keep / number, 1.0) * (1 - before)
     where = ""
     seconds = forecast["slot_seconds"] * share
     if forecast["wall_seconds"] is not None:
@@ -217,6 +247,8 @@ def _time(summary: PlanSummary, forecast: Mapping[str, Any]) -> str:
         where = f" on {counted(forecast['slots'], 'slot')} of this machine"
     trials = counted(float(number), "trial")
     ends = "run to its end" if number == 1 else "all run to their ends"
+    if barrier is not None:
+        ends = f"{barrier.keep} of them to the end"
     takes = "Less than a second" if seconds < 1 else f"Roughly {duration(seconds)}"
     text = f"{takes} of training{where} for {trials}, {ends}"
     if forecast["start_seconds"]:
@@ -233,6 +265,9 @@ def declared_words(summary: PlanSummary) -> str:
         return f"not possible: {figures.problem}"
     by_filter = min(filtered.fits[1], summary.num_trials)
     terms = f"epsilon={shown_epsilon(figures.epsilon)} by pld"
+    if figures.barrier is not None:
+        classes = ", then ".join(figures.barrier.classes)
+        return f"{counted(figures.num_trials, 'trial')} in two phases: {classes}; {terms}"
     text = f"{counted(figures.num_trials, 'trial')} run to their ends, declared beforehand: {terms}"
     is_better = figures.num_trials > by_filter
     if figures.num_trials == by_filter:

@@ -58,6 +58,12 @@ def admission(directory: LogPath, trial: int) -> Mapping[str, Any] | None:
     return _last(directory, trial).get("reserve")
 
 
+def is_promoted(directory: LogPath, trial: int) -> bool:
+    """Say whether all of a trial's plan is reserved by now, or no more than up to its barrier."""
+    record = admission(directory, trial)
+    return record is not None and "num_reserved" not in record
+
+
 def _last(directory: LogPath, trial: int) -> dict[str, Mapping[str, Any]]:
     """Return the last reservation and the last settlement of a trial, in their order."""
     last: dict[str, Mapping[str, Any]] = {}

@@ -38,6 +38,7 @@ STUDY = {
         {
             "has_file": bool,
             "num_events": int,
+            "num_reserved": int,
             "plan_sha256": str,
             "task_sha256": str,
             "epsilon": float | None,

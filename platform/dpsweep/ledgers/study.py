@@ -148,7 +148,15 @@ class StudyLedger:
         assert account is not None
         return account.composition
 
-    def reserve(self, trial: int, plan: Plan, *, epsilon: float, task: str = "") -> bool:
+    def reserve(
+        self,
+        trial: int,
+        plan: Plan,
+        *,
+        epsilon: float,
+        task: str = "",
+        at_first: Plan | None = None,
+    ) -> bool:
         """Write what a trial may charge at most durably, before it is launched or continued.
 
         Args:
@@ -158,6 +166,8 @@ class StudyLedger:
             epsilon: Of the whole plan alone, for readers.
             task: SHA-256 of all that the trial is to do (``TrialTask.digest``), which its process
                 compares; "" where nothing else than the plan is known.
+            at_first: What it may charge of this until it is promoted, that is until its whole plan
+                is reserved, once and for all; None: all of it.
         Returns:
             False if it does not fit into the budget; nothing was written then.
         Raises:
@@ -176,8 +186,11 @@ class StudyLedger:
             raise other_task(trial)
         if account is not None and reserved is not None and not is_same:
             raise LedgerError(f"trial {trial} was admitted with another plan; it cannot get more")
+        if reserved is not None and "num_reserved" not in reserved:
+            at_first = None
         if is_same and trial in state.running:
-            return True
+            # Nobody is promoted who runs: what is before a barrier must be over.
+            return reserved is None or at_first is not None or "num_reserved" not in reserved
         record: dict[str, Any] = {
             "kind": "reserve",
             "trial": trial,
@@ -186,9 +199,10 @@ class StudyLedger:
             "plan_sha256": digest,
             "epsilon": epsilon if math.isfinite(epsilon) else None,
             **({"task_sha256": task} if task else {}),
+            **({} if at_first is None else {"num_reserved": len(at_first)}),
         }
         if account is not None:
-            cost = account.composition.cost(plan)
+            cost = account.composition.cost(plan if at_first is None else at_first)
             if not self._fits(account, cost, trial):
                 return False
             record["cost"] = cost

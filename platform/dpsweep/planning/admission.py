@@ -74,6 +74,7 @@ class Admission:
         hparams = method.complete(hparams, context)
         inherited = release_of(method, hparams, self.starts)
         plan = method.plan(hparams, context).merged()
+        barrier = self._barrier_of(plan)
         task = TrialTask(
             trial,
             name,
@@ -81,8 +82,10 @@ class Admission:
             plan,
             planned_epsilon=math.inf,
             is_private=method.is_private,
-            validation_plan=self.releases(len(plan)),
+            validation_plan=self.releases(len(plan), extra=1 if barrier else 0),
             inherited=inherited,
+            barrier=barrier,
+            barrier_scores=self._scores_until(barrier, len(plan)),
         )
         if not method.is_private:
             return task
@@ -120,6 +123,32 @@ class Admission:
         every = report_interval(num_steps, self.spec.report.every_steps, self.spec.report.points)
         count = math.ceil(num_steps / every) + len(self.spec.rungs) + extra
         return self._scores(count)
+
+    def _barrier_of(self, plan: Plan) -> int:
+        """Return where a trial waits to be promoted; 0 under a scheduler that has no barrier.
+
+        Raises:
+            InfeasibleBudgetError: The plan has no noisy prefix to wait at the end of.
+        """
+        if self.spec.scheduler.type != "noisy_prefix":
+            return 0
+        if not 0 < plan.prefix_end < len(plan):
+            raise InfeasibleBudgetError(
+                "the plan has no noisy prefix, at the end of which scheduler noisy_prefix compares "
+                "trials",
+                fix="add noise.prefix_factor: 4, of a method of noisy gradients",
+            )
+        return plan.prefix_end
+
+    def _scores_until(self, position: int, num_steps: int) -> int:
+        """Return the number of noisy scores up to a position, the one that is made there included.
+
+        So many may be needed: the grid of reports has points before it, or it itself.
+        """
+        if position == 0 or self.validation_noise is None:
+            return 0
+        every = report_interval(num_steps, self.spec.report.every_steps, self.spec.report.points)
+        return (position - 1) // every + 1
 
     @property
     def score(self) -> Plan:

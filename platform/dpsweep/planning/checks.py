@@ -13,6 +13,7 @@ from dpsweep.planning.networks import weights_problems
 from dpsweep.planning.places import place_problems
 from dpsweep.planning.pretrain import pretrain_problems
 from dpsweep.planning.problems import (
+    barrier_problems,
     data_problems,
     database_problems,
     sampler_problems,
@@ -105,6 +106,7 @@ CHECKS: Sequence[Check] = (
     lambda draft: database_problems(draft.spec),
     lambda draft: target_problems(draft.spec),
     lambda draft: sampler_problems(draft.spec),
+    lambda draft: barrier_problems(draft.spec, draft.values),
     _weights,
     _deltas,
 )

@@ -23,6 +23,7 @@ from dpsweep.planning.admission import Admission
 from dpsweep.planning.checks import CHECKS, CHECKS_OF_METHODS, read_draft
 from dpsweep.planning.deltas import delta_note, with_launched_delta
 from dpsweep.planning.problems import (
+    barrier_note,
     budget_note,
     space_notes,
     validation_note,
@@ -130,6 +131,7 @@ class Preflight:
         """Notes on what is valid, but hardly meant so."""
         notes = space_notes(self.space, self.methods, self.info)
         notes += start_notes(self.spec, self.methods, self.space.values())
+        notes += [barrier_note(self.spec, self.space.values())]
         notes += [delta_note(self.spec), budget_note(self.spec), validation_note(self.info)]
         return [note for note in dict.fromkeys(notes) if note]
 

@@ -122,6 +122,27 @@ def sampler_problems(spec: SweepSpec) -> list[Mistake]:
     return []
 
 
+def barrier_problems(spec: SweepSpec, values: Mapping[str, Sequence[Any]]) -> list[Mistake]:
+    """Return that no trial has a noisy prefix, at whose end its scheduler would compare it."""
+    factors = values.get("noise.prefix_factor", [1])
+    if spec.scheduler.type != "noisy_prefix" or any(factor != 1 for factor in factors):
+        return []
+    problem = "noisy_prefix compares trials at the end of their noisy prefix, and they have none"
+    return [Mistake("scheduler.type", problem, "add noise.prefix_factor: 4 to search.space")]
+
+
+def barrier_note(spec: SweepSpec, values: Mapping[str, Sequence[Any]]) -> str:
+    """Return a line on rates that a noisy prefix does not rank, or nothing."""
+    if spec.scheduler.type != "noisy_prefix" or len(values.get("optim.lr", ())) < 2:
+        return ""
+    if set(values.get("optim.name", ["sgd"])) == {"adam"}:
+        return ""  # which divides by the noise itself
+    return (
+        "the noisy prefix does not rank optim.lr, whose best value there is another one than in "
+        "the rest of a trial: search optim.noise_lr, which follows the noise"
+    )
+
+
 def data_problems(spec: SweepSpec, info: DatasetInfo) -> list[Mistake]:
     """Return what the data lacks that the spec counts on, from headers, names and declarations."""
     problems = []

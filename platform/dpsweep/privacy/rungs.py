@@ -7,6 +7,7 @@ from typing import Literal
 
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import Plan
+from dpsweep.privacy.events.plan import TRAINING
 
 RungUnit = Literal["epsilon", "share"]
 
@@ -53,12 +54,12 @@ def rung_positions(clock: EpsilonClock, rungs: Sequence[float]) -> list[int]:
 def first_step(plan: Plan) -> int:
     """Return the position after the first training step.
 
-    Releases of statistics before the training make no model. A plan without a phase ``train``
+    Releases of statistics before the training make no model. A plan without a phase of training
     begins with its first event.
     """
     before = 0
     for run in plan.runs:
-        if run.phase == "train":
+        if run.phase in TRAINING:
             return before + 1
         before += run.count
     return 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from dpsweep.foundation import validate
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
+from dpsweep.privacy.events.plan import PREFIX
 
 Shape = Literal["constant", "linear", "cosine", "exponential", "step"]
 SHAPES: tuple[Shape, ...] = ("constant", "linear", "cosine", "exponential", "step")
@@ -83,26 +85,67 @@ class NoiseSchedule(_Schedule):
     >>> len(NoiseSchedule("cosine", end_ratio=0.5).plan(2.0, 0.01, 100))
     100
 
+    A noisy prefix comes before the shape: its steps cost next to nothing, and are enough to compare
+    configurations whose learning rates follow the noise.
+
+    >>> plan = NoiseSchedule(prefix_share=0.15, prefix_factor=4.0).plan(2.0, 0.1, 20)
+    >>> [(run.phase, run.count, run.event.noise_multiplier) for run in plan.runs]
+    [('prefix', 3, 8.0), ('train', 17, 2.0)]
+
     Guarantees:
         The schedule is fixed by public numbers, so its plan may be accounted as a whole. One
         that reacts to private data would need a filter instead and cannot be stated here.
+
+    Attributes:
+        prefix_share: Share of the steps, rounded down, that are the prefix; at least one step is,
+            and one is not.
+        prefix_factor: Noise multiplier of the prefix divided by the start value of the shape, which
+            follows; at least 1, which makes no prefix.
     """
+
+    prefix_share: float = 0.15
+    prefix_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        share = validate.in_unit_interval("prefix_share", self.prefix_share)
+        object.__setattr__(self, "prefix_share", share)
+        factor = validate.at_least("prefix_factor", self.prefix_factor, 1.0)
+        object.__setattr__(self, "prefix_factor", factor)
+
+    def num_prefix(self, steps: int) -> int:
+        """Return how many of ``steps`` steps are the noisy prefix; of a single step, none."""
+        if self.prefix_factor == 1.0 or steps < 2:
+            return 0
+        return min(max(math.floor(self.prefix_share * steps + 1e-9), 1), steps - 1)
+
+    def factors(self, steps: int) -> NDArray[np.float64]:
+        """Return the noise at each step divided by the start value, the prefix included."""
+        prefix = self.num_prefix(steps)
+        shape = super().factors(steps - prefix)
+        return np.concatenate([np.full(prefix, self.prefix_factor), shape]) if prefix else shape
 
     def plan(self, start: float, sample_rate: float, steps: int) -> Plan:
         """Return the events of ``steps`` noisy gradient sums over Poisson batches.
 
         Args:
-            start: Noise multiplier of the first step.
+            start: Noise multiplier of the first step after the prefix.
             sample_rate: Probability in (0, 1] that one record enters a batch.
             steps: Number of steps, at least 1.
         """
         start = validate.positive("noise_multiplier", start)
         rate = validate.in_unit_interval("sample_rate", sample_rate, one=True)
+        count = validate.whole("steps", steps, low=1)
+        prefix = self.num_prefix(count)
+        before = Plan()
+        if prefix:
+            loud = PoissonGaussian(start * self.prefix_factor, rate)
+            before = Plan((EventRun(loud, prefix, PREFIX),))
         if self.shape == "constant":
-            count = validate.whole("steps", steps, low=1)
-            return Plan((EventRun(PoissonGaussian(start, rate), count),))
-        values = start * self.factors(steps)
-        return Plan(tuple(EventRun(PoissonGaussian(v, rate)) for v in values.tolist())).merged()
+            return before + Plan((EventRun(PoissonGaussian(start, rate), count - prefix),))
+        values = (start * super().factors(count - prefix)).tolist()
+        after = Plan(tuple(EventRun(PoissonGaussian(v, rate)) for v in values))
+        return before + after.merged()
 
 
 @dataclass(frozen=True)

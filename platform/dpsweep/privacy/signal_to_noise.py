@@ -7,6 +7,7 @@ import math
 from dpsweep.foundation.errors import InfeasibleBudgetError
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.events import Plan
+from dpsweep.privacy.events.plan import TRAINING
 from dpsweep.privacy.statement import shown_epsilon
 
 #: Below it a configuration is refused: its releases tell the data set hardly from an empty one.
@@ -45,7 +46,7 @@ def signal_to_noise(plan: Plan, num_records: int) -> float | None:
     """
     total, has_steps = 0.0, False
     for run in plan.runs:
-        if run.phase != "train" or run.part != "private":
+        if run.phase not in TRAINING or run.part != "private":
             continue
         share, noise = run.event.expected_share(), run.event.relative_noise()
         if noise is None:

@@ -10,6 +10,7 @@ from dpsweep.spec.space.hyperparameters import Hyperparameter
 #: Hyperparameters that count only beside some words of another one.
 _ONLY_BESIDE = {
     "noise.end_ratio": ("noise.shape", ("constant",), False),
+    "noise.prefix_share": ("noise.prefix_factor", (1.0,), False),
     "clip.end_ratio": ("clip.shape", ("constant",), False),
     "optim.momentum": ("optim.name", ("sgd",), True),
     "optim.beta1": ("optim.name", ("adam",), True),

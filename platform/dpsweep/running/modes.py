@@ -164,8 +164,7 @@ def _search(launch: Launch, checked: Preflight, data: SweepData) -> Ending:
         if trial in study.view.trials:  # never: the study of Optuna's was compared with the journal
             raise StudyError(f"trial {trial} was suggested twice")
         task = checked.admit(trial, values)
-        composition = launch.composition
-        refusal = composition.refusal(task.full_plan) if composition else ""
+        refusal = task.refusal(launch.composition)
         if refusal:
             raise InfeasibleBudgetError(refusal, fix="or use privacy.composition: filter")
         return task

@@ -340,7 +340,7 @@ class Stage:
         except StudyError as error:
             self._tell_note(trial, f"{error.message}; it stays paused")
             return False
-        if not task.reserve(self.ledger):
+        if not task.reserve(self.ledger, is_promoted=True):
             return False
         self.running.add(trial)
         self.admit(task)

@@ -10,6 +10,7 @@ POLICIES = Registry(
         "epsilon_halving": "dpsweep.schedulers.epsilon_halving:EpsilonHalving",
         "fifo": "dpsweep.schedulers.fifo:FifoPolicy",
         "median": "dpsweep.schedulers.median:MedianPolicy",
+        "noisy_prefix": "dpsweep.schedulers.noisy_prefix:NoisyPrefix",
     },
     group="dpsweep.schedulers",
 )

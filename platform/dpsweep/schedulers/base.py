@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from bisect import insort
 from collections import defaultdict
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from typing_extensions import Self
 
@@ -57,6 +57,22 @@ class TrialPolicy(Protocol):
 
     def standing(self, paused: int) -> Verdict:
         """Say how a paused trial stands now: CONTINUE if it may go on, STOP if not, and why."""
+        ...
+
+
+@runtime_checkable
+class BarrierPolicy(Protocol):
+    """What a policy has besides that lets paused trials go on when all of them have come so far."""
+
+    def choose_at_barrier(self, paused: Collection[int], running: Collection[int]) -> int | None:
+        """Return which paused trial goes on next, or None; asked once no new trial will start.
+
+        Asking changes nothing.
+
+        Args:
+            paused: Trials that wait and could go on now.
+            running: All that run or are about to, trials that were promoted among them.
+        """
         ...
 
 

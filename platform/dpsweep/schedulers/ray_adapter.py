@@ -11,7 +11,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from dpsweep.foundation.errors import SweepError
-from dpsweep.schedulers.base import TrialPolicy
+from dpsweep.schedulers.base import BarrierPolicy, TrialPolicy
 from dpsweep.study.trial import NO_BUDGET_LEFT, Decision, TrialReport, Verdict
 
 _TUNE = {
@@ -60,7 +60,8 @@ class PolicyScheduler(FIFOScheduler):
     what a paused trial has not charged may be reserved by others by then. When the search is done,
     nothing runs and no paused trial may go on, the paused ones are given up: a verdict tells why,
     ``listener.on_end`` follows, and Tune can end. Before that, a study with a budget of its own
-    spends the rest of it on the best of them: what it does not spend, nobody gets back.
+    spends the rest of it on the best of them: what it does not spend, nobody gets back. A policy
+    with a barrier (``BarrierPolicy``) is asked who is promoted when the search is done.
 
     Args:
         policy: Decides.
@@ -169,6 +170,12 @@ class PolicyScheduler(FIFOScheduler):
         for trial in trials:
             if trial.status == Trial.PENDING:
                 return trial
+        if isinstance(self._policy, BarrierPolicy) and self._search_is_done():
+            choose, moving = self._policy.choose_at_barrier, (Trial.RUNNING, Trial.PENDING)
+            running = {t.config["trial"] for t in trials if t.status in moving}
+            self._resumed = self._resume(lambda paused: choose(paused, running))
+            if self._resumed is not None:
+                return self._resumed
         if self._spends_rest and self._search_is_done():
             self._resumed = self._resume(self._policy.choose_last)
             if self._resumed is not None:

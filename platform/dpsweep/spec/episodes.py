@@ -86,7 +86,7 @@ def episode_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
             "remove them",
         )
     scheduler = peek_word(raw, "scheduler", "type", default="fifo")
-    if scheduler in ("median", "epsilon_halving"):
+    if scheduler in ("median", "epsilon_halving", "noisy_prefix"):
         yield Mistake(
             "scheduler.type",
             f"{scheduler} compares trials of different episodes, and would stop the hard episodes",

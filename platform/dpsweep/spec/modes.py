@@ -18,10 +18,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dpsweep.foundation.errors import Mistake
-from dpsweep.privacy.modes import Mode
+from dpsweep.privacy.modes import UNDECIDED, Mode
 from dpsweep.spec.base import dotted, given, maybe_number, peek, peek_mode, peek_word
 from dpsweep.spec.search.scheduler import FOREIGN_SCHEDULERS
-from dpsweep.spec.search.section import INDEPENDENT_SAMPLERS
+from dpsweep.spec.search.section import INDEPENDENT_SAMPLERS, SearchSpec
 
 
 def mode_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
@@ -36,6 +36,7 @@ def mode_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
     yield from _accountant_rules(raw, mode)
     yield from _noisy_rules(raw)
     yield from _rung_rules(raw)
+    yield from _prefix_rules(raw, mode)
 
 
 def _no_exact_scores(raw: Mapping[str, Any], mode: Mode) -> Iterator[Mistake]:
@@ -71,7 +72,7 @@ def _select_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
             "use local; or accounting: composed",
         )
     scheduler = peek_word(raw, "scheduler", "type", default="fifo")
-    if scheduler in ("epsilon_halving", "median", *FOREIGN_SCHEDULERS):
+    if scheduler in ("epsilon_halving", "median", "noisy_prefix", *FOREIGN_SCHEDULERS):
         does = "copies weights between trials" if scheduler == "pbt" else "compares trials"
         yield Mistake(
             "scheduler.type",
@@ -162,3 +163,25 @@ def _rung_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
                 f"must be smaller than {name}, got {compared}",
                 "a trial ends there anyway; remove it",
             )
+
+
+def _prefix_rules(raw: Mapping[str, Any], mode: Mode) -> Iterator[Mistake]:
+    """What waits at a barrier holds what it may charge until then, which is declared beforehand."""
+    if peek_word(raw, "scheduler", "type", default="fifo") != "noisy_prefix":
+        return
+    if not mode.is_filtered:
+        if mode is not UNDECIDED and not mode.is_sealed:
+            problem = f"noisy_prefix needs a declared budget of the study; {mode.name} has none"
+            yield Mistake("scheduler.type", problem, "use accounting: composed, or another type")
+    elif peek_word(raw, "privacy", "composition") != "declared":
+        yield Mistake(
+            "privacy.composition",
+            "noisy_prefix declares how many steps come before its barrier and how many after it; a "
+            "filter would let the first ones use up what the others need",
+            "use declared",
+        )
+    keep = maybe_number(peek(raw, "scheduler", "keep"))
+    num_trials = maybe_number(peek(raw, "search", "num_trials"))
+    if keep is not None and keep >= (num_trials or SearchSpec.model_fields["num_trials"].default):
+        problem = f"lets every trial go on, got {keep:g}"
+        yield Mistake("scheduler.keep", problem, "keep fewer than search.num_trials")

@@ -114,7 +114,7 @@ def start_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
         problem = "has one private dataset, and episodes have one each"
         yield Mistake("start", problem, "remove `episodes:` or `start:`")
     scheduler = peek_word(raw, "scheduler", "type", default="fifo")
-    if scheduler in ("median", "epsilon_halving"):
+    if scheduler in ("median", "epsilon_halving", "noisy_prefix"):
         yield Mistake(
             "scheduler.type",
             f"{scheduler} compares trials on their way to epsilons that a start has passed already",

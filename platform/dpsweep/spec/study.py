@@ -243,8 +243,8 @@ class SweepSpec(Part):
 
     @property
     def rungs(self) -> tuple[float, ...]:
-        """Where trials are compared, in ``scheduler.rung_unit``, ascending; none for fifo."""
-        if self.scheduler.type == "fifo":
+        """Where trials are compared, in ``scheduler.rung_unit``, ascending; of some types none."""
+        if "rungs" not in SchedulerSpec.KEYS[self.scheduler.type]:
             return ()
         whole = self.privacy.trial_epsilon if self.scheduler.rung_unit == "epsilon" else 1.0
         return self.scheduler.rungs or (0.4 * whole, 0.65 * whole)

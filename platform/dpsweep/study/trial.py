@@ -16,6 +16,7 @@ from dpsweep.privacy.events import Plan
 
 if TYPE_CHECKING:
     from dpsweep.ledgers.study import StudyLedger
+    from dpsweep.privacy.composition.base import Composition
 
 
 class TrialState(str, Enum):
@@ -137,6 +138,9 @@ class TrialTask:
             They stand on that run's ledger: the study pays them once, while every trial's epsilon
             covers them.
         releases: Epsilons, ascending, whose last models other trials may start from: of a start.
+        barrier: Position at which it waits until it is promoted, and reserves no more than it takes
+            to get there; 0: it has none.
+        barrier_scores: Number of releases of its score until then, that one included.
     """
 
     trial: int
@@ -150,6 +154,8 @@ class TrialTask:
     seed: int | None = None
     inherited: Plan = field(default_factory=Plan)
     releases: tuple[float, ...] = ()
+    barrier: int = 0
+    barrier_scores: int = 0
 
     @property
     def charges(self) -> Plan:
@@ -162,20 +168,45 @@ class TrialTask:
         return self.charges + self.validation_plan
 
     @property
+    def stages(self) -> tuple[Plan, ...]:
+        """The full plan in parts: up to the barrier and from there on; one part without it."""
+        if not self.barrier:
+            return (self.full_plan,)
+        steps, scores = self.charges, self.validation_plan
+        return (
+            steps.slice(0, self.barrier) + scores.slice(0, self.barrier_scores),
+            steps.slice(self.barrier, len(steps)) + scores.slice(self.barrier_scores, len(scores)),
+        )
+
+    def refusal(self, composition: Composition | None) -> str:
+        """Say why no budget at all would admit it; empty: one might."""
+        if composition is None:
+            return ""
+        return next(filter(None, map(composition.refusal, self.stages)), "")
+
+    @property
     def digest(self) -> str:
         """SHA-256 of ``to_json``, in hexadecimal digits."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
-    def reserve(self, ledger: StudyLedger) -> bool:
-        """Reserve all that it may charge, and write down what it is to do (``digest``).
+    def reserve(self, ledger: StudyLedger, *, is_promoted: bool = False) -> bool:
+        """Reserve what it may charge now, and write down what it is to do (``digest``).
 
+        Args:
+            ledger: The study's.
+            is_promoted: Let it pass its barrier: reserve all of its plan.
         Returns:
             False if it does not fit into the study's budget; nothing was written then.
         Raises:
             LedgerError: See ``StudyLedger.reserve``.
         """
+        at_first = self.stages[0] if self.barrier and not is_promoted else None
         return ledger.reserve(
-            self.trial, self.full_plan, epsilon=self.planned_epsilon, task=self.digest
+            self.trial,
+            self.full_plan,
+            epsilon=self.planned_epsilon,
+            task=self.digest,
+            at_first=at_first,
         )
 
     def to_json(self) -> str:
@@ -193,6 +224,9 @@ class TrialTask:
                 "seed": self.seed,
                 "inherited": self.inherited.merged().to_json(),
                 "releases": list(self.releases),
+                # Older tasks have none, and keep their digests.
+                **({"barrier": self.barrier} if self.barrier else {}),
+                **({"barrier_scores": self.barrier_scores} if self.barrier_scores else {}),
             }
         ).decode()
 

@@ -17,6 +17,7 @@ import numpy as np
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
+from dpsweep.schedulers.base import BarrierPolicy
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.study.trial import Decision, TrialReport, Verdict
 from dpsweep.trainables import TRAINABLES
@@ -218,6 +219,10 @@ class MethodConformance:
         instance.run(0, len(plan))
 
 
+def _at_barrier(policy: TrialPolicy, paused: set[int], running: list[int]) -> int | None:
+    return policy.choose_at_barrier(paused, running) if isinstance(policy, BarrierPolicy) else None
+
+
 class PolicyConformance:
     """The suite of trial policies, whatever they compare trials by.
 
@@ -254,6 +259,9 @@ class PolicyConformance:
                     running.append(chosen)
                 elif waiting:
                     running.append(waiting.pop(0))
+                elif (chosen := _at_barrier(policy, paused, running)) is not None:
+                    paused.remove(chosen)
+                    running.append(chosen)
                 else:
                     break
             if not running:
@@ -307,12 +315,16 @@ class PolicyConformance:
             assert any(report.done for report, _ in self._play(self.make(), seed))
 
     def test_trials_are_judged_at_rungs_by_their_released_scores(self) -> None:
-        """No score, no verdict; and none between two rungs."""
+        """No score, no verdict; and none between two rungs. At a barrier it waits nevertheless."""
         reached: dict[int, int] = {}
-        for report, verdict in self._play(self.make()):
+        policy = self.make()
+        for report, verdict in self._play(policy):
             is_new = report.rung > reached.get(report.trial, 0)
             reached[report.trial] = report.rung
-            if not is_new or self.metric not in report.metrics:
+            if isinstance(policy, BarrierPolicy) and verdict.decision is Decision.PAUSE:
+                assert is_new
+                assert self.metric in report.metrics or verdict.value is None
+            elif not is_new or self.metric not in report.metrics:
                 assert (verdict.decision, verdict.rung) == (Decision.CONTINUE, None)
                 assert verdict.value is None
             elif verdict.rung is not None:

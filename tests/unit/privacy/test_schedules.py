@@ -46,6 +46,14 @@ def test_constant_is_one_run_and_step_is_one_per_plateau() -> None:
     assert [run.event.noise_multiplier for run in plan.runs] == [2.0, 1.5, 1.0]
 
 
+@pytest.mark.parametrize(("steps", "prefix"), [(1, 0), (2, 1), (6, 1), (20, 3), (316, 47)])
+def test_a_prefix_is_a_share_of_the_steps_and_never_all_of_them(steps: int, prefix: int) -> None:
+    schedule = NoiseSchedule(prefix_share=0.15, prefix_factor=4.0)
+    assert schedule.num_prefix(steps) == schedule.plan(1.0, 0.1, steps).prefix_end == prefix
+    np.testing.assert_allclose(schedule.factors(steps), [4.0] * prefix + [1.0] * (steps - prefix))
+    assert NoiseSchedule(prefix_share=0.15).num_prefix(steps) == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -54,6 +62,8 @@ def test_constant_is_one_run_and_step_is_one_per_plateau() -> None:
         (("linear", float("nan")), "end_ratio must be finite"),
         (("constant", 0.5), "a constant schedule ends where it starts"),
         (("step", 0.5, 1), "plateaus must be >= 2"),
+        (("constant", 1.0, 3, 0.0, 4.0), "prefix_share must be in"),
+        (("constant", 1.0, 3, 0.15, 0.5), "prefix_factor must be >= 1"),
     ],
 )
 def test_bad_schedules_are_refused(arguments: tuple, message: str) -> None:

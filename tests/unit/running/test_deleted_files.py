@@ -6,7 +6,7 @@ from mortal_studies import MortalStudies
 from dpsweep.results.study import load_sweep
 
 CHANCES = (0.0, 0.01, 0.03, 0.1)
-KINDS = ("composed", "declared", "public", "probe", "composed")
+KINDS = ("composed", "declared", "public", "probe", "prefix")
 SHARES = (0.0, 0.03, 0.1, 0.5)
 
 
@@ -37,7 +37,7 @@ def test_two_hundred_schedules(tmp_path, monkeypatch, seed):
     play(tmp_path, monkeypatch, seed, KINDS[seed % len(KINDS)])
 
 
-@pytest.mark.parametrize("accounting", ["composed", "declared", "public", "probe"])
+@pytest.mark.parametrize("accounting", ["composed", "declared", "public", "probe", "prefix"])
 def test_a_study_that_nobody_touches_finishes_after_any_number_of_kills(
     tmp_path, monkeypatch, accounting
 ):
@@ -53,7 +53,7 @@ def test_a_study_that_nobody_touches_finishes_after_any_number_of_kills(
     assert studies.launch(chance=0.0) == "ran"
 
 
-@pytest.mark.parametrize("accounting", ["composed", "declared", "public", "probe"])
+@pytest.mark.parametrize("accounting", ["composed", "declared", "public", "probe", "prefix"])
 def test_a_study_of_which_all_but_its_own_ledger_is_deleted_runs_nothing(
     tmp_path, monkeypatch, accounting
 ):

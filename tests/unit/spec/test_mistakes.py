@@ -209,7 +209,7 @@ ADDED = [
     ("scheduler: {type: hyperband}", "sweep.yaml:17 scheduler.type: 'hyperband' is called epsilon_halving here: one bracket, with rungs in epsilon (use epsilon_halving)"),
     ("scheduler: {type: pbt}", "sweep.yaml:17 scheduler.type: 'pbt' copies weights between trials; that is not available (use epsilon_halving or fifo)"),
     ("scheduler: {type: bohb}", "sweep.yaml:17 scheduler.type: 'bohb' is halving with a sampler that learns; here the two are chosen apart (use epsilon_halving with search.sampler: tpe)"),
-    ("scheduler: {type: epsilon_halvin}", "sweep.yaml:17 scheduler.type: unknown value 'epsilon_halvin' (did you mean 'epsilon_halving'? known: fifo, median, epsilon_halving)"),
+    ("scheduler: {type: epsilon_halvin}", "sweep.yaml:17 scheduler.type: unknown value 'epsilon_halvin' (did you mean 'epsilon_halving'? known: fifo, median, epsilon_halving, noisy_prefix)"),
     ("scheduler: {rungs: [1]}", "sweep.yaml:17 scheduler.rungs: has no meaning for fifo (remove it, or use type: median or epsilon_halving)"),
     ("scheduler: {type: median, variant: stop}", "sweep.yaml:17 scheduler.variant: has no meaning for median (remove it, or use type: epsilon_halving)"),
     ("scheduler: {type: median, reduction_factor: 3}", "sweep.yaml:17 scheduler.reduction_factor: has no meaning for median (remove it, or use type: epsilon_halving)"),

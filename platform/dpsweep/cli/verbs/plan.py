@@ -67,6 +67,8 @@ def plan(
     cells = {**({"pretrain": weights} if weights else {}), **_plan_cells(summary, forecast)}
     if not explain:
         shown = {"pretrain", "start", "rungs", "infeasible_because", *summary.plan_facts}
+        if summary.declared is not None and summary.declared.barrier is not None:
+            shown.add("declared")
         cells = {key: value for key, value in cells.items() if key in shown}
     if cells:
         print_records(cells, output)

@@ -36,8 +36,8 @@ def simulate(
     policies: Annotated[
         str | None,
         typer.Option(
-            help=f"Schedulers to compare; default: {DEFAULT_POLICIES}, or fifo alone where the "
-            "spec allows no other."
+            help=f"Schedulers to compare; default: {DEFAULT_POLICIES}; or noisy_prefix or fifo "
+            "alone, where the spec has it or allows no other."
         ),
     ] = None,
     curves: Annotated[
@@ -78,6 +78,8 @@ def _policies(given: str | None, checked: Preflight) -> list[str]:
     """Return the schedulers to compare, each once, in the order given."""
     if given is None:
         spec = checked.spec
+        if spec.scheduler.type == "noisy_prefix":
+            return [spec.scheduler.type]
         only_fifo = spec.privacy.mode.is_sealed or spec.privacy.accountant == "pld"
         only_fifo = only_fifo or spec.episodes is not None or spec.final_trial is not None
         return ["fifo"] if only_fifo else DEFAULT_POLICIES.split(",")

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
 from dpsweep.foundation.errors import BadInputError, Mistake, SpecError
 from dpsweep.foundation.words import counted
 from dpsweep.planning.costs.probing import Probing
+from dpsweep.planning.declaring.barrier import (
+    BarrierFigures,
+    barrier_figures,
+    fitting_trial_epsilon,
+)
+from dpsweep.planning.declaring.phases import Phases, classes_of, declared_phases
 from dpsweep.planning.preflight import Preflight
-from dpsweep.privacy.accountants import by_part
 from dpsweep.privacy.composition.base import Composition
 from dpsweep.privacy.composition.declared import (
     DeclaredClass,
@@ -20,7 +25,6 @@ from dpsweep.privacy.composition.declared import (
     declared_classes,
     declared_epsilon,
     declared_interval,
-    event_words,
 )
 from dpsweep.privacy.composition.gaussian_filter import GaussianFilter
 from dpsweep.privacy.composition.renyi_filter import RenyiFilter
@@ -108,16 +112,19 @@ class DeclaredFigures:
     """What a study could declare.
 
     Attributes:
-        num_trials: Trials that fit if each runs to its end, at most as many as are wanted.
+        num_trials: Trials that fit if each runs to its end, at most as many as are wanted; with a
+            barrier, trials that fit if each comes to it and some are promoted.
         epsilon: Of what is declared then.
         interval: Discretisation of privacy losses at which that was seen not to move.
         problem: Why nothing can be declared; empty where something can.
+        barrier: What trials wait for, or None.
     """
 
     num_trials: int
     epsilon: float
     interval: float
     problem: str = ""
+    barrier: BarrierFigures | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record of ``dpsweep plan --json``."""
@@ -126,6 +133,7 @@ class DeclaredFigures:
             "epsilon": self.epsilon,
             "discretization": self.interval,
             "problem": self.problem or None,
+            "barrier": None if self.barrier is None else asdict(self.barrier),
         }
 
 
@@ -151,22 +159,23 @@ def declared_figures(checked: Preflight) -> DeclaredFigures:
     """Return how many trials a study may declare, or why it may none."""
     privacy = checked.spec.privacy
     try:
-        number, classes = _trials(checked)
+        number, classes, phases = _trials(checked)
     except BadInputError as error:
-        return DeclaredFigures(0, 0.0, 0.0, error.message)
-    return DeclaredFigures(
-        number,
-        declared_epsilon(classes, privacy.delta),
-        declared_interval(classes, privacy.delta),
-    )
+        return DeclaredFigures(0, 0.0, 0.0, _said(error))
+    epsilon = declared_epsilon(classes, privacy.delta)
+    interval = declared_interval(classes, privacy.delta)
+    is_halved = phases is not None and bool(phases.promoted)
+    barrier = barrier_figures(checked, classes) if is_halved else None
+    return DeclaredFigures(number, epsilon, interval, barrier=barrier)
 
 
 def declare(checked: Preflight) -> DeclaredComposition:
     """Return the events that a study declares: those of as many trials as its budget admits.
 
     The runs of a start are a phase of their own, before the trials; so are probes, before the final
-    run, which gets what they leave. Where trials may be stopped
-    early, what is left beyond whole trials is declared too.
+    run, which gets what they leave. Where trials may be stopped early, what is left beyond whole
+    trials is declared too. Where they wait at a barrier, there is a phase before it for all trials
+    and one after it for those that are promoted.
 
     Raises:
         SpecError: Configurations have different plans, an event has no privacy loss distribution,
@@ -175,7 +184,7 @@ def declare(checked: Preflight) -> DeclaredComposition:
     spec, privacy = checked.spec, checked.spec.privacy
     assert privacy.study_epsilon is not None
     try:
-        _, classes = _trials(checked)
+        _, classes, _ = _trials(checked)
         return DeclaredComposition.at(
             classes, target_epsilon=privacy.study_epsilon, delta=privacy.delta
         )
@@ -187,97 +196,43 @@ def declare(checked: Preflight) -> DeclaredComposition:
         raise SpecError([mistake.at(spec.where)]) from error
 
 
-def _trials(checked: Preflight) -> tuple[int, tuple[DeclaredClass, ...]]:
-    """Return how many trials are declared, and their classes.
+def _trials(checked: Preflight) -> tuple[int, tuple[DeclaredClass, ...], Phases | None]:
+    """Return how many trials are declared, their classes, and their phases where they are a search.
 
     Raises:
         BadInputError: As for ``declare``.
     """
     if checked.spec.final_trial is not None:
-        return checked.num_trials, declared_classes(Probing(checked).phases)
-    phases = _phases(checked)
+        return checked.num_trials, declared_classes(Probing(checked).phases), None
+    phases = declared_phases(checked)
     number = _whole_trials(checked, phases)
     classes = _declarable(checked, phases, number)
-    if checked.spec.search.sampler == "grid":
-        number = sum(copies for _, copies in phases[-1])
-    return number, classes
+    if len(phases.trials) > 1:
+        number = sum(copies for _, copies in phases.trials)
+    return number, classes, phases
 
 
-def _declarable(
-    checked: Preflight, phases: Sequence[Sequence[tuple[Plan, int]]], number: int
-) -> tuple[DeclaredClass, ...]:
+def _declarable(checked: Preflight, phases: Phases, number: int) -> tuple[DeclaredClass, ...]:
     """Return the classes of so many whole trials, and of what else may be used."""
-    privacy = checked.spec.privacy
-    if number < _wanted(checked, phases) and checked.spec.scheduler.type != "fifo":
+    privacy, is_fifo = checked.spec.privacy, checked.spec.scheduler.type == "fifo"
+    if number < phases.wanted and not is_fifo and not phases.promoted:
         assert privacy.study_epsilon is not None
         return _with_a_part(phases, number, privacy.study_epsilon, privacy.delta)
-    return _classes(phases, number)
+    return classes_of(phases, number)
 
 
-def _phases(checked: Preflight) -> list[list[tuple[Plan, int]]]:
-    """Return what is to be declared, by phase: the start's runs, then plans of trials.
-
-    Raises:
-        BadInputError: Configurations have different plans.
-    """
-    starts = [(task.full_plan, 1) for task in checked.start_tasks]
-    if checked.spec.search.sampler == "grid":
-        tried = checked.try_points(checked.space.grid()[: checked.num_trials])
-        plans = [(task.full_plan, 1) for task in tried if isinstance(task, TrialTask)]
-    else:
-        plans = [(_only_plan(checked), checked.num_trials)]
-    return [starts, plans] if starts else [plans]
-
-
-def _only_plan(checked: Preflight) -> Plan:
-    plans: dict[object, Plan] = {}
-    for task in checked.sample:
-        plans.setdefault(tuple(by_part(task.full_plan).items()), task.full_plan)
-    if len(plans) == 1:
-        return next(iter(plans.values()))
-    first, other = list(plans.values())[:2]
-    raise BadInputError(
-        f"{len(checked.sample)} sampled configurations have {len(plans)} different plans, for "
-        f"instance {_told(first)}, and {_told(other)}",
-        fix="give what a plan depends on one value (batch.*, train.*, noise.*, the method), use "
-        "sampler: grid, or composition: filter",
-    )
-
-
-def _told(plan: Plan) -> str:
-    """Return the events of a plan in a few words."""
-    parts = [f"{run.count} times {event_words(run.event)}" for run in plan.runs[:2]]
-    more = f" and {len(plan.runs) - 2} others" if len(plan.runs) > 2 else ""
-    return ", ".join(parts) + more
-
-
-def _wanted(checked: Preflight, phases: Sequence[Sequence[tuple[Plan, int]]]) -> int:
-    return 1 if checked.spec.search.sampler == "grid" else phases[-1][0][1]
-
-
-def _classes(
-    phases: Sequence[Sequence[tuple[Plan, int]]], number: int, *, part: float = 0.0
-) -> tuple[DeclaredClass, ...]:
-    """Return the classes of so many trials and a part of one more; of a grid, of all its points."""
-    plans = phases[-1]
-    if len(plans) == 1:
-        plans = [(plans[0][0], number + (part > 0))]
-    share = (number + part) / (number + 1) if part else 1.0
-    return declared_classes([*phases[:-1], plans], share=share)
-
-
-def _whole_trials(checked: Preflight, phases: Sequence[Sequence[tuple[Plan, int]]]) -> int:
+def _whole_trials(checked: Preflight, phases: Phases) -> int:
     """Return the largest number of whole trials within the study's budget, at most all.
 
     Raises:
         SpecError: Not one fits; of a grid, not all of its points do.
         BadInputError: An event has no privacy loss distribution.
     """
-    privacy, most = checked.spec.privacy, _wanted(checked, phases)
+    privacy, most = checked.spec.privacy, phases.wanted
     assert privacy.study_epsilon is not None
 
     def epsilon(number: int) -> float:
-        return declared_epsilon(_classes(phases, number), privacy.delta)
+        return declared_epsilon(classes_of(phases, number), privacy.delta)
 
     low, high = 0, most + 1
     if epsilon(most) <= privacy.study_epsilon:
@@ -286,28 +241,45 @@ def _whole_trials(checked: Preflight, phases: Sequence[Sequence[tuple[Plan, int]
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if epsilon(middle) <= privacy.study_epsilon else (low, middle)
-    if low:
+    fix = _LESS
+    if phases.promoted:
+        if low > (keep := phases.promoted[0][1]):
+            return low
+        fits = fitting_trial_epsilon(checked)
+        fix += f": {fits:g} fits" if fits is not None else ""
+        which = f"{counted(keep + 1, 'trial')}, {keep} of which {'goes' if keep == 1 else 'go'} on"
+        which, number = f"{which} to the end, cost", keep + 1
+    elif low:
         return low
-    which = "all points of the grid cost" if len(phases[-1]) > 1 else "one trial costs"
-    after = "after the start's runs, " if len(phases) > 1 else ""
+    else:
+        which, number = "one trial costs", 1
+        if len(phases.trials) > 1:
+            which = "all points of the grid cost"
+    after = "after the start's runs, " if phases.starts else ""
     problem = (
         f"{privacy.study_epsilon:g} is too small: {after}{which} epsilon="
-        f"{shown_epsilon(epsilon(1))} at delta={privacy.delta:g} (pld, declared)"
+        f"{shown_epsilon(epsilon(number))} at delta={privacy.delta:g} (pld, declared)"
     )
-    raise checked.refusal("privacy.study_epsilon", problem, _LESS)
+    raise checked.refusal("privacy.study_epsilon", problem, fix)
 
 
 def _with_a_part(
-    phases: Sequence[Sequence[tuple[Plan, int]]], number: int, target: float, delta: float
+    phases: Phases, number: int, target: float, delta: float
 ) -> tuple[DeclaredClass, ...]:
     """Return the classes of so many trials and of as much of one more as fits."""
     low, high = 0.0, 1.0
-    best = _classes(phases, number)
+    best = classes_of(phases, number)
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        classes = _classes(phases, number, part=middle)
+        classes = classes_of(phases, number, part=middle)
         if declared_epsilon(classes, delta) <= target:
             low, best = middle, classes
         else:
             high = middle
     return best
+
+
+def _said(error: BadInputError) -> str:
+    """Return a mistake in one line, with what to do about it where that is a figure."""
+    mistakes = error.mistakes if isinstance(error, SpecError) else ()
+    return "; ".join(f"{m.what} ({m.fix})" for m in mistakes) or error.message

@@ -38,13 +38,24 @@ class Account:
         self._score = None if composition is None else composition.cost(score)
         self.totals = {part: np.zeros(len(release)) for part in ("private", "validation")}
 
-    def reserve(self, trial: int, plan: Plan, *, epsilon: float, task: str = "") -> bool:
-        """Reserve the whole cost of a planned trial, if it fits."""
+    def reserve(
+        self,
+        trial: int,
+        plan: Plan,
+        *,
+        epsilon: float,
+        task: str = "",
+        at_first: Plan | None = None,
+    ) -> bool:
+        """Reserve the whole cost of a planned trial, or what it needs at first, if it fits."""
         if self._account is None:
             return True
         planned = self._planned[trial]
-        num_releases = int(planned.on_grid.sum()) + self._num_rungs
-        return self._account.reserve(trial, self._cost(planned, -1, num_releases))
+        index, num_releases = -1, int(planned.on_grid.sum()) + self._num_rungs
+        if at_first is not None:
+            index = int(np.flatnonzero(planned.rungs)[0])
+            num_releases = index + 1
+        return self._account.reserve(trial, self._cost(planned, index, num_releases))
 
     def _cost(self, planned: Planned, index: int, num_releases: int) -> dict[str, float]:
         """Return what a trial has taken of each limit by a report, so many scores included."""

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from dpsweep.planning.costs.probing import Probing
 from dpsweep.planning.preflight import Preflight
 from dpsweep.planning.simulation.account import Account
+from dpsweep.planning.simulation.policy_run import num_rungs
 from dpsweep.planning.simulation.probes import PlannedProbes
 from dpsweep.planning.simulation.trials import Planned, Planner
 from dpsweep.privacy.events import Plan
-from dpsweep.schedulers.base import TrialPolicy
+from dpsweep.schedulers.base import BarrierPolicy, TrialPolicy
 from dpsweep.search.probes import ProbeSource
 from dpsweep.search.sources import SearchSource
 from dpsweep.search.suggestions import Suggestions
@@ -82,7 +83,7 @@ class Simulation:
         self._num_trials, self._slots = num_trials, slots
         self._release_epsilon = release_epsilon
         self._sign = 1.0 if spec.search.mode == "max" else -1.0
-        self._has_rungs = bool(spec.rungs)
+        self._has_rungs = num_rungs(spec) > 0
         self._source = self._probes(checked) if spec.final_trial else self._search(checked)
         self._now, self._num_events = 0.0, 0
         self._events: list[tuple[float, int, int]] = []
@@ -153,9 +154,16 @@ class Simulation:
                 continue
             if self._source.next_task(num_running=len(self._running)):
                 continue
+            if self._source.is_exhausted and self._resume(self._at_barrier):
+                continue
             spends_rest = self._account.has_budget and self._source.is_exhausted
             if not spends_rest or not self._resume(self._policy.choose_last):
                 return
+
+    def _at_barrier(self, paused: Collection[int]) -> int | None:
+        if not isinstance(self._policy, BarrierPolicy):
+            return None
+        return self._policy.choose_at_barrier(paused, self._running)
 
     def _resume(self, choose: Callable[[Collection[int]], int | None]) -> bool:
         """Let a paused trial go on: the best one whose cost fits, as in a sweep."""

@@ -1,8 +1,13 @@
-"""A run of one policy: how a simulated sweep went under it."""
+"""A run of one policy: the spec it is simulated by, and how a simulated sweep went under it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from dpsweep.foundation.errors import BadInputError
+from dpsweep.schedulers import POLICIES
+from dpsweep.spec.study import SchedulerSpec, SweepSpec
 
 
 @dataclass(frozen=True)
@@ -47,3 +52,32 @@ class PolicyRun:
     end_reason: str
     sampling: str
     seconds: float
+
+
+def specs_of(spec: SweepSpec, policies: Sequence[str]) -> dict[str, SweepSpec]:
+    """Return the spec under each of some schedulers, checked again; keys both know are kept.
+
+    Raises:
+        BadInputError: There are none, or some that cannot be compared with each other.
+        SpecError: The accounting mode or the accountant does not allow one of them.
+    """
+    if not policies:
+        raise BadInputError("no policy to simulate", fix=f"choose from {', '.join(POLICIES)}")
+    if "noisy_prefix" in policies and len(policies) > 1:
+        raise BadInputError(
+            "noisy_prefix cannot be compared with other policies: what it declares is its own",
+            fix="simulate it alone, and then the others",
+        )
+    return {policy: _with_policy(spec, policy) for policy in policies}
+
+
+def _with_policy(spec: SweepSpec, policy: str) -> SweepSpec:
+    keys = SchedulerSpec.KEYS.get(spec.scheduler.type, ())
+    wanted = SchedulerSpec.KEYS.get(policy, ())
+    scheduler = {key: getattr(spec.scheduler, key) for key in wanted if key in keys}
+    return SweepSpec(**{**spec.to_dict(), "scheduler": {"type": policy, **scheduler}})
+
+
+def num_rungs(spec: SweepSpec) -> int:
+    """Return how many reports a trial makes besides those of its grid: at rungs, or a barrier."""
+    return 1 if spec.scheduler.type == "noisy_prefix" else len(spec.rungs)

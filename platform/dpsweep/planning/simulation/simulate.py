@@ -21,7 +21,7 @@ from dpsweep.planning.preflight import Preflight
 from dpsweep.planning.simulation.account import Account
 from dpsweep.planning.simulation.curves import Curves
 from dpsweep.planning.simulation.event_loop import Progress, Simulation
-from dpsweep.planning.simulation.policy_run import PolicyRun
+from dpsweep.planning.simulation.policy_run import PolicyRun, num_rungs, specs_of
 from dpsweep.planning.simulation.trials import Array, Planned, Planner, event_costs
 from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import epsilon_of
@@ -31,21 +31,8 @@ from dpsweep.privacy.randomness import public_seed
 from dpsweep.privacy.selection.number import Selection
 from dpsweep.schedulers import POLICIES
 from dpsweep.schedulers.base import TrialPolicy
-from dpsweep.spec.study import SchedulerSpec, SweepSpec
 
 _INDICATIVE_ORDERS = rdp.ORDERS[::6]  # fewer orders only raise the epsilon
-
-
-def _with_policy(spec: SweepSpec, policy: str) -> SweepSpec:
-    """Return the spec under another scheduler, checked again; settings both know are kept.
-
-    Raises:
-        SpecError: The accounting mode or the accountant does not allow this scheduler.
-    """
-    keys = SchedulerSpec.KEYS.get(spec.scheduler.type, ())
-    wanted = SchedulerSpec.KEYS.get(policy, ())
-    scheduler = {key: getattr(spec.scheduler, key) for key in wanted if key in keys}
-    return SweepSpec(**{**spec.to_dict(), "scheduler": {"type": policy, **scheduler}})
 
 
 def simulate(
@@ -75,9 +62,7 @@ def simulate(
     """
     if checked.spec.start is not None:
         raise BadInputError("a study with a start cannot be simulated", fix="`dpsweep plan` it")
-    specs = {policy: _with_policy(checked.spec, policy) for policy in policies}
-    if not specs:
-        raise BadInputError("no policy to simulate", fix=f"choose from {', '.join(POLICIES)}")
+    specs = specs_of(checked.spec, policies)
     num_trials = _num_trials(checked) if num_trials is None else num_trials
     # All policies share the reports of the one that has rungs, and the composition chosen for it.
     widest = max(specs.values(), key=lambda spec: len(spec.rungs))
@@ -96,7 +81,7 @@ def simulate(
         started = time.perf_counter()
         planned: dict[int, Planned] = {}
         account = Account(
-            composition, planned, num_rungs=len(spec.rungs), release=release, score=score
+            composition, planned, num_rungs=num_rungs(spec), release=release, score=score
         )
         scorer: TrialPolicy = POLICIES[policy].from_spec(
             spec.scheduler, metric=spec.search.metric, maximize=spec.search.mode == "max"

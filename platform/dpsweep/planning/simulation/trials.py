@@ -34,7 +34,7 @@ class Planned:
     """A configuration as the simulator keeps it: what happens at each of its reports.
 
     Attributes:
-        task: The admitted task, without its plan (which may be long).
+        task: The admitted task; without a barrier without its plan, too, which may be long.
         positions: Plan position of each report: a grid point, a rung or the end.
         on_grid: Whether a policy without rungs has this report too.
         rungs: Rungs reached by then.
@@ -124,7 +124,7 @@ class Planner:
             accountant = spec.privacy.accountant
             clock = EpsilonClock(task.plan, delta=spec.privacy.delta, accountant=accountant)
             rungs = rung_epsilons(spec.rungs, spec.scheduler.rung_unit, clock)
-            at_rungs = rung_positions(clock, rungs)
+            at_rungs = [task.barrier] if task.barrier else rung_positions(clock, rungs)
         positions = np.array(sorted(grid.union(at_rungs)), dtype=np.int64)
         if task.records == "public":
             epsilons = np.zeros(len(positions))
@@ -132,7 +132,7 @@ class Planner:
             epsilons = np.full(len(positions), np.inf)
         else:
             epsilons = np.array([clock.epsilon_after(int(p)) for p in positions])
-        refusal = self._composition.refusal(task.full_plan) if self._composition else ""
+        refusal = task.refusal(self._composition)
         if refusal:
             raise BadInputError(refusal)
         costs = _costs(task, positions, self._orders)
@@ -141,11 +141,11 @@ class Planner:
             task.trial, values, fractions=fractions, epsilons=epsilons
         )
         return Planned(
-            task=dataclasses.replace(task, hparams={}, plan=Plan(()), validation_plan=Plan(())),
+            task=task if task.barrier else _without_plan(task),
             positions=positions,
             on_grid=np.isin(positions, list(grid)),
             rungs=np.searchsorted(at_rungs, positions, side="right").astype(np.int8),
-            skipped=num_skipped(task.plan, at_rungs),
+            skipped=0 if task.barrier else num_skipped(task.plan, at_rungs),
             epsilons=epsilons,
             costs=costs,
             taken=self._taken(task, positions, costs),
@@ -172,6 +172,10 @@ class Planner:
         rng = np.random.default_rng(public_seed(self._checked.spec.seed, task.trial, "step time"))
         seconds = _STEP_S + _RECORD_S * rate * self._checked.info.num_private
         return seconds * float(np.exp(_SPREAD * rng.standard_normal()))
+
+
+def _without_plan(task: TrialTask) -> TrialTask:
+    return dataclasses.replace(task, hparams={}, plan=Plan(()), validation_plan=Plan(()))
 
 
 def _costs(task: TrialTask, positions: NDArray[np.int64], orders: Array) -> Array:

@@ -91,17 +91,20 @@ def calibrate_noise_schedule(
         accountant: ``rdp``, or ``pld`` (tighter; seconds for a schedule that is not constant).
         before: Events of the same trial outside the schedule (a noisy mean, a count).
     Returns:
-        Noise multiplier of the first step.
+        Noise multiplier of the first step after the schedule's noisy prefix, if it has one.
     Raises:
         InfeasibleBudgetError: No start value up to 1e6 meets the budget.
     """
     validate.one_of("accountant", accountant, ACCOUNTANTS)
     rate = validate.in_unit_interval("sample_rate", sample_rate, one=True)
     count = validate.whole("steps", steps, low=1)
+    prefix = schedule.num_prefix(count)
     factors: tuple[float, ...] = (1.0,)
     counts: tuple[int, ...] = (count,)
     if schedule.shape != "constant":  # which may have any number of steps, without an array
         factors, counts = _distinct(schedule.factors(count))
+    elif prefix:
+        factors, counts = (1.0, schedule.prefix_factor), (count - prefix, prefix)
     return calibrate_factors(budget, factors, counts, rate, accountant, before.merged())
 
 

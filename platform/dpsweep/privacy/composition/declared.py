@@ -83,6 +83,8 @@ class DeclaredComposition(Composition):
         https://arxiv.org/abs/2309.05901).
 
         The parts of the records are disjoint, so their epsilons are not added: the larger counts.
+        Nor does the order of events on one part matter for another. So a class that is the only one
+        of its part needs no phase: of the events on that part, the t-th is of this class.
 
         Not covered: a noise multiplier or sampling rate that was chosen after private records were
         seen, and outputs that no event describes.
@@ -202,7 +204,7 @@ class DeclaredComposition(Composition):
         return None if name == UNDECLARED else self.classes[int(name)].phase
 
     def refusal(self, plan: Plan) -> str:
-        """Say which events of a plan are not declared; empty: all are."""
+        """Say which events of a plan, or of a phase's part of it, are not declared; "": all are."""
         for run in plan.runs:
             event = run.event.simplified() if run.part != "public" else None
             if event is not None and (run.part, event) not in self._names:
@@ -248,11 +250,13 @@ def declared_classes(
 ) -> tuple[DeclaredClass, ...]:
     """Return the classes of plans and how often each may be run, by phase.
 
+    A score on validation records may stand in several if all scores are the same event.
+
     Args:
         phases: For each phase, plans and how often each may be run.
         share: Of the last phase, this share of its units, rounded down.
     Raises:
-        BadInputError: An event stands in two phases.
+        BadInputError: Another event stands in two phases.
     """
     units: dict[tuple[Part, PrivacyEvent], dict[int, int]] = {}
     for phase, plans in enumerate(phases):
@@ -266,7 +270,7 @@ def declared_classes(
     last = len(phases) - 1
     classes = []
     for (part, event), counts in units.items():
-        if len(counts) > 1 and parts.count(part) > 1:
+        if len(counts) > 1 and (part == "private" or parts.count(part) > 1):
             first, second, *_ = sorted(counts)
             raise BadInputError(
                 f"{event_words(event)} is declared in two phases, {first} and {second}",

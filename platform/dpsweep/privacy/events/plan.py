@@ -21,6 +21,10 @@ Part = Literal["private", "validation", "public"]
 PARTS: tuple[Part, ...] = ("private", "validation", "public")
 #: The parts whose records are protected; each is charged by the events on itself alone.
 CHARGED_PARTS: tuple[Part, ...] = ("private", "validation")
+#: Phase of the steps that a plan begins its training with, at more noise than the rest of it.
+PREFIX = "prefix"
+#: Phases of training steps.
+TRAINING = ("train", PREFIX)
 #: Classes of events that are in the table.
 _IN_TABLE: set[type[PrivacyEvent]] = set()
 
@@ -66,7 +70,7 @@ class EventRun:
     Attributes:
         event: What happens at each of the positions.
         count: Number of positions, at least 1.
-        phase: Which stage of the method causes it (``train``, ``normalize``, ...).
+        phase: Which stage of the method causes it (``train``, ``prefix``, ``normalize``, ...).
         part: Whose records it reads: ``private``, ``validation`` or ``public`` (free).
     """
 
@@ -158,6 +162,12 @@ class Plan:
     def part(self, name: Part) -> Plan:
         """Return the events on one part of the records, in their order."""
         return Plan(tuple(run for run in self.runs if run.part == name))
+
+    @property
+    def prefix_end(self) -> int:
+        """Position after the last step of the noisy prefix; 0 where there is none."""
+        ends = (end for run, end in zip(self.runs, self._ends) if run.phase == PREFIX)
+        return max(ends, default=0)
 
     def labelled(self, part: Part) -> Plan:
         """Return the same events as events on ``part``."""

@@ -21,11 +21,13 @@ def rung_survival(result: SweepResult) -> Picture | None:
     if not verdicts:
         return None
     unit, rungs = f"rung_{result.spec.scheduler.rung_unit}", result.spec.rungs
+    if not rungs:  # a barrier at a step that a plan says
+        unit = "rung"
     counts = Counter((rung, verdict) for (rung, _), verdict in verdicts.items())
     rows = [
         {
             "rung": rung,
-            unit: rungs[rung - 1] if rung <= len(rungs) else None,
+            **({unit: rungs[rung - 1] if rung <= len(rungs) else None} if rungs else {}),
             "verdict": verdict,
             "trials": count,
         }
@@ -37,7 +39,7 @@ def rung_survival(result: SweepResult) -> Picture | None:
             "x": {
                 "field": unit,
                 "type": "ordinal",
-                "title": f"rung, at {result.spec.scheduler.rung_unit}",
+                "title": f"rung, at {result.spec.scheduler.rung_unit}" if rungs else "rung",
                 "axis": {"labelAngle": 0},
             },
             "y": {"field": "trials", "type": "quantitative", "axis": {"tickMinStep": 1}},

@@ -37,12 +37,15 @@ class SchedulerSpec(Part):
         "fifo": (),
         "median": ("rungs", "rung_unit", "min_trials"),
         "epsilon_halving": ("rungs", "rung_unit", "reduction_factor", "variant"),
+        "noisy_prefix": ("keep",),
     }
 
-    type: Literal["fifo", "median", "epsilon_halving"] = Field(
+    type: Literal["fifo", "median", "epsilon_halving", "noisy_prefix"] = Field(
         default="fifo",
         description="fifo runs every trial to its end; epsilon_halving keeps the best share of "
-        "those that reach a rung; median stops a trial below the median of the earlier ones.",
+        "those that reach a rung; median stops a trial below the median of the earlier ones; "
+        "noisy_prefix runs the noisy prefix of all trials (noise.prefix_factor), then the best go "
+        "on (needs composition: declared).",
     )
     rungs: tuple[Positive, ...] = Field(
         default=(),
@@ -66,6 +69,10 @@ class SchedulerSpec(Part):
         default=5, description="median: trials at a rung before the first one is stopped there."
     )
 
+    keep: Count = Field(
+        default=1, description="noisy_prefix: how many trials go on from the prefix, the best."
+    )
+
     @classmethod
     def rules(cls, raw: Mapping[str, Any]) -> Iterator[Mistake]:
         """Name what is known by another name, refuse keys of another type, check the rungs."""
@@ -85,7 +92,7 @@ class SchedulerSpec(Part):
     def unused(cls, kind: str) -> tuple[str, ...]:
         """Return the keys that have no meaning for a type of scheduler."""
         used = cls.KEYS.get(kind)
-        keys = ("rungs", "rung_unit", "reduction_factor", "variant", "min_trials")
+        keys = ("rungs", "rung_unit", "reduction_factor", "variant", "min_trials", "keep")
         return () if used is None else tuple(key for key in keys if key not in used)
 
 

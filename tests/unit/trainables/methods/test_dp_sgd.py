@@ -87,6 +87,20 @@ def test_noise_is_calibrated_to_its_own_target(
     assert plan == capped
 
 
+def test_a_noisy_prefix_comes_before_the_shape(make_plan: MakePlan) -> None:
+    given = {"noise__prefix_factor": 4.0, "train__max_steps": 40}
+    _, plan = make_plan(DPSGD, epsilon=2.0, **given)
+    loud, base = plan.runs
+    assert (loud.count, base.count, plan.prefix_end) == (6, 34, 6)
+    assert (loud.phase, base.phase) == ("prefix", "train")
+    assert loud.event.noise_multiplier == 4 * base.event.noise_multiplier
+    assert 0.99 * 2 <= epsilon_of(plan, delta=1e-5) <= 2.0
+    _, moved = make_plan(DPSGD, epsilon=2.0, noise__shape="linear", noise__end_ratio=0.5, **given)
+    noises = [moved.at(t).noise_multiplier for t in (5, 6, 39)]
+    assert [noise / noises[1] for noise in noises] == pytest.approx([4, 1, 0.5])
+    assert 0.99 * 2 <= epsilon_of(moved, delta=1e-5) <= 2.0
+
+
 def test_a_target_that_is_absent_changes_no_plan(make_plan: MakePlan) -> None:
     """The start values of ``calibrate_noise_schedule``'s documentation, to all digits."""
     given = {"batch__sample_rate": 0.01, "train__max_steps": 480}
@@ -155,6 +169,8 @@ def test_hyperparameters_are_well_formed(name: str) -> None:
     noise = {
         "noise.shape",
         "noise.end_ratio",
+        "noise.prefix_factor",
+        "noise.prefix_share",
         "noise.noise_multiplier",
         "noise.target_epsilon",
     }

@@ -1,0 +1,95 @@
+"""Phases of what a study declares: the start, its trials, and what comes after their barrier."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dpsweep.foundation.errors import BadInputError
+from dpsweep.planning.preflight import Preflight
+from dpsweep.privacy.accountants import by_part
+from dpsweep.privacy.composition.declared import DeclaredClass, declared_classes, event_words
+from dpsweep.privacy.events import Plan
+from dpsweep.study.trial import TrialTask
+
+
+@dataclass(frozen=True)
+class Phases:
+    """What is declared, in the order of the phases: plans, and how often each may be run.
+
+    Attributes:
+        starts: The start's runs.
+        trials: Trials, or what they run before their barrier: one plan, or all points of a grid.
+        promoted: What those run that pass the barrier.
+    """
+
+    starts: Sequence[tuple[Plan, int]]
+    trials: Sequence[tuple[Plan, int]]
+    promoted: Sequence[tuple[Plan, int]] = ()
+
+    @property
+    def wanted(self) -> int:
+        """How often the one plan is wanted; a grid is wanted once."""
+        return self.trials[0][1] if len(self.trials) == 1 else 1
+
+    def with_trials(self, number: int) -> list[Sequence[tuple[Plan, int]]]:
+        """Return the phases with so many trials of the one plan; of a grid, all of its points."""
+        trials = self.trials
+        if len(trials) == 1:
+            trials = [(trials[0][0], number)]
+        return [phase for phase in (self.starts, trials, self.promoted) if phase]
+
+
+def declared_phases(checked: Preflight) -> Phases:
+    """Return what is to be declared, by phase.
+
+    Raises:
+        BadInputError: Configurations have different plans.
+    """
+    if checked.spec.search.sampler == "grid" and checked.spec.scheduler.type != "noisy_prefix":
+        starts = [(task.full_plan, 1) for task in checked.start_tasks]
+        return Phases(starts, [(task.full_plan, 1) for task in _grid(checked)])
+    return phases_of(checked, only_task(checked))
+
+
+def phases_of(checked: Preflight, task: TrialTask) -> Phases:
+    """Return what is to be declared where all trials have the plan of one."""
+    starts = [(start.full_plan, 1) for start in checked.start_tasks]
+    first, *rest = task.stages
+    promoted = [(plan, checked.spec.scheduler.keep) for plan in rest]
+    return Phases(starts, [(first, checked.num_trials)], promoted)
+
+
+def _grid(checked: Preflight) -> list[TrialTask]:
+    tried = checked.try_points(checked.space.grid()[: checked.num_trials])
+    return [task for task in tried if isinstance(task, TrialTask)]
+
+
+def only_task(checked: Preflight) -> TrialTask:
+    """Return a task whose plan is that of all: of those sampled, or of all points of a grid."""
+    tasks = (_grid(checked) if checked.spec.search.sampler == "grid" else []) or checked.sample
+    plans: dict[object, TrialTask] = {}
+    for task in tasks:
+        plans.setdefault(tuple(by_part(task.full_plan).items()), task)
+    if len(plans) == 1:
+        return next(iter(plans.values()))
+    first, other = [task.full_plan for task in plans.values()][:2]
+    raise BadInputError(
+        f"{len(tasks)} sampled configurations have {len(plans)} different plans, for "
+        f"instance {_told(first)}, and {_told(other)}",
+        fix="give what a plan depends on one value (batch.*, train.*, noise.*, the method), use "
+        "sampler: grid, or composition: filter",
+    )
+
+
+def _told(plan: Plan) -> str:
+    """Return the events of a plan in a few words."""
+    parts = [f"{run.count} times {event_words(run.event)}" for run in plan.runs[:2]]
+    more = f" and {len(plan.runs) - 2} others" if len(plan.runs) > 2 else ""
+    return ", ".join(parts) + more
+
+
+def classes_of(phases: Phases, number: int, *, part: float = 0.0) -> tuple[DeclaredClass, ...]:
+    """Return the classes of so many trials and a part of one more; of a grid, of all its points."""
+    share = (number + part) / (number + 1) if part else 1.0
+    return declared_classes(phases.with_trials(number + (part > 0)), share=share)
