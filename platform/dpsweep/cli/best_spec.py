@@ -13,7 +13,7 @@ from dpsweep.planning.preflight import NUM_SAMPLED
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.statement import shown_epsilon
-from dpsweep.results.claims import with_caveats
+from dpsweep.results.coverage import with_caveats
 from dpsweep.results.study import SweepResult
 from dpsweep.results.trial import TrialResult
 from dpsweep.spec.episodes import EPISODE

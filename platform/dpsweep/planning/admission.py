@@ -34,7 +34,7 @@ class Admission:
         info: Shapes and declared sizes of the data of a trial; no record was read.
         methods: The methods that a configuration may name.
         budget: Cap of one trial.
-        records: Which records its trials train on (``Preflight.for_public_search``).
+        records: Which records its trials train on (``Preflight.for_public_search``, ``rest``).
         starts: The private events of every release that trials may start from.
     """
 
@@ -42,7 +42,7 @@ class Admission:
     info: DatasetInfo
     methods: Mapping[str, type[Method]]
     budget: PrivacyBudget
-    records: Literal["private", "public"] = "private"
+    records: Literal["private", "public", "rest"] = "private"
     starts: Mapping[ReleaseKey, Plan] = field(default_factory=dict)
 
     def admit(self, trial: int, values: Mapping[str, Any]) -> TrialTask:
@@ -60,14 +60,7 @@ class Admission:
             problem = parameter.problem(hparams[parameter.name])
             if problem:
                 raise InfeasibleBudgetError(f"{parameter.name} {problem}")
-        context = PlanContext(
-            self.budget,
-            self.spec.privacy.accountant,
-            self.info.num_private,
-            self.spec.data.validation.visibility,
-            self.starts,
-            frozenset(chosen),
-        )
+        context = self.context(frozenset(chosen))
         hparams = method.complete(hparams, context)
         inherited = release_of(method, hparams, self.starts)
         plan = method.plan(hparams, context).merged()
@@ -101,6 +94,17 @@ class Admission:
         if self.records == "public":
             epsilon = 0.0  # planned as if the records were private, and free
         return replace(task, planned_epsilon=epsilon, records=self.records)
+
+    def context(self, given: frozenset[str] | None = None) -> PlanContext:
+        """Return what plans are made with, for a configuration that names these hyperparameters."""
+        return PlanContext(
+            self.budget,
+            self.spec.privacy.accountant,
+            self.info.num_private,
+            self.spec.data.validation.visibility,
+            self.starts,
+            given,
+        )
 
     def signal(self, plan: Plan, hparams: Mapping[str, Any]) -> float | None:
         """Return the signal over the noise of a plan, at best

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -23,6 +23,7 @@ from dpsweep.privacy.composition.declared import (
 )
 from dpsweep.privacy.composition.gaussian_filter import GaussianFilter
 from dpsweep.privacy.composition.renyi_filter import RenyiFilter
+from dpsweep.privacy.composition.split import SplitComposition
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.study.trial import TrialTask
@@ -43,21 +44,50 @@ def choose_composition(checked: Preflight) -> Composition | None:
     if not privacy.mode.is_filtered or privacy.study_epsilon is None:
         return None
     if privacy.composition == "declared":
-        return declare(checked)
+        return _with_final_run(checked, declare(checked))
     sampled = [task.full_plan for task in checked.sample]
     starts = [task.full_plan for task in checked.start_tasks]
-    chosen = filter_of([*sampled, *starts], privacy.study_epsilon, privacy.delta)
+    search = filter_of([*sampled, *starts], privacy.study_epsilon, privacy.delta)
+    chosen = _with_final_run(checked, search)
     before = sum(chosen.share(chosen.cost(plan)) for plan in starts)
     cheapest = min(chosen.share(chosen.cost(plan)) for plan in sampled)
     if not before + cheapest <= 1:
         after = f"after the start's {counted(len(starts), 'run')}, " if starts else ""
-        how = f" at Renyi order {chosen.order:g}" if isinstance(chosen, RenyiFilter) else ""
+        how = f" at Renyi order {search.order:g}" if isinstance(search, RenyiFilter) else ""
         problem = (
             f"{privacy.study_epsilon:g} admits no trial: {after}the cheapest of {len(sampled)} "
             f"sampled costs {before + cheapest:.2f} times the study's budget{how}"
         )
         raise _refused(checked, problem, "raise it, or lower privacy.trial_epsilon")
     return chosen
+
+
+def _with_final_run(checked: Preflight, search: Composition) -> Composition:
+    """Return the composition of a whole study whose search is on a part of the records.
+
+    Raises:
+        SpecError: The scores of its final run alone are more than there is.
+    """
+    share, privacy = checked.spec.searched_share, checked.spec.privacy
+    if share is None:
+        return search
+    try:
+        return SplitComposition(search, share, privacy.accountant, _kept(checked))
+    except BadInputError as error:
+        mistake = Mistake("privacy.study_epsilon", error.message, error.fix or "raise it")
+        raise SpecError([mistake.at(checked.spec.where)]) from error
+
+
+def _kept(checked: Preflight) -> Plan:
+    """Return the noisy scores that are kept for the final run: as many as the longest may make.
+
+    Its steps are those of the trial that it repeats but for rounding, so there is one to spare.
+    """
+    if checked.rest is None or checked.admission.validation_noise is None:
+        return Plan()
+    admission = checked.rest.admission
+    releases = [admission.releases(len(task.plan), extra=1) for task in checked.sample]
+    return max(releases, key=len)
 
 
 def filter_of(
@@ -133,7 +163,8 @@ def filter_figures(checked: Preflight, private: Sequence[TrialTask]) -> FilterFi
     if privacy.study_epsilon is None:
         return None
     plans = [task.full_plan for task in (*private, *checked.start_tasks)]
-    chosen = filter_of(plans, privacy.study_epsilon, privacy.delta)
+    search = filter_of(plans, privacy.study_epsilon, privacy.delta)
+    chosen = _with_final_run(checked, search)
     costs = [chosen.share(chosen.cost(task.full_plan)) for task in private]
     before = sum(chosen.share(chosen.cost(task.full_plan)) for task in checked.start_tasks)
     left = max(1 - before, 0.0)
@@ -141,8 +172,8 @@ def filter_figures(checked: Preflight, private: Sequence[TrialTask]) -> FilterFi
         int(left / cost) if cost > 0 else math.inf
         for cost in (min(costs), median(costs), max(costs))
     )
-    order = chosen.order if isinstance(chosen, RenyiFilter) else None
-    return FilterFigures(order, chosen.budget, chosen.target_epsilon, (low, middle, high))
+    order = search.order if isinstance(search, RenyiFilter) else None
+    return FilterFigures(order, search.budget, search.target_epsilon, (low, middle, high))
 
 
 def declared_figures(checked: Preflight) -> DeclaredFigures:
@@ -155,7 +186,7 @@ def declared_figures(checked: Preflight) -> DeclaredFigures:
         return DeclaredFigures(0, 0.0, 0.0, error.message)
     classes = _declarable(checked, phases, number)
     if checked.spec.search.sampler == "grid":
-        number = sum(copies for _, copies in phases[-1])
+        number = sum(copies for _, copies in phases.last)
     return DeclaredFigures(
         number,
         declared_epsilon(classes, privacy.delta),
@@ -189,9 +220,7 @@ def declare(checked: Preflight) -> DeclaredComposition:
         raise SpecError([mistake.at(spec.where)]) from error
 
 
-def _declarable(
-    checked: Preflight, phases: Sequence[Sequence[tuple[Plan, int]]], number: int
-) -> tuple[DeclaredClass, ...]:
+def _declarable(checked: Preflight, phases: _Phases, number: int) -> tuple[DeclaredClass, ...]:
     """Return the classes of so many whole trials, and of what else may be used."""
     privacy = checked.spec.privacy
     if number < _wanted(checked, phases) and checked.spec.scheduler.type != "fifo":
@@ -200,8 +229,23 @@ def _declarable(
     return _classes(phases, number)
 
 
-def _phases(checked: Preflight) -> list[list[tuple[Plan, int]]]:
-    """Return what is to be declared, by phase: the start's runs, then plans of trials.
+@dataclass(frozen=True)
+class _Phases:
+    """What is to be declared.
+
+    Attributes:
+        before: Plans of phases that come first, and how often each is run: those of a start.
+        last: Plans of trials.
+        kept: Events of the last phase that no trial of the search may use.
+    """
+
+    before: Sequence[Sequence[tuple[Plan, int]]]
+    last: Sequence[tuple[Plan, int]]
+    kept: Plan
+
+
+def _phases(checked: Preflight) -> _Phases:
+    """Return what is to be declared: the start's runs, then plans of trials.
 
     Raises:
         BadInputError: Configurations have different plans.
@@ -212,7 +256,7 @@ def _phases(checked: Preflight) -> list[list[tuple[Plan, int]]]:
         plans = [(task.full_plan, 1) for task in tried if isinstance(task, TrialTask)]
     else:
         plans = [(_only_plan(checked), checked.num_trials)]
-    return [starts, plans] if starts else [plans]
+    return _Phases([starts] if starts else [], plans, _kept(checked))
 
 
 def _only_plan(checked: Preflight) -> Plan:
@@ -237,22 +281,28 @@ def _told(plan: Plan) -> str:
     return ", ".join(parts) + more
 
 
-def _wanted(checked: Preflight, phases: Sequence[Sequence[tuple[Plan, int]]]) -> int:
-    return 1 if checked.spec.search.sampler == "grid" else phases[-1][0][1]
+def _wanted(checked: Preflight, phases: _Phases) -> int:
+    return 1 if checked.spec.search.sampler == "grid" else phases.last[0][1]
 
 
-def _classes(
-    phases: Sequence[Sequence[tuple[Plan, int]]], number: int, *, part: float = 0.0
-) -> tuple[DeclaredClass, ...]:
+def _classes(phases: _Phases, number: int, *, part: float = 0.0) -> tuple[DeclaredClass, ...]:
     """Return the classes of so many trials and a part of one more; of a grid, of all its points."""
-    plans = phases[-1]
+    plans = phases.last
     if len(plans) == 1:
         plans = [(plans[0][0], number + (part > 0))]
     share = (number + part) / (number + 1) if part else 1.0
-    return declared_classes([*phases[:-1], plans], share=share)
+    return _with_kept(declared_classes([*phases.before, plans], share=share), phases)
 
 
-def _whole_trials(checked: Preflight, phases: Sequence[Sequence[tuple[Plan, int]]]) -> int:
+def _with_kept(classes: tuple[DeclaredClass, ...], phases: _Phases) -> tuple[DeclaredClass, ...]:
+    """Return the classes with what is kept, of which a share of the search takes nothing."""
+    kept = declared_classes([[], [(phases.kept, 1)]] if phases.before else [[(phases.kept, 1)]])
+    more = {(each.part, each.event): each.count for each in kept}
+    added = [replace(c, count=c.count + more.pop((c.part, c.event), 0)) for c in classes]
+    return (*added, *(each for each in kept if (each.part, each.event) in more))
+
+
+def _whole_trials(checked: Preflight, phases: _Phases) -> int:
     """Return the largest number of whole trials within the study's budget, at most all.
 
     Raises:
@@ -274,8 +324,8 @@ def _whole_trials(checked: Preflight, phases: Sequence[Sequence[tuple[Plan, int]
         low, high = (middle, high) if epsilon(middle) <= privacy.study_epsilon else (low, middle)
     if low:
         return low
-    which = "all points of the grid cost" if len(phases[-1]) > 1 else "one trial costs"
-    after = "after the start's runs, " if len(phases) > 1 else ""
+    which = "all points of the grid cost" if len(phases.last) > 1 else "one trial costs"
+    after = "after the start's runs, " if phases.before else ""
     problem = (
         f"{privacy.study_epsilon:g} is too small: {after}{which} epsilon="
         f"{shown_epsilon(epsilon(1))} at delta={privacy.delta:g} (pld, declared)"
@@ -284,7 +334,7 @@ def _whole_trials(checked: Preflight, phases: Sequence[Sequence[tuple[Plan, int]
 
 
 def _with_a_part(
-    phases: Sequence[Sequence[tuple[Plan, int]]], number: int, target: float, delta: float
+    phases: _Phases, number: int, target: float, delta: float
 ) -> tuple[DeclaredClass, ...]:
     """Return the classes of so many trials and of as much of one more as fits."""
     low, high = 0.0, 1.0

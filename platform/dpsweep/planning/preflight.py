@@ -45,8 +45,9 @@ from dpsweep.spec.facts import terms
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.launched import is_new
 from dpsweep.study.trial import TrialTask
-from dpsweep.trainables.data.dataset import DatasetInfo
+from dpsweep.trainables.data.dataset import DatasetInfo, split_sizes
 from dpsweep.trainables.data.releases import ReleaseKey
+from dpsweep.trainables.hooks import CarriesOver
 from dpsweep.trainables.method import Method
 
 #: Configurations that a study's filter or selection is chosen from.
@@ -78,8 +79,10 @@ class Preflight:
         info: Shapes and declared sizes of the data of a trial; no record was read.
         methods: The methods the space can choose.
         budget: Cap of one trial.
-        records: Which records its trials train on (``for_public_search``).
+        records: Which records its trials train on (``for_public_search``, ``rest``).
         given_starts: Events of the start's releases as they were charged; None: as planned.
+        rest: Of a search on a part of the private records, the same for its final run: the declared
+            number of the others, and the whole study's budget.
     """
 
     spec: SweepSpec
@@ -87,8 +90,9 @@ class Preflight:
     info: DatasetInfo
     methods: Mapping[str, type[Method]]
     budget: PrivacyBudget
-    records: Literal["private", "public"] = "private"
+    records: Literal["private", "public", "rest"] = "private"
     given_starts: Mapping[ReleaseKey, Plan] | None = None
+    rest: Preflight | None = None
 
     @cached_property
     def admission(self) -> Admission:
@@ -150,6 +154,37 @@ class Preflight:
         """Return the same spec for trials that train on the declared public records only."""
         info = replace(self.info, num_private=self.info.num_public, num_public=0)
         return replace(self, info=info, records="public")
+
+    def parted(self) -> Preflight:
+        """Return the same spec for its search, with ``rest`` if that is on a part of the records.
+
+        The final run is planned for (``study_epsilon``, delta) on those that it alone reads.
+        """
+        share, study_epsilon = self.spec.searched_share, self.spec.privacy.study_epsilon
+        if share is None or study_epsilon is None:
+            return self
+        infos = [
+            replace(self.info, num_private=n) for n in split_sizes(self.info.num_private, share)
+        ]
+        budget = replace(self.budget, target_epsilon=study_epsilon)
+        rest = replace(self, info=infos[1], budget=budget, records="rest")
+        return replace(self, info=infos[0], rest=rest)
+
+    def final_of(self, trial: int, task: TrialTask) -> TrialTask:
+        """Return the final run of a configuration that was good in the search (``CarriesOver``).
+
+        Args:
+            trial: Number of the final run.
+            task: Of the search.
+        Raises:
+            InfeasibleBudgetError: It has no plan on the rest of the records.
+        """
+        assert self.rest is not None
+        method = self.methods[task.method]
+        assert issubclass(method, CarriesOver)
+        contexts = self.admission.context(), self.rest.admission.context()
+        hparams = method.carried_over(task.hparams, task.plan, *contexts)
+        return self.rest.admit(trial, {"method": task.method, **hparams})
 
     @cached_property
     def sample(self) -> list[TrialTask]:
@@ -299,7 +334,7 @@ def preflight(spec: SweepSpec) -> Preflight:
         delta=spec.privacy.delta,
         neighboring_relation=spec.privacy.neighboring_relation,
     )
-    checked = Preflight(spec, draft.space, draft.info, draft.methods, budget)
+    checked = Preflight(spec, draft.space, draft.info, draft.methods, budget).parted()
     try:
         mistakes = list(release_problems(checked.admission, checked.start, checked.start_tasks))
     except BadInputError as error:  # no plan at all

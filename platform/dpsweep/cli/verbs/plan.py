@@ -10,7 +10,14 @@ import typer
 
 from dpsweep.cli.base import Json, Output, Sets, Spec, load_checked, say, stage
 from dpsweep.cli.output import Format, print_records
-from dpsweep.cli.plan_words import dataset_left, declared_words, duration, plan_words, size
+from dpsweep.cli.plan_words import (
+    dataset_left,
+    declared_words,
+    duration,
+    final_words,
+    plan_words,
+    size,
+)
 from dpsweep.cli.tables import TALK, width, wrapped
 from dpsweep.foundation.words import counted
 from dpsweep.planning.forecast import estimate
@@ -64,7 +71,14 @@ def plan(
     print()
     cells = {**({"pretrain": weights} if weights else {}), **_plan_cells(summary, forecast)}
     if not explain:
-        shown = {"pretrain", "start", "rungs", "infeasible_because", *summary.plan_facts}
+        shown = {
+            "pretrain",
+            "start",
+            "final_run",
+            "rungs",
+            "infeasible_because",
+            *summary.plan_facts,
+        }
         cells = {key: value for key, value in cells.items() if key in shown}
     if cells:
         print_records(cells, output)
@@ -122,6 +136,8 @@ def _plan_cells(summary: PlanSummary, forecast: Mapping[str, Any]) -> dict[str, 
     record["rungs"] = "\n".join(map(str, summary.rungs))
     if summary.start is not None:
         record["start"] = str(summary.start)
+    if summary.final is not None:
+        record["final_run"] = final_words(summary.final)
     cells: dict[str, Any] = {}
     for key, value in _with_facts(record):
         if key.startswith(_EPSILONS) and value is not None:
@@ -217,6 +233,8 @@ def _mode_rows(summary: PlanSummary) -> list[dict[str, Any]]:
                 row["released"] = "no price: some trial has no plan or no finite epsilon"
                 if summary.episodes is not None:
                     row["released"] = "not for episodes: drawing them reads labels"
+                elif summary.final is not None:
+                    row["released"] = "not for a search on a part of the records"
                 elif summary.has_start and not MODES[mode].is_filtered:
                     row["released"] = "not with a start: it is released before the search"
         else:
