@@ -153,13 +153,13 @@ class SweepData:
             rows = np.setdiff1d(np.arange(len(labels)), rows)
         private = (np.ascontiguousarray(inputs[rows]), np.ascontiguousarray(labels[rows]))
         parts = {**self.parts, "private": private}
-        num_searched, num_rest = split_sizes(declared, self.searched_share)
+        records: Records = "private" if is_searched else "rest"
         return replace(
             self,
-            info=replace(self.info, num_private=num_searched if is_searched else num_rest),
+            info=info_of_records(self.info, self.searched_share, records),
             parts=parts,
             content_hash=hash_of_parts(parts, self.info.class_names),
-            records="private" if is_searched else "rest",
+            records=records,
             hashes={part: text for part, text in self.hashes.items() if part != "private"},
             searched_share=None,
             old_hash="",
@@ -264,6 +264,13 @@ def split_sizes(declared: int, share: float) -> tuple[int, int]:
     """
     searched = min(max(round(share * declared), 1), declared - 1)
     return searched, declared - searched
+
+
+def info_of_records(info: DatasetInfo, share: float | None, records: Records) -> DatasetInfo:
+    """Return the facts that a trial on such records has, in a study that searches on a share."""
+    if share is None or records == "public":
+        return info
+    return replace(info, num_private=split_sizes(info.num_private, share)[records == "rest"])
 
 
 def searched_rows(declared: int, share: float, actual: int) -> np.ndarray:

@@ -21,6 +21,8 @@ from dpsweep.spec.file import dump_yaml
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
+from dpsweep.trainables.data.dataset import info_of_records
+from dpsweep.trainables.data.loading import describe_dataset
 from dpsweep.trainables.networks.pretrained.weights import PRETRAIN
 
 SUFFIX = "-best"
@@ -36,7 +38,8 @@ def spec_of_trial(
     It stays in the study's accounting mode where that makes sense of one configuration: ``public``
     scores it on public records and then runs it once on the private ones, ``unaccounted`` stays.
     ``composed`` keeps no more budget than this one run needs, and ``select`` becomes ``composed``:
-    there is nothing to select from.
+    there is nothing to select from. Of a search on a part of the records, a trial's configuration
+    is run on as many private records as the trial had, though not on the same ones.
 
     Guarantees:
         The claim of the new study is about its own run alone. That the configuration was found on
@@ -64,6 +67,10 @@ def spec_of_trial(
         "points_to_evaluate": [],
         "space": _space(result, task),
     }
+    if tree["search"].pop("on", None) is not None:  # its plan is for as many records as it had
+        info = describe_dataset(spec.data)
+        own = info_of_records(info, spec.searched_share, task.records)
+        tree["data"]["max_private"] = own.num_private
     if runs > 1:
         _repeat(tree["search"], spec, task, runs)
     if spec.episodes is not None:  # it runs on each of them, and its mean counts
@@ -72,6 +79,8 @@ def spec_of_trial(
     privacy = tree["privacy"]
     if trial < spec.num_starts and spec.start is not None:
         privacy["trial_epsilon"] = spec.start.epsilons[-1]
+    if task.records == "rest":
+        privacy["trial_epsilon"] = privacy["study_epsilon"]
     if not _needs_start(task):
         tree.pop("start", None)
     if PRETRAIN not in _checkpoints(tree):

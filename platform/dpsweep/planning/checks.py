@@ -25,7 +25,7 @@ from dpsweep.planning.start import start_problems
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.study import SweepSpec
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.data.dataset import DatasetInfo, split_sizes
+from dpsweep.trainables.data.dataset import DatasetInfo, info_of_records
 from dpsweep.trainables.data.episodes import Episodes
 from dpsweep.trainables.data.loading import describe_dataset
 from dpsweep.trainables.hooks import CarriesOver
@@ -122,7 +122,7 @@ def _of_methods(draft: Draft) -> Iterator[Mistake]:
     if spec.privacy.mode.is_public_search and info.num_public:
         infos.append(replace(info, num_private=info.num_public))  # what the search trains on
     if spec.searched_share is not None and info.num_private > 1:
-        infos = [replace(info, num_private=split_sizes(info.num_private, spec.searched_share)[0])]
+        infos = [info_of_records(info, spec.searched_share, "private")]
     for name, method in draft.methods.items():
         if spec.searched_share is not None and not issubclass(method, CarriesOver):
             problem = f"{name} has no rule by which a configuration is carried over to more records"

@@ -45,7 +45,7 @@ from dpsweep.spec.facts import terms
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.launched import is_new
 from dpsweep.study.trial import TrialTask
-from dpsweep.trainables.data.dataset import DatasetInfo, split_sizes
+from dpsweep.trainables.data.dataset import DatasetInfo, info_of_records
 from dpsweep.trainables.data.releases import ReleaseKey
 from dpsweep.trainables.hooks import CarriesOver
 from dpsweep.trainables.method import Method
@@ -163,12 +163,10 @@ class Preflight:
         share, study_epsilon = self.spec.searched_share, self.spec.privacy.study_epsilon
         if share is None or study_epsilon is None:
             return self
-        infos = [
-            replace(self.info, num_private=n) for n in split_sizes(self.info.num_private, share)
-        ]
         budget = replace(self.budget, target_epsilon=study_epsilon)
-        rest = replace(self, info=infos[1], budget=budget, records="rest")
-        return replace(self, info=infos[0], rest=rest)
+        others = info_of_records(self.info, share, "rest")
+        rest = replace(self, info=others, budget=budget, records="rest")
+        return replace(self, info=info_of_records(self.info, share, "private"), rest=rest)
 
     def final_of(self, trial: int, task: TrialTask) -> TrialTask:
         """Return the final run of a configuration that was good in the search (``CarriesOver``).

@@ -176,9 +176,8 @@ class SplitComposition(Composition):
     def about(self) -> str:
         """Return what bounds the search, on which share, and that the rest has the same budget."""
         return (
-            f"{self.search.about()} on {self.part:.4g} of the private records; one final "
-            "run on all others, within the same epsilon; a record is in one of the two, so the "
-            "study costs the larger"
+            f"{self.search.about()} on {self.part:.4g} of the private records, and one final run "
+            "on all others"
         )
 
     def of_search(self, cost: Cost) -> Cost:
