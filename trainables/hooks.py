@@ -14,7 +14,7 @@ from dpsweep.foundation.file_paths import FilePath
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.terms import AccountantName
 from dpsweep.trainables.data.releases import ReleaseKey
-from dpsweep.trainables.method import Method
+from dpsweep.trainables.method import Method, PlanContext
 
 if TYPE_CHECKING:
     import torch
@@ -160,6 +160,27 @@ class RateByNoise(Protocol):
             hparams: Every declared hyperparameter with its value.
             plan: Of the trial.
             num_private: Declared (public) number of private records.
+        """
+        ...
+
+
+@runtime_checkable
+class CarriesOver(Protocol):
+    """A method whose configurations, good on a part of the records, can be made good on more."""
+
+    @classmethod
+    def carried_over(
+        cls, hparams: Mapping[str, Any], plan: Plan, before: PlanContext, after: PlanContext
+    ) -> dict[str, Any]:
+        """Return the hyperparameters of the final run after a search on a part of the records.
+
+        Args:
+            hparams: Every declared hyperparameter with its value, of a trial of the search.
+            plan: Of that trial.
+            before: What it was planned with.
+            after: What the final run is planned with.
+        Raises:
+            InfeasibleBudgetError: There is no plan for it.
         """
         ...
 

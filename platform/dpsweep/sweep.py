@@ -120,7 +120,7 @@ def run_checked(
     checked.check_dataset_budget(selection)
     num_draws = selection.selection.draw(secret_numpy_generator()) if selection else 0
     observer.on_stage(f"reading the data: {spec.data.dataset}")
-    data = load_dataset(spec.data, Episodes.of(spec))
+    data = load_dataset(spec.data, Episodes.of(spec), searched_share=spec.searched_share)
     check_records(spec, checked.methods, data, checked.space.values())
     study = Study(spec)
     with contextlib.ExitStack() as stack:

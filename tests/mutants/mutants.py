@@ -5,6 +5,7 @@ from mutants_databases import DATABASES
 from mutants_ledgers import LEDGERS
 from mutants_privacy import PRIVACY
 from mutants_rates import RATES
+from mutants_split import SPLIT
 from mutants_studies import STUDIES
 from mutants_training import TRAINING
 from mutants_trials import TRIALS
@@ -16,5 +17,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *TRAINING,
     *RATES,
     *TRIALS,
+    *SPLIT,
     *STUDIES,
 )

@@ -42,7 +42,7 @@ LEDGERS = (
     Mutant(
         "a filter that counts one part",
         "platform/dpsweep/privacy/composition/renyi_filter.py",
-        "_cost_at(self.order, plan.part(part))",
+        "_cost_at(self.order, each)",
         '_cost_at(self.order, plan.part("private"))',
         ("tests/unit/privacy/test_filter.py::test_a_cost_is_the_curve_at_the_order_part_by_part",),
         "validation records are protected too",
@@ -88,7 +88,7 @@ LEDGERS = (
     Mutant(
         "a Gaussian filter that counts one part",
         "platform/dpsweep/privacy/composition/gaussian_filter.py",
-        "_precision(plan.part(part)) for part",
+        "_precision(each) for part",
         '_precision(plan.part("private")) for part',
         ("tests/unit/planning/test_composition.py::test_a_gaussian_filter_holds_each_part",),
         "validation records are protected too",

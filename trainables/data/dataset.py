@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dpsweep.trainables.data.source import TextInfo
 
 PartName = Literal["private", "public", "validation", "test"]
-Records = Literal["private", "public"]
+Records = Literal["private", "public", "rest"]
 PARTS: tuple[PartName, ...] = ("private", "public", "validation", "test")
 
 #: Fixes the split of every study. Public; changing it changes every split.
@@ -92,7 +92,8 @@ class SweepData:
         content_hash: SHA-256 of the class names and all parts, to see whether a resumed study has
             the same data. It depends on private records without noise: it stays beside the data.
         records: Whose records a method trains on, which it finds in ``private``: private ones,
-            or public ones that stand in for them (``for_public_search``).
+            public ones that stand in for them (``for_public_search``), or the rest that a search on
+            a part of the private ones leaves (``for_final_run``).
         hashes: Part name -> ``part_hash`` of its inputs, where it is known already. They stay
             beside the data, as ``content_hash`` does.
         episodes: How the records of a trial are drawn from these (``for_trial``), or None where
@@ -102,6 +103,8 @@ class SweepData:
         polluted: Which public records are pollution, bool (public records,); None where none is.
         old_hash: SHA-256 of all parts without class names, as studies of earlier versions have it;
             empty where no study is begun on these.
+        searched_share: Share of the private records that the search is to run on; None: all of
+            them, or these are one of the two parts already.
     """
 
     info: DatasetInfo
@@ -114,6 +117,53 @@ class SweepData:
     rows: Mapping[str, np.ndarray] = field(default_factory=dict)
     polluted: np.ndarray | None = None
     old_hash: str = ""
+    searched_share: float | None = None
+
+    def for_records(self, records: Records) -> SweepData:
+        """Return the data of a trial that trains on such records, which are parted if they are."""
+        return self.for_final_run() if records == "rest" else self.for_search()
+
+    def for_search(self) -> SweepData:
+        """Return the data that a search on a part of the private records sees, or all of it.
+
+        Guarantees:
+            No record of it is in ``for_final_run`` as well; see ``searched_rows``.
+        """
+        return self if self.searched_share is None else self._on_part(is_searched=True)
+
+    def for_final_run(self) -> SweepData:
+        """Return the data with those private records alone that the search does not see.
+
+        Raises:
+            DataError: The search sees all of them, so that there are no others.
+        """
+        if self.searched_share is None:
+            raise DataError(
+                f"the search sees all private records of {self.info.name}, and there is no rest",
+                because="the study has no search.on",
+            )
+        return self._on_part(is_searched=False)
+
+    def _on_part(self, *, is_searched: bool) -> SweepData:
+        assert self.searched_share is not None
+        inputs, labels = self.parts["private"]
+        declared = self.info.num_private
+        rows = searched_rows(declared, self.searched_share, len(labels))
+        if not is_searched:
+            rows = np.setdiff1d(np.arange(len(labels)), rows)
+        private = (np.ascontiguousarray(inputs[rows]), np.ascontiguousarray(labels[rows]))
+        parts = {**self.parts, "private": private}
+        records: Records = "private" if is_searched else "rest"
+        return replace(
+            self,
+            info=info_of_records(self.info, self.searched_share, records),
+            parts=parts,
+            content_hash=hash_of_parts(parts, self.info.class_names),
+            records=records,
+            hashes={part: text for part, text in self.hashes.items() if part != "private"},
+            searched_share=None,
+            old_hash="",
+        )
 
     def for_trial(self, hparams: Mapping[str, Any]) -> SweepData:
         """Return what a trial with these hyperparameters runs on: all of it, or its episode."""
@@ -199,6 +249,44 @@ def first_rows(declared: int, wanted: int | None, actual: int) -> np.ndarray:
         return np.arange(actual)
     chosen = np.random.default_rng(SPLIT_SEED + 1).permutation(declared)[:wanted]
     chosen.sort()
+    return chosen[chosen < actual]
+
+
+def split_sizes(declared: int, share: float) -> tuple[int, int]:
+    """Return how many private records a search on a share of them sees, and how many are left.
+
+    >>> split_sizes(1000, 0.1), split_sizes(8, 0.01), split_sizes(8, 0.99)
+    ((100, 900), (1, 7), (7, 1))
+
+    Args:
+        declared: Public number of private records, at least 2.
+        share: In (0, 1).
+    """
+    searched = min(max(round(share * declared), 1), declared - 1)
+    return searched, declared - searched
+
+
+def info_of_records(info: DatasetInfo, share: float | None, records: Records) -> DatasetInfo:
+    """Return the facts that a trial on such records has, in a study that searches on a share."""
+    if share is None or records == "public":
+        return info
+    return replace(info, num_private=split_sizes(info.num_private, share)[records == "rest"])
+
+
+def searched_rows(declared: int, share: float, actual: int) -> np.ndarray:
+    """Return the sorted rows, int64, of the private records that a search on a share sees.
+
+    Guarantees:
+        Row i is among them or not by i and the two declared numbers alone, as each record's part is
+        by its slot (``loading.load_dataset``): never by what is in a record, nor by which others
+        are there. A row that is not there is left out; rows beyond the declared number are not
+        searched.
+
+    >>> searched_rows(10, 0.3, 10).tolist(), searched_rows(10, 0.3, 8).tolist()
+    ([6, 7, 8], [6, 7])
+    """
+    chosen = np.random.default_rng(SPLIT_SEED + 2).permutation(declared)
+    chosen = np.sort(chosen[: split_sizes(declared, share)[0]])
     return chosen[chosen < actual]
 
 

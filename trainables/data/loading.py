@@ -43,7 +43,9 @@ def describe_dataset(spec: DataSpec) -> DatasetInfo:
     return _describe(spec, open_classes(spec))
 
 
-def load_dataset(spec: DataSpec, episodes: Episodes | None = None) -> SweepData:
+def load_dataset(
+    spec: DataSpec, episodes: Episodes | None = None, *, searched_share: float | None = None
+) -> SweepData:
     """Return the records, split by a rule that depends on the declared sizes alone.
 
     Let N be the declared number of records. Slots 0..N-1 are permuted by a fixed public seed and
@@ -54,6 +56,7 @@ def load_dataset(spec: DataSpec, episodes: Episodes | None = None) -> SweepData:
     Args:
         spec: The ``data`` section of a spec.
         episodes: How the records of a trial are drawn from these, if they are.
+        searched_share: See ``SweepData``.
     Raises:
         DataError: See ``describe_dataset``; or the files cannot be read; or they lack records for
             some episode.
@@ -83,6 +86,7 @@ def load_dataset(spec: DataSpec, episodes: Episodes | None = None) -> SweepData:
         episodes=episodes,
         polluted=is_polluted,
         old_hash=hash_of_parts(parts),
+        searched_share=searched_share,
     )
     if episodes is not None:
         episodes.check(data)

@@ -108,7 +108,7 @@ class TrialExecution:
                 settings,
                 is_private=self.is_private,
                 position=self.position,
-                spent=self.ledger.spent.part("private"),
+                spent=self.ledger.spent.part(task.part).labelled("private"),
                 rungs_before=rungs_before,
             )
             self._set_releases()
@@ -173,7 +173,7 @@ class TrialExecution:
         if not self.is_private:
             return math.inf
         training = 0.0
-        if self.task.records == "private":
+        if self.task.records != "public":
             training = self._clock.epsilon_at(position)
         scores = self.ledger.spent.part("validation")
         if releases:

@@ -120,9 +120,11 @@ def trial_noise(
         CheckpointError: The trial has no intact best checkpoint.
         ModelError: The gradients of its network cannot be computed.
     """
+    if data.searched_share is not None:
+        data = data.for_records(task.records)
     data = data.for_trial(task.hparams)
     public = data.for_public_search(with_test=False)
-    if task.records == "private":
+    if task.records != "public":
         # Batches are those of the private training: declared numbers, no record.
         public = replace(public, info=data.info)
     method: Method = TRAINABLES[task.method]()

@@ -19,6 +19,8 @@ def records_for(data: SweepData, task: TrialTask) -> SweepData:
     Of methods that start from a release: their positions on public records are free, and so
     cannot read others.
     """
+    if data.searched_share is not None:
+        data = data.for_records(task.records)
     data = data.for_trial(task.hparams)
     if issubclass(TRAINABLES[task.method], FromRelease) and not task.plan.part("private"):
         inputs, labels = data.parts["private"]

@@ -18,6 +18,7 @@ from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.hooks import Contributions
 from dpsweep.trainables.method import PlanContext, RunContext, target_budget
 from dpsweep.trainables.methods.batches import num_private_of, num_steps_of, sample_rate_of
+from dpsweep.trainables.methods.carrying_over import carried_over
 from dpsweep.trainables.methods.classifier import ClassifierMethod
 from dpsweep.trainables.methods.hyperparameters import (
     BATCH_HYPERPARAMETERS,
@@ -87,6 +88,13 @@ class DPSGD(ClassifierMethod):
             InfeasibleBudgetError: The learning rate is given twice, or not at all.
         """
         return settled(super().complete(hparams, context), context, plain=cls._plain_rates)
+
+    @classmethod
+    def carried_over(
+        cls, hparams: Mapping[str, Any], plan: Plan, before: PlanContext, after: PlanContext
+    ) -> dict[str, Any]:
+        """See ``CarriesOver``."""
+        return carried_over(cls, hparams, plan, before, after, plain=cls._plain_rates)
 
     @classmethod
     def _check_gradients(cls, model: torch.nn.Module, info: DatasetInfo) -> None:

@@ -13,7 +13,7 @@ from dpsweep.planning.preflight import NUM_SAMPLED
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.statement import shown_epsilon
-from dpsweep.results.claims import with_caveats
+from dpsweep.results.coverage import with_caveats
 from dpsweep.results.study import SweepResult
 from dpsweep.results.trial import TrialResult
 from dpsweep.spec.episodes import EPISODE
@@ -21,6 +21,8 @@ from dpsweep.spec.file import dump_yaml
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
+from dpsweep.trainables.data.dataset import info_of_records
+from dpsweep.trainables.data.loading import describe_dataset
 from dpsweep.trainables.networks.pretrained.weights import PRETRAIN
 
 SUFFIX = "-best"
@@ -36,7 +38,8 @@ def spec_of_trial(
     It stays in the study's accounting mode where that makes sense of one configuration: ``public``
     scores it on public records and then runs it once on the private ones, ``unaccounted`` stays.
     ``composed`` keeps no more budget than this one run needs, and ``select`` becomes ``composed``:
-    there is nothing to select from.
+    there is nothing to select from. Of a search on a part of the records, a trial's configuration
+    is run on as many private records as the trial had, though not on the same ones.
 
     Guarantees:
         The claim of the new study is about its own run alone. That the configuration was found on
@@ -66,6 +69,10 @@ def spec_of_trial(
         "points_to_evaluate": [],
         "space": _space(result, task),
     }
+    if tree["search"].pop("on", None) is not None:  # its plan is for as many records as it had
+        info = describe_dataset(spec.data)
+        own = info_of_records(info, spec.searched_share, task.records)
+        tree["data"]["max_private"] = own.num_private
     if runs > 1:
         _repeat(tree["search"], spec, task, runs)
     if spec.episodes is not None:  # it runs on each of them, and its mean counts
@@ -76,6 +83,8 @@ def spec_of_trial(
         privacy["trial_epsilon"] = spec.start.epsilons[-1]
     if spec.final_trial is not None:
         privacy["trial_epsilon"] = math.ceil(task.planned_epsilon * 1e4) / 1e4
+    if task.records == "rest":
+        privacy["trial_epsilon"] = privacy["study_epsilon"]
     if not _needs_start(task):
         tree.pop("start", None)
     if PRETRAIN not in _checkpoints(tree):

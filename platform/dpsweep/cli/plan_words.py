@@ -12,6 +12,7 @@ from dpsweep.ledgers.dataset import read_dataset_ledger
 from dpsweep.planning.costs.composition import DeclaredFigures
 from dpsweep.planning.costs.probing import ProbingFigures
 from dpsweep.planning.preflight import Preflight
+from dpsweep.planning.sample import FinalFigures
 from dpsweep.planning.summary import PlanSummary
 from dpsweep.privacy.modes import MODES
 from dpsweep.privacy.statement import shown_epsilon
@@ -162,6 +163,12 @@ def _search(checked: Preflight, summary: PlanSummary) -> str:
             f" First {'comes' if runs == 1 else 'come'} {counted(runs, 'private run')} of "
             f"{summary.start.method}."
         )
+    if checked.rest is not None:
+        part, rest = checked.info.num_private, checked.rest.info.num_private
+        first += (
+            f" All this is on {counted(part, 'declared private record')}; the best one is then run "
+            f"once, on the {rest} others."
+        )
     return (
         f"Study {spec.name!r}: {which} of {methods}, compared by {spec.search.metric}; {stops}."
         f"{first}"
@@ -279,6 +286,19 @@ def declared_words(summary: PlanSummary) -> str:
     return text
 
 
+def final_words(final: FinalFigures) -> str:
+    """Return what the run after a search on a part of the records is like."""
+    (few, many), (low, high) = final.steps, final.expected_batch
+    less, more = final.noise_multiplier
+    steps = f"{few}" if few == many else f"{few} to {many}"
+    batches = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
+    noises = f"{less:.4g}" if less == more else f"{less:.4g} to {more:.4g}"
+    return (
+        f"{steps} steps of {batches} of {final.records} records, noise multiplier {noises}: within "
+        f"epsilon={shown_epsilon(final.epsilon)} ({final.accountant})"
+    )
+
+
 def duration(seconds: float) -> str:
     """Return seconds for people.
 
@@ -321,6 +341,11 @@ def _claim(checked: Preflight, summary: PlanSummary) -> str:
             else f" by {cost.accountant}"
         )
         text = f"It will claim {claim}{by}, however much of it is used; {trial} ({terms})."
+        if checked.rest is not None:
+            text += (
+                f" The search and its final run may each cost that ({privacy.accountant} bounds "
+                "the latter): a record is in one of the two, so the larger counts, not the sum."
+            )
     elif mode.is_sealed and summary.selection is not None:
         figures = summary.selection
         claim = f"epsilon={shown_epsilon(figures.epsilon)} for its winner, and for nothing else"

@@ -37,7 +37,7 @@ def print_trials(
 ) -> None:
     """Print trials of a study, all of them by default, with what their epsilons cover."""
     rows = []
-    is_public = result.spec.privacy.mode.is_public_search
+    has_kinds = result.spec.privacy.mode.is_public_search or result.spec.search.on is not None
     is_probed = result.spec.final_trial is not None
     best = _best_id(result) if output is Format.TABLE else None
     test = on_test_records(result.spec.search.metric)
@@ -49,7 +49,7 @@ def print_trials(
                 **({"": "*" if trial.trial_id == best else ""} if best is not None else {}),
                 "trial": trial.trial_id,
                 "state": result.state_of(trial),
-                **({"records": result.view.trials[trial.trial_id].records} if is_public else {}),
+                **({"records": result.view.trials[trial.trial_id].records} if has_kinds else {}),
                 **({"run": result.spec.run_of(trial.trial_id)} if is_probed else {}),
                 "method": trial.config.get("method"),
                 trial.metric: trial.value,

@@ -150,6 +150,7 @@ def check_terms(directory: LogPath, state: StudyState, terms: Mapping[str, Any])
         enforced["privacy.accounting"] = "composed"
         if "privacy.composition" in terms:
             enforced["privacy.composition"] = kept.choice
+        enforced["search.on.split"] = kept.searched_share
     elif state.selection is not None:
         enforced |= {"privacy.accounting": "select", "privacy.delta": state.selection["delta"]}
     elif state.terms is None and state.num_trials is None and state.known:

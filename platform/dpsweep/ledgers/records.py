@@ -33,6 +33,9 @@ STUDY = {
     "declared": Kind(
         {"classes": _EVENTS, **dict.fromkeys(("target_epsilon", "delta", "epsilon"), float)}
     ),
+    "split": Kind(
+        {"search": Mapping[str, Any], "part": float, "final_accountant": str, "kept": _EVENTS}
+    ),
     "reserve": Kind(
         {"trial": int},
         {

@@ -29,6 +29,7 @@ from dpsweep.ledgers.study_state import UNSTARTED, state_of
 from dpsweep.ledgers.trial import STUDY_FILE, make_trial_file, trial_file, trial_spent
 from dpsweep.privacy.composition.account import CompositionAccount
 from dpsweep.privacy.composition.base import Composition, Cost
+from dpsweep.privacy.composition.split import FINAL_RUN
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.selection.bounds import TrialBound, read_bound
 from dpsweep.privacy.selection.number import Selection
@@ -299,6 +300,19 @@ class StudyLedger:
     def known(self) -> set[int]:
         """Trials that may have run; the winner of a selection is trial 0."""
         return self._state.known
+
+    @property
+    def admitted(self) -> set[int]:
+        """Numbers of all trials that were ever admitted, whether they have begun or not."""
+        return set(self._state.reserved)
+
+    @property
+    def final_run(self) -> int | None:
+        """Number of the trial that holds, or held, the final run of a split study; None: none."""
+        for trial, record in self._state.reserved.items():
+            if (record.get("cost") or {}).get(FINAL_RUN):
+                return trial
+        return None
 
     @property
     def is_on_dataset(self) -> bool:

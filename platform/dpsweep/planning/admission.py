@@ -35,7 +35,7 @@ class Admission:
         methods: The methods that a configuration may name.
         budget: Cap of one trial.
         training: What its training may cost of it; None: all of it.
-        records: Which records its trials train on (``Preflight.for_public_search``).
+        records: Which records its trials train on (``Preflight.for_public_search``, ``rest``).
         starts: The private events of every release that trials may start from.
     """
 
@@ -43,7 +43,7 @@ class Admission:
     info: DatasetInfo
     methods: Mapping[str, type[Method]]
     budget: PrivacyBudget
-    records: Literal["private", "public"] = "private"
+    records: Literal["private", "public", "rest"] = "private"
     starts: Mapping[ReleaseKey, Plan] = field(default_factory=dict)
     training: PrivacyBudget | None = None
 
@@ -62,15 +62,7 @@ class Admission:
             problem = parameter.problem(hparams[parameter.name])
             if problem:
                 raise InfeasibleBudgetError(f"{parameter.name} {problem}")
-        training = self.training or self.budget
-        context = PlanContext(
-            training,
-            self.spec.privacy.accountant,
-            self.info.num_private,
-            self.spec.data.validation.visibility,
-            self.starts,
-            frozenset(chosen),
-        )
+        context = self.context(frozenset(chosen))
         hparams = method.complete(hparams, context)
         inherited = release_of(method, hparams, self.starts)
         plan = method.plan(hparams, context).merged()
@@ -99,7 +91,7 @@ class Admission:
                 fix="a larger data.validation.noise_std, or fewer report.points",
             )
         trained = epsilon if self.training is None else self.epsilon(inherited + task.charges)
-        for cost, cap in ((epsilon, self.budget), (trained, training)):
+        for cost, cap in ((epsilon, self.budget), (trained, self.training or self.budget)):
             if not cost <= cap.target_epsilon:
                 raise InfeasibleBudgetError(
                     f"the plan costs epsilon={shown_epsilon(cost)} at delta={cap.delta:g}, over "
@@ -109,6 +101,17 @@ class Admission:
         if self.records == "public":
             epsilon = 0.0  # planned as if the records were private, and free
         return replace(task, planned_epsilon=epsilon, records=self.records)
+
+    def context(self, given: frozenset[str] | None = None) -> PlanContext:
+        """Return what plans are made with, for a configuration that names these hyperparameters."""
+        return PlanContext(
+            self.training or self.budget,
+            self.spec.privacy.accountant,
+            self.info.num_private,
+            self.spec.data.validation.visibility,
+            self.starts,
+            given,
+        )
 
     def signal(self, plan: Plan, hparams: Mapping[str, Any]) -> float | None:
         """Return the signal over the noise of a plan, at best

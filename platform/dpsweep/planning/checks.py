@@ -26,9 +26,10 @@ from dpsweep.planning.start import start_problems
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.study import SweepSpec
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.data.dataset import DatasetInfo
+from dpsweep.trainables.data.dataset import DatasetInfo, info_of_records
 from dpsweep.trainables.data.episodes import Episodes
 from dpsweep.trainables.data.loading import describe_dataset
+from dpsweep.trainables.hooks import CarriesOver
 from dpsweep.trainables.method import Method
 
 
@@ -122,7 +123,14 @@ def _of_methods(draft: Draft) -> Iterator[Mistake]:
     infos = [info]
     if spec.privacy.mode.is_public_search and info.num_public:
         infos.append(replace(info, num_private=info.num_public))  # what the search trains on
+    if spec.searched_share is not None and info.num_private > 1:
+        infos = [info_of_records(info, spec.searched_share, "private")]
     for name, method in draft.methods.items():
+        if spec.searched_share is not None and not issubclass(method, CarriesOver):
+            problem = f"{name} has no rule by which a configuration is carried over to more records"
+            able = [n for n, m in TRAINABLES.loadable().items() if issubclass(m, CarriesOver)]
+            fix = f"use one of {', '.join(sorted(able))}, or leave search.on out"
+            yield Mistake("search.space.method", problem, fix)
         for each in infos:
             own = task_problems(name, method, each) or method.preflight(
                 draft.space.values(name), each

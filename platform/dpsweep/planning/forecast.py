@@ -158,6 +158,10 @@ def estimate(
     used = None if slots is None else min(slots, num_trials)
     # The last trials leave slots idle: no sweep ends before its longest trial.
     wall_s = None if used is None else max(slot_s / used, max(seconds))
+    if checked.rest is not None:  # one run after them, in batches that grow with its records
+        final_s = fmean(seconds) * checked.rest.info.num_private / checked.info.num_private
+        slot_s += final_s
+        wall_s = None if wall_s is None else wall_s + final_s
     return Estimate(
         trial_s=(min(seconds), max(seconds)),
         slot_s=slot_s,
@@ -172,7 +176,7 @@ def estimate(
 
 def _num_stages(checked: Preflight) -> int:
     spec = checked.spec
-    return 1 + (spec.privacy.mode.is_public_search) + (spec.start is not None)
+    return 1 + spec.has_final_run + (spec.start is not None)
 
 
 def _kind(task: TrialTask) -> tuple[Any, ...]:

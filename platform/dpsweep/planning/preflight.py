@@ -46,8 +46,9 @@ from dpsweep.spec.facts import terms
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.launched import is_new
 from dpsweep.study.trial import TrialTask
-from dpsweep.trainables.data.dataset import DatasetInfo
+from dpsweep.trainables.data.dataset import DatasetInfo, info_of_records
 from dpsweep.trainables.data.releases import ReleaseKey
+from dpsweep.trainables.hooks import CarriesOver
 from dpsweep.trainables.method import Method
 
 #: Configurations that a study's filter or selection is chosen from.
@@ -80,8 +81,10 @@ class Preflight:
         methods: The methods the space can choose.
         budget: Cap of one trial.
         training: What its training may cost of it; None: all of it.
-        records: Which records its trials train on (``for_public_search``).
+        records: Which records its trials train on (``for_public_search``, ``rest``).
         given_starts: Events of the start's releases as they were charged; None: as planned.
+        rest: Of a search on a part of the private records, the same for its final run: the declared
+            number of the others, and the whole study's budget.
     """
 
     spec: SweepSpec
@@ -89,9 +92,10 @@ class Preflight:
     info: DatasetInfo
     methods: Mapping[str, type[Method]]
     budget: PrivacyBudget
-    records: Literal["private", "public"] = "private"
+    records: Literal["private", "public", "rest"] = "private"
     given_starts: Mapping[ReleaseKey, Plan] | None = None
     training: PrivacyBudget | None = None
+    rest: Preflight | None = None
 
     @cached_property
     def admission(self) -> Admission:
@@ -166,6 +170,35 @@ class Preflight:
         """Return the same spec for trials that train on the declared public records only."""
         info = replace(self.info, num_private=self.info.num_public, num_public=0)
         return replace(self, info=info, records="public")
+
+    def parted(self) -> Preflight:
+        """Return the same spec for its search, with ``rest`` if that is on a part of the records.
+
+        The final run is planned for (``study_epsilon``, delta) on those that it alone reads.
+        """
+        share, study_epsilon = self.spec.searched_share, self.spec.privacy.study_epsilon
+        if share is None or study_epsilon is None:
+            return self
+        budget = replace(self.budget, target_epsilon=study_epsilon)
+        others = info_of_records(self.info, share, "rest")
+        rest = replace(self, info=others, budget=budget, records="rest")
+        return replace(self, info=info_of_records(self.info, share, "private"), rest=rest)
+
+    def final_of(self, trial: int, task: TrialTask) -> TrialTask:
+        """Return the final run of a configuration that was good in the search (``CarriesOver``).
+
+        Args:
+            trial: Number of the final run.
+            task: Of the search.
+        Raises:
+            InfeasibleBudgetError: It has no plan on the rest of the records.
+        """
+        assert self.rest is not None
+        method = self.methods[task.method]
+        assert issubclass(method, CarriesOver)
+        contexts = self.admission.context(), self.rest.admission.context()
+        hparams = method.carried_over(task.hparams, task.plan, *contexts)
+        return self.rest.admit(trial, {"method": task.method, **hparams})
 
     @cached_property
     def sample(self) -> list[TrialTask]:
@@ -319,7 +352,7 @@ def preflight(spec: SweepSpec) -> Preflight:
         delta=spec.privacy.delta,
         neighboring_relation=spec.privacy.neighboring_relation,
     )
-    checked = Preflight(spec, draft.space, draft.info, draft.methods, budget)
+    checked = Preflight(spec, draft.space, draft.info, draft.methods, budget).parted()
     try:
         mistakes = list(release_problems(checked.admission, checked.start, checked.start_tasks))
     except BadInputError as error:  # no plan at all

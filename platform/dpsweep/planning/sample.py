@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +14,11 @@ from dpsweep.foundation.errors import BadInputError
 from dpsweep.planning.costs.probing import Probing
 from dpsweep.planning.preflight import NUM_SAMPLED, Preflight
 from dpsweep.study.trial import TrialTask
+from dpsweep.trainables.method import first_training_run
 
 MAX_GRID_PLANNED = 1000
+#: Configurations of a sample whose final run is planned, too: each takes a calibration.
+_MAX_FINAL_RUNS = 6
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,59 @@ class Sample:
     num_drawn: int
     reasons: Mapping[str, int]
     is_exact: bool
+
+
+@dataclass(frozen=True)
+class FinalFigures:
+    """The run after a search on a part of the records, by some configurations of a sample.
+
+    Attributes:
+        searched: Declared private records that the search reads.
+        records: Declared private records that the final run reads, and nothing before it.
+        epsilon: What it may cost.
+        accountant: Accountant of that.
+        steps: Smallest and largest number of steps.
+        expected_batch: Smallest and largest one.
+        noise_multiplier: Smallest and largest one of a first step.
+    """
+
+    searched: int
+    records: int
+    epsilon: float
+    accountant: str
+    steps: tuple[int, int]
+    expected_batch: tuple[float, float]
+    noise_multiplier: tuple[float, float]
+
+
+def final_figures(checked: Preflight, tasks: Sequence[TrialTask]) -> FinalFigures | None:
+    """Return the final run that some of these trials would have; None where there is none.
+
+    Guarantees:
+        They are spread over the sample; others may have other figures.
+    """
+    if checked.rest is None:
+        return None
+    finals = []
+    for task in tasks[:: max(1, len(tasks) // _MAX_FINAL_RUNS)]:
+        with contextlib.suppress(BadInputError):  # the search would refuse it
+            finals.append(checked.final_of(task.trial, task))
+    if not finals:
+        return None
+    records = checked.rest.info.num_private
+    first = [(len(final.plan), first_training_run(final.plan).event) for final in finals]
+    steps = [count for count, _ in first]
+    batches = [event.expected_share() * records for _, event in first]
+    noises = [getattr(event, "noise_multiplier") for _, event in first]  # noqa: B009
+    return FinalFigures(
+        checked.info.num_private,
+        records,
+        checked.rest.budget.target_epsilon,
+        checked.spec.privacy.accountant,
+        (min(steps), max(steps)),
+        (min(batches), max(batches)),
+        (min(noises), max(noises)),
+    )
 
 
 def draw_sample(checked: Preflight, num_samples: int = 2 * NUM_SAMPLED) -> Sample:

@@ -29,7 +29,7 @@ from dpsweep.planning.rungs import (
     signal_span,
     with_extremes,
 )
-from dpsweep.planning.sample import Sample, draw_sample
+from dpsweep.planning.sample import FinalFigures, Sample, draw_sample, final_figures
 from dpsweep.planning.start import StartSummary
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import Plan
@@ -87,6 +87,7 @@ class PlanSummary:
         selection: What ``select`` costs, or None where no trial has a finite epsilon.
         rungs: Where trials reach the scheduler's rungs.
         signal: Smallest and largest ``signal_to_noise`` of a trial, or None.
+        final: The run after a search on a part of the records, or None.
         notes: What is valid, but hardly meant so.
         modes: Cost of the search under each mode; None where it has none.
         study_epsilon: Of the chosen mode, or None.
@@ -112,6 +113,7 @@ class PlanSummary:
     selection: SelectionFigures | None
     rungs: Sequence[RungFigures]
     signal: tuple[float, float] | None
+    final: FinalFigures | None
     notes: Sequence[str]
     modes: Mapping[str, ModeCost | None]
     study_epsilon: float | None
@@ -132,6 +134,7 @@ class PlanSummary:
             "signal_to_noise_at_best": list(self.signal) if self.signal else None,
             "rungs": [figures.to_dict() for figures in self.rungs],
             "notes": list(self.notes),
+            "final_run": asdict(self.final) if self.final else None,
             "start": self.start.to_dict() if self.start else None,
             "plan_facts": {name: list(span) for name, span in self.plan_facts.items()},
             **self.terms.columns(),
@@ -224,7 +227,7 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
             figures = filter_figures(checked, charged)
         if privacy.study_epsilon is not None and privacy.mode.is_filtered:
             declared = declared_figures(checked)
-    if charged and episodes is None and spec.start is None and probing is None:
+    if charged and not (episodes or spec.start or checked.rest or probing):
         # no other mode has them
         selection = selection_figures(checked, charged)
     is_gaussian = figures is not None and figures.order is None
@@ -267,6 +270,7 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
         selection=selection,
         rungs=rungs,
         signal=signal,
+        final=final_figures(checked, tasks),
         notes=planned_notes(checked, rungs, signal),
         modes=modes,
         study_epsilon=None if chosen is None else chosen.epsilon,
@@ -355,6 +359,8 @@ def _modes(
             accountant, assumes = "pld", "all events are declared beforehand, pruning or not"
         elif is_gaussian:
             accountant, assumes = "gdp", "enforced by a Gaussian filter, pruning or not"
+    if checked.rest is not None:
+        assumes += "; so is the final run on the other records, and a record is in one of the two"
     released = "every model and score of the search"
     modes[COMPOSED.name] = ModeCost(composed, accountant, sampling, released, assumes)
     if selection is None:

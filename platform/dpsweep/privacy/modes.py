@@ -11,6 +11,11 @@ WINNER = "the winner only: its configuration, score and model"
 FINAL_RUN = "the final run; its configuration was chosen on public records"
 
 
+#: The records of a search on a part of the private ones, and of its final run.
+SEARCHED_PART = "on the part of the private records that is searched on"
+UNSEARCHED_REST = "on the private records that the search does not read"
+
+
 @dataclass(frozen=True)
 class Mode:
     """How a study accounts for the privacy cost of its search.

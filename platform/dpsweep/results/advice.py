@@ -39,9 +39,13 @@ def advice(result: SweepResult) -> list[str]:
         return []
     composition = result.claims.account.composition
     measure = "" if composition is None else composition.measure
+    whose, number = "the study", len(result.view.trials)
+    if result.spec.search.on is not None:
+        whose = "the search"
+        number -= sum(map(result.claims.is_final, result.view.trials.values()))
     usage = (
-        f"budget: {math.ceil(100 * share)}% of what the study may spend is used or reserved by "
-        f"{counted(len(result.view.trials), 'trial')} (in {measure}, by which k equal trials use "
+        f"budget: {math.ceil(100 * share)}% of what {whose} may spend is used or reserved by "
+        f"{counted(number, 'trial')} (in {measure}, by which k equal trials use "
         "k times the share of one; by epsilon they do not)"
     )
     more = trials_that_fit(result)

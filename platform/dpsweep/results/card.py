@@ -54,8 +54,10 @@ def privacy_card(facts: Mapping[str, Any]) -> str:
             ``episodes`` (``number``,
             ``ways``, ``shots``), ``classes`` (names of the private task's, where the dataset has
             others), ``start`` (``runs``, ``epsilons`` that they release within, ``sampling``,
-            None before the first), ``pretrained`` (``about``, ``address``, ``is_trained``: by this
-            study and not read from a file), ``audits`` (``study_card.audits``), ``version``.
+            None before the first), ``split`` (``searched`` and ``rest``, declared records of the
+            search and of the final run, and ``accountant`` of the latter), ``pretrained``
+            (``about``, ``address``, ``is_trained``: by this study and not read from a file),
+            ``audits`` (``study_card.audits``), ``version``.
     Raises:
         BadInputError: A required fact is missing, the accounting mode is unknown, or a claim is
             made that the mode does not allow.
@@ -139,6 +141,7 @@ def _headline(facts: Mapping[str, Any]) -> str:
         not mode.is_public_search and sampling is not None
     ):  # in public the study is one private trial
         each = "One trial of the search" if mode.is_sealed else "Each private trial"
+        each = "Each private trial of the search" if facts.get("split") else each
         cap = _epsilon("<=", facts["trial_epsilon"], facts, {"sampling": sampling})
         lines += ["", f"{each} alone: {cap if study else f'**{cap}**'}."]
     return "\n".join(lines)
@@ -219,6 +222,8 @@ def _search(facts: Mapping[str, Any]) -> str:
         rows.append((f"{which} composed", _composed(facts)))
     if mode.is_filtered and facts.get("composition"):
         rows += _composition(facts)
+    if facts.get("split") and facts.get("study"):
+        rows += _split(facts["split"], facts)
     if mode.is_sealed and facts.get("selection"):
         rows.append(("Number of trials", _selection(facts["selection"])))
     if mode.is_public_search:
@@ -228,6 +233,7 @@ def _search(facts: Mapping[str, Any]) -> str:
     rows += [("Audit", _audit(entry, facts)) for entry in facts.get("audits") or ()]
     if facts.get("best"):
         name = "Released winner" if mode.is_sealed else "Best trial"
+        name = "Final run" if facts.get("split") else name
         if facts.get("episodes"):
             name = "Best configuration, on its first episode"
         rows.append((name, _best(facts)))
@@ -268,6 +274,18 @@ def _probes(probes: Mapping[str, Any]) -> str:
         f"{probes['number']} noisy probes{spares}, then one final run, which is delivered whatever "
         "it scores"
     )
+
+
+def _split(split: Mapping[str, Any], facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return which records the search has read and which the final run, and what each may cost."""
+    final = {"accountant": split["accountant"], "sampling": _sampling(facts)}
+    cap = _epsilon("<=", facts["study"]["epsilon"], facts, final)
+    searched, rest = counted(split["searched"], "declared record"), split["rest"]
+    return [
+        ("Records of the search", f"{searched}, a part that is fixed by their positions alone"),
+        ("Records of the final run", f"the other {rest}, which the search does not read: {cap}"),
+        ("Both together", "a record is in one of the two, so the larger epsilon counts, no sum"),
+    ]
 
 
 def _selection(selection: Mapping[str, Any]) -> str:

@@ -29,29 +29,23 @@ from dpsweep.ledgers.trial import (
 )
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import Plan
+from dpsweep.privacy.events.plan import REST
 from dpsweep.privacy.modes import PUBLIC, UNACCOUNTED, Mode
 from dpsweep.privacy.statement import PrivacyStatement, shown_epsilon
 from dpsweep.privacy.terms import PrivacyTerms
+from dpsweep.results.coverage import (
+    PUBLIC_MODEL,
+    SO_FAR,
+    records_of_trial,
+    released_by_study,
+    with_caveats,
+)
 from dpsweep.spec.episodes import EPISODE
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.files import StudyFiles
 from dpsweep.study.journal import StudyView, TrialView
 from dpsweep.study.launched import enforced_terms
 from dpsweep.study.trial import TrialState
-
-#: What the epsilon of a trial that did not run its whole plan is about.
-SO_FAR = "what this trial has spent so far, for information: its end may depend on its score"
-
-#: What the epsilon of a model of a public search is about.
-PUBLIC_MODEL = "a model that no private record was used for"
-
-
-def with_caveats(spec: SweepSpec, what: str) -> str:
-    """Say what an epsilon covers: never exact private scores, nor the draw of episodes."""
-    caveats = "" if spec.episodes is None else "; the draw of its episode is not covered"
-    if spec.data.validation.visibility == "exact":
-        caveats += "; exact private validation scores and choices by them are not covered"
-    return what + caveats
 
 
 def _check_begun(files: StudyFiles, state: StudyState, view: StudyView) -> None:
@@ -120,6 +114,10 @@ class Claims:
             plans = (trial_spent(self.files.ledger, number) for number in self.view.trials)
             if sum(bool(plan.part("private")) for plan in plans) > 1:
                 return "more than one trial has read private records"
+        if composition is not None and composition.searched_share is not None:
+            plans = (trial_spent(self.files.ledger, number) for number in self.view.trials)
+            if sum(bool(plan.part(REST)) for plan in plans) > 1:
+                return "more than one trial has read the records that are left to the final run"
         return ""
 
     def epsilon_terms(self) -> dict[str, Any]:
@@ -255,7 +253,7 @@ class Claims:
                 composition.target_epsilon,
                 accountant=composition.accountant,
                 sampling=self._spent.sampling,
-                released=mode.released,
+                released=released_by_study(self.spec, mode),
             )
         if mode.is_sealed and self.account.selection_epsilon is not None:
             sampling = next((trial.sampling for trial in self.view.trials.values()), "none")
@@ -286,9 +284,15 @@ class Claims:
         return self.files.task(view.trial).full_plan.sampling
 
     def is_final(self, trial: TrialView) -> bool:
-        """Say whether a trial is the final run of a public search or of probes."""
+        """Say whether a trial is the one that is delivered, by what it is and never by its score.
+
+        Of a public search it is the run on private records, of probes the one with its number, of a
+        search on a part of the records the run on the others.
+        """
         if self.spec.final_trial is not None:
             return trial.trial == self.spec.final_trial
+        if self.spec.search.on is not None:
+            return trial.records == "rest"
         return self.spec.privacy.mode.is_public_search and trial.records == "private"
 
     @cached_property
@@ -333,14 +337,16 @@ class Claims:
     def _released_by(self, view: TrialView) -> str:
         """Say what the epsilon of a trial alone covers."""
         mode = self.mode
-        if view.records == "private" and view.state is not TrialState.FINISHED:
+        if view.records != "public" and view.state is not TrialState.FINISHED:
             return SO_FAR
         if mode.is_filtered:
             of_study = shown_epsilon(self.spec.privacy.study_epsilon)
             composition, own = self.account.composition, self.spec.privacy.accountant
             by = own if composition is None else composition.accountant
             terms = "the same terms" if by == own else f"the same terms, but {by} for {own}"
-            return f"{mode.trial} epsilon={of_study} at {terms}"
+            text = f"{mode.trial} epsilon={of_study} at {terms}"
+            where = records_of_trial(self.spec, view.records)
+            return text.replace("this trial alone", f"this trial alone, {where}") if where else text
         if mode.is_public_search and view.records == "public":
             return PUBLIC_MODEL
         return mode.trial

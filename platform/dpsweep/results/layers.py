@@ -109,7 +109,8 @@ def study_records(result: SweepResult) -> SweepData:
         DataError: The data cannot be read any more.
     """
     check_layers(result.spec, describe_dataset(result.spec.data))
-    return load_dataset(result.spec.data, Episodes.of(result.spec))
+    spec = result.spec
+    return load_dataset(spec.data, Episodes.of(spec), searched_share=spec.searched_share)
 
 
 def check_layers(spec: SweepSpec, info: DatasetInfo) -> None:

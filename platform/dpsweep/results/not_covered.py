@@ -19,6 +19,11 @@ def not_covered(facts: Mapping[str, Any]) -> str:
             "here at all; a neighboring data set has the position of one record of these classes "
             "emptied in place. A record whose class changes is not such a neighbor."
         )
+    if facts.get("split"):
+        points.append(
+            "**A record that is there twice.** Copies of it may be in the part that is searched on "
+            "and among the others; then it pays for both, as somebody with records in both does."
+        )
     if facts.get("pretrained"):
         points.append(
             "**The records behind the weights that trials start from.** They are declared public "

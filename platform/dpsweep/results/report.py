@@ -54,9 +54,9 @@ class ReportedStudy:
 
     @classmethod
     def of(cls, result: SweepResult) -> ReportedStudy:
-        """Return a study as it stands; of a public search, its final run alone."""
+        """Return a study as it stands; where one run is delivered, that one alone."""
         trials = result.results
-        if result.spec.privacy.mode.is_public_search:
+        if result.spec.has_final_run:
             trials = [t for t in trials if result.claims.is_final(result.view.trials[t.trial_id])]
         parsed = SearchSpace.from_spec(result.spec.space)
         ranges = {p.name for p in parsed.parameters if p.is_range}

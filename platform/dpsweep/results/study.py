@@ -257,23 +257,20 @@ class SweepResult:
     def choose(self, limits: Limits | None = None, *, by: By = "trial") -> Choice:
         """Return the finished trial with the best score within limits, and what it ties with.
 
-        Of a public search and of strategy ``probe`` that is the final run, the only one that is
-        meant to be used, whatever the others have scored. Of episodes
-        it is the first one of the configuration with the best mean over those that it has finished:
-        the best trial would be the easiest episode. By ``mean`` repetitions (``train.repeat``) are
-        averaged alike, so that a lucky seed decides nothing (``results.choosing``).
+        Of a public search, of strategy ``probe`` and of ``search.on`` that is the final run, the
+        only one that is meant to be used, whatever the others have scored. Of episodes it is the
+        first one of the configuration with the best mean over those that it has finished: the best
+        trial would be the easiest episode. By ``mean`` repetitions (``train.repeat``) are averaged
+        alike, so that a lucky seed decides nothing (``results.choosing``).
 
         Raises:
             NothingWithinBudgetError: There is none.
             BadInputError: The study has no such method.
         """
         limits = limits or Limits()
-        has_final = self.spec.privacy.mode.is_public_search or self.spec.final_trial is not None
-        results = [
-            self._result(view)
-            for view in self.view.finished()
-            if not has_final or self.claims.is_final(view)
-        ]
+        has_final = self.spec.has_final_run
+        views = self.view.finished()
+        results = [self._result(v) for v in views if not has_final or self.claims.is_final(v)]
         self._check_method(limits.method)
         choice = choose(
             [result for result in results if limits.admit(result)],
@@ -313,7 +310,8 @@ class SweepResult:
         """Return the finished trials that no other one beats in score at the same or less epsilon.
 
         Epsilons that are shown alike are the same. Cheapest first. Trials that were stopped are
-        left out: what one has spent when its own score stops it is no bound on its epsilon.
+        left out: what one has spent when its own score stops it is no bound on its epsilon. So is
+        the final run after a search on a part of the records: it is on others.
 
         Raises:
             BadInputError: They are of different episodes.
@@ -325,7 +323,7 @@ class SweepResult:
             )
         sign = 1.0 if self.is_maximized else -1.0
         results = sorted(
-            (self._result(view) for view in self.view.finished()),
+            (self._result(view) for view in self.view.finished() if view.records != "rest"),
             key=lambda r: (float(shown_epsilon(r.epsilon)), -sign * (r.value or 0.0), r.trial_id),
         )
         front: list[TrialResult] = []

@@ -16,6 +16,7 @@ from dpsweep.spec.facts import describe_pretraining
 from dpsweep.study.audits import AuditRecord, read_audits
 from dpsweep.study.trial import TrialState
 from dpsweep.trainables import TRAINABLES
+from dpsweep.trainables.data.dataset import split_sizes
 from dpsweep.trainables.data.loading import describe_dataset
 
 
@@ -52,6 +53,9 @@ def card(result: SweepResult) -> str:
             "epsilons": list(spec.start.epsilons),
             "sampling": first.sampling if first is not None else None,
         }
+    if spec.searched_share is not None:
+        searched, rest = split_sizes(info.num_private, spec.searched_share)
+        facts["split"] = {"searched": searched, "rest": rest, "accountant": privacy.accountant}
     if spec.pretrain is not None:
         facts["pretrained"] = {
             "about": describe_pretraining(spec),

@@ -20,7 +20,7 @@ from dpsweep.planning.reading import platform_hyperparameters
 from dpsweep.privacy.composition.renyi_filter import RenyiFilter
 from dpsweep.privacy.modes import UNACCOUNTED
 from dpsweep.privacy.terms import OF_ITS_PLAN
-from dpsweep.results.claims import PUBLIC_MODEL, SO_FAR, with_caveats
+from dpsweep.results.coverage import PUBLIC_MODEL, SO_FAR, records_of_trial, with_caveats
 from dpsweep.results.records import shown_hyperparameters
 from dpsweep.results.study import OpenStudy, SweepResult
 from dpsweep.results.study_card import audits, card
@@ -170,8 +170,10 @@ def claim_tags(result: SweepResult) -> dict[str, Any]:
     composition = claims.account.composition
     if composition is not None:
         tags["dp.composition"] = composition.choice
-    if isinstance(composition, RenyiFilter):
-        tags["dp.filter_order"] = composition.order
+        if composition.searched_share is not None:
+            tags["dp.searched_share"] = composition.searched_share
+        if isinstance(composition.of_trials, RenyiFilter):
+            tags["dp.filter_order"] = composition.of_trials.order
     composed, study = claims.composed(), claims.study_statement()
     statement = study or composed
     if statement is not None:
@@ -260,6 +262,8 @@ def trial_started(
         "dpsweep.method": task.method,
         **started_from,
     }
+    if task.records == "rest":  # its cap is the whole study's
+        tags["dp.trial_epsilon"] = f"{spec.privacy.study_epsilon:g}"
     return TrialStarted(task.trial, {"method": task.method, **hparams}, plan, tags)
 
 
@@ -277,6 +281,8 @@ def released(spec: SweepSpec, records: str, state: TrialState | None = None) -> 
         extent = PUBLIC_MODEL
     elif not mode.is_sealed and state is not TrialState.FINISHED:
         extent = SO_FAR
+    elif where := records_of_trial(spec, records):
+        extent = extent.replace("this trial alone", f"this trial alone, {where}")
     return with_caveats(spec, extent)
 
 

@@ -1,7 +1,8 @@
 """How a study runs under each accounting mode; docs/search_cost.md says what each may claim.
 
 - ``composed`` and ``unaccounted``: one search on the private records. Composed bounds all of it by
-  a filter or by what it has declared; unaccounted bounds each trial only, and says so.
+  a filter or by what it has declared; unaccounted bounds each trial only, and says so. With
+  ``search.on`` composed searches on a part of them, and runs the winner once on the others.
 - ``public``: the search trains and scores on public records; then the winner's configuration is
   frozen and run once on the private ones.
 - ``select``: a random number of independent trials, of which the best is released
@@ -107,6 +108,8 @@ def run_search(launch: Launch) -> Ending:
         checked = replace(launch.checked, given_starts=charged_starts(spec, files))
         supplies = replace(launch.supplies, starts=find_starts(spec, files))
         launch = replace(launch, checked=checked, supplies=supplies)
+    if launch.checked.rest is not None:
+        return _search_on_a_part(launch, launch.checked, launch.checked.rest)
     return _search(launch, launch.checked, launch.data)
 
 
@@ -164,9 +167,14 @@ def _search(launch: Launch, checked: Preflight, data: SweepData) -> Ending:
         if trial in study.view.trials:  # never: the study of Optuna's was compared with the journal
             raise StudyError(f"trial {trial} was suggested twice")
         task = checked.admit(trial, values)
-        refusal = task.refusal(launch.composition)
+        composition = launch.composition
+        refusal = task.refusal(composition)
         if refusal:
             raise InfeasibleBudgetError(refusal, fix="or use privacy.composition: filter")
+        if composition is not None and checked.rest is not None:  # else it would win in vain
+            refusal = composition.refusal(checked.final_of(trial, task).full_plan)
+            if refusal:
+                raise InfeasibleBudgetError(refusal)
         return task
 
     max_time = spec.search.max_time
@@ -218,34 +226,88 @@ def run_public(launch: Launch) -> Ending:
     """Search on the public records, then run the frozen winner once on the private ones."""
     study, observer = launch.study, launch.observer
     final = next((t for t in study.view.trials.values() if t.records == "private"), None)
-    if final is None:
-        with_test = launch.checked.spec.data.test.visibility == "public"
-        data = launch.data.for_public_search(with_test=with_test)
-        ending = _search(launch, launch.checked.for_public_search(), data)
+    if final is not None:
+        return _continue_final(launch, launch.checked, launch.data, final)
+    with_test = launch.checked.spec.data.test.visibility == "public"
+    data = launch.data.for_public_search(with_test=with_test)
+    ending = _search(launch, launch.checked.for_public_search(), data)
+    if ending.state != "finished":
+        return ending
+    winner = study.view.best(maximize=launch.checked.spec.search.mode == "max")
+    if winner is None:
+        return Ending("finished", "no trial of the public search has finished")
+    number = max(study.view.trials) + 1
+    task = launch.checked.admit(number, _frozen(study, winner))
+    observer.on_message(
+        f"the configuration of trial {winner.trial} is frozen; trial {number} runs it once on "
+        "the private records"
+    )
+    task.reserve(launch.ledger)
+    return _run_final(launch, launch.checked, launch.data, task)
+
+
+def _search_on_a_part(launch: Launch, checked: Preflight, rest: Preflight) -> Ending:
+    """Search on a part of the private records, then run the winner once on all others.
+
+    The final run is a function of what the search has released. Its number is on the ledger before
+    anything of it runs, and from then on nothing is searched any more: a launch that dies in
+    between is followed by one that reserves the same run under the same number.
+
+    Raises:
+        SweepError: The final run does not fit into what was kept for it.
+    """
+    study, ledger = launch.study, launch.ledger
+    final = next((t for t in study.view.trials.values() if t.records == "rest"), None)
+    if final is not None:
+        return _continue_final(launch, rest, launch.data.for_final_run(), final)
+    number = ledger.final_run
+    if number is None:
+        ending = _search(launch, checked, launch.data.for_search())
         if ending.state != "finished":
             return ending
-        winner = study.view.best(maximize=launch.checked.spec.search.mode == "max")
-        if winner is None:
-            return Ending("finished", "no trial of the public search has finished")
-        number = max(study.view.trials) + 1
-        task = launch.checked.admit(number, _frozen(study, winner))
-        observer.on_message(
-            f"the configuration of trial {winner.trial} is frozen; trial {number} runs it once on "
-            "the private records"
+        number = max({*study.view.trials, *ledger.admitted}, default=-1) + 1
+    winner = study.view.best(maximize=checked.spec.search.mode == "max")
+    if winner is None:
+        return Ending("finished", "no trial of the search has finished, and there is no final run")
+    task = checked.final_of(number, checked.admit(winner.trial, _frozen(study, winner)))
+    if not task.reserve(ledger):
+        raise SweepError(
+            f"trial {number}, the final run, does not fit into what is kept for it",
+            because=f"it is the configuration of trial {winner.trial}, carried over",
         )
-        task.reserve(launch.ledger)
-    elif final.state is TrialState.RUNNING and not launch.ledger.has_ended(final.trial):
-        if mend_tasks(launch.checked, study, [final.trial], observer):
-            stage = launch.stage(launch.checked, launch.data, launch.supplies, launch.fifo())
-            stage.end_lost(final.trial)
-            return Ending("finished", "the final run is lost; it is never repeated")
-        task = study.files.task(final.trial)
-    else:
+    launch.observer.on_message(
+        f"the configuration of trial {winner.trial}, carried over, is run once more: trial {number}"
+        ", on the private records that the search has not read"
+    )
+    return _run_final(launch, rest, launch.data.for_final_run(), task)
+
+
+def _continue_final(
+    launch: Launch, checked: Preflight, data: SweepData, final: TrialView
+) -> Ending:
+    """Continue the final run, unless it has ended: it is never repeated."""
+    study = launch.study
+    if final.state is not TrialState.RUNNING or launch.ledger.has_ended(final.trial):
         return Ending("finished", "the final run has ended; it is never repeated")
-    features = prefetch(launch.checked, launch.data, launch.target, observer, tasks=[task])
+    if mend_tasks(checked, study, [final.trial], launch.observer):
+        launch.stage(checked, data, launch.supplies, launch.fifo()).end_lost(final.trial)
+        return Ending("finished", "the final run is lost; it is never repeated")
+    return _run_final(launch, checked, data, study.files.task(final.trial), is_continued=True)
+
+
+def _run_final(
+    launch: Launch,
+    checked: Preflight,
+    data: SweepData,
+    task: TrialTask,
+    *,
+    is_continued: bool = False,
+) -> Ending:
+    """Run an admitted final run to its end, on the given records."""
+    features = prefetch(checked, data, launch.target, launch.observer, tasks=[task])
     supplies = replace(launch.supplies, feature_root=features)
-    stage = launch.stage(launch.checked, launch.data, supplies, launch.fifo())
-    if final is not None:
+    stage = launch.stage(checked, data, supplies, launch.fifo())
+    if is_continued:
         stage.say_continuing(task.trial, " the final run")
     stage.admit(task)
     return Ending(stage.execute(TaskList([task]), launch.target), "the final run has ended")

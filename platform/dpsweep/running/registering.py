@@ -225,7 +225,7 @@ def _store_of(result: SweepResult, tracking_uri: str | None) -> str:
 def _package(result: SweepResult, trial: int) -> Iterator[Package]:
     """Yield the model of a trial, rebuilt from its best checkpoint, with all that it needs."""
     spec, files, task = result.spec, result.files, result.task(trial)
-    data = load_dataset(spec.data, Episodes.of(spec))
+    data = load_dataset(spec.data, Episodes.of(spec), searched_share=spec.searched_share)
     if not is_data_of(files, data.content_hash, data.old_hash):
         raise StudyError(
             f"the data of study {result.name!r} are not those that it was launched on, so their "

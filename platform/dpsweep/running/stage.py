@@ -194,7 +194,7 @@ class Stage:
     def admit(self, task: TrialTask) -> None:
         """Write a trial's task and its start, once its cost is reserved."""
         dataset_ledger = self.study.spec.privacy.dataset_ledger
-        if dataset_ledger is not None and task.records == "private":
+        if dataset_ledger is not None and task.records != "public":
             DatasetLedger(dataset_ledger).note_trial(self.ledger.study_id, task.trial)
         self.study.write_task(task)
         started = entries.trial_started(self.spec, task, self.study.view.pretrained)

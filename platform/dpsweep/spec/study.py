@@ -35,6 +35,7 @@ from dpsweep.spec.installed import AS_STORED
 from dpsweep.spec.modes import mode_rules
 from dpsweep.spec.pretrain import PretrainSpec, pretrain_rules
 from dpsweep.spec.privacy import PrivacySpec, SelectionSpec
+from dpsweep.spec.search.on import OnSpec, on_rules
 from dpsweep.spec.search.probe import PROBE, ProbeSpec, probe_rules, with_probe_defaults
 from dpsweep.spec.search.scheduler import SchedulerSpec
 from dpsweep.spec.search.section import SearchSpec, metric_rules
@@ -48,6 +49,7 @@ __all__ = [
     "ClusterSpec",
     "DataSpec",
     "EpisodesSpec",
+    "OnSpec",
     "PretrainSpec",
     "PrivacySpec",
     "ProbeSpec",
@@ -186,6 +188,7 @@ class SweepSpec(Part):
         yield from pollution_rules(raw)
         yield from metric_rules(raw)
         yield from probe_rules(raw)
+        yield from on_rules(raw)
 
     @property
     def space(self) -> dict[str, Any]:
@@ -230,7 +233,10 @@ class SweepSpec(Part):
 
     @property
     def final_trial(self) -> int | None:
-        """Number of the one run that is delivered, where trials before it only find its values."""
+        """Number of the one run that is delivered, where it is said before the first trial.
+
+        Of a public search and of one on a part of the records it is the trial after the last.
+        """
         return self.search.probe.most if self.search.strategy == PROBE else None
 
     def run_of(self, trial: int) -> str:
@@ -240,6 +246,17 @@ class SweepSpec(Part):
         if trial == self.final_trial:
             return "final"
         return "probe" if trial < self.search.probe.num_probes else "spare"
+
+    @property
+    def searched_share(self) -> float | None:
+        """Share of the private records that the search runs on; None: all of them."""
+        return None if self.search.on is None else self.search.on.split
+
+    @property
+    def has_final_run(self) -> bool:
+        """Whether one run is delivered, and all trials before it only find its configuration."""
+        is_public = self.privacy.mode.is_public_search
+        return is_public or self.final_trial is not None or self.search.on is not None
 
     @property
     def rungs(self) -> tuple[float, ...]:
@@ -313,6 +330,8 @@ class SweepSpec(Part):
                 del tree["search"][key]
         else:
             del tree["search"]["probe"]
+        if tree["search"]["on"] is None:
+            del tree["search"]["on"]
         if tree["data"]["class_names"] is None:
             del tree["data"]["class_names"]
         if tree["data"]["public"]["pollution"] is None:

@@ -39,11 +39,13 @@ def enforced_terms(spec: SweepSpec) -> dict[str, Any]:
     It is written to the study's ledger at the first launch and compared ever after.
     """
     tree = anchored(spec).to_dict()
-    terms = {"privacy_unit": spec.privacy_unit}
+    terms: dict[str, Any] = {"privacy_unit": spec.privacy_unit}
     for section in ("privacy", "data"):
         terms |= _leaves(section, tree[section])
     if spec.privacy.mode.is_filtered:
         terms["privacy.composition"] = spec.privacy.chosen_composition
+    if spec.searched_share is not None:
+        terms["search.on.split"] = spec.searched_share
     return terms
 
 

@@ -13,6 +13,7 @@ from dpsweep.foundation.durable import checked_json, read_checked_json
 from dpsweep.foundation.errors import StudyError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.privacy.events import Plan
+from dpsweep.privacy.events.plan import Part
 
 if TYPE_CHECKING:
     from dpsweep.ledgers.study import StudyLedger
@@ -132,7 +133,8 @@ class TrialTask:
         planned_epsilon: Epsilon of the whole plan at the study's delta (inf if not private).
         is_private: False for a method that makes no privacy claim.
         validation_plan: Noisy releases of the score, at most one a report.
-        records: ``public`` for a trial that trains on public records only, which costs nothing.
+        records: ``public`` for a trial that trains on public records only, which costs nothing;
+            ``rest`` for the final run after a search on a part of the private ones.
         seed: Seed of its public randomness where it is not the study's (and then kept secret).
         inherited: Events of the run that its model starts from, up to the release it starts at.
             They stand on that run's ledger: the study pays them once, while every trial's epsilon
@@ -150,7 +152,7 @@ class TrialTask:
     planned_epsilon: float
     is_private: bool
     validation_plan: Plan = field(default_factory=Plan)
-    records: Literal["private", "public"] = "private"
+    records: Literal["private", "public", "rest"] = "private"
     seed: int | None = None
     inherited: Plan = field(default_factory=Plan)
     releases: tuple[float, ...] = ()
@@ -158,9 +160,16 @@ class TrialTask:
     barrier_scores: int = 0
 
     @property
+    def part(self) -> Part:
+        """The part of the records that is charged for the positions of its plan."""
+        return self.records
+
+    @property
     def charges(self) -> Plan:
         """The charge of its positions: nothing, if it trains on public records in their place."""
-        return self.plan if self.records == "private" else self.plan.labelled("public")
+        if self.records == "public":
+            return self.plan.labelled("public")
+        return self.plan.moved("private", self.part)
 
     @property
     def full_plan(self) -> Plan:

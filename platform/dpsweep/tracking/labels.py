@@ -38,7 +38,7 @@ _OF_SELECT = (
 _TELL_NUMBER_OF_TRIALS = (STUDY_SPENT, "dp/composed_epsilon", "best/trial", TRAIN_SECONDS)
 _CLAIM_TAGS = (
     "dp.delta", "dp.trial_epsilon", "dp.study_epsilon", "dp.study_accountant", "dp.composition",
-    "dp.filter_order", "dp.released", "dp.accountant", "dp.sampling",
+    "dp.filter_order", "dp.released", "dp.accountant", "dp.sampling", "dp.searched_share",
 )  # fmt: skip
 _OF_STUDY_ALONE = (
     "dp.study_epsilon",

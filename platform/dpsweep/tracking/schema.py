@@ -194,7 +194,20 @@ TAGS = _items(
         ("dp.filter_order", "", "public", "Order of the study's Renyi filter, fixed before it."),
         ("dpsweep.releases", "2.2, 3.2", "public", "A run of the start: within which epsilons."),
         ("dp.inherited_events", "1", "public", "Events of the release that the trial starts from."),
-        ("dp.records", "", "public", "public for a trial on public records only, else private."),
+        (
+            "dp.records",
+            "",
+            "public",
+            "public for a trial on public records only, rest for the final run after a search on a "
+            "part of the private ones, else private.",
+        ),
+        (
+            "dp.searched_share",
+            "1",
+            "public",
+            "Share of the private records that the search reads, where the final run reads the "
+            "others.",
+        ),
         ("plan.steps", "1", "public", "Privacy events in the trial's plan."),
         ("plan.epsilon", "1", "public", "Epsilon of the whole plan, at dp.delta."),
         (

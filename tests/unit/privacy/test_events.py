@@ -180,7 +180,7 @@ def test_all_mistakes_of_a_file_at_once() -> None:
         ("segment 5", "shape must be a number >= 0 or 'poisson'"),
         ("segment 5: of: segment 0", "event must be one of"),
         ("segment 6", "noise_multiplier must be a number, got True"),
-        ("segment 7", "part must be one of private, validation, public; got 'test'"),
+        ("segment 7", "part must be one of private, validation, rest, public; got 'test'"),
     ]
     assert len(lines) == len(expected)
     for line, (where, what) in zip(lines, expected):

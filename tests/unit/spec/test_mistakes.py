@@ -63,8 +63,8 @@ REPLACED = [
     (
         "  num_trials: 4",
         "  num_trails: 4",
-        "sweep.yaml:11 search.num_trails: unknown key (did you mean 'num_trials'? known: strategy, probe, sampler, num_trials, "
-        "max_time, metric, mode, objectives, max_concurrent, points_to_evaluate, preset, space)",
+        "sweep.yaml:11 search.num_trails: unknown key (did you mean 'num_trials'? known: strategy, probe, "
+        "on, sampler, num_trials, max_time, metric, mode, objectives, max_concurrent, points_to_evaluate, preset, space)",
     ),
     (
         "  num_trials: 4",

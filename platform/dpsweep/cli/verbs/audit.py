@@ -23,6 +23,7 @@ from dpsweep.results.origins import weights_path
 from dpsweep.results.study import SweepResult, load_sweep
 from dpsweep.study.audits import CONSISTENT, FAIL, AuditRecord, write_audit
 from dpsweep.trainables import TRAINABLES
+from dpsweep.trainables.data.dataset import info_of_records
 from dpsweep.trainables.data.episodes import Episodes
 from dpsweep.trainables.data.loading import describe_dataset
 from dpsweep.trainables.data.supplies import Supplies
@@ -102,9 +103,10 @@ def _subject(result: SweepResult, trial: int) -> Subject:
         numbers = ", ".join(map(str, sorted(result.view.trials))) or "none"
         raise BadInputError(f"study {result.name!r} has no trial {trial}", fix=f"trials: {numbers}")
     spec = result.spec
-    info, episodes = describe_dataset(spec.data), Episodes.of(spec)
+    task, episodes = result.files.task(trial), Episodes.of(spec)
+    info = info_of_records(describe_dataset(spec.data), spec.searched_share, task.records)
     return Subject.of_task(
-        result.files.task(trial),
+        task,
         info if episodes is None else episodes.describe(info),
         name=result.name,
         delta=spec.privacy.delta,

@@ -11,7 +11,14 @@ import typer
 
 from dpsweep.cli.base import Json, Output, Sets, Spec, load_checked, say, stage
 from dpsweep.cli.output import Format, print_records
-from dpsweep.cli.plan_words import dataset_left, declared_words, duration, plan_words, size
+from dpsweep.cli.plan_words import (
+    dataset_left,
+    declared_words,
+    duration,
+    final_words,
+    plan_words,
+    size,
+)
 from dpsweep.cli.tables import TALK, width, wrapped
 from dpsweep.foundation.words import counted
 from dpsweep.planning.forecast import estimate
@@ -66,7 +73,14 @@ def plan(
     print()
     cells = {**({"pretrain": weights} if weights else {}), **_plan_cells(summary, forecast)}
     if not explain:
-        shown = {"pretrain", "start", "rungs", "infeasible_because", *summary.plan_facts}
+        shown = {
+            "pretrain",
+            "start",
+            "final_run",
+            "rungs",
+            "infeasible_because",
+            *summary.plan_facts,
+        }
         if summary.declared is not None and summary.declared.barrier is not None:
             shown.add("declared")
         cells = {key: value for key, value in cells.items() if key in shown}
@@ -137,6 +151,8 @@ def _plan_cells(summary: PlanSummary, forecast: Mapping[str, Any]) -> dict[str, 
     record["rungs"] = "\n".join(map(str, summary.rungs))
     if summary.start is not None:
         record["start"] = str(summary.start)
+    if summary.final is not None:
+        record["final_run"] = final_words(summary.final)
     cells: dict[str, Any] = {}
     for key, value in _with_facts(record):
         if key.startswith(_EPSILONS) and value is not None:
@@ -234,6 +250,8 @@ def _mode_rows(summary: PlanSummary) -> list[dict[str, Any]]:
                     row["released"] = "not for episodes: drawing them reads labels"
                 elif summary.probing is not None:
                     row["released"] = "not with probes, which belong to composed"
+                elif summary.final is not None:
+                    row["released"] = "not for a search on a part of the records"
                 elif summary.has_start and not MODES[mode].is_filtered:
                     row["released"] = "not with a start: it is released before the search"
         else:

@@ -16,7 +16,7 @@ from dpsweep.planning.declaring.barrier import (
     barrier_figures,
     fitting_trial_epsilon,
 )
-from dpsweep.planning.declaring.phases import Phases, classes_of, declared_phases
+from dpsweep.planning.declaring.phases import Phases, classes_of, declared_phases, kept_scores
 from dpsweep.planning.preflight import Preflight
 from dpsweep.privacy.composition.base import Composition
 from dpsweep.privacy.composition.declared import (
@@ -28,6 +28,7 @@ from dpsweep.privacy.composition.declared import (
 )
 from dpsweep.privacy.composition.gaussian_filter import GaussianFilter
 from dpsweep.privacy.composition.renyi_filter import RenyiFilter
+from dpsweep.privacy.composition.split import SplitComposition
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.study.trial import TrialTask
@@ -49,21 +50,38 @@ def choose_composition(checked: Preflight) -> Composition | None:
     if not privacy.mode.is_filtered or privacy.study_epsilon is None:
         return None
     if privacy.composition == "declared":
-        return declare(checked)
+        return _with_final_run(checked, declare(checked))
     sampled = [task.full_plan for task in checked.sample]
     starts = [task.full_plan for task in checked.start_tasks]
-    chosen = filter_of([*sampled, *starts], privacy.study_epsilon, privacy.delta)
+    search = filter_of([*sampled, *starts], privacy.study_epsilon, privacy.delta)
+    chosen = _with_final_run(checked, search)
     before = sum(chosen.share(chosen.cost(plan)) for plan in starts)
     cheapest = min(chosen.share(chosen.cost(plan)) for plan in sampled)
     if not before + cheapest <= 1:
         after = f"after the start's {counted(len(starts), 'run')}, " if starts else ""
-        how = f" at Renyi order {chosen.order:g}" if isinstance(chosen, RenyiFilter) else ""
+        how = f" at Renyi order {search.order:g}" if isinstance(search, RenyiFilter) else ""
         problem = (
             f"{privacy.study_epsilon:g} admits no trial: {after}the cheapest of {len(sampled)} "
             f"sampled costs {before + cheapest:.2f} times the study's budget{how}"
         )
         raise checked.refusal("privacy.study_epsilon", problem, _LESS)
     return chosen
+
+
+def _with_final_run(checked: Preflight, search: Composition) -> Composition:
+    """Return the composition of a whole study whose search is on a part of the records.
+
+    Raises:
+        SpecError: The scores of its final run alone are more than there is.
+    """
+    share, privacy = checked.spec.searched_share, checked.spec.privacy
+    if share is None:
+        return search
+    try:
+        return SplitComposition(search, share, privacy.accountant, kept_scores(checked))
+    except BadInputError as error:
+        mistake = Mistake("privacy.study_epsilon", error.message, error.fix or "raise it")
+        raise SpecError([mistake.at(checked.spec.where)]) from error
 
 
 def filter_of(
@@ -143,7 +161,8 @@ def filter_figures(checked: Preflight, private: Sequence[TrialTask]) -> FilterFi
     if privacy.study_epsilon is None:
         return None
     plans = [task.full_plan for task in (*private, *checked.start_tasks)]
-    chosen = filter_of(plans, privacy.study_epsilon, privacy.delta)
+    search = filter_of(plans, privacy.study_epsilon, privacy.delta)
+    chosen = _with_final_run(checked, search)
     costs = [chosen.share(chosen.cost(task.full_plan)) for task in private]
     before = sum(chosen.share(chosen.cost(task.full_plan)) for task in checked.start_tasks)
     left = max(1 - before, 0.0)
@@ -151,8 +170,8 @@ def filter_figures(checked: Preflight, private: Sequence[TrialTask]) -> FilterFi
         int(left / cost) if cost > 0 else math.inf
         for cost in (min(costs), median(costs), max(costs))
     )
-    order = chosen.order if isinstance(chosen, RenyiFilter) else None
-    return FilterFigures(order, chosen.budget, chosen.target_epsilon, (low, middle, high))
+    order = search.order if isinstance(search, RenyiFilter) else None
+    return FilterFigures(order, search.budget, search.target_epsilon, (low, middle, high))
 
 
 def declared_figures(checked: Preflight) -> DeclaredFigures:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.planning.preflight import Preflight
@@ -21,11 +21,13 @@ class Phases:
         starts: The start's runs.
         trials: Trials, or what they run before their barrier: one plan, or all points of a grid.
         promoted: What those run that pass the barrier.
+        kept: Events that no trial of the search may use: scores of a final run on other records.
     """
 
     starts: Sequence[tuple[Plan, int]]
     trials: Sequence[tuple[Plan, int]]
     promoted: Sequence[tuple[Plan, int]] = ()
+    kept: Plan = field(default_factory=Plan)
 
     @property
     def wanted(self) -> int:
@@ -48,7 +50,8 @@ def declared_phases(checked: Preflight) -> Phases:
     """
     if checked.spec.search.sampler == "grid" and checked.spec.scheduler.type != "noisy_prefix":
         starts = [(task.full_plan, 1) for task in checked.start_tasks]
-        return Phases(starts, [(task.full_plan, 1) for task in _grid(checked)])
+        plans = [(task.full_plan, 1) for task in _grid(checked)]
+        return Phases(starts, plans, kept=kept_scores(checked))
     return phases_of(checked, only_task(checked))
 
 
@@ -57,7 +60,7 @@ def phases_of(checked: Preflight, task: TrialTask) -> Phases:
     starts = [(start.full_plan, 1) for start in checked.start_tasks]
     first, *rest = task.stages
     promoted = [(plan, checked.spec.scheduler.keep) for plan in rest]
-    return Phases(starts, [(first, checked.num_trials)], promoted)
+    return Phases(starts, [(first, checked.num_trials)], promoted, kept_scores(checked))
 
 
 def _grid(checked: Preflight) -> list[TrialTask]:
@@ -92,4 +95,27 @@ def _told(plan: Plan) -> str:
 def classes_of(phases: Phases, number: int, *, part: float = 0.0) -> tuple[DeclaredClass, ...]:
     """Return the classes of so many trials and a part of one more; of a grid, of all its points."""
     share = (number + part) / (number + 1) if part else 1.0
-    return declared_classes(phases.with_trials(number + (part > 0)), share=share)
+    classes = declared_classes(phases.with_trials(number + (part > 0)), share=share)
+    return _with_kept(classes, phases.kept)
+
+
+def _with_kept(classes: tuple[DeclaredClass, ...], kept: Plan) -> tuple[DeclaredClass, ...]:
+    """Return the classes with what is kept, of which a share of the search takes nothing."""
+    more = {(c.part, c.event): c for c in declared_classes([[(kept, 1)]])}
+    added = []
+    for each in classes:
+        own = more.pop((each.part, each.event), None)
+        added.append(each if own is None else replace(each, count=each.count + own.count))
+    return (*added, *more.values())
+
+
+def kept_scores(checked: Preflight) -> Plan:
+    """Return the noisy scores that are kept for the final run: as many as the longest may make.
+
+    Its steps are those of the trial that it repeats but for rounding, so there is one to spare.
+    """
+    if checked.rest is None or checked.admission.validation_noise is None:
+        return Plan()
+    admission = checked.rest.admission
+    releases = [admission.releases(len(task.plan), extra=1) for task in checked.sample]
+    return max(releases, key=len)

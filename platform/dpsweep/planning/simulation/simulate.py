@@ -71,8 +71,8 @@ def simulate(
     if checked.spec.privacy.mode.is_public_search:
         reference = reference.for_public_search()
     orders = _INDICATIVE_ORDERS
-    if isinstance(composition, RenyiFilter):
-        orders = np.array([composition.order])
+    if composition is not None and isinstance(composition.of_trials, RenyiFilter):
+        orders = np.array([composition.of_trials.order])
     planner = Planner(reference, curves, orders, composition)
     release, release_epsilon = _releases(reference, orders)
     score = reference.admission.score

@@ -58,7 +58,9 @@ def _next(low: float, low_cost: float, high: float, high_cost: float, aim: float
     """Return a number whose cost may be ``aim``, between those that fit and those that do not."""
     if low and math.isfinite(high_cost):
         slope = math.log(high_cost / low_cost) / math.log(high / low) if low_cost > 0 else 1.0
-        between = low * (aim / low_cost) ** (1 / max(slope, 0.1)) if low_cost > 0 else high / 2
+        between = high / 2
+        if low_cost > 0:
+            between = low * math.exp(math.log(aim / low_cost) / max(slope, 0.1))
         return min(max(between, low * (high / low) ** 0.05), low * (high / low) ** 0.95)
     if low:
         up = min(aim / low_cost, 4.0) if low_cost > 0 else 4.0

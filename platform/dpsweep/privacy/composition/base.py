@@ -12,14 +12,27 @@ from typing import Any, ClassVar
 
 from typing_extensions import Self
 
-from dpsweep.privacy.events.plan import Plan
+from dpsweep.privacy.events.plan import REST, Part, Plan
 
 #: What a plan takes of each of a composition's limits, by their names.
 Cost = Mapping[str, float]
 
+#: The parts of the records that filters have limits for.
+FILTERED_PARTS: tuple[Part, ...] = ("private", "validation")
+
 #: What a reservation holds beyond the cost of its plan, so that running exactly the plan is never
 #: refused for a rounding error. The ledger of a trial allows half of it.
 RESERVATION_SLACK = 1e-9
+
+
+def filtered(plan: Plan) -> Mapping[Part, Plan]:
+    """Return the events of each part that filters have a limit for.
+
+    Whether the rest of the private records is disjoint from ``private`` only ``SplitComposition``
+    knows, which takes it out; elsewhere the two are added.
+    """
+    plan = plan.moved(REST, "private")
+    return {part: plan.part(part) for part in FILTERED_PARTS}
 
 
 class Composition(ABC):
@@ -30,23 +43,48 @@ class Composition(ABC):
 
     Attributes:
         kind: Of its record on the study's ledger.
-        title: Its name on a privacy card.
-        choice: The value of ``privacy.composition`` that it belongs to.
-        measure: What shares of it are shares of, in words.
-        accountant: Which accountant bounds the study's epsilon.
-        slack: What a reservation may hold beyond the cost of its plan, as a share of it.
         target_epsilon: What the study as a whole costs, whatever was spent of it.
         delta: In (0, 1).
     """
 
     kind: ClassVar[str]
-    title: ClassVar[str]
-    choice: ClassVar[str]
-    measure: ClassVar[str]
-    accountant: ClassVar[str]
-    slack: ClassVar[float] = RESERVATION_SLACK
     target_epsilon: float
     delta: float
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """Its name on a privacy card."""
+
+    @property
+    @abstractmethod
+    def choice(self) -> str:
+        """The value of ``privacy.composition`` that it belongs to."""
+
+    @property
+    @abstractmethod
+    def measure(self) -> str:
+        """What shares of it are shares of, in words."""
+
+    @property
+    @abstractmethod
+    def accountant(self) -> str:
+        """Which accountant bounds the study's epsilon."""
+
+    @property
+    def slack(self) -> float:
+        """What a reservation may hold beyond the cost of its plan, as a share of it."""
+        return RESERVATION_SLACK
+
+    @property
+    def searched_share(self) -> float | None:
+        """Share of the private records that the search is on; None: all of them."""
+        return None
+
+    @property
+    def of_trials(self) -> Composition:
+        """What bounds the trials of the search: itself, or a part of it."""
+        return self
 
     @property
     @abstractmethod

@@ -16,10 +16,10 @@ from dpsweep.foundation import validate
 from dpsweep.foundation.errors import BadInputError, LedgerError
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.accountants import fine_pld_epsilon
-from dpsweep.privacy.composition.base import Composition
+from dpsweep.privacy.composition.base import FILTERED_PARTS, Composition
 from dpsweep.privacy.events.base import PrivacyEvent
 from dpsweep.privacy.events.multiset import in_order
-from dpsweep.privacy.events.plan import CHARGED_PARTS, EventRun, Part, Plan
+from dpsweep.privacy.events.plan import EventRun, Part, Plan
 from dpsweep.privacy.statement import shown_epsilon
 
 _FEW = 4  # classes that are named one by one
@@ -118,7 +118,7 @@ class DeclaredComposition(Composition):
         if not self.classes:
             raise BadInputError("a declared composition needs a class of events")
         for declared in self.classes:
-            validate.one_of("part", declared.part, CHARGED_PARTS)
+            validate.one_of("part", declared.part, FILTERED_PARTS)
             validate.whole("count", declared.count, low=1)
             if declared.phase is not None:
                 validate.whole("phase", declared.phase, low=0)

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from dpsweep.foundation import validate
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy.accountants import analytic_gaussian_epsilon
-from dpsweep.privacy.composition.base import Composition, Cost
-from dpsweep.privacy.events.plan import CHARGED_PARTS, Plan
+from dpsweep.privacy.composition.base import FILTERED_PARTS, Composition, Cost, filtered
+from dpsweep.privacy.events.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -91,11 +91,11 @@ class GaussianFilter(Composition):
     @property
     def limits(self) -> Mapping[str, float]:
         """The budget, in each part of the records."""
-        return dict.fromkeys(CHARGED_PARTS, self.budget)
+        return dict.fromkeys(FILTERED_PARTS, self.budget)
 
     def cost(self, plan: Plan) -> dict[str, float]:
         """Return the sum of 1 / noise_multiplier^2, for each part of the records, rounded up."""
-        return {part: _precision(plan.part(part)) for part in CHARGED_PARTS}
+        return {part: _precision(each) for part, each in filtered(plan).items()}
 
     def words(self, name: str, amount: float) -> str:
         """Return the sum with its part."""

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from dpsweep.foundation import validate
 from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
 from dpsweep.privacy import rdp
-from dpsweep.privacy.composition.base import Composition, Cost
+from dpsweep.privacy.composition.base import FILTERED_PARTS, Composition, Cost, filtered
 from dpsweep.privacy.events.losses import rounded_down
 from dpsweep.privacy.events.multiset import by_class, multiset, plan_curve
-from dpsweep.privacy.events.plan import CHARGED_PARTS, Plan
+from dpsweep.privacy.events.plan import Plan
 
 Array = NDArray[np.float64]
 
@@ -161,12 +161,12 @@ class RenyiFilter(Composition):
         Returns:
             Both keys, ``private`` and ``validation``; infinite where an event has no bound.
         """
-        return {part: _cost_at(self.order, plan.part(part)) for part in CHARGED_PARTS}
+        return {part: _cost_at(self.order, each) for part, each in filtered(plan).items()}
 
     @property
     def limits(self) -> Mapping[str, float]:
         """The budget, in each part of the records."""
-        return dict.fromkeys(CHARGED_PARTS, self.budget)
+        return dict.fromkeys(FILTERED_PARTS, self.budget)
 
     def words(self, name: str, amount: float) -> str:
         """Return a Renyi cost with its order and its part."""
@@ -225,7 +225,7 @@ def _mean_share(costs: Array, budgets: Array) -> Array:
 
 def _thinned_curve(plan: Plan, orders: Array) -> Array:
     """Return the larger of the curves of a plan's parts, on few noise multipliers."""
-    curves = [plan_curve(rounded_down(multiset(plan.part(part))), orders) for part in CHARGED_PARTS]
+    curves = [plan_curve(rounded_down(multiset(each)), orders) for each in filtered(plan).values()]
     curve = np.maximum(*curves)
     return np.where(np.isnan(curve), np.inf, curve)
 

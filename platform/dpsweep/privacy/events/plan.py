@@ -17,10 +17,12 @@ from dpsweep.privacy.events.table import EVENTS
 from dpsweep.privacy.terms import SAMPLINGS
 
 #: Whose records an event reads. A split that does not depend on the data makes the parts disjoint.
-Part = Literal["private", "validation", "public"]
-PARTS: tuple[Part, ...] = ("private", "validation", "public")
+Part = Literal["private", "validation", "rest", "public"]
+PARTS: tuple[Part, ...] = ("private", "validation", "rest", "public")
+#: The private records that a search on a part of them does not read; ``private`` are then the part.
+REST: Part = "rest"
 #: The parts whose records are protected; each is charged by the events on itself alone.
-CHARGED_PARTS: tuple[Part, ...] = ("private", "validation")
+CHARGED_PARTS: tuple[Part, ...] = ("private", "validation", "rest")
 #: Phase of the steps that a plan begins its training with, at more noise than the rest of it.
 PREFIX = "prefix"
 #: Phases of training steps.
@@ -71,7 +73,8 @@ class EventRun:
         event: What happens at each of the positions.
         count: Number of positions, at least 1.
         phase: Which stage of the method causes it (``train``, ``prefix``, ``normalize``, ...).
-        part: Whose records it reads: ``private``, ``validation`` or ``public`` (free).
+        part: Whose records it reads: ``private``, ``validation``, ``rest`` (private ones that a
+            search on a part of them leaves to its final run) or ``public`` (free).
     """
 
     event: PrivacyEvent
@@ -168,6 +171,16 @@ class Plan:
         """Position after the last step of the noisy prefix; 0 where there is none."""
         ends = (end for run, end in zip(self.runs, self._ends) if run.phase == PREFIX)
         return max(ends, default=0)
+
+    def without(self, name: Part) -> Plan:
+        """Return the events on all other parts of the records, in their order."""
+        return Plan(tuple(run for run in self.runs if run.part != name))
+
+    def moved(self, before: Part, after: Part) -> Plan:
+        """Return the same events, those on one part as events on another."""
+        return Plan(
+            tuple(replace(run, part=after) if run.part == before else run for run in self.runs)
+        )
 
     def labelled(self, part: Part) -> Plan:
         """Return the same events as events on ``part``."""

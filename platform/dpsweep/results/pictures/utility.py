@@ -22,10 +22,12 @@ def privacy_utility(result: SweepResult) -> Picture | None:
     """Return score against epsilon, one point a configuration, a bar where it was repeated.
 
     Only trials that ran to their end are there: what one had spent when its score stopped it is no
-    bound on its epsilon. Of a public search there is one private run, and no picture.
+    bound on its epsilon. Of a public search there is one private run, and no picture; of one on a
+    part of the records the final run is on others, and does not compare.
     """
     trials = [t for t in result.results if _is_drawn(t)]
-    if len(trials) < 2 or result.spec.privacy.mode.is_public_search:
+    spec = result.spec
+    if len(trials) < 2 or spec.privacy.mode.is_public_search or spec.search.on is not None:
         return None
     rows = [_row(group) for group in _groups(trials)]
     sign = 1.0 if result.is_maximized else -1.0

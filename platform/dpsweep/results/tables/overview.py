@@ -98,7 +98,7 @@ def _best(result: SweepResult) -> float | None:
         views = [
             view
             for view in result.view.finished()
-            if not result.spec.privacy.mode.is_public_search or result.claims.is_final(view)
+            if not result.spec.has_final_run or result.claims.is_final(view)
         ]
         scores = [view.value for view in views if view.value is not None]
         return (max if result.is_maximized else min)(scores, default=None)

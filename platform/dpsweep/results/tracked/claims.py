@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from dpsweep.ledgers.study_state import StudyState, account_of
 from dpsweep.privacy.statement import PrivacyStatement
 from dpsweep.results.claims import Claims
+from dpsweep.results.coverage import released_by_study
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.journal import StudyView, TrialView
 from dpsweep.tracking.schema import finite
@@ -78,7 +79,8 @@ class TaggedClaims(Claims):
                 return None
             winner = next((view.sampling for view in self.view.trials.values()), "none")
             sampling = winner if mode.is_sealed else self.sampling
-            return self._statement(epsilon, sampling=sampling, released=mode.released)
+            released = released_by_study(self.spec, mode)
+            return self._statement(epsilon, sampling=sampling, released=released)
         return super().study_statement()
 
     def _planned_sampling(self, view: TrialView) -> str:

@@ -19,6 +19,7 @@ from dpsweep.spec.base import (
     seen,
 )
 from dpsweep.spec.installed import known_name, name_schema
+from dpsweep.spec.search.on import OnSpec
 from dpsweep.spec.search.probe import ProbeSpec
 from dpsweep.spec.search.values import PointValue
 from dpsweep.spec.space.first_points import check_points
@@ -87,6 +88,11 @@ class SearchSpec(Part):
         "optim.noise_scale, then one run gets what is left; needs accounting composed).",
     )
     probe: ProbeSpec = ProbeSpec()
+    on: OnSpec | None = Field(
+        default=None,
+        description="Search on a part of the private records, {split: 0.1}, then run the best "
+        "configuration once on the others; null: on all of them. Needs accounting composed.",
+    )
     sampler: SamplerName = Field(
         default="tpe",
         description="How configurations are chosen: random, grid (needs `num` on each range), tpe, "

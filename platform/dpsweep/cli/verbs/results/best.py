@@ -14,7 +14,7 @@ from dpsweep.cli.trials import caption_of, epsilon_cells, in_short
 from dpsweep.foundation.errors import BadInputError, SweepError
 from dpsweep.foundation.words import counted
 from dpsweep.results.choosing import By, Limits
-from dpsweep.results.claims import SO_FAR
+from dpsweep.results.coverage import SO_FAR
 from dpsweep.results.effects import without_effect
 from dpsweep.results.study import SweepResult, load_sweep
 from dpsweep.results.trial import TrialResult

@@ -14,7 +14,7 @@ from dpsweep.foundation.errors import (
     BadInputError,
 )
 from dpsweep.results.advice import advice
-from dpsweep.results.claims import SO_FAR
+from dpsweep.results.coverage import SO_FAR
 from dpsweep.results.study import load_sweep
 
 

@@ -1,0 +1,39 @@
+"""Coverage: what an epsilon is about, in words that stand beside it wherever it is shown."""
+
+from __future__ import annotations
+
+from dpsweep.privacy.modes import SEARCHED_PART, UNSEARCHED_REST, Mode
+from dpsweep.spec.study import SweepSpec
+
+#: What the epsilon of a trial that did not run its whole plan is about.
+SO_FAR = "what this trial has spent so far, for information: its end may depend on its score"
+
+#: What the epsilon of a model of a public search is about.
+PUBLIC_MODEL = "a model that no private record was used for"
+
+
+def with_caveats(spec: SweepSpec, what: str) -> str:
+    """Say what an epsilon covers: never exact private scores, nor the draw of episodes."""
+    caveats = "" if spec.episodes is None else "; the draw of its episode is not covered"
+    if spec.data.validation.visibility == "exact":
+        caveats += "; exact private validation scores and choices by them are not covered"
+    return what + caveats
+
+
+def records_of_trial(spec: SweepSpec, records: str) -> str:
+    """Say on which private records a trial's epsilon is; empty where it is on all of them."""
+    if spec.search.on is None:
+        return ""
+    return UNSEARCHED_REST if records == "rest" else SEARCHED_PART
+
+
+def released_by_study(spec: SweepSpec, mode: Mode) -> str:
+    """Say what the epsilon of a whole study covers, and that of two parts the larger counts."""
+    share = spec.searched_share
+    if share is None or not mode.is_filtered:
+        return mode.released
+    return (
+        f"{mode.released}; the search on {share:.4g} of the private records and the final run on "
+        f"all others (bounded by {spec.privacy.accountant}) are within it each: a record is in one "
+        "of the two, so the larger counts and not the sum"
+    )

@@ -1,0 +1,61 @@
+"""``search.on``: which specs may search on a part of the records, and what they claim by."""
+
+import pytest
+from raw_specs import changed, mistakes
+
+from dpsweep.spec.study import SweepSpec
+from dpsweep.study.launched import differences, enforced_terms
+
+SPLIT = {
+    "name": "x",
+    "data": {"dataset": "digits", "validation": {"visibility": "public"}},
+    "privacy": {"accounting": "composed", "trial_epsilon": 1.0, "study_epsilon": 3.0},
+    "search": {"on": {"split": 0.1}, "space": {"method": "dp_sgd", "optim.lr": 0.1}},
+    "scheduler": {"type": "fifo"},
+}
+NO_PRICE = {"privacy/study_epsilon": None}
+
+
+def test_it_survives_yaml_and_is_left_out_where_it_says_nothing():
+    spec = SweepSpec(**SPLIT)
+    again = SweepSpec.from_yaml(spec.to_yaml())
+    assert again == spec
+    assert (again.searched_share, again.has_final_run, again.final_trial) == (0.1, True, None)
+    plain = SweepSpec(**changed(SPLIT, {"search/on": None}))
+    assert "on" not in plain.to_dict()["search"]
+    assert (plain.searched_share, plain.has_final_run) == (None, False)
+    assert SweepSpec.from_yaml("\n" + plain.to_yaml()) == plain
+    text = spec.to_yaml().replace("'on'", "on").replace('"on"', "on")  # no boolean here
+    assert SweepSpec.from_yaml(text) == spec
+
+
+def test_the_share_is_what_a_claim_rests_on():
+    spec, other = SweepSpec(**SPLIT), SweepSpec(**changed(SPLIT, {"search/on": {"split": 0.2}}))
+    plain = SweepSpec(**changed(SPLIT, {"search/on": None}))
+    assert enforced_terms(spec)["search.on.split"] == 0.1
+    assert "search.on.split" not in enforced_terms(plain)
+    (difference,) = differences(spec, other)
+    assert str(difference) == "search.on.split (0.1 -> 0.2)"
+    assert [d.key for d in differences(plain, spec)] == ["search.on"]
+
+
+REFUSED = [
+    ({"search/on": {"split": 0}}, "search.on.split: must be > 0, got 0"),
+    ({"search/on": {"split": 1}}, "search.on.split: must be < 1, got 1"),
+    ({"search/on": {"split": "half"}}, "search.on.split: must be a number, got 'half'"),
+    ({"search/on": {"subset": 0.1}}, "search.on.subset: unknown key"),
+    ({"search/on": {}}, "search.on.split: is missing"),
+    ({"privacy/accounting": "unaccounted"} | NO_PRICE, "search.on: is for accounting composed"),
+    ({"privacy/accounting": "public", "data/public": {"fraction": 0.2}} | NO_PRICE, "search.on: is for accounting composed"),
+    ({"privacy/accounting": "select"} | NO_PRICE, "search.on: is not possible under select yet"),
+    ({"search/strategy": "probe", "search/space": {"method": "dp_sgd", "optim.noise_lr": {"loguniform": [0.1, 8]}}}, "search.on: is not possible with strategy: probe"),
+    ({"search/space": {"method": "dp_sgd", "train.num_private": 50}}, "search.space.train.num_private: has no meaning with search.on"),
+    ({"search/objectives": ["validation/accuracy", "dp/epsilon"], "search/sampler": "nsga2"}, "search.objectives: one final run is delivered"),
+    ({"episodes": {"number": 2, "ways": 2, "shots": 2}}, "episodes: is not possible with search.on"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "line"), REFUSED)
+def test_what_does_not_go_with_it_is_refused_in_words(changes, line):
+    said = mistakes(SweepSpec, **changed(SPLIT, changes))
+    assert any(each.startswith(line) for each in said), said
