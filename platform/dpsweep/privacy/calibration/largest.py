@@ -61,7 +61,7 @@ def _next(low: float, low_cost: float, high: float, high_cost: float, aim: float
         between = high / 2
         if low_cost > 0:
             between = low * math.exp(math.log(aim / low_cost) / max(slope, 0.1))
-        return min(max(between, low * (high / low) ** 0.05), low * (high / low) ** 0.95)
+        return float(min(max(between, low * (high / low) ** 0.05), low * (high / low) ** 0.95))
     if low:
         up = min(aim / low_cost, 4.0) if low_cost > 0 else 4.0
         return min(low * up, (low + high) / 2)
