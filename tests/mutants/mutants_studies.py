@@ -266,7 +266,9 @@ STUDIES = (
     Mutant(
         "pruning in a selection",
         "platform/dpsweep/spec/modes.py",
-        ('if scheduler in ("epsilon_halving", "median", *FOREIGN_SCHEDULERS):\n        does'),
+        (
+            'if scheduler in ("epsilon_halving", "median", "noisy_prefix", *FOREIGN_SCHEDULERS):\n        does'
+        ),
         ('if scheduler in ("epsilon_halving",):\n        does'),
         ("tests/unit/spec/test_modes.py::test_a_precondition_is_refused_by_name",),
         "select needs trials that run to their ends",

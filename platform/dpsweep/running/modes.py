@@ -151,7 +151,7 @@ def _search(launch: Launch, checked: Preflight, data: SweepData) -> Ending:
     supplies = replace(launch.supplies, feature_root=features)
     stage = launch.stage(checked, data, supplies, launch.policy())
     stage.replay(first=spec.num_starts)
-    mend(launch, stage, first=spec.num_starts)
+    mend(launch, stage, checked, first=spec.num_starts)
     objectives = spec.search.objectives or (spec.search.metric,)
     suggestions = Suggestions(
         spec,
@@ -192,17 +192,18 @@ def _search(launch: Launch, checked: Preflight, data: SweepData) -> Ending:
     return Ending(stage.execute(source, launch.target), source.end_reason)
 
 
-def mend(launch: Launch, stage: Stage, *, first: int = 0) -> None:
+def mend(launch: Launch, stage: Stage, checked: Preflight, *, first: int = 0) -> None:
     """Mend the tasks of a search's trials; end those whose files are lost.
 
     Args:
         launch: The study's.
         stage: Theirs.
+        checked: What admits them.
         first: Number of the first trial of the search.
     """
     study, moving = launch.study, (TrialState.RUNNING, TrialState.PAUSED)
     searched = [number for number in sorted(study.view.trials) if number >= first]
-    for number in mend_tasks(stage.checked, study, searched, launch.observer):
+    for number in mend_tasks(checked, study, searched, launch.observer):
         if study.view.trials[number].state in moving:
             stage.end_lost(number)
 

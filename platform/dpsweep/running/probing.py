@@ -38,7 +38,7 @@ def run_probes(launch: Launch) -> Ending:
     supplies = replace(launch.supplies, feature_root=features)
     stage = launch.stage(checked, launch.data, supplies, launch.policy())
     stage.replay()
-    mend(launch, stage)
+    mend(launch, stage, checked)
     waiting = continued(launch, stage)
     name, final = probing.parameter.name, spec.final_trial
     probes = [trial for trial in study.view.trials.values() if trial.trial != final]

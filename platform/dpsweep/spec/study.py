@@ -35,7 +35,7 @@ from dpsweep.spec.installed import AS_STORED
 from dpsweep.spec.modes import mode_rules
 from dpsweep.spec.pretrain import PretrainSpec, pretrain_rules
 from dpsweep.spec.privacy import PrivacySpec, SelectionSpec
-from dpsweep.spec.search.on import OnSpec, on_rules
+from dpsweep.spec.search.on import OnSpec, on_rules, with_on
 from dpsweep.spec.search.probe import PROBE, ProbeSpec, probe_rules, with_probe_defaults
 from dpsweep.spec.search.scheduler import SchedulerSpec
 from dpsweep.spec.search.section import SearchSpec, metric_rules
@@ -163,7 +163,7 @@ class SweepSpec(Part):
 
         Their num_trials may be null.
         """
-        raw = with_probe_defaults(raw)
+        raw = with_probe_defaults(with_on(raw))
         search = raw.get("search")
         is_select = peek_mode(raw, "privacy", "accounting").is_sealed
         if not is_select and raw.get("episodes") is None:

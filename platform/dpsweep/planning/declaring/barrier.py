@@ -82,5 +82,6 @@ def fitting_trial_epsilon(checked: Preflight) -> float | None:
     epsilon = price(privacy.trial_epsilon)
     if _CLOSE * cap <= epsilon <= cap:
         return None
-    known = (privacy.trial_epsilon, epsilon)
-    return largest_within(price, cap, known=known, most=cap, close=1 - _CLOSE)
+    return largest_within(
+        price, cap, known=(privacy.trial_epsilon, epsilon), most=cap, close=1 - _CLOSE
+    )

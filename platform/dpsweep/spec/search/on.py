@@ -38,6 +38,18 @@ _NOT_ON_A_PART = {
 _ALL = "leave search.on out"
 
 
+def with_on(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a raw spec whose search has ``on`` for ``true``, as which readers of YAML 1.1 take it.
+
+    >>> with_on({"search": {True: {"split": 0.1}}})
+    {'search': {'on': {'split': 0.1}}}
+    """
+    search = raw.get("search")
+    if not isinstance(search, Mapping) or not any(key is True for key in search):
+        return raw
+    return {**raw, "search": {"on" if k is True else k: value for k, value in search.items()}}
+
+
 def on_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
     """Yield what a search on a part of the records demands of a whole spec, whatever it holds."""
     if not given(raw, "search", "on"):
