@@ -1,0 +1,167 @@
+"""The verb ``advise``: which strategy to search by, on a noise model of learning curves."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dpsweep.cli.base import Json, Output, Sets, Spec, load_checked, say, stage
+from dpsweep.cli.output import Format, print_records
+from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.words import counted
+from dpsweep.privacy.statement import shown_epsilon
+from dpsweep.spec.search.probe import PROBE
+
+if TYPE_CHECKING:
+    from dpsweep.planning.strategies.advice import Advice, PlayedStrategy
+
+DEFAULT_REPLICATES = 40
+
+
+def advise(
+    spec: Spec,
+    sets: Sets = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="Of everything, search included; default: privacy.study_epsilon."),
+    ] = None,
+    replicates: Annotated[
+        int, typer.Option(min=20, help="How often each strategy is played.")
+    ] = DEFAULT_REPLICATES,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**32 - 1, help="Default: the spec's.")
+    ] = None,
+    output: Output = Format.TABLE,
+    as_json: Json = False,
+) -> None:
+    """Say by which strategy to search one range: all are priced, and played on a noise model.
+
+    Costs are those that a study would declare; regrets are a model's, and nothing is trained.
+    """
+    from dpsweep.planning.strategies.advice import advise as play
+
+    base = load_checked(spec, sets).spec
+    epsilon = base.privacy.study_epsilon if epsilon is None else epsilon
+    if epsilon is None:
+        raise BadInputError(
+            f"{spec} has no privacy.study_epsilon: what may the search and its result cost?",
+            fix="--epsilon 2, for instance",
+        )
+    advice = play(
+        base,
+        epsilon=epsilon,
+        replicates=replicates,
+        seed=base.seed if seed is None else seed,
+        tell=lambda title: say(stage(f"pricing and playing {title}")),
+    )
+    output = Format.JSON if as_json else output
+    if output is Format.CSV:
+        print_records([played.to_dict() for played in advice.played], output)
+        return
+    if output is not Format.TABLE:
+        print_records(_record(advice, _command(spec, sets, advice.settings)), output)
+        return
+    rows = [_shown_row(advice, played) for played in advice.played]
+    print_records(rows, output, caption=_caption(advice))
+    print()
+    print("\n".join(_sentences(advice, _command(spec, sets, advice.settings))))
+
+
+def _record(advice: Advice, command: str) -> dict[str, Any]:
+    return {
+        "epsilon": advice.epsilon,
+        "replicates": advice.replicates,
+        "seed": advice.seed,
+        "take": advice.choice.strategy.name,
+        "command": command,
+        "figures_are": "of a noise model of learning curves; no measurement",
+        "strategies": [played.to_dict() for played in advice.played],
+        "not_possible": [
+            {"strategy": strategy.name, "because": reason} for strategy, reason in advice.refused
+        ],
+    }
+
+
+def _shown_row(advice: Advice, played: PlayedStrategy) -> dict[str, Any]:
+    return {
+        "": "*" if played is advice.choice else "",
+        "strategy": played.strategy.title,
+        "epsilon": played.epsilon,
+        "accountant": played.terms.accountant,
+        "accounting": _accounting(played),
+        "runs": f"{played.runs:.3g}",
+        "compute": f"{played.compute:.3g}",
+        "regret": f"{played.regret:.2f} +- {played.standard_error:.2f}",
+    }
+
+
+def _accounting(played: PlayedStrategy) -> str:
+    privacy = played.spec.privacy
+    if privacy.mode.is_filtered and privacy.composition is not None:
+        return f"{privacy.accounting}, {privacy.composition}"
+    return f"{privacy.accounting}"
+
+
+def _caption(advice: Advice) -> str:
+    terms = advice.choice.terms
+    lines = [
+        f"Each strategy costs at most epsilon={shown_epsilon(advice.epsilon)} in all, search "
+        "included (under select that is of the winner, and nothing else may be shown). epsilon: of "
+        "the run that is delivered, alone. Every epsilon: "
+        f"delta={terms.delta:g}, unit={terms.privacy_unit}, {terms.neighboring_relation}, "
+        f"sampling={terms.sampling}, accountant and accounting mode as in its row.",
+        "runs: started, on average; compute: their steps over those of one full run; regret: "
+        "points of accuracy below runs of all of epsilon at the best value, mean and standard "
+        f"error of {counted(advice.replicates, 'play')}, seed {advice.seed}. * is advised.",
+    ]
+    lines += [f"{strategy.title}: not possible: {reason}" for strategy, reason in advice.refused]
+    return "\n".join(lines)
+
+
+def _sentences(advice: Advice, command: str) -> list[str]:
+    """Return at most five lines: which one, why, how, on what assumptions, for what it is worth."""
+    choice = advice.choice
+    return [
+        f"Take {choice.strategy.title}: {choice.strategy.about}.",
+        f"Why: {_reason(advice)}",
+        f"To run it: `{command}`{_starter(choice)}",
+        "The model assumes that the best value is the same at every epsilon and lies in the middle "
+        "third of the range; its constants are of linear models on Fashion-MNIST.",
+        "Costs are exact; regrets are a model's and no measurement: .1 point means nothing.",
+    ]
+
+
+def _reason(advice: Advice) -> str:
+    choice, best = advice.choice, advice.best
+    others = [one for one in advice.played if one is not choice]
+    kept = f"its run has epsilon={shown_epsilon(choice.epsilon)} of {advice.epsilon:g}"
+    text = f"{choice.regret:.2f} points of regret; {kept}"
+    if best is not choice:
+        return (
+            f"{text}; {best.strategy.title} ({best.regret:.2f}) is hardly better and takes "
+            f"{best.compute / choice.compute:.3g} times the compute."
+        )
+    if not others:
+        return f"{text}; no other strategy is possible."
+    second = min(others, key=lambda one: one.regret)
+    return (
+        f"{text}, at {choice.compute:.3g} times the compute of one; next is "
+        f"{second.strategy.title}, {second.regret:.2f} points at {second.compute:.3g} times."
+    )
+
+
+def _starter(choice: PlayedStrategy) -> str:
+    if choice.strategy.name != PROBE or choice.spec.search.space.get("method") != "dp_sgd":
+        return ""
+    dataset = choice.spec.data.dataset
+    return f", or start from `dpsweep init --probe --dataset {dataset} FILE`"
+
+
+def _command(spec: str, sets: Sequence[str] | None, settings: Sequence[str]) -> str:
+    words = ["dpsweep", "run", "SPEC" if spec == "-" else spec]
+    for setting in (*(sets or ()), *settings):
+        words += ["--set", setting]
+    return shlex.join(words)
