@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpsweep.cli.base import Json, Output, Sets, Spec, load_checked, say, stage
+from dpsweep.cli.completion import strategy_names
 from dpsweep.cli.output import Format, print_records
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.foundation.words import counted
+from dpsweep.foundation.registry import did_you_mean
+from dpsweep.planning.strategies import STRATEGIES, Strategy
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.spec.search.probe import PROBE
 
@@ -34,6 +36,14 @@ def advise(
     seed: Annotated[
         int | None, typer.Option(min=0, max=2**32 - 1, help="Default: the spec's.")
     ] = None,
+    as_spec: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STRATEGY",
+            help="Print the spec that searches by a strategy, and play none: probe, halving, ..",
+            autocompletion=strategy_names,
+        ),
+    ] = None,
     output: Output = Format.TABLE,
     as_json: Json = False,
 ) -> None:
@@ -41,8 +51,6 @@ def advise(
 
     Costs are those that a study would declare; regrets are a model's, and nothing is trained.
     """
-    from dpsweep.planning.strategies.advice import advise as play
-
     base = load_checked(spec, sets).spec
     epsilon = base.privacy.study_epsilon if epsilon is None else epsilon
     if epsilon is None:
@@ -50,6 +58,11 @@ def advise(
             f"{spec} has no privacy.study_epsilon: what may the search and its result cost?",
             fix="--epsilon 2, for instance",
         )
+    if as_spec is not None:
+        print(_strategy(as_spec).spec(base, epsilon=epsilon).to_yaml(), end="")
+        return
+    from dpsweep.planning.strategies.advice import advise as play
+
     advice = play(
         base,
         epsilon=epsilon,
@@ -58,16 +71,30 @@ def advise(
         tell=lambda title: say(stage(f"pricing and playing {title}")),
     )
     output = Format.JSON if as_json else output
+    command = _command(spec, sets, advice)
     if output is Format.CSV:
         print_records([played.to_dict() for played in advice.played], output)
         return
     if output is not Format.TABLE:
-        print_records(_record(advice, _command(spec, sets, advice.settings)), output)
+        print_records(_record(advice, command), output)
         return
     rows = [_shown_row(advice, played) for played in advice.played]
     print_records(rows, output, caption=_caption(advice))
     print()
-    print("\n".join(_sentences(advice, _command(spec, sets, advice.settings))))
+    print("\n".join(_sentences(advice, command)))
+
+
+def _strategy(name: str) -> Strategy:
+    """Return the strategy of a name.
+
+    Raises:
+        BadInputError: There is none.
+    """
+    by_name = {strategy.name: strategy for strategy in STRATEGIES}
+    if name not in by_name:
+        hint = did_you_mean(name, list(by_name))
+        raise BadInputError(f"no strategy {name!r}", fix=hint or f"known: {', '.join(by_name)}")
+    return by_name[name]
 
 
 def _record(advice: Advice, command: str) -> dict[str, Any]:
@@ -115,7 +142,7 @@ def _caption(advice: Advice) -> str:
         f"sampling={terms.sampling}, accountant and accounting mode as in its row.",
         "runs: started, on average; compute: their steps over those of one full run; regret: "
         "points of accuracy below runs of all of epsilon at the best value, mean and standard "
-        f"error of {counted(advice.replicates, 'play')}, seed {advice.seed}. * is advised.",
+        f"error of {advice.replicates} plays, seed {advice.seed}. * is advised.",
     ]
     lines += [f"{strategy.title}: not possible: {reason}" for strategy, reason in advice.refused]
     return "\n".join(lines)
@@ -127,7 +154,7 @@ def _sentences(advice: Advice, command: str) -> list[str]:
     return [
         f"Take {choice.strategy.title}: {choice.strategy.about}.",
         f"Why: {_reason(advice)}",
-        f"To run it: `{command}`{_starter(choice)}",
+        f"{'To run it' if advice.is_taken else 'Its spec'}: `{command}`{_starter(choice)}.",
         "The model assumes that the best value is the same at every epsilon and lies in the middle "
         "third of the range; its constants are of linear models on Fashion-MNIST.",
         "Costs are exact; regrets are a model's and no measurement: .1 point means nothing.",
@@ -148,8 +175,8 @@ def _reason(advice: Advice) -> str:
         return f"{text}; no other strategy is possible."
     second = min(others, key=lambda one: one.regret)
     return (
-        f"{text}, at {choice.compute:.3g} times the compute of one; next is "
-        f"{second.strategy.title}, {second.regret:.2f} points at {second.compute:.3g} times."
+        f"{text}, compute {choice.compute:.3g} (one full run: 1); next is "
+        f"{second.strategy.title} with {second.regret:.2f}, compute {second.compute:.3g}."
     )
 
 
@@ -157,11 +184,15 @@ def _starter(choice: PlayedStrategy) -> str:
     if choice.strategy.name != PROBE or choice.spec.search.space.get("method") != "dp_sgd":
         return ""
     dataset = choice.spec.data.dataset
-    return f", or start from `dpsweep init --probe --dataset {dataset} FILE`"
+    return f"; `dpsweep init --probe --dataset {dataset} FILE` writes one with every key explained"
 
 
-def _command(spec: str, sets: Sequence[str] | None, settings: Sequence[str]) -> str:
-    words = ["dpsweep", "run", "SPEC" if spec == "-" else spec]
-    for setting in (*(sets or ()), *settings):
+def _command(spec: str, sets: Sequence[str] | None, advice: Advice) -> str:
+    """Return what runs the choice, or writes its spec."""
+    words = ["SPEC" if spec == "-" else spec]
+    for setting in sets or ():
         words += ["--set", setting]
-    return shlex.join(words)
+    if advice.is_taken:
+        return shlex.join(["dpsweep", "run", *words])
+    words += ["--epsilon", f"{advice.epsilon:.12g}", "--as-spec", advice.choice.strategy.name]
+    return shlex.join(["dpsweep", "advise", *words]) + " > FILE"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,10 +110,9 @@ class Advice:
         return min(as_good, key=lambda one: one.compute)
 
     @property
-    def settings(self) -> list[str]:
-        """The ``KEY=VALUE`` of each key that makes the spec of the choice of the base spec; none
-        where the base is that spec already."""
-        return settings_between(self.base, self.choice.spec)
+    def is_taken(self) -> bool:
+        """Whether the base spec is that of the choice already, its name aside."""
+        return self.choice.spec.model_copy(update={"name": self.base.name}) == self.base
 
 
 def advise(
@@ -123,6 +121,7 @@ def advise(
     epsilon: float,
     replicates: int = REPLICATES,
     seed: int = 0,
+    strategies: Sequence[Strategy] = STRATEGIES,
     tell: Callable[[str], None] = lambda title: None,
 ) -> Advice:
     """Price every strategy of a base spec and play it on the noise model of learning curves.
@@ -136,17 +135,18 @@ def advise(
         epsilon: Of everything, search included.
         replicates: Plays of each strategy, at least 2: each draws another best value.
         seed: The same one gives the same advice.
+        strategies: To choose from, at least one.
         tell: Told the title of each strategy before it is priced.
     Raises:
         BadInputError: The base searches something else, or no strategy fits into ``epsilon``.
     """
     epsilon = validate.positive("epsilon", epsilon)
     replicates = validate.whole("replicates", replicates, low=2)
-    _check_searched(base)
+    _check_base(base)
     reference = _Reference.of(base, epsilon, replicates, seed)
     played: list[PlayedStrategy] = []
     refused: list[tuple[Strategy, str]] = []
-    for strategy in STRATEGIES:
+    for strategy in strategies:
         tell(strategy.title)
         try:
             played.append(reference.play(strategy, strategy.spec(base, epsilon=epsilon)))
@@ -221,7 +221,7 @@ class _Reference:
         return run.started, run.steps, 100 * (best - delivered)
 
 
-def _check_searched(base: SweepSpec) -> None:
+def _check_base(base: SweepSpec) -> None:
     """Refuse a base spec that strategies or the noise model are not for, with a way out.
 
     Raises:
@@ -239,32 +239,3 @@ def _check_searched(base: SweepSpec) -> None:
             f"the noise model is one of accuracies, and this spec searches by {base.search.metric}",
             fix="--set search.metric=validation/accuracy --set search.mode=max",
         )
-
-
-def settings_between(base: SweepSpec, spec: SweepSpec) -> list[str]:
-    """Return the ``KEY=VALUE`` of each key in which a spec differs from another one.
-
-    None where it differs by its name alone.
-    """
-    changes = _differences(base.to_dict(), spec.to_dict(), ())
-    if all(key == "name" for key, _ in changes):
-        return []
-    return [
-        f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in changes
-    ]
-
-
-def _differences(
-    before: Mapping[str, Any], after: Mapping[str, Any], above: Sequence[str]
-) -> list[tuple[str, Any]]:
-    changes: list[tuple[str, Any]] = []
-    for key, value in after.items():
-        path, old = (*above, key), before.get(key)
-        if old == value:
-            continue
-        is_section = len(path) < 2 or path == ("search", "space")
-        if is_section and isinstance(value, Mapping) and isinstance(old, Mapping):
-            changes += _differences(old, value, path)
-        else:
-            changes.append((".".join(path), value))
-    return changes
