@@ -47,7 +47,7 @@ def advised(path, *names, epsilon=1.0, **arguments):
 @pytest.fixture(scope="module")
 def advice(tmp_path_factory):
     path = written(tmp_path_factory.mktemp("fashion"))
-    return advised(path, "probe", "halving", "fifo", "random")
+    return advised(path, "probe", "halving", "fifo", "random", replicates=40)
 
 
 def test_regrets_have_the_order_of_the_tables(advice):
@@ -91,7 +91,7 @@ def test_a_seed_gives_the_same_advice_and_another_one_another(tmp_path):
 
 
 def test_select_plays_the_best_of_a_random_number(tmp_path):
-    (select,) = advised(written(tmp_path), "select").played
+    (select,) = advised(written(tmp_path), "select", replicates=40).played
     assert 5 < select.runs < 18
     assert select.compute == select.runs
     assert select.terms.accounting == "select"
@@ -135,7 +135,7 @@ def test_what_does_not_fit_is_told_with_its_reason(tmp_path):
 )
 def test_another_search_is_refused_with_a_way_out(tmp_path, changes, reason, fix):
     with pytest.raises(BadInputError, match=reason) as refused:
-        advised(written(tmp_path, **changes), "random")
+        advised(written(tmp_path, **changes), "random", replicates=2)
     assert fix in refused.value.fix
     assert refused.value.exit_code == 2
 
@@ -143,4 +143,4 @@ def test_another_search_is_refused_with_a_way_out(tmp_path, changes, reason, fix
 @pytest.mark.parametrize(("key", "value"), [("epsilon", 0.0), ("replicates", 1)])
 def test_bad_numbers_are_refused(tmp_path, key, value):
     with pytest.raises(BadInputError, match=key):
-        advised(written(tmp_path), "random", **{key: value})
+        advised(written(tmp_path), "random", **{"replicates": 2, key: value})

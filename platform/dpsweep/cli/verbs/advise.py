@@ -139,7 +139,8 @@ def _caption(advice: Advice) -> str:
         "included (under select that is of the winner, and nothing else may be shown). epsilon: of "
         "the run that is delivered, alone. Every epsilon: "
         f"delta={terms.delta:g}, unit={terms.privacy_unit}, {terms.neighboring_relation}, "
-        f"sampling={terms.sampling}, accountant and accounting mode as in its row.",
+        f"sampling={terms.sampling}, accountant and accounting mode as in its row "
+        "(of one run rdp states a larger epsilon than pld).",
         "runs: started, on average; compute: their steps over those of one full run; regret: "
         "points of accuracy below runs of all of epsilon at the best value, mean and standard "
         f"error of {advice.replicates} plays, seed {advice.seed}. * is advised.",

@@ -24,7 +24,6 @@ from dpsweep.spec.study import SweepSpec
 #: Points of regret by which a strategy must be better to be worth more compute: runs that differ in
 #: nothing are .2 to .3 point apart.
 NEGLIGIBLE = 0.1
-REPLICATES = 40
 _CHANCES = {"multi_label": 0.5}  # of a guess; of other tasks one over the number of classes
 
 
@@ -119,7 +118,7 @@ def advise(
     base: SweepSpec,
     *,
     epsilon: float,
-    replicates: int = REPLICATES,
+    replicates: int,
     seed: int = 0,
     strategies: Sequence[Strategy] = STRATEGIES,
     tell: Callable[[str], None] = lambda title: None,
