@@ -71,7 +71,8 @@ def test_no_such_strategy(base):
 def test_records_for_programs(base):
     arguments = ("advise", base(), "--epsilon", "2", "--replicates", "20", "--seed", "3")
     record = json.loads(cli_here(*arguments, "--json").stdout)
-    assert (record["epsilon"], record["seed"], record["replicates"]) == (2.0, 3, 20)
+    assert (record["study_epsilon"], record["seed"], record["replicates"]) == (2.0, 3, 20)
+    assert (record["delta"], record["neighboring_relation"]) == (1e-5, "add_or_remove_one")
     names = [row["strategy"] for row in record["strategies"]]
     assert record["take"] in names
     assert len(names) + len(record["not_possible"]) == 8

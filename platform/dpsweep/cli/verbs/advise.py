@@ -98,8 +98,12 @@ def _strategy(name: str) -> Strategy:
 
 
 def _record(advice: Advice, command: str) -> dict[str, Any]:
+    terms = advice.choice.terms.columns()
+    common = ("delta", "privacy_unit", "neighboring_relation", "sampling")
     return {
-        "epsilon": advice.epsilon,
+        "study_epsilon": advice.epsilon,
+        **{key: terms[key] for key in common},
+        "study_epsilon_is": "of everything, search included, by each row's accountant and mode",
         "replicates": advice.replicates,
         "seed": advice.seed,
         "take": advice.choice.strategy.name,
@@ -158,7 +162,8 @@ def _sentences(advice: Advice, command: str) -> list[str]:
         f"{'To run it' if advice.is_taken else 'Its spec'}: `{command}`{_starter(choice)}.",
         "The model assumes that the best value is the same at every epsilon and lies in the middle "
         "third of the range; its constants are of linear models on Fashion-MNIST.",
-        "Costs are exact; regrets are a model's and no measurement: .1 point means nothing.",
+        "Costs are what a study would declare; regrets are a model's and no measurement: .1 point "
+        "means nothing.",
     ]
 
 
