@@ -34,7 +34,7 @@ SHORTER = {
 }  # fmt: skip
 #: Commands that are not run here: completion has tests of its own, make would install all anew.
 ELSEWHERE = ("dpsweep --install-completion", "make demo", "make test")
-HEAVY = ("run", "plan", "simulate", "doctor", "ui")
+HEAVY = ("run", "plan", "simulate", "advise", "doctor", "ui")
 
 
 def lines(page):

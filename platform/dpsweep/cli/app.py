@@ -11,6 +11,7 @@ import typer
 from dpsweep.cli.base import say
 from dpsweep.cli.cluster_verbs import cluster
 from dpsweep.cli.verbs.account import account
+from dpsweep.cli.verbs.advise import advise
 from dpsweep.cli.verbs.audit import audit
 from dpsweep.cli.verbs.budget import budget
 from dpsweep.cli.verbs.describe import describe, methods
@@ -66,6 +67,7 @@ app.add_typer(cluster, name="cluster")
 app.command()(init)
 app.command()(plan)
 app.command()(simulate)
+app.command()(advise)
 app.command()(report)
 app.command()(layers)
 app.command()(audit)

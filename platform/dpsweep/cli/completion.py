@@ -1,4 +1,4 @@
-"""Completion in a shell: names of studies, of methods, of presets. Nothing heavy is loaded."""
+"""Completion in a shell: studies, methods, presets, strategies. Nothing heavy is loaded."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import typer
 
 from dpsweep.foundation.bucket_path import BucketPath
 from dpsweep.foundation.file_paths import file_path
+from dpsweep.planning.strategies import STRATEGIES
 from dpsweep.search_spaces import preset_titles
 from dpsweep.study.roots import default_root
 from dpsweep.trainables import TRAINABLES
@@ -28,3 +29,8 @@ def method_names(incomplete: str) -> list[str]:
 def preset_names(incomplete: str) -> list[str]:
     """Return the papers' studies."""
     return [name for name in preset_titles() if name.startswith(incomplete)]
+
+
+def strategy_names(incomplete: str) -> list[str]:
+    """Return the strategies of search."""
+    return [strategy.name for strategy in STRATEGIES if strategy.name.startswith(incomplete)]

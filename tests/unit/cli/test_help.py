@@ -9,7 +9,7 @@ from whole_studies import cli_here
 GOLDEN = Path(__file__).parents[2] / "golden" / "help"
 VERBS = [
     "", "init", "methods", "describe", "account epsilon", "account steps", "account noise",
-    "validate", "plan", "simulate", "run", "status", "logs", "best", "pareto", "decisions",
+    "validate", "plan", "simulate", "advise", "run", "status", "logs", "best", "pareto", "decisions",
     "report", "layers", "audit", "ui", "doctor", "reproduce", "register", "predict", "show",
     "export", "list", "compare", "budget", "cluster render", "cluster submit", "cluster status",
     "cluster logs", "cluster stop",

@@ -34,7 +34,13 @@ class Curves(Protocol):
     """Scores of configurations while they train."""
 
     def scores(
-        self, trial: int, values: Mapping[str, Any], *, fractions: Array, epsilons: Array
+        self,
+        trial: int,
+        values: Mapping[str, Any],
+        *,
+        fractions: Array,
+        epsilons: Array,
+        signal: float | None = None,
     ) -> tuple[Array, Array]:
         """Return the scores a trial reports, and the same without observation noise.
 
@@ -45,6 +51,7 @@ class Curves(Protocol):
             values: Drawn configuration.
             fractions: Share of the plan's steps done at each report, ascending, ending at 1.
             epsilons: Epsilon of the trial at each report.
+            signal: Signal over noise of all its steps (``Admission.signal``), or None.
         """
         ...
 
@@ -120,7 +127,13 @@ class SyntheticCurves:
         self._weights = {name: weight / total for name, weight in weights.items()}
 
     def scores(
-        self, trial: int, values: Mapping[str, Any], *, fractions: Array, epsilons: Array
+        self,
+        trial: int,
+        values: Mapping[str, Any],
+        *,
+        fractions: Array,
+        epsilons: Array,
+        signal: float | None = None,
     ) -> tuple[Array, Array]:
         """Return the scores a trial reports, and the same without observation noise."""
         loss, slowness = 0.0, 0.5
@@ -208,7 +221,13 @@ class TableCurves:
         return self._rows[int(np.argmin(distance))]
 
     def scores(
-        self, trial: int, values: Mapping[str, Any], *, fractions: Array, epsilons: Array
+        self,
+        trial: int,
+        values: Mapping[str, Any],
+        *,
+        fractions: Array,
+        epsilons: Array,
+        signal: float | None = None,
     ) -> tuple[Array, Array]:
         """Return the scores a trial reports, and the same without observation noise."""
         row = self.nearest(values)

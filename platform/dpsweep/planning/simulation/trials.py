@@ -138,7 +138,11 @@ class Planner:
         costs = _costs(task, positions, self._orders)
         fractions = positions / max(len(task.plan), 1)
         seen, exact = self._curves.scores(
-            task.trial, values, fractions=fractions, epsilons=epsilons
+            task.trial,
+            values,
+            fractions=fractions,
+            epsilons=epsilons,
+            signal=self._checked.admission.signal(task.plan, task.hparams),
         )
         return Planned(
             task=task if task.barrier else _without_plan(task),

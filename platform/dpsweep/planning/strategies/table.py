@@ -92,7 +92,8 @@ def _selected(name: str, accountant: Literal["rdp", "pld"]) -> Make:
     return make
 
 
-def _random(base: SweepSpec, epsilon: float) -> SweepSpec:
+def all_of_epsilon(base: SweepSpec, epsilon: float) -> SweepSpec:
+    """Return the spec of one random configuration that has all of epsilon."""
     return _one_run(base, "random", epsilon, None)
 
 
@@ -176,7 +177,7 @@ STRATEGIES: tuple[Strategy, ...] = (
         "random",
         "one random trial",
         "one random configuration, which has all of epsilon",
-        _random,
+        all_of_epsilon,
     ),
     Strategy(
         "default",
