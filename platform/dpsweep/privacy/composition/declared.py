@@ -83,8 +83,6 @@ class DeclaredComposition(Composition):
         https://arxiv.org/abs/2309.05901).
 
         The parts of the records are disjoint, so their epsilons are not added: the larger counts.
-        Nor does the order of events on one part matter for another. So a class that is the only one
-        of its part needs no phase: of the events on that part, the t-th is of this class.
 
         Not covered: a noise multiplier or sampling rate that was chosen after private records were
         seen, and outputs that no event describes.
