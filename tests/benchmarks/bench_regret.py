@@ -17,6 +17,7 @@ import json
 import logging
 import math
 import os
+import shutil
 import statistics
 import sys
 import tempfile
@@ -124,15 +125,22 @@ class Results:
         return [s for s in self.singles.values() if (s.epsilon, s.strategy) == (epsilon, strategy)]
 
 
-def run(job: Job) -> Single:
-    """Run one study and return its result; nothing of it stays on disk."""
-    with tempfile.TemporaryDirectory(prefix="regret-") as folder:
-        storage = job.spec.storage.model_copy(update={"path": folder})
-        spec = job.spec.model_copy(update={"storage": storage})
-        started = time.monotonic()
+def run(job: Job, root: Path) -> Single:
+    """Run one study and return its result; of the study nothing stays on disk.
+
+    Args:
+        job: The study.
+        root: Keeps features and pre-trained weights, which all studies share.
+    """
+    storage = job.spec.storage.model_copy(update={"path": str(root)})
+    name = f"{job.spec.name[:40]}-{job.epsilon:g}-{job.seed}".replace(".", "_")
+    spec = job.spec.model_copy(update={"storage": storage, "name": name})
+    shutil.rmtree(root / name, ignore_errors=True)  # of a bench that was killed
+    started = time.monotonic()
+    try:
         run_sweep(spec)
         seconds = time.monotonic() - started
-        result = load_sweep(spec.name, root=Path(folder))
+        result = load_sweep(name, root=root)
         if job.strategy == ORACLE:
             delivered = [r for r in result.results if r.state is TrialState.FINISHED]
         else:
@@ -145,6 +153,8 @@ def run(job: Job) -> Single:
             trials=None if is_sealed else len(result.results),
             seconds=seconds,
         )
+    finally:
+        shutil.rmtree(root / name, ignore_errors=True)
 
 
 def _alone(result: SweepResult, trial: TrialResult) -> float:
@@ -215,7 +225,7 @@ def _brief(error: SweepError) -> str:
 
 
 def run_all(
-    jobs: Sequence[Job], results: Results, num_cpus: int | None
+    jobs: Sequence[Job], results: Results, num_cpus: int | None, root: Path
 ) -> dict[tuple[float, str], str]:
     """Run what has no result yet, with progress; return which strategies failed, and why."""
     todo = [job for job in jobs if job.key not in results.singles]
@@ -232,7 +242,7 @@ def run_all(
             elif number == 1:
                 stack.enter_context(shared_ray(num_cpus))
             try:
-                single = run(job)
+                single = run(job, root)
             except SweepError as error:
                 failed[job.key[:2]] = _brief(error)
                 print(f"{job.strategy} at {job.epsilon:g}: {_brief(error)}", flush=True)
@@ -320,6 +330,7 @@ def main() -> None:
     parser.add_argument("--oracle-points", type=int, default=5)
     parser.add_argument("--oracle-range", type=float, nargs=2, metavar=("LOW", "HIGH"))
     parser.add_argument("--out", type=Path, help="JSON file of single results; goes on with it")
+    parser.add_argument("--root", type=Path, help="keeps features and pre-trained weights")
     parser.add_argument("--cpus", type=int, help="trials at once; default: all cores")
     options = parser.parse_args()
     unknown = set(options.strategies or ()) - set(names)
@@ -334,7 +345,9 @@ def main() -> None:
     about = {"base": base.to_dict(), "grid": [*grid, options.oracle_points]}
     results = Results(options.out, about)
     jobs, reasons = jobs_of(base, options, grid)
-    reasons |= run_all(jobs, results, options.cpus)
+    with contextlib.ExitStack() as stack:
+        folder = options.root or stack.enter_context(tempfile.TemporaryDirectory(prefix="regret-"))
+        reasons |= run_all(jobs, results, options.cpus, Path(folder))
     for epsilon in options.epsilon:
         print_table(results, epsilon, options.strategies or names, reasons)
 
