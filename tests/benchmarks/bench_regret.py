@@ -271,6 +271,22 @@ def reference(results: Results, epsilon: float) -> tuple[float, list[float]] | N
     return best, by_value[best]
 
 
+def regret_of(results: Results, epsilon: float, strategy: str) -> tuple[float, float] | None:
+    """Return a strategy's regret in points and its standard error; None if there is none.
+
+    The error is that of the difference of two means; NaN with one seed of either.
+    """
+    against = reference(results, epsilon)
+    scores = [test for single in results.of(epsilon, strategy) for _, test in single.tests]
+    if against is None or not scores:
+        return None
+    _, tests = against
+    regret = 100 * (statistics.mean(tests) - statistics.mean(scores))
+    if min(len(scores), len(tests)) < 2:
+        return regret, math.nan
+    return regret, 100 * math.hypot(_standard_error(scores), _standard_error(tests))
+
+
 def print_table(
     results: Results, epsilon: float, names: Sequence[str], reasons: dict[tuple[float, str], str]
 ) -> None:
@@ -298,10 +314,8 @@ def print_table(
             print(f"{name:16} {reasons.get((epsilon, name), 'nothing was run')}")
             continue
         scores = [test for single in singles for _, test in single.tests]
-        regret = f"{100 * (statistics.mean(tests) - statistics.mean(scores)):.2f}"
-        if min(len(scores), len(tests)) > 1:
-            both = math.hypot(_standard_error(scores), _standard_error(tests))
-            regret += f" +- {100 * both:.2f}"
+        points, error = regret_of(results, epsilon, name) or (math.nan, math.nan)
+        regret = f"{points:.2f}" + ("" if math.isnan(error) else f" +- {error:.2f}")
         alone = statistics.mean(single.trial_epsilon for single in singles)
         counts = [single.trials for single in singles if single.trials is not None]
         trials = f"{statistics.mean(counts):.1f}" if counts else "secret"

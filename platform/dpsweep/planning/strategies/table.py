@@ -12,6 +12,7 @@ from dpsweep.planning.strategies.trial_budget import (
     filtered,
     halved,
     largest_trial_epsilon,
+    quiet_enough,
     rungs_at,
     selected,
 )
@@ -55,6 +56,7 @@ def _halving(base: SweepSpec, epsilon: float) -> SweepSpec:
             scheduler={**scheduler, "reduction_factor": REDUCTION},
         )
 
+    base = quiet_enough(at(epsilon), base, epsilon, scores=sum(_PAID))
     # Its rungs are in epsilons of a trial, which must be there first.
     trial_epsilon = largest_trial_epsilon(at(epsilon), halved(RUNGS, _PAID))
     return at(trial_epsilon, rungs=rungs_at(at(epsilon), trial_epsilon, RUNGS))
@@ -70,6 +72,7 @@ def _whole_trials(name: str, composition: Literal["filter", "declared"], cost: S
                 search={"sampler": "random", "num_trials": NUM_WHOLE},
             )
 
+        base = quiet_enough(at(epsilon), base, epsilon, scores=NUM_WHOLE)
         return at(largest_trial_epsilon(at(epsilon), cost))
 
     return make

@@ -11,7 +11,8 @@ from typing import Any
 from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
 from dpsweep.planning.preflight import Preflight, preflight
 from dpsweep.privacy.accountants import epsilon_of
-from dpsweep.privacy.calibration import largest_within
+from dpsweep.privacy.budget import PrivacyBudget
+from dpsweep.privacy.calibration import gaussian_noise, largest_within
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.composition.declared import declared_classes, declared_epsilon
 from dpsweep.privacy.events import Plan
@@ -58,6 +59,32 @@ def largest_trial_epsilon(spec: SweepSpec, cost: StudyCost) -> float:
             fix="larger data.validation.noise_std if scores are noisy, or a larger epsilon",
         )
     return fits
+
+
+def quiet_enough(spec: SweepSpec, base: SweepSpec, epsilon: float, *, scores: int) -> SweepSpec:
+    """Return the base with so much noise on its scores that all of a study's fit into epsilon.
+
+    Scores read other records than training does, so what counts is the larger of both costs. Under
+    a Renyi filter both are held at one order, which is to suit the training: so scores may cost
+    half of epsilon. A ``noise_std`` that is enough stays.
+
+    Args:
+        spec: The study, for the declared number of validation records.
+        base: What it is made of.
+        epsilon: Of everything.
+        scores: Number of noisy scores of the whole study.
+    """
+    noise_std = base.data.validation.noise_std
+    if noise_std is None:
+        return base
+    half = PrivacyBudget(target_epsilon=epsilon / 2, delta=base.privacy.delta)
+    counts = preflight(spec).info.num_validation
+    least = math.ceil(1e5 * gaussian_noise(half, steps=scores, accountant="rdp") / counts) / 1e5
+    if noise_std >= least:
+        return base
+    validation = base.data.validation.model_copy(update={"noise_std": least})
+    data = base.data.model_copy(update={"validation": validation})
+    return base.model_copy(update={"data": data})
 
 
 def filtered(num_trials: int) -> StudyCost:
