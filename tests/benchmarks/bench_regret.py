@@ -337,6 +337,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("spec", type=Path, help="base spec: one range of optim.noise_scale or _lr")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--epsilon", type=float, action="append", required=True)
     parser.add_argument("--seeds", type=int, default=5)
     names = [strategy.name for strategy in STRATEGIES]
@@ -350,7 +351,7 @@ def main() -> None:
     unknown = set(options.strategies or ()) - set(names)
     if unknown:
         parser.error(f"no strategy {', '.join(sorted(unknown))}; there are {', '.join(names)}")
-    base = read_spec(options.spec)
+    base = read_spec(options.spec, overrides=options.set)
     if base.data.test.visibility != "public":
         parser.error("regret is of test accuracy: set data.test.visibility to public")
     middle, searched = default_value(base), searched_range(base)
