@@ -198,8 +198,9 @@ def jobs_of(
     """
     jobs, refused = [], {}
     for epsilon in options.epsilon:
+        seeds = options.oracle_seeds or options.seeds
         studies = oracle(
-            base, epsilon=epsilon, points=options.oracle_points, seeds=options.seeds, bounds=grid
+            base, epsilon=epsilon, points=options.oracle_points, seeds=seeds, bounds=grid
         )
         jobs += [Job(epsilon, ORACLE, seed, spec) for seed, spec in enumerate(studies)]
         for strategy in STRATEGIES:
@@ -343,6 +344,7 @@ def main() -> None:
     names = [strategy.name for strategy in STRATEGIES]
     parser.add_argument("--strategies", type=lambda text: text.split(","), help=",".join(names))
     parser.add_argument("--oracle-points", type=int, default=5)
+    parser.add_argument("--oracle-seeds", type=int, help="default: as many as --seeds")
     parser.add_argument("--oracle-range", type=float, nargs=2, metavar=("LOW", "HIGH"))
     parser.add_argument("--out", type=Path, help="JSON file of single results; goes on with it")
     parser.add_argument("--root", type=Path, help="keeps features and pre-trained weights")
