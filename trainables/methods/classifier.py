@@ -27,6 +27,13 @@ from dpsweep.trainables.methods.hyperparameters import (
     OPTIM_HYPERPARAMETERS,
     TRAIN_HYPERPARAMETERS,
 )
+from dpsweep.trainables.methods.input_norms import (
+    PublicInputs,
+    check_linear,
+    mean_norm,
+    norm_behind_front,
+    only_value,
+)
 from dpsweep.trainables.methods.model_knobs import (
     MODEL_HYPERPARAMETERS,
     refuse_twice,
@@ -167,6 +174,22 @@ class ClassifierMethod(Method):
         default = cls._possible(values, "batch.expected")[0]
         fitted = fitted_batch(default, info.num_private)
         return {} if fitted == default else {"batch.expected": fitted}
+
+    @classmethod
+    def input_norm(
+        cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo, public: PublicInputs
+    ) -> float:
+        """Return the mean norm of public records in front of a linear network; ``KnowsInputNorm``.
+
+        Raises:
+            BadInputError: The network is none, or it is not the same in each configuration.
+        """
+        check_linear(cls._possible(values, "model.name"))
+        names = {key: f"model.{key}" for key in ("image_size", "normalize")}
+        front = {k: only_value(cls._possible(values, name), name) for k, name in names.items()}
+        if any(front.values()):
+            return norm_behind_front(front, info, public())
+        return mean_norm(public())
 
     @classmethod
     def _model_problems(
