@@ -9,14 +9,16 @@ Guarantees:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.methods.noise_rates import INPUT_NORM
+
+if TYPE_CHECKING:
+    import torch
 
 #: Public inputs, float32 (records, *input_shape), read when they are asked for.
 PublicInputs = Callable[[], np.ndarray]
@@ -66,20 +68,38 @@ def mean_norm(inputs: np.ndarray) -> float:
     return total / len(inputs)
 
 
-def norm_behind_front(front: Mapping[str, Any], info: DatasetInfo, inputs: np.ndarray) -> float:
-    """Return the mean norm of records (n, ...) where a linear network resizes or normalises them.
+def norm_before_linear(
+    possible: Callable[[str], Sequence[Any]],
+    network: Callable[..., torch.nn.Module],
+    public: PublicInputs,
+) -> float:
+    """Return the mean norm of public records where they enter a linear network.
 
     Args:
-        front: ``image_size`` and ``normalize`` as ``build_model`` takes them.
-        info: Shape of the records.
-        inputs: Public records, float32.
+        possible: Returns the values that a hyperparameter can have in a space.
+        network: Builds the network with ``image_size`` and ``normalize``, as ``build_model`` has
+            them.
+        public: Reads public records.
+    Raises:
+        BadInputError: The network is none, or it is not the same in each configuration.
+    """
+    check_linear(possible("model.name"))
+    names = {key: f"model.{key}" for key in ("image_size", "normalize")}
+    front = {key: only_value(possible(name), name) for key, name in names.items()}
+    inputs = public()
+    return norm_in_network(network(**front), inputs) if any(front.values()) else mean_norm(inputs)
+
+
+def norm_in_network(network: torch.nn.Module, inputs: np.ndarray) -> float:
+    """Return the mean norm of what enters a network's only linear layer.
+
+    Args:
+        network: A linear one, which may resize or normalise images before.
+        inputs: Public records, float32 (n, ...), n >= 1.
     """
     import torch
 
-    from dpsweep.trainables.networks.build import build_model
-
-    model = build_model("linear", info, seed=0, **front).eval()
-    (linear,) = (layer for layer in model.modules() if isinstance(layer, torch.nn.Linear))
+    (linear,) = (layer for layer in network.modules() if isinstance(layer, torch.nn.Linear))
     norms: list[float] = []
 
     def note(layer: torch.nn.Module, entering: tuple[torch.Tensor, ...]) -> None:
@@ -87,7 +107,7 @@ def norm_behind_front(front: Mapping[str, Any], info: DatasetInfo, inputs: np.nd
 
     with linear.register_forward_pre_hook(note), torch.no_grad():
         for start in range(0, len(inputs), _BLOCK):
-            model(torch.from_numpy(np.ascontiguousarray(inputs[start : start + _BLOCK])))
+            network(torch.from_numpy(inputs[start : start + _BLOCK]))
     return math.fsum(norms) / len(norms)
 
 

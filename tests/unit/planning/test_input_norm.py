@@ -21,7 +21,7 @@ from dpsweep.trainables.data.loading import (
     split_slots,
 )
 from dpsweep.trainables.features.blocks import features_of
-from dpsweep.trainables.methods.input_norms import mean_norm, norm_behind_front
+from dpsweep.trainables.methods.input_norms import mean_norm
 
 KEY = "search.space.optim.input_norm"
 SPEC = """
@@ -134,8 +134,7 @@ def test_records_that_a_network_normalises_count_as_it_sees_them():
     std = np.array([0.229, 0.224, 0.225])[:, None, None]
     seen = (np.repeat(inputs, 3, axis=1) - mean) / std
     assert norm == pytest.approx(mean_norm(seen), rel=1e-3)
-    info = describe_dataset(spec.data)
-    larger = norm_behind_front({"image_size": 16}, info, inputs)
+    larger = norm_of(PUBLIC, "search.space.model.image_size=16")[0]
     assert 1.8 < larger / mean_norm(inputs) < 2.1  # four times the pixels
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dpsweep.foundation.errors import DataError, Mistake, ModelError
 from dpsweep.privacy.events import Plan
 from dpsweep.spec.space.hyperparameters import Hyperparameter
+from dpsweep.trainables.features.blocks import features_of
 from dpsweep.trainables.features.choice import (
     FEATURE_HYPERPARAMETERS,
     feature_problems,
@@ -157,8 +158,6 @@ class OnFeatures(ClassifierMethod):
             if kind == "group":
                 return bound
             raise
-        from dpsweep.trainables.features.blocks import features_of
-
         return mean_norm(features_of(features, info, inputs))
 
     def prepare(
