@@ -88,4 +88,15 @@ SEARCHES = (
         (f"{_NORMS}::test_private_validation_records_are_no_public_ones",),
         "a learning rate would tell of private records",
     ),
+    Mutant(
+        "what probes leave, approached from above for ever",
+        "platform/dpsweep/privacy/calibration/largest.py",
+        "(aim / high_cost) ** 2 ** (misses - 1)",
+        "(aim / high_cost)",
+        (
+            "tests/unit/privacy/test_calibration.py"
+            "::test_the_largest_number_that_fits_is_come_by_whatever_part_of_its_cost_is_fixed",
+        ),
+        "a study that fits its budget is refused",
+    ),
 )
