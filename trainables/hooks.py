@@ -5,7 +5,7 @@ A method has one by having its functions; it need not name it. Loads no torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -17,6 +17,7 @@ from dpsweep.trainables.data.releases import ReleaseKey
 from dpsweep.trainables.method import Method, PlanContext
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
     from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
@@ -160,6 +161,30 @@ class RateByNoise(Protocol):
             hparams: Every declared hyperparameter with its value.
             plan: Of the trial.
             num_private: Declared (public) number of private records.
+        """
+        ...
+
+
+@runtime_checkable
+class KnowsInputNorm(Protocol):
+    """A method that can say the norm of what enters its linear layer (``optim.input_norm``)."""
+
+    @classmethod
+    def input_norm(
+        cls,
+        values: Mapping[str, Sequence[Any]],
+        info: DatasetInfo,
+        public: Callable[[], np.ndarray],
+    ) -> float:
+        """Return the mean norm over public records, or that which features have by construction.
+
+        Args:
+            values: As for ``preflight``.
+            info: Shapes and declared sizes of the data.
+            public: Returns public records, float32 (records, *input_shape), at least one; refuses
+                where there are none. Private ones are out of reach.
+        Raises:
+            BadInputError: It is no public number in some configuration, or there are no records.
         """
         ...
 

@@ -93,6 +93,38 @@ def load_dataset(
     return data
 
 
+def public_inputs(spec: DataSpec, *, most: int) -> np.ndarray:
+    """Return the inputs of records that a spec declares public, float32 (records, *input_shape).
+
+    Those of ``data.public``, without pollution; where there are none, validation records that are
+    public. Of more than ``most`` so many, always the same ones.
+
+    Guarantees:
+        No private record is among them, and which ones they are depends on declared numbers alone.
+        The file is read as a whole, since public records have none of their own.
+
+    Raises:
+        DataError: There are none, or the files cannot be read.
+    """
+    source = open_classes(spec)
+    info = _describe(spec, source)
+    part = "public" if info.num_public - info.num_polluted else "validation"
+    inputs: np.ndarray = np.empty((0, *source.input_shape), np.float32)
+    if part == "public" or spec.validation.visibility == "public":
+        read = source.read()
+        inputs = read["train"][0]
+        slots = split_slots(info, source, spec.max_private)[part]
+        inputs = read[part][0] if part in read else inputs[slots[slots < len(inputs)]]
+    if len(inputs) == 0:
+        raise DataError(
+            f"{spec.dataset} has no public records",
+            because="data.public.fraction is 0, and no validation records are public",
+            fix="declare records that are public, for example data.public.fraction: 0.1",
+        )
+    chosen = np.random.default_rng(SPLIT_SEED + 3).permutation(len(inputs))[:most]
+    return np.ascontiguousarray(inputs[np.sort(chosen)])
+
+
 def split_slots(
     info: DatasetInfo, source: Source, max_private: int | None
 ) -> dict[str, np.ndarray]:

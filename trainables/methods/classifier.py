@@ -27,6 +27,7 @@ from dpsweep.trainables.methods.hyperparameters import (
     OPTIM_HYPERPARAMETERS,
     TRAIN_HYPERPARAMETERS,
 )
+from dpsweep.trainables.methods.input_norms import PublicInputs, norm_before_linear
 from dpsweep.trainables.methods.model_knobs import (
     MODEL_HYPERPARAMETERS,
     refuse_twice,
@@ -169,12 +170,26 @@ class ClassifierMethod(Method):
         return {} if fitted == default else {"batch.expected": fitted}
 
     @classmethod
+    def input_norm(
+        cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo, public: PublicInputs
+    ) -> float:
+        """Return the mean norm of public records in front of a linear network; ``KnowsInputNorm``.
+
+        Raises:
+            BadInputError: The network is none, or it is not the same in each configuration.
+        """
+        return norm_before_linear(
+            lambda name: cls._possible(values, name),
+            lambda **front: _network("linear", info, seed=0, **front),
+            public,
+        )
+
+    @classmethod
     def _model_problems(
         cls, name: str, values: Mapping[str, Sequence[Any]], info: DatasetInfo
     ) -> list[Mistake]:
         """Build the network for each norm, size and start: only that shows whether it can run."""
         from dpsweep.trainables.methods.own_model_checks import check_own
-        from dpsweep.trainables.networks.build import build_model
 
         starts = {c for c in cls._possible(values, "model.checkpoint") if c == PUBLISHED} or {None}
         problems = []
@@ -188,9 +203,9 @@ class ClassifierMethod(Method):
                 continue  # refused as a configuration
             front = {"checkpoint": start, "image_size": size, "normalize": normalize}
             try:
-                model = build_model(name, info, norm=norm, seed=0, **front)
+                model = _network(name, info, norm=norm, seed=0, **front)
                 if is_own(name):
-                    again = build_model(name, info, norm=norm, seed=0, **front)
+                    again = _network(name, info, norm=norm, seed=0, **front)
                     check_own(model, again, name, info)
                     cls._check_gradients(model, info)
             except BadInputError as error:
@@ -240,9 +255,7 @@ class ClassifierMethod(Method):
 
     def _build_model(self, *, is_initial: bool = True) -> torch.nn.Module:
         """Return the network on the CPU, free of hooks; a public checkpoint only if initial."""
-        from dpsweep.trainables.networks.build import build_model
-
-        return build_model(
+        return _network(
             self._hparams["model.name"],
             self._data.info,
             norm=self._hparams["model.norm"],
@@ -372,3 +385,10 @@ def copy_to_cpu(value: Any) -> Any:
     if isinstance(value, list):
         return [copy_to_cpu(entry) for entry in value]
     return value
+
+
+def _network(name: str, info: DatasetInfo, **options: Any) -> torch.nn.Module:
+    """Build a network (``build_model``), which loads torch."""
+    from dpsweep.trainables.networks.build import build_model
+
+    return build_model(name, info, **options)

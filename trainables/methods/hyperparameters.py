@@ -64,7 +64,7 @@ NOISE_RATE_HYPERPARAMETERS = (
         "float",
         None,
         "Mean L2 norm of what enters that layer, for optim.noise_scale: a declared bound, or a "
-        "mean over public records; never over private ones.",
+        "mean over public records, which `public` stands for; never over private ones.",
         low=0,
         high=1e9,
         open_low=True,

@@ -72,7 +72,10 @@ def say(text: str) -> None:
 def load_checked(spec: str, sets: list[str] | None) -> Preflight:
     """Read and check a spec whole: its own mistakes and those that its methods know."""
     source = sys.stdin.read() if spec == "-" else Path(spec)
-    checked = preflight(read_spec(source, overrides=sets or [], text_name="stdin"))
+    spec_read = read_spec(
+        source, overrides=sets or [], text_name="stdin", say=lambda text: say(f"note: {text}")
+    )
+    checked = preflight(spec_read)
     for note in checked.notes:
         say(f"note: {note}")
     return checked

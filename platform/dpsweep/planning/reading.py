@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dpsweep.foundation.errors import BadInputError, Mistake, SpecError
+from dpsweep.planning.input_norm import INPUT_NORM, PUBLIC, public_input_norm
 from dpsweep.search_spaces.base import space_check
 from dpsweep.search_spaces.recommended import methods_for, recommended
 from dpsweep.spec.base import given, peek, peek_word
@@ -18,15 +19,39 @@ from dpsweep.trainables.data.episodes import EPISODE_HYPERPARAMETERS
 
 
 def read_spec(
-    source: Path | str, *, overrides: Sequence[str] = (), text_name: str = "<text>"
+    source: Path | str,
+    *,
+    overrides: Sequence[str] = (),
+    text_name: str = "<text>",
+    say: Callable[[str], None] = lambda text: None,
 ) -> SweepSpec:
     """Read a spec, its space checked against the hyperparameters of the methods it names.
 
+    Args:
+        source: Path of a YAML file, or its text.
+        overrides: As for ``SweepSpec.from_yaml``.
+        text_name: As there.
+        say: Hears what a word of the space (``optim.input_norm: public``) stands for.
     Raises:
         SpecError: Every mistake at once.
     """
     overrides = [*overrides, *_space_of_preset(source, overrides, text_name)]
     check = space_check(declared_hyperparameters, TRAINABLES.broken)
+    document = override(read_document(source, text_name=text_name), overrides)
+    if peek(document.value, "search", "space", INPUT_NORM) == PUBLIC:
+        key = f"search.space.{INPUT_NORM}"
+        any_norm = [*overrides, f"{key}=1"]
+        draft = SweepSpec.from_yaml(
+            source, overrides=any_norm, check_space=check, text_name=text_name
+        )
+        try:
+            norm = public_input_norm(draft)
+        except BadInputError as error:
+            because = f": {error.because}" if error.because else ""
+            wrong = Mistake(document.where(key), f"{error.message}{because}", error.fix or "")
+            raise SpecError([wrong]) from error
+        say(str(norm))
+        overrides.append(f"{key}={norm.value:g}")
     return SweepSpec.from_yaml(source, overrides=overrides, check_space=check, text_name=text_name)
 
 

@@ -6,6 +6,7 @@ import math
 import pytest
 
 from dpsweep.foundation.errors import SpecError
+from dpsweep.planning.costs import probing
 from dpsweep.planning.costs.composition import choose_composition
 from dpsweep.planning.costs.probing import Probing
 from dpsweep.planning.preflight import preflight
@@ -105,6 +106,20 @@ def test_twelve_probes_on_fashion_mnist_cost_next_to_nothing(tmp_path, epsilon, 
     assert runs[0].event.noise_multiplier == pytest.approx(noise, abs=2e-3)
     probe = Probing(study).tasks[0].plan.runs[0].event
     assert probe.noise_multiplier == pytest.approx(9.8516, rel=2e-3)
+
+
+def test_a_guess_that_is_what_a_probe_costs_is_no_mistake(monkeypatch):
+    """The same plan in both phases cannot be declared; the search for the final one goes on."""
+    seen = []
+
+    def largest(cost, cap, **terms):
+        seen.append(cost(0.3))
+        return 1.0
+
+    monkeypatch.setattr(probing, "largest_within", largest)
+    study = Probing(checked())
+    assert study.final_epsilon == 1.0
+    assert study.probes_epsilon < seen[0] < 3
 
 
 def _npz(folder):

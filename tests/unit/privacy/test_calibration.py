@@ -16,6 +16,7 @@ from dpsweep.privacy.calibration import (
     calibrate_factors,
     calibrate_noise_multiplier,
     calibrate_noise_schedule,
+    largest_within,
     max_steps,
     noise,
 )
@@ -181,3 +182,14 @@ def test_the_smallest_noise_is_within_and_close(epsilon, guess) -> None:
 
 def test_next_to_no_noise_is_the_least_one() -> None:
     assert noise._smallest(lambda sigma: 1.0, 2.0, 1.0, 2.0, 1e-6) < noise._LEAST_NOISE
+
+
+@settings(max_examples=300, deadline=None)
+@given(offset=st.floats(0, 0.98), slope=st.floats(0.1, 30), power=st.floats(0.6, 1.8))
+def test_the_largest_number_that_fits_is_come_by_whatever_part_of_its_cost_is_fixed(
+    offset: float, slope: float, power: float
+) -> None:
+    """Probes cost what they cost: what they leave was not seen where they took three quarters."""
+    fits = largest_within(lambda x: offset + slope * x**power, 1.0, close=5e-4)
+    assert fits is not None
+    assert 0.9 <= offset + slope * fits**power <= 1

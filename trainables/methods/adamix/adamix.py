@@ -34,6 +34,7 @@ from dpsweep.trainables.methods.adamix.parts import (
     parts_of,
 )
 from dpsweep.trainables.methods.adamix.text_init import text_weights
+from dpsweep.trainables.methods.input_norms import PublicInputs
 from dpsweep.trainables.methods.noise_rates import (
     follows_noise,
     noise_rates,
@@ -145,6 +146,13 @@ class AdaMix(LinearProbe):
                 )
             steps = allowed if steps is None else min(steps, allowed)
         return Plan((EventRun(Gaussian(sigma), count=steps),))
+
+    @classmethod
+    def input_norm(
+        cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo, public: PublicInputs
+    ) -> float:
+        """Return 1, the norm that all features have by construction; see ``KnowsInputNorm``."""
+        return 1.0
 
     @classmethod
     def preflight(cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo) -> list[Mistake]:

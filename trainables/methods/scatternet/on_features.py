@@ -10,9 +10,10 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dpsweep.foundation.errors import Mistake, ModelError
+from dpsweep.foundation.errors import DataError, Mistake, ModelError
 from dpsweep.privacy.events import Plan
 from dpsweep.spec.space.hyperparameters import Hyperparameter
+from dpsweep.trainables.features.blocks import features_of
 from dpsweep.trainables.features.choice import (
     FEATURE_HYPERPARAMETERS,
     feature_problems,
@@ -29,8 +30,16 @@ from dpsweep.trainables.methods.hyperparameters import (
     OPTIM_HYPERPARAMETERS,
     TRAIN_HYPERPARAMETERS,
 )
+from dpsweep.trainables.methods.input_norms import (
+    PublicInputs,
+    check_linear,
+    mean_norm,
+    norm_by_construction,
+    only_value,
+)
 from dpsweep.trainables.methods.noise_rates import follows_noise
 from dpsweep.trainables.methods.scatternet.normalize import (
+    NORMALIZE_HYPERPARAMETERS,
     PHASE,
     build_front,
     clipped_channel_sum,
@@ -122,6 +131,34 @@ class OnFeatures(ClassifierMethod):
                     Mistake("model.name", misfit, "use linear, or features.name: scatternet")
                 )
         return problems
+
+    @classmethod
+    def input_norm(
+        cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo, public: PublicInputs
+    ) -> float:
+        """Return the mean norm of features of public records; see ``KnowsInputNorm``.
+
+        Without public records, and of features that private statistics will normalise, it is the
+        norm that features of mean square 1 have by construction, which is a bound.
+
+        Raises:
+            BadInputError: Features are not the same in each configuration, they cannot be had, the
+                model is not linear, or nothing is known of features that are not normalised.
+        """
+        check_linear(cls._possible(values, "model.name"))
+        decide = (*FEATURE_HYPERPARAMETERS, *NORMALIZE_HYPERPARAMETERS[:2])
+        hparams = {p.name: only_value(cls._possible(values, p.name), p.name) for p in decide}
+        features, kind = cls.extractor(hparams, info), normalization_of(hparams)
+        bound = norm_by_construction(features.describe(info).input_shape)
+        if kind == "private_data":
+            return bound
+        try:
+            inputs = public()
+        except DataError:
+            if kind == "group":
+                return bound
+            raise
+        return mean_norm(features_of(features, info, inputs))
 
     def prepare(
         self, data: SweepData, hparams: Mapping[str, Any], plan: Plan, context: RunContext

@@ -140,7 +140,12 @@ class Probing:
 
         def cost(epsilon: float) -> float:
             try:
-                return declared_epsilon(self._classes(self._planned(epsilon)), privacy.delta)
+                plan = self._planned(epsilon)
+                if (
+                    plan == self.probe_plan
+                ):  # of two phases, which cannot be declared; nearly so can
+                    plan = self._planned(0.999 * epsilon)
+                return declared_epsilon(self._classes(plan), privacy.delta)
             except InfeasibleBudgetError:
                 return math.nan
 

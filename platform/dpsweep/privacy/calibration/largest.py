@@ -25,6 +25,8 @@ def largest_within(
 
     >>> largest_within(lambda epsilon: 2 * epsilon**1.1, 1.0, close=0.0005)
     0.5324
+    >>> largest_within(lambda epsilon: 0.75 + 0.4 * epsilon, 1.0, close=0.0005)
+    0.6243
     >>> largest_within(lambda epsilon: 2.0 + epsilon, 1.0) is None
     True
 
@@ -36,11 +38,13 @@ def largest_within(
         close: How near below the cap a cost is near enough, relative to it.
     """
     low, low_cost, high, high_cost = 0.0, 0.0, math.inf, math.inf  # fits; does not
+    misses = 0  # since the last that fitted
     guess = _cut(min(cap, most))
     if known is not None:
         guess = known[0]
     for step in range(_MOST_STEPS):
         value = known[1] if known is not None and step == 0 else cost(guess)
+        misses = 0 if value <= cap else misses + 1
         if value <= cap:
             low, low_cost = guess, value
             if value >= (1 - close) * cap or guess >= _cut(min(most, 1e300)):
@@ -48,14 +52,20 @@ def largest_within(
         else:
             high, high_cost = guess, value if math.isfinite(value) else math.inf
         aim = (1 - close / 3) * cap
-        guess = _cut(min(_next(low, low_cost, high, high_cost, aim), most))
+        guess = _cut(min(_next(low, low_cost, high, high_cost, aim, misses), most))
         if not low < guess < high:
             break
     return low or None
 
 
-def _next(low: float, low_cost: float, high: float, high_cost: float, aim: float) -> float:
-    """Return a number whose cost may be ``aim``, between those that fit and those that do not."""
+def _next(
+    low: float, low_cost: float, high: float, high_cost: float, aim: float, misses: int
+) -> float:
+    """Return a number whose cost may be ``aim``, between those that fit and those that do not.
+
+    Where nothing has fitted yet, each further miss doubles the step: a cost of which a part does
+    not fall with the number would be approached from above for ever.
+    """
     if low and math.isfinite(high_cost):
         slope = math.log(high_cost / low_cost) / math.log(high / low) if low_cost > 0 else 1.0
         between = high / 2
@@ -65,7 +75,9 @@ def _next(low: float, low_cost: float, high: float, high_cost: float, aim: float
     if low:
         up = min(aim / low_cost, 4.0) if low_cost > 0 else 4.0
         return min(low * up, (low + high) / 2)
-    return high * (max(aim / high_cost, 0.1) if math.isfinite(high_cost) else 0.25)
+    return high * (
+        max((aim / high_cost) ** 2 ** (misses - 1), 0.1) if math.isfinite(high_cost) else 0.25
+    )
 
 
 def _cut(value: float) -> float:

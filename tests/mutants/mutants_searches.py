@@ -1,0 +1,102 @@
+"""Mutants of honest searches: what may be carried over, chosen, declared, and taken as public."""
+
+from mutant import Mutant
+
+_PITFALLS = "tests/unit/privacy/test_search_pitfalls.py"
+_NORMS = "tests/unit/planning/test_input_norm.py"
+_LOADING = "trainables/data/loading.py"
+
+SEARCHES = (
+    Mutant(
+        "u at another length",
+        "platform/dpsweep/spec/search/probe.py",
+        "    if NOISE_LR in searched:",
+        "    if False:",
+        (
+            f"{_PITFALLS}::test_u_is_not_carried_to_another_length_or_batch[overrides0]",
+            f"{_PITFALLS}::test_u_is_not_carried_to_another_length_or_batch[overrides2]",
+        ),
+        "what short probes find is another noise in the final run",
+    ),
+    Mutant(
+        "an end of a range that passes for its best",
+        "platform/dpsweep/search/probes.py",
+        "    if middle != index:",
+        "    if False:",
+        (f"{_PITFALLS}::test_an_end_without_spares_is_told_and_spares_find_what_lies_beyond[5.3]",),
+        "nobody hears that the best value may lie beyond",
+    ),
+    Mutant(
+        "a bound by an epsilon at one delta",
+        "platform/dpsweep/privacy/selection/bounds.py",
+        "return bool(np.all(deltas_of(plan) <= longer))",
+        'return bound_of([plan], "pld").epsilon(delta=1e-5) <= self.epsilon(delta=1e-5) * 1.0001',
+        (f"{_PITFALLS}::test_an_epsilon_at_one_delta_does_not_price_a_selection",),
+        "a dearer trial is drawn than was charged",
+    ),
+    Mutant(
+        "the first profile for all",
+        "platform/dpsweep/privacy/selection/bounds.py",
+        "np.minimum(np.max(profiles, axis=0) * _ROUND_UP, 1.0)",
+        "np.minimum(np.asarray(profiles[0]) * _ROUND_UP, 1.0)",
+        (f"{_PITFALLS}::test_an_epsilon_at_one_delta_does_not_price_a_selection",),
+        "a dearer trial is drawn than was charged",
+    ),
+    Mutant(
+        "a profile of one direction",
+        "platform/dpsweep/privacy/events/losses.py",
+        "np.minimum(loss.get_delta_for_epsilon(away[order]), 1.0)",
+        "np.minimum(loss._pmf_add.get_delta_for_epsilon(away[order]), 1.0)",
+        (f"{_PITFALLS}::test_one_direction_of_a_subsampled_gaussian_claims_too_little",),
+        "neighbors come in both orders",
+    ),
+    Mutant(
+        "a declaration that counts each class once",
+        "platform/dpsweep/privacy/composition/declared.py",
+        "in_order((c.event, c.count) for c in classes if c.part == part)",
+        "in_order((c.event, 1) for c in classes if c.part == part)",
+        (f"{_PITFALLS}::test_random_adaptive_choices_never_pass_the_declared_epsilon",),
+        "composed: the whole study",
+    ),
+    Mutant(
+        "more units than were declared",
+        "platform/dpsweep/privacy/composition/account.py",
+        "self._total[name] - held[name] + asked[name] <= limit",
+        "self._total[name] - held[name] + asked[name] <= 2 * limit",
+        (
+            f"{_PITFALLS}::test_no_schedule_takes_more_units_than_were_declared",
+            f"{_PITFALLS}::test_kill_9_between_a_charge_and_its_steps_loses_the_units",
+        ),
+        "composed: the whole study",
+    ),
+    Mutant(
+        "a norm of private records",
+        _LOADING,
+        "slots = split_slots(info, source, spec.max_private)[part]",
+        'slots = split_slots(info, source, spec.max_private)["private"]',
+        (
+            f"{_NORMS}::test_no_private_record_moves_it[more0]",
+            f"{_NORMS}::test_it_is_the_mean_norm_of_the_public_records",
+        ),
+        "a learning rate would tell of private records",
+    ),
+    Mutant(
+        "private validation records that pass for public ones",
+        _LOADING,
+        'if part == "public" or spec.validation.visibility == "public":',
+        "if True:",
+        (f"{_NORMS}::test_private_validation_records_are_no_public_ones",),
+        "a learning rate would tell of private records",
+    ),
+    Mutant(
+        "what probes leave, approached from above for ever",
+        "platform/dpsweep/privacy/calibration/largest.py",
+        "(aim / high_cost) ** 2 ** (misses - 1)",
+        "(aim / high_cost)",
+        (
+            "tests/unit/privacy/test_calibration.py"
+            "::test_the_largest_number_that_fits_is_come_by_whatever_part_of_its_cost_is_fixed",
+        ),
+        "a study that fits its budget is refused",
+    ),
+)
