@@ -38,6 +38,28 @@ SPACES: Mapping[str, Mapping[str, Any]] = {
     "image_folder": _space(features__name="efficientnet_lite0"),
 }
 
+
+def _fixed(**changes: Any) -> dict[str, Any]:
+    """Return one configuration, whose learning rate needs no search (``methods.noise_rates``)."""
+    space: dict[str, Any] = {
+        "method": "adamix",
+        "features.name": "none",
+        "public.shots": 5,
+        "train.max_steps": 100,
+        "optim.noise_scale": 1,
+    }
+    # Null has a meaning here: the noise is calibrated to the steps.
+    return {**changed(space, changes), "noise.noise_multiplier": None}
+
+
+#: Dataset name -> one configuration. Features have norm 1.
+FIXED: Mapping[str, Mapping[str, Any]] = {
+    "digits": _fixed(),
+    "fashion_mnist": _fixed(features__name="efficientnet_lite0", features__image_size=96),
+    "npz": _fixed(),
+    "image_folder": _fixed(features__name="efficientnet_lite0"),
+}
+
 #: Share of all records that a starter declares public, so that there are shots to draw.
 PUBLIC: Mapping[str, float] = {
     "digits": 0.1,
@@ -57,8 +79,9 @@ WHY: Mapping[str, str] = {
     "features.name": "none (raw records), efficientnet_lite0, timm/NAME, clip/NAME, scatternet",
     "features.image_size": "images are resized to this for the network, in pixels",
     "train.num_private": "private records that are used, chosen without looking at them",
+    "optim.noise_scale": "sets the learning rate by the noise; 1 where the start is public",
     "noise.target_epsilon": "epsilon of the trial; the number of steps is solved for it",
-    "noise.noise_multiplier": "sigma; more noise buys more steps at the same epsilon",
+    "noise.noise_multiplier": "sigma: more buys more steps at the same epsilon; null: by the steps",
     "public.shots": "public records of each class",
     "public.draw": "which public records: the repetitions, the same ones for every method",
     "public.lr": "learning rate of the few-shot solution; the paper keeps the best of several",
@@ -72,4 +95,4 @@ WHY: Mapping[str, str] = {
     "projection.fraction": "share of directions that is kept",
 }
 
-RECOMMENDED = Recommended(SPACES, WHY, PUBLIC)
+RECOMMENDED = Recommended(SPACES, WHY, PUBLIC, fixed=FIXED)

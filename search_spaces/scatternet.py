@@ -44,6 +44,32 @@ SPACES: Mapping[str, Mapping[str, Any]] = {
     ),
 }
 
+
+
+def _fixed(norm: float, **changes: Any) -> dict[str, Any]:
+    """Return one configuration, whose learning rate needs no search (``methods.noise_rates``)."""
+    space: dict[str, Any] = {
+        "method": "scatternet",
+        "features.name": "scatternet",
+        "model.name": "linear",
+        "normalize.kind": "group",
+        "optim.noise_scale": 5,
+        "optim.input_norm": norm,
+        "optim.momentum": 0.9,
+        "clip.max_grad_norm": 0.1,
+        "batch.expected": 256,
+        "train.epochs": 20,
+    }
+    return changed(space, changes)
+
+
+#: Dataset name -> one configuration. Records that are normalised in groups have the root of the
+#: number of their features as norm: 81 maps of a quarter of the height and of the width.
+FIXED: Mapping[str, Mapping[str, Any]] = {
+    "digits": _fixed(18),
+    "fashion_mnist": _fixed(63, batch__expected=8192, train__epochs=40),
+}
+
 #: Why each parameter is there, for the comments of starter specs and presets.
 WHY: Mapping[str, str] = {
     "method": "DP-SGD on frozen features",
@@ -56,6 +82,8 @@ WHY: Mapping[str, str] = {
     "normalize.mean_norm": "C1: bound on one record's channel means; of private_data only",
     "normalize.square_norm": "C2: bound on one record's mean squares; of private_data only",
     "optim.lr": "base learning rate, for a batch of 512",
+    "optim.noise_scale": "sets the learning rate by the noise; 5 suits linear models",
+    "optim.input_norm": "norm of one record's normalised features: the root of their number",
     "optim.lr_scaling": "batch: the learning rate is optim.lr times batch.expected / 512",
     "optim.momentum": "a plain value is fixed, not searched",
     "clip.max_grad_norm": "C: bound on one example's gradient; the noise scales with it",
@@ -67,4 +95,4 @@ WHY: Mapping[str, str] = {
     "train.repeat": "repetitions of each configuration, with their own noise and batches",
 }
 
-RECOMMENDED = Recommended(SPACES, WHY)
+RECOMMENDED = Recommended(SPACES, WHY, fixed=FIXED)

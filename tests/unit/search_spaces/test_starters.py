@@ -1,5 +1,6 @@
 """Starter specs and recommended spaces fit the spec and the methods that they are for."""
 
+import math
 import os
 import subprocess
 import sys
@@ -137,6 +138,33 @@ def test_the_one_run_fits_into_its_study(dataset):
     chosen = choose_composition(checked)
     assert chosen is not None
     assert max(chosen.cost(plan).values()) <= chosen.budget
+
+
+@pytest.mark.parametrize("kind", ["single", "probe"])
+@pytest.mark.parametrize("method", ["scatternet", "adamix"])
+@pytest.mark.parametrize("dataset", ["digits", "fashion_mnist"])
+def test_methods_on_features_need_no_search_either(dataset, method, kind):
+    text = starter_spec(dataset, method, kind=kind)
+    spec = SweepSpec.from_yaml(text, check_space=check_methods)
+    fixed = SPACES[method].fixed[dataset]
+    scale = spec.search.space["optim.noise_scale"]
+    start = fixed["optim.noise_scale"]
+    assert scale == (start if kind == "single" else {"loguniform": [start / 100, start * 100]})
+    others = {name: value for name, value in fixed.items() if name != "optim.noise_scale"}
+    assert spec.search.space == {**others, "optim.noise_scale": scale}
+    assert max(len(line) for line in text.splitlines()) <= 100
+
+
+@pytest.mark.parametrize(("dataset", "side"), [("digits", 8), ("fashion_mnist", 28)])
+def test_the_norm_of_normalised_features_is_the_root_of_their_number(dataset, side):
+    norm = SPACES["scatternet"].fixed[dataset]["optim.input_norm"]
+    assert norm == pytest.approx(math.sqrt(81 * (side // 4) ** 2), abs=0.5)
+
+
+@pytest.mark.parametrize("dataset", ["digits", "fashion_mnist"])
+def test_adamix_without_a_search_has_the_noise_of_its_steps(dataset):
+    checked = preflight(read_spec(starter_spec(dataset, "adamix", kind="single")))
+    assert {len(task.plan) for task in checked.sample} == {100}
 
 
 @pytest.mark.parametrize(("dataset", "method"), [("digits", "bitfit"), ("text", None)])
