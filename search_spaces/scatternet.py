@@ -45,7 +45,6 @@ SPACES: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-
 def _fixed(norm: float, **changes: Any) -> dict[str, Any]:
     """Return one configuration, whose learning rate needs no search (``methods.noise_rates``)."""
     space: dict[str, Any] = {

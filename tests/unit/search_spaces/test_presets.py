@@ -2,6 +2,7 @@
 
 import os
 import re
+from dataclasses import replace
 import subprocess
 import sys
 from functools import cache
@@ -101,6 +102,7 @@ def test_each_preset_has_a_plan_within_its_budget(name):
     context = PlanContext(budget, "rdp", round(total * share), "exact", starts)
     for point in (grid_of(name)[0], grid_of(name)[-1]):
         method = TRAINABLES[point.pop("method")]
+        context = replace(context, given=frozenset(point))
         hparams = method.complete(resolve(method.hyperparameters, point), context)
         plan = method.plan(hparams, context)
         assert len(plan) > 0 or point.get("adamix.variant") == "only_public"
