@@ -2,9 +2,9 @@
 
 import os
 import re
-from dataclasses import replace
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
