@@ -340,15 +340,15 @@ class StudyLedger:
         """True once the number of trials of a selection was drawn."""
         return self._state.num_trials is not None
 
-    def num_trials(self, draw: Callable[[], int], draw_part: Callable[[], str] | None = None) -> int:
+    def num_trials(self, draw: Callable[[], int], part: Callable[[], str] | None = None) -> int:
         """Return the number of trials of a selection: drawn once, and then never again.
 
-        It is secret, and so is ``part_seed``, which ``draw_part`` draws where there is such a part,
-        in the same record: so is this file, in a study of that mode.
+        It is secret, and so is ``part_seed``, which ``part`` draws where there is such a part, in
+        the same record: so is this file, in a study of that mode.
         """
         if self._state.num_trials is None:
-            part = {} if draw_part is None else {"part_seed": draw_part()}
-            self._append({"kind": "num_trials", "num_trials": int(draw()), **part})
+            seed = {} if part is None else {"part_seed": part()}
+            self._append({"kind": "num_trials", "num_trials": int(draw()), **seed})
         assert self._state.num_trials is not None
         return self._state.num_trials
 

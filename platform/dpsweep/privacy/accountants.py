@@ -111,7 +111,9 @@ def multiset_epsilon(events: Multiset, *, delta: float, accountant: AccountantNa
         BadInputError: ``pld`` is asked for an event that it cannot bound.
     """
     delta = validate.in_unit_interval("delta", delta)
-    return epsilon_and_order(events, delta)[0] if accountant == "rdp" else _pld_epsilon(events, delta)
+    if accountant == "rdp":
+        return epsilon_and_order(events, delta)[0]
+    return _pld_epsilon(events, delta)
 
 
 def by_part(plan: Plan) -> dict[str, Multiset]:

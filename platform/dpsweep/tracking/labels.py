@@ -39,6 +39,7 @@ _TELL_NUMBER_OF_TRIALS = (STUDY_SPENT, "dp/composed_epsilon", "best/trial", TRAI
 _CLAIM_TAGS = (
     "dp.delta", "dp.trial_epsilon", "dp.study_epsilon", "dp.study_accountant", "dp.composition",
     "dp.filter_order", "dp.released", "dp.accountant", "dp.sampling", "dp.searched_share",
+    "dp.subset_rate",
 )  # fmt: skip
 _OF_STUDY_ALONE = (
     "dp.study_epsilon",

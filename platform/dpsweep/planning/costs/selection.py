@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.planning.preflight import Preflight
+from dpsweep.foundation.words import counted
+from dpsweep.planning.costs.secret_part import SecretPart
+from dpsweep.planning.preflight import Preflight, SelectionCharge
 from dpsweep.privacy.calibration.largest import largest_within
 from dpsweep.privacy.selection.bounds import bound_of, dearest
 from dpsweep.privacy.selection.number import Selection
+from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.privacy.terms import AccountantName
 from dpsweep.study.trial import TrialTask
 
@@ -46,6 +49,31 @@ class SelectionFigures:
     def fits(self) -> bool | None:
         """Whether the cap is kept; None without one."""
         return None if self.cap is None else self.epsilon <= self.cap
+
+
+def choose_selection(checked: Preflight) -> SelectionCharge | None:
+    """Return what a study with accounting select costs; None in other modes.
+
+    Raises:
+        SpecError: It costs more than ``privacy.study_epsilon``.
+    """
+    privacy = checked.spec.privacy
+    if not privacy.mode.is_sealed:
+        return None
+    if checked.rest is not None:
+        return SecretPart(checked).charge()
+    selection = Selection(privacy.selection.mean, privacy.selection.shape)
+    bound = bound_of([task.full_plan for task in checked.sample], privacy.accountant)
+    epsilon = bound.selected(selection, delta=privacy.delta)
+    cap = privacy.study_epsilon
+    if cap is not None and not epsilon <= cap:
+        problem = (
+            f"{cap:g} is below epsilon={shown_epsilon(epsilon)}, which the best of about "
+            f"{counted(selection.mean, 'trial')} costs at delta={privacy.delta:g}"
+        )
+        fix = "lower privacy.trial_epsilon or privacy.selection.mean; `dpsweep plan` shows both"
+        raise checked.refusal("privacy.study_epsilon", problem, fix)
+    return SelectionCharge(selection, bound, epsilon)
 
 
 def selection_figures(checked: Preflight, private: Sequence[TrialTask]) -> SelectionFigures:
