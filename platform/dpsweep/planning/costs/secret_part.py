@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from dpsweep.foundation.errors import BadInputError, SpecError
 from dpsweep.planning.preflight import Preflight, SelectionCharge
@@ -21,6 +22,25 @@ from dpsweep.study.trial import TrialTask
 #: How near below ``study_epsilon`` search and final run come together, relative to it.
 _CLOSE = 0.002
 _LESS = "lower privacy.trial_epsilon, search.on.subset or privacy.selection.mean"
+
+
+@dataclass(frozen=True)
+class SecretPartFigures:
+    """What a search on a secret part of the records costs, and what is left to its final run.
+
+    Attributes:
+        rate: Probability that a private record is in the part.
+        records: Declared private records, of which that is the share.
+        search_epsilon: Of the search alone.
+        final_epsilon: What the final run is planned within; None where nothing fits.
+        problem: Why nothing fits; empty where something does.
+    """
+
+    rate: float
+    records: int
+    search_epsilon: float
+    final_epsilon: float | None
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -41,8 +61,14 @@ class SecretPart:
 
     def search_epsilon(self) -> float:
         """Return what the search alone costs: its configuration, released without a final run."""
-        bound = self._bound([NO_PLAN], self._cap)
-        return bound.search_epsilon(self.selection, delta=self.checked.spec.privacy.delta)
+        return self.search_bound.search_epsilon(
+            self.selection, delta=self.checked.spec.privacy.delta
+        )
+
+    @cached_property
+    def search_bound(self) -> SubsetBound:
+        """What no trial of the search exceeds; without a final run."""
+        return self._bound([NO_PLAN], self._cap)
 
     def charge(self) -> SelectionCharge:
         """Return what the study costs, with the largest final run that the search leaves room for.
