@@ -295,6 +295,5 @@ def _is_complete(checked: Preflight, study: Study) -> bool:
     view = study.view
     if view.state != "finished":
         return False
-    is_search = checked.spec.privacy.mode.is_adaptive
-    wants_more = len(view.trials) < checked.total_trials
-    return not (is_search and wants_more and view.end_reason == "all trials were started")
+    wants_more = checked.spec.privacy.mode.is_adaptive and len(view.trials) < checked.total_trials
+    return not (wants_more and view.end_reason == "all trials were started")

@@ -298,8 +298,8 @@ def final_words(final: FinalFigures) -> str:
     """Return what the run after a search on a part of the records is like."""
     rates = "".join(f"; {name} times {_span(*span)}" for name, span in final.factors.items())
     return (
-        f"{_span(*final.steps)} steps of {_span(*final.expected_batch)} of {final.records} records, "
-        f"noise multiplier {_span(*final.noise_multiplier)}: within "
+        f"{_span(*final.steps)} steps of {_span(*final.expected_batch)} of {final.records} records"
+        f", noise multiplier {_span(*final.noise_multiplier)}: within "
         f"epsilon={shown_epsilon(final.epsilon)} ({final.accountant}){rates}"
     )
 

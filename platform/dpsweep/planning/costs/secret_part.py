@@ -134,8 +134,8 @@ class SecretPart:
             for epsilon in (self._cap, alone)
         )
         guess = float(f"{analytic_gaussian_epsilon(math.sqrt(whole - searched), delta):.4g}")
-        known = (guess, cost(guess)) if guess > 0 else None
-        return largest_within(cost, self._cap, known=known, most=self._cap, close=_CLOSE)
+        first = (guess, cost(guess)) if guess > 0 else None
+        return largest_within(cost, self._cap, known=first, most=self._cap, close=_CLOSE)
 
     def _finals(self, epsilon: float, tasks: Sequence[TrialTask] | None = None) -> list[Plan]:
         """Return the plans of the final runs of trials, where they have one within an epsilon."""
