@@ -191,8 +191,7 @@ class Preflight:
         a search on a secret part it reads all of them, and keeps what the search leaves:
         ``with_final``.
         """
-        share, study_epsilon = self.spec.searched_share, self.spec.privacy.study_epsilon
-        share = self.spec.subset_rate if share is None else share
+        share, study_epsilon = self.spec.part_share, self.spec.privacy.study_epsilon
         if share is None or study_epsilon is None:
             return self
         budget = replace(self.budget, target_epsilon=study_epsilon)

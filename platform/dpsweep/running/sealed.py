@@ -29,9 +29,9 @@ from dpsweep.privacy.randomness import secret_hex, secret_numpy_generator, secre
 from dpsweep.running import entries
 from dpsweep.running.ending import Ending
 from dpsweep.running.features import prefetch
-from dpsweep.running.final_run import begin_final, continue_final, run_final
 from dpsweep.running.giving_up import give_up_claim
 from dpsweep.running.modes import Launch
+from dpsweep.running.selecting.final_run import begin_final, continue_final, run_final
 from dpsweep.running.stage import Stage
 from dpsweep.search_spaces.base import MAX_INFEASIBLE_IN_A_ROW
 from dpsweep.study.files import StudyFiles

@@ -260,6 +260,12 @@ class SweepSpec(Part):
         return None if self.search.on is None else self.search.on.subset
 
     @property
+    def part_share(self) -> float | None:
+        """Declared share of the private records in the part that the search runs on, whatever
+        records the final run is on; None: all of them."""
+        return self.subset_rate if self.searched_share is None else self.searched_share
+
+    @property
     def has_final_run(self) -> bool:
         """Whether one run is delivered, and all trials before it only find its configuration."""
         is_public = self.privacy.mode.is_public_search

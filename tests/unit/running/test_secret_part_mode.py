@@ -19,7 +19,8 @@ from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import EventRun, Plan, PoissonSubset, RepeatAndSelect
 from dpsweep.results.study import load_sweep
 from dpsweep.results.study_card import card
-from dpsweep.running import final_run, sealed
+from dpsweep.running import sealed
+from dpsweep.running.selecting import final_run
 from dpsweep.running.stage import Stage
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.files import StudyFiles
