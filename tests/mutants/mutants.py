@@ -5,6 +5,7 @@ from mutants_databases import DATABASES
 from mutants_ledgers import LEDGERS
 from mutants_privacy import PRIVACY
 from mutants_rates import RATES
+from mutants_secret_part import SECRET_PART
 from mutants_split import SPLIT
 from mutants_studies import STUDIES
 from mutants_training import TRAINING
@@ -18,5 +19,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *RATES,
     *TRIALS,
     *SPLIT,
+    *SECRET_PART,
     *STUDIES,
 )

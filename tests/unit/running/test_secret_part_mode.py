@@ -9,10 +9,12 @@ from secret_parts import SPACE, Seen, secret_spec, without_features
 from selections import go_without_ray
 
 from dpsweep import sweep
+from dpsweep.cli.best_spec import spec_of_trial
 from dpsweep.foundation.errors import BudgetExceededError, LedgerError, SweepError
 from dpsweep.foundation.logs import read_log
 from dpsweep.ledgers.study_state import read_study_state
 from dpsweep.ledgers.trial import TrialLedger, trial_file, trial_spent
+from dpsweep.planning.costs.composition import choose_composition
 from dpsweep.planning.costs.selection import choose_selection
 from dpsweep.planning.preflight import preflight
 from dpsweep.privacy.accountants import epsilon_of
@@ -25,7 +27,7 @@ from dpsweep.running.stage import Stage
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.files import StudyFiles
 from dpsweep.study.journal import StudyView
-from dpsweep.study.trial import TrialState
+from dpsweep.study.trial import TrialReport, TrialState
 from dpsweep.sweep import run_sweep
 from dpsweep.trainables.execution.trial_clock import limit_of
 
@@ -194,6 +196,8 @@ def test_a_launch_killed_between_search_and_end_is_followed_by_the_same_run(
     assert state.reserved[0]["plan_sha256"]
     frozen = next(stage for stage in seen.stages if stage.fresh_attempts)
     best = max(frozen.study.view.trials.values(), key=lambda trial: trial.value)
+    is_erased = not (StudyFiles.of(spec).path / sealed.SEALED / "journal.jsonl").exists()
+    assert is_erased == (moment in ("erased", "running"))
     num_admitted, before = len(seen.tasks), trial_spent(StudyFiles.of(spec).ledger, 0)
     result = run_sweep(spec)
     final = check_final(result)
@@ -210,6 +214,45 @@ def test_a_final_run_that_has_ended_is_never_repeated(spec, seen):
     again = run_sweep(spec)
     assert len(read_log(again.files.journal)) == length
     assert len(seen.stages) == num_stages
+
+
+def test_a_final_run_that_has_failed_is_never_repeated(spec, seen, monkeypatch):
+    def fail(stage, task):
+        stage.on_report(TrialReport(0, 2, {}, 0.4, charged=0, done=True, failure="died"))
+        stage.on_end(0)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            sealed,
+            "run_final",
+            lambda launch, task, path: fail(
+                final_run.FinalStage(launch, task, launch.supplies, path), task
+            ),
+        )
+        with pytest.raises(Killed):
+            run_sweep(spec)
+    num_stages = len(seen.stages)
+    result = run_sweep(spec)
+    assert result.view.end_reason == "the final run has ended; it is never repeated"
+    assert len(seen.stages) == num_stages
+    assert result.view.trials[0].state is TrialState.FAILED
+    assert result.study_statement().epsilon > 2.9
+
+
+def test_a_study_on_all_records_cannot_be_given_a_part(spec, tmp_path, monkeypatch):
+    raw = secret_spec(tmp_path, "whole", mean=2)
+    del raw["search"]["on"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Stage, "execute", kill)
+        with pytest.raises(Killed):
+            run_sweep(SweepSpec(**raw))
+    plain = SweepSpec(**raw)
+    assert result_of(plain).study_statement() is not None
+    path = StudyFiles.of(plain).spec
+    path.write_text(SweepSpec(**secret_spec(tmp_path, "whole", mean=2)).to_yaml())
+    with pytest.raises(LedgerError, match=r"search\.on\.subset is 0\.2"):
+        result_of(plain)
 
 
 def test_steps_lost_in_a_crash_are_paid_out_of_the_plan(spec, seen, monkeypatch):
@@ -313,3 +356,19 @@ def test_a_private_final_run_that_fails_keeps_the_whole_claim(spec, monkeypatch)
     assert "the final run is not" in result.status_line()
     claim = result.study_statement()
     assert claim.epsilon == read_study_state(result.files.ledger).selection["epsilon"]
+
+
+@pytest.mark.parametrize("accountant", ["rdp", "pld"])
+def test_its_configuration_can_be_run_again_as_it_was_planned(tmp_path, monkeypatch, accountant):
+    private = tmp_path / "private"
+    private.mkdir()
+    go_without_ray(monkeypatch.setattr, private)
+    without_features(monkeypatch.setattr, num_trials=1)
+    result = run_sweep(SweepSpec(**secret_spec(tmp_path, privacy={"accountant": accountant})))
+    spec = spec_of_trial(result, 0)
+    assert (spec.search.on, spec.privacy.accounting) == (None, "composed")
+    task, checked = result.files.task(0), preflight(spec)
+    choose_composition(checked)
+    events = {run.event.sample_rate for run in checked.sample[0].plan.runs}
+    assert events == {run.event.sample_rate for run in task.plan.runs}
+    assert checked.sample[0].planned_epsilon == pytest.approx(task.planned_epsilon, abs=2e-3)
