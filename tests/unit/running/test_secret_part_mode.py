@@ -19,6 +19,7 @@ from dpsweep.planning.costs.selection import choose_selection
 from dpsweep.planning.preflight import preflight
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import EventRun, Plan, PoissonSubset, RepeatAndSelect
+from dpsweep.privacy.selection.on_subset import recorded_bound
 from dpsweep.results.study import load_sweep
 from dpsweep.results.study_card import card
 from dpsweep.running import sealed
@@ -255,29 +256,36 @@ def test_a_study_on_all_records_cannot_be_given_a_part(spec, tmp_path, monkeypat
         result_of(plain)
 
 
-def test_steps_lost_in_a_crash_are_paid_out_of_the_plan(spec, seen, monkeypatch):
-    """However often a launch dies, no event is charged that is not in the plan."""
+def test_steps_lost_in_a_crash_are_paid_out_of_the_plan(spec, seen, monkeypatch, tmp_path):
+    """However often a launch dies, no event is charged that is not in the plan.
+
+    Its first steps have the most noise; by epsilon alone, they could be charged again and again.
+    """
+    space = {**SPACE, "noise.shape": "cosine", "noise.end_ratio": 0.5}
+    spec = SweepSpec(**secret_spec(tmp_path, "again", space=space))
     with monkeypatch.context() as patch:
         patch.setattr(final_run.FinalStage, "on_report", kill)
         with pytest.raises(Killed):
             run_sweep(spec)
-    task, stage = seen.tasks[-1], seen.stages[-1]
-    ledger = StudyFiles.of(spec).ledger
+    task, stage, ledger = seen.tasks[-1], seen.stages[-1], StudyFiles.of(spec).ledger
     settings = stage.settings()
     limit, _ = limit_of(task, settings)
     spent = trial_spent(ledger, 0)
-    assert len(spent)
+    assert 0 < len(spent) < len(task.plan) / 2
+    first = task.plan.slice(0, 1)
+    assert epsilon_of(spent + first, delta=1e-5) < settings.budget.target_epsilon
     charging = TrialLedger(
         trial_file(ledger, 0), budget=settings.budget, accountant="rdp", limit=limit
     )
     try:
-        rest = len(task.plan) - len(spent)
         with pytest.raises(BudgetExceededError):
-            charging.charge(0, rest + 1, task.plan.slice(0, rest + 1))
+            charging.charge(0, 1, first)
     finally:
         charging.close()
-    check_final(run_sweep(spec))
-    assert len(trial_spent(ledger, 0)) <= len(task.plan)
+    result = run_sweep(spec)
+    assert result.view.trials[0].state is not TrialState.RUNNING
+    bound = recorded_bound(read_study_state(ledger).selection)
+    assert bound.covers_final(trial_spent(ledger, 0))
 
 
 def test_a_part_that_was_removed_is_not_drawn_anew(spec, monkeypatch):
@@ -316,23 +324,26 @@ def test_another_rate_is_another_study(spec, tmp_path, monkeypatch):
 
 
 def test_no_draw_has_a_final_run_dearer_than_what_was_charged(spec, tmp_path, monkeypatch, seen):
-    """The price holds for final runs below the charged bound; a sample of plans may miss some."""
-    epochs = {**SPACE, "train.epochs": {"choice": [2, 4, 8]}}
-    wide = SweepSpec(**secret_spec(tmp_path, "wide", space=epochs))
-    narrow = preflight(
-        SweepSpec(**secret_spec(tmp_path, "wide", space={**SPACE, "train.epochs": 4}))
-    )
+    """The price holds for final runs below the charged bound; a sample of plans may miss some.
+
+    A shorter trial of the same noise is covered; its final run, of less noise, is not.
+    """
+    noise = {**SPACE, "noise.noise_multiplier": 4.0}
+    wide_space = {**noise, "train.epochs": {"choice": [1, 4]}}
+    wide = SweepSpec(**secret_spec(tmp_path, "wide", space=wide_space))
+    narrow = preflight(SweepSpec(**secret_spec(tmp_path, "wide", space=noise)))
     charge = choose_selection(narrow)
     monkeypatch.setattr(sweep, "choose_selection", lambda checked: charge)
     without_features(monkeypatch.setattr, num_trials=12)
     run_sweep(wide)
     *trials, task = seen.tasks
     assert len(trials) == 12
-    assert all(charge.bound.covers(trial.full_plan) for trial in trials)
-    assert charge.bound.covers_final(task.full_plan)
     checked = preflight(wide)
-    final = checked.with_final(charge.bound.final_epsilon)
-    assert all(charge.bound.covers_final(final.final_of(0, t).full_plan) for t in trials)
+    short = checked.admit(0, {**trials[0].hparams, "method": "dp_sgd", "train.epochs": 1.0})
+    assert charge.bound.covers(short.full_plan)
+    assert not charge.admits(checked, short)
+    assert {trial.hparams["train.epochs"] for trial in trials} == {4.0}
+    assert charge.bound.covers_final(task.full_plan)
 
 
 def test_without_a_winner_there_is_no_final_run(spec, seen, monkeypatch):
