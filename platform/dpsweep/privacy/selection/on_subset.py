@@ -12,7 +12,7 @@ from dpsweep.foundation import validate
 from dpsweep.foundation.errors import BadInputError, LedgerError
 from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import multiset_epsilon
-from dpsweep.privacy.events import Plan
+from dpsweep.privacy.events import Part, Plan
 from dpsweep.privacy.events.base import Array, PrivacyEvent, no_pld_error
 from dpsweep.privacy.events.losses import Profile, loss_of_profile, profile_of
 from dpsweep.privacy.events.multiset import Multiset, in_order
@@ -31,11 +31,11 @@ from dpsweep.privacy.selection.bounds import (
     read_bound,
 )
 from dpsweep.privacy.selection.number import Selection
-from dpsweep.privacy.terms import AccountantName
+from dpsweep.privacy.terms import ACCOUNTANTS, AccountantName
 
 _FINE = 1e-4
 #: The parts of the records that a search and its final run read; a record is in one of them.
-READ_PARTS = ("private", "validation")
+READ_PARTS: tuple[Part, ...] = ("private", "validation")
 
 
 @dataclass(frozen=True)
@@ -161,11 +161,10 @@ class PartBound:
             BadInputError: As for ``bound_of``.
         """
         every = list(plans)
-        curve, profile = bound_of(every, "rdp"), None
-        if accountant == "pld":
-            profile = bound_of(every, "pld")
-            assert isinstance(profile, ProfileBound)
+        curve = bound_of(every, "rdp")
+        profile = bound_of(every, "pld") if accountant == "pld" else None
         assert isinstance(curve, RenyiBound)
+        assert profile is None or isinstance(profile, ProfileBound)
         return cls(curve, profile)
 
     def covers(self, plan: Plan) -> bool:
@@ -284,7 +283,7 @@ class SubsetBound:
         events = [bound.event for bound in self.search.values()]
         return [((event, 1),) for event in events if not event.is_free] or [()]
 
-    def events(self, selection: Selection, part: str, *, with_final: bool = True) -> Multiset:
+    def events(self, selection: Selection, part: Part, *, with_final: bool = True) -> Multiset:
         """Return what the search, and its final run, are on one part of the records.
 
         The part of the private records is secret; all validation records score every trial.
@@ -335,7 +334,7 @@ class SubsetBound:
         try:
             rate = validate.in_unit_interval("rate", raw["rate"])
             final_epsilon = validate.positive("final_epsilon", raw["final_epsilon"])
-            by = validate.one_of("accountant", raw["accountant"], ("rdp", "pld"))
+            by: Any = validate.one_of("accountant", raw["accountant"], ACCOUNTANTS)
             search, final = (
                 {part: PartBound.from_json(raw[key][part]) for part in READ_PARTS}
                 for key in ("search", "final")
