@@ -233,8 +233,8 @@ class SubsetBound:
     """
 
     rate: float
-    search: Mapping[str, PartBound]
-    final: Mapping[str, PartBound]
+    search: Mapping[Part, PartBound]
+    final: Mapping[Part, PartBound]
     final_epsilon: float
     accountant: AccountantName
 
@@ -351,11 +351,11 @@ class SubsetBound:
         return cls(rate, search, final, final_epsilon, by)
 
 
-def _bounds(plans: list[Plan], accountant: AccountantName) -> Mapping[str, PartBound]:
+def _bounds(plans: list[Plan], accountant: AccountantName) -> Mapping[Part, PartBound]:
     return {p: PartBound.of([plan.part(p) for plan in plans], accountant) for p in READ_PARTS}
 
 
-def _covers(bounds: Mapping[str, PartBound], plan: Plan) -> bool:
+def _covers(bounds: Mapping[Part, PartBound], plan: Plan) -> bool:
     """Say whether a plan reads none but the known parts, and of each no more than its bound."""
     own = {part: plan.part(part) for part in READ_PARTS}
     if sum(map(len, own.values())) != len(plan):
