@@ -38,6 +38,7 @@ from dpsweep.ledgers.dataset import DatasetLedger
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import study_spent
 from dpsweep.planning.costs.composition import choose_composition
+from dpsweep.planning.costs.selection import choose_selection
 from dpsweep.planning.places import make_places
 from dpsweep.planning.preflight import Preflight, SelectionCharge, preflight
 from dpsweep.planning.problems import check_records
@@ -116,7 +117,7 @@ def run_checked(
     make_places(spec)
     TARGETS[spec.cluster.target].refuse_early(spec.cluster, spec.resources)
     checked.check_some_plan()
-    composition, selection = choose_composition(checked), checked.choose_selection()
+    composition, selection = choose_composition(checked), choose_selection(checked)
     checked.check_dataset_budget(selection)
     num_draws = selection.selection.draw(secret_numpy_generator()) if selection else 0
     observer.on_stage(f"reading the data: {spec.data.dataset}")
@@ -294,6 +295,5 @@ def _is_complete(checked: Preflight, study: Study) -> bool:
     view = study.view
     if view.state != "finished":
         return False
-    is_search = checked.spec.privacy.mode.is_adaptive
-    wants_more = len(view.trials) < checked.total_trials
-    return not (is_search and wants_more and view.end_reason == "all trials were started")
+    wants_more = checked.spec.privacy.mode.is_adaptive and len(view.trials) < checked.total_trials
+    return not (wants_more and view.end_reason == "all trials were started")

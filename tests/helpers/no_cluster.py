@@ -28,9 +28,11 @@ def execute_here(stage, source, target, on_begin=lambda execution: None):
     while (task := source.next_task(num_running=0)) is not None:
         directory = stage.study.files.trial(task.trial)
         execution = TrialExecution(directory, task, settings=stage.settings(), data=stage.data)
-        on_begin(execution)
-        while not stage.on_report(execution.advance()).done:
-            pass
-        execution.close()
+        try:
+            on_begin(execution)
+            while not stage.on_report(execution.advance()).done:
+                pass
+        finally:  # as a process that dies lets go of its ledger
+            execution.close()
         stage.on_end(task.trial)
     return "finished"

@@ -6,6 +6,7 @@ from mutants_ledgers import LEDGERS
 from mutants_privacy import PRIVACY
 from mutants_rates import RATES
 from mutants_searches import SEARCHES
+from mutants_secret_part import SECRET_PART
 from mutants_split import SPLIT
 from mutants_studies import STUDIES
 from mutants_training import TRAINING
@@ -20,5 +21,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *TRIALS,
     *SPLIT,
     *SEARCHES,
+    *SECRET_PART,
     *STUDIES,
 )

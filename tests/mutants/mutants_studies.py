@@ -168,7 +168,7 @@ STUDIES = (
     Mutant(
         "sealed trials drawn anew",
         "platform/dpsweep/running/sealed.py",
-        "if launch.ledger.has_begun_selection and not ledger.has_num_trials:",
+        "if launch.ledger.has_begun_selection and not is_drawn:",
         "if False:",
         (
             "tests/unit/running/test_sealed.py::test_a_selection_whose_sealed_study_was_removed_is_not_drawn_anew",
@@ -222,7 +222,7 @@ STUDIES = (
     Mutant(
         "sealed trials dearer than what is charged",
         "platform/dpsweep/running/sealed.py",
-        "if charge.bound.covers(task.full_plan):",
+        "if charge.admits(checked, task):",
         "if True:",
         (
             "tests/unit/running/test_sealed.py::test_a_plan_dearer_than_what_was_charged_is_never_run",

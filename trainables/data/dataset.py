@@ -144,6 +144,25 @@ class SweepData:
             )
         return self._on_part(is_searched=False)
 
+    def for_secret_part(self, rate: float, seed: str) -> SweepData:
+        """Return the data of a search on a secret part of the private records (``secret_rows``).
+
+        Guarantees:
+            Facts of it are declared ones: the expected number of records, never the actual one. It
+            has no hash of what is in it, by which somebody with the records could look for it.
+        """
+        inputs, labels = self.parts["private"]
+        rows = secret_rows(len(labels), rate, seed)
+        private = (np.ascontiguousarray(inputs[rows]), np.ascontiguousarray(labels[rows]))
+        return replace(
+            self,
+            info=info_of_records(self.info, rate, "private"),
+            parts={**self.parts, "private": private},
+            content_hash="",
+            hashes={part: text for part, text in self.hashes.items() if part != "private"},
+            old_hash="",
+        )
+
     def _on_part(self, *, is_searched: bool) -> SweepData:
         assert self.searched_share is not None
         inputs, labels = self.parts["private"]
@@ -288,6 +307,25 @@ def searched_rows(declared: int, share: float, actual: int) -> np.ndarray:
     chosen = np.random.default_rng(SPLIT_SEED + 2).permutation(declared)
     chosen = np.sort(chosen[: split_sizes(declared, share)[0]])
     return chosen[chosen < actual]
+
+
+def secret_rows(actual: int, rate: float, seed: str) -> np.ndarray:
+    """Return the sorted rows, int64, of the private records that are in a secret part.
+
+    Guarantees:
+        Row i is among them with probability ``rate``, by a draw of its own: whatever is in a
+        record, and whichever others are there, the same draws decide over them.
+
+    >>> secret_rows(8, 0.5, "2a").tolist(), secret_rows(5, 0.5, "2a").tolist()
+    ([1, 4], [1, 4])
+
+    Args:
+        actual: Number of private records that are there.
+        rate: In (0, 1).
+        seed: Secret random bits, in hexadecimal digits.
+    """
+    drawn = np.random.default_rng(int(seed, 16)).random(actual)
+    return np.flatnonzero(drawn < rate)
 
 
 def part_tensors(data: SweepData, part: str) -> tuple[torch.Tensor, torch.Tensor]:

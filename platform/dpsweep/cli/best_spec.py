@@ -81,7 +81,7 @@ def spec_of_trial(
     privacy = tree["privacy"]
     if trial < spec.num_starts and spec.start is not None:
         privacy["trial_epsilon"] = spec.start.epsilons[-1]
-    if spec.final_trial is not None:
+    if spec.final_trial is not None or spec.subset_rate is not None:
         privacy["trial_epsilon"] = math.ceil(task.planned_epsilon * 1e4) / 1e4
     if task.records == "rest":
         privacy["trial_epsilon"] = privacy["study_epsilon"]
@@ -95,6 +95,8 @@ def spec_of_trial(
         num_starts = spec.num_starts if "start" in tree else 0
         if num_starts + runs > 1:
             needed = max(needed, _budget(result, num_starts, [task.full_plan] * runs))
+        if spec.privacy.mode.is_sealed and spec.privacy.accountant == "pld":
+            privacy["composition"] = "declared"
         privacy |= {"accounting": "composed", "study_epsilon": math.ceil(needed * 1e4) / 1e4}
     return SweepSpec(**tree)
 

@@ -11,6 +11,8 @@ from dpsweep.foundation.words import counted
 from dpsweep.ledgers.dataset import read_dataset_ledger
 from dpsweep.planning.costs.composition import DeclaredFigures
 from dpsweep.planning.costs.probing import ProbingFigures
+from dpsweep.planning.costs.secret_part import SecretPartFigures
+from dpsweep.planning.costs.selection import SelectionFigures
 from dpsweep.planning.preflight import Preflight
 from dpsweep.planning.sample import FinalFigures
 from dpsweep.planning.summary import PlanSummary
@@ -163,7 +165,13 @@ def _search(checked: Preflight, summary: PlanSummary) -> str:
             f" First {'comes' if runs == 1 else 'come'} {counted(runs, 'private run')} of "
             f"{summary.start.method}."
         )
-    if checked.rest is not None:
+    if spec.subset_rate is not None and checked.rest is not None:
+        first += (
+            f" All this is on a secret part of the {checked.rest.info.num_private} declared "
+            f"private records, each in it with probability {spec.subset_rate:g}; the best one is "
+            "then run once, on all of them."
+        )
+    elif checked.rest is not None:
         part, rest = checked.info.num_private, checked.rest.info.num_private
         first += (
             f" All this is on {counted(part, 'declared private record')}; the best one is then run "
@@ -288,15 +296,17 @@ def declared_words(summary: PlanSummary) -> str:
 
 def final_words(final: FinalFigures) -> str:
     """Return what the run after a search on a part of the records is like."""
-    (few, many), (low, high) = final.steps, final.expected_batch
-    less, more = final.noise_multiplier
-    steps = f"{few}" if few == many else f"{few} to {many}"
-    batches = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
-    noises = f"{less:.4g}" if less == more else f"{less:.4g} to {more:.4g}"
+    rates = "".join(f"; {name} times {_span(*span)}" for name, span in final.factors.items())
     return (
-        f"{steps} steps of {batches} of {final.records} records, noise multiplier {noises}: within "
-        f"epsilon={shown_epsilon(final.epsilon)} ({final.accountant})"
+        f"{_span(*final.steps)} steps of {_span(*final.expected_batch)} of {final.records} records"
+        f", noise multiplier {_span(*final.noise_multiplier)}: within "
+        f"epsilon={shown_epsilon(final.epsilon)} ({final.accountant}){rates}"
     )
+
+
+def _span(low: float, high: float) -> str:
+    less, more = (f"{n}" if isinstance(n, int) else f"{n:.4g}" for n in (low, high))
+    return less if less == more else f"{less} to {more}"
 
 
 def duration(seconds: float) -> str:
@@ -325,6 +335,19 @@ def size(count: float) -> str:
     return f"{count:.3g} TB"
 
 
+def _of_secret_part(figures: SelectionFigures, part: SecretPartFigures, terms: str) -> str:
+    """Say what a search on a secret part of the records costs, and what its final run keeps."""
+    alone = shown_epsilon(part.search_epsilon)
+    if part.final_epsilon is None:
+        return f"It has no price: privacy.study_epsilon {part.problem} ({terms})."
+    return (
+        f"It will claim epsilon={shown_epsilon(figures.epsilon)} for its final run, whose model "
+        "and configuration are released, and nothing else. The search alone would cost "
+        f"{alone}, a trial of it at most {shown_epsilon(figures.base_epsilon)} on what it reads; "
+        f"the final run keeps {shown_epsilon(part.final_epsilon)} ({terms})."
+    )
+
+
 def _claim(checked: Preflight, summary: PlanSummary) -> str:
     privacy, mode, terms = checked.spec.privacy, checked.spec.privacy.mode, summary.terms.line()
     exact = ""
@@ -348,6 +371,8 @@ def _claim(checked: Preflight, summary: PlanSummary) -> str:
             )
     elif mode.is_sealed and summary.selection is not None:
         figures = summary.selection
+        if figures.secret_part is not None:
+            return _of_secret_part(figures, figures.secret_part, terms)
         claim = f"epsilon={shown_epsilon(figures.epsilon)} for its winner, and for nothing else"
         text = f"It will claim {claim}; {trial} ({terms})."
         if figures.cap is not None:

@@ -153,6 +153,7 @@ def check_terms(directory: LogPath, state: StudyState, terms: Mapping[str, Any])
         enforced["search.on.split"] = kept.searched_share
     elif state.selection is not None:
         enforced |= {"privacy.accounting": "select", "privacy.delta": state.selection["delta"]}
+        enforced["search.on.subset"] = (state.selection.get("subset") or {}).get("rate")
     elif state.terms is None and state.num_trials is None and state.known:
         # Of before terms were written down; a ledger with a number of trials is a sealed one.
         is_claimed = terms.get("privacy.accounting") in ("composed", "select")

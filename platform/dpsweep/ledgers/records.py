@@ -49,7 +49,7 @@ STUDY = {
         },
     ),
     "settle": Kind({"trial": int, "state": str}, {"charged": int, "cost": _COST}),
-    "num_trials": Kind({"num_trials": int}),
+    "num_trials": Kind({"num_trials": int}, {"part_seed": str}),
     "selection": Kind(
         {
             "mean": float,
@@ -57,7 +57,12 @@ STUDY = {
             "delta": float,
             "epsilon": float,
         },
-        {"curve": Sequence[float | None], "profile": Sequence[float], "step": float},
+        {
+            "curve": Sequence[float | None],
+            "profile": Sequence[float],
+            "step": float,
+            "subset": Mapping[str, Any],
+        },
     ),
     "begin_selection": Kind(),
     "dataset_charge": Kind(),

@@ -25,14 +25,15 @@ from dpsweep.ledgers.history import (
     check_trials,
     unstarted,
 )
-from dpsweep.ledgers.study_state import UNSTARTED, state_of
+from dpsweep.ledgers.study_state import UNSTARTED, cost_to_json, state_of
 from dpsweep.ledgers.trial import STUDY_FILE, make_trial_file, trial_file, trial_spent
 from dpsweep.privacy.composition.account import CompositionAccount
 from dpsweep.privacy.composition.base import Composition, Cost
 from dpsweep.privacy.composition.split import FINAL_RUN
 from dpsweep.privacy.events import Plan
-from dpsweep.privacy.selection.bounds import TrialBound, read_bound
+from dpsweep.privacy.selection.bounds import TrialBound
 from dpsweep.privacy.selection.number import Selection
+from dpsweep.privacy.selection.on_subset import recorded_bound
 
 Array = NDArray[np.float64]
 
@@ -268,7 +269,7 @@ class StudyLedger:
         composition = account.composition
         actual, record = composition.cost(spent), self._state.reserved.get(trial)
         reserved = dict.fromkeys(actual, 0.0) if record is None else record["cost"]
-        self._append({**settled, "cost": _cost_to_json(actual)})
+        self._append({**settled, "cost": cost_to_json(actual)})
         if not all(actual[name] <= reserved[name] * (1 + composition.slack) for name in actual):
             self.downgrade(f"trial {trial} charged more than its reservation of the study's budget")
         elif account.is_over:
@@ -339,15 +340,22 @@ class StudyLedger:
         """True once the number of trials of a selection was drawn."""
         return self._state.num_trials is not None
 
-    def num_trials(self, draw: Callable[[], int]) -> int:
+    def num_trials(self, draw: Callable[[], int], part: Callable[[], str] | None = None) -> int:
         """Return the number of trials of a selection: drawn once, and then never again.
 
-        The number is secret: so is this file, in a study of that mode.
+        It is secret, and so is ``part_seed``, which ``part`` draws where there is such a part, in
+        the same record: so is this file, in a study of that mode.
         """
         if self._state.num_trials is None:
-            self._append({"kind": "num_trials", "num_trials": int(draw())})
+            seed = {} if part is None else {"part_seed": part()}
+            self._append({"kind": "num_trials", "num_trials": int(draw()), **seed})
         assert self._state.num_trials is not None
         return self._state.num_trials
+
+    @property
+    def part_seed(self) -> str | None:
+        """What decides who is in the secret part of the records (``SweepData.for_secret_part``)."""
+        return self._state.part_seed
 
     def charge_selection(
         self, selection: Selection, bound: TrialBound, epsilon: float, delta: float
@@ -373,7 +381,7 @@ class StudyLedger:
                 f"{self._path} holds another selection than {asked}",
                 fix="start a new study under another name",
             )
-        return read_bound(record), record["epsilon"]
+        return recorded_bound(record), record["epsilon"]
 
     @property
     def downgraded(self) -> str | None:
@@ -388,7 +396,3 @@ class StudyLedger:
     def close(self) -> None:
         """Release the file."""
         self._log.close()
-
-
-def _cost_to_json(cost: Cost) -> dict[str, float | None]:
-    return {name: value if math.isfinite(value) else None for name, value in cost.items()}

@@ -15,8 +15,8 @@ from dpsweep.ledgers.trial import STUDY_FILE
 from dpsweep.privacy.composition.account import CompositionAccount
 from dpsweep.privacy.composition.base import Composition
 from dpsweep.privacy.composition.table import COMPOSITIONS
-from dpsweep.privacy.selection.bounds import read_bound
 from dpsweep.privacy.selection.number import Selection
+from dpsweep.privacy.selection.on_subset import recorded_bound
 from dpsweep.privacy.terms import AccountantName
 
 #: How a trial is settled whose driver died before anybody heard of it: it has run nothing.
@@ -36,6 +36,7 @@ class StudyState:
         running: Trials that may charge within their reservation.
         kept: Trials that ended while their process may have lived, with their state.
         num_trials: Of a selection, once drawn.
+        part_seed: Of a selection on a secret part of the records: who is in it, once drawn.
         selection: The record of a selection's charge, or None.
         has_begun: True once trials of a selection may have run.
         is_on_dataset: True once the study was charged to the dataset ledger of its terms.
@@ -50,6 +51,7 @@ class StudyState:
     running: set[int] = field(default_factory=set)
     kept: dict[int, str] = field(default_factory=dict)
     num_trials: int | None = None
+    part_seed: str | None = None
     selection: Mapping[str, Any] | None = None
     has_begun: bool = False
     is_on_dataset: bool = False
@@ -74,7 +76,7 @@ class StudyState:
         elif kind == "settle":
             self._fold_settle(record)
         elif kind == "num_trials":
-            self.num_trials = record["num_trials"]
+            self.num_trials, self.part_seed = record["num_trials"], record.get("part_seed")
         elif kind == "selection":
             self.selection = record
         elif kind == "begin_selection":
@@ -186,7 +188,7 @@ def account_of(state: StudyState) -> StudyAccount:
         committed={} if account is None else account.committed,
         selection=None if selection is None else Selection(selection["mean"], selection["shape"]),
         selection_epsilon=None if selection is None else selection["epsilon"],
-        selection_accountant=None if selection is None else read_bound(selection).accountant,
+        selection_accountant=None if selection is None else recorded_bound(selection).accountant,
         downgraded=state.downgraded,
     )
 
@@ -194,3 +196,8 @@ def account_of(state: StudyState) -> StudyAccount:
 def cost_of(raw: Mapping[str, float | None]) -> dict[str, float]:
     """Return a cost by limit from its record, where what is not finite is null."""
     return {name: math.inf if value is None else value for name, value in raw.items()}
+
+
+def cost_to_json(cost: Mapping[str, float]) -> dict[str, float | None]:
+    """Return the record of a cost, for ``cost_of``."""
+    return {name: value if math.isfinite(value) else None for name, value in cost.items()}

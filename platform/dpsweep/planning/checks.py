@@ -123,10 +123,10 @@ def _of_methods(draft: Draft) -> Iterator[Mistake]:
     infos = [info]
     if spec.privacy.mode.is_public_search and info.num_public:
         infos.append(replace(info, num_private=info.num_public))  # what the search trains on
-    if spec.searched_share is not None and info.num_private > 1:
-        infos = [info_of_records(info, spec.searched_share, "private")]
+    if spec.part_share is not None and info.num_private > 1:
+        infos = [info_of_records(info, spec.part_share, "private")]
     for name, method in draft.methods.items():
-        if spec.searched_share is not None and not issubclass(method, CarriesOver):
+        if spec.part_share is not None and not issubclass(method, CarriesOver):
             problem = f"{name} has no rule by which a configuration is carried over to more records"
             able = [n for n, m in TRAINABLES.loadable().items() if issubclass(m, CarriesOver)]
             fix = f"use one of {', '.join(sorted(able))}, or leave search.on out"

@@ -38,9 +38,9 @@ from dpsweep.planning.start import (
 )
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import Plan
-from dpsweep.privacy.selection.bounds import TrialBound, bound_of
+from dpsweep.privacy.selection.bounds import TrialBound
 from dpsweep.privacy.selection.number import Selection
-from dpsweep.privacy.statement import shown_epsilon
+from dpsweep.privacy.selection.on_subset import SubsetBound
 from dpsweep.search_spaces.base import MAX_INFEASIBLE_IN_A_ROW, SearchSpace
 from dpsweep.spec.facts import terms
 from dpsweep.spec.study import SweepSpec
@@ -61,13 +61,26 @@ class SelectionCharge:
 
     Attributes:
         selection: Distribution of the number of trials.
-        bound: What no trial exceeds.
-        epsilon: Of the released winner, at the study's delta.
+        bound: What no trial exceeds; of a search on a secret part of the records, no final run
+            either (``SubsetBound``).
+        epsilon: Of the released winner, at the study's delta; with the search that found it.
     """
 
     selection: Selection
     bound: TrialBound
     epsilon: float
+
+    def admits(self, checked: Preflight, task: TrialTask) -> bool:
+        """Say whether a trial, and the final run that it would have, are within the bound."""
+        if not self.bound.covers(task.full_plan):
+            return False
+        if not isinstance(self.bound, SubsetBound):
+            return True
+        try:
+            final = checked.with_final(self.bound.final_epsilon).final_of(0, task)
+        except BadInputError:
+            return False
+        return self.bound.covers_final(final.full_plan)
 
 
 @dataclass(frozen=True)
@@ -84,7 +97,7 @@ class Preflight:
         records: Which records its trials train on (``for_public_search``, ``rest``).
         given_starts: Events of the start's releases as they were charged; None: as planned.
         rest: Of a search on a part of the private records, the same for its final run: the declared
-            number of the others, and the whole study's budget.
+            number of the records that it reads, and its budget.
     """
 
     spec: SweepSpec
@@ -174,15 +187,24 @@ class Preflight:
     def parted(self) -> Preflight:
         """Return the same spec for its search, with ``rest`` if that is on a part of the records.
 
-        The final run is planned for (``study_epsilon``, delta) on those that it alone reads.
+        The final run is planned for (``study_epsilon``, delta) on those that it alone reads. After
+        a search on a secret part it reads all of them, and keeps what the search leaves:
+        ``with_final``.
         """
-        share, study_epsilon = self.spec.searched_share, self.spec.privacy.study_epsilon
+        share, study_epsilon = self.spec.part_share, self.spec.privacy.study_epsilon
         if share is None or study_epsilon is None:
             return self
         budget = replace(self.budget, target_epsilon=study_epsilon)
-        others = info_of_records(self.info, share, "rest")
-        rest = replace(self, info=others, budget=budget, records="rest")
+        rest = replace(self, budget=budget)
+        if self.spec.searched_share is not None:
+            rest = replace(rest, info=info_of_records(self.info, share, "rest"), records="rest")
         return replace(self, info=info_of_records(self.info, share, "private"), rest=rest)
+
+    def with_final(self, epsilon: float) -> Preflight:
+        """Return the same spec with a final run that is planned for another epsilon."""
+        assert self.rest is not None
+        budget = replace(self.rest.budget, target_epsilon=epsilon)
+        return replace(self, rest=replace(self.rest, budget=budget))
 
     def final_of(self, trial: int, task: TrialTask) -> TrialTask:
         """Return the final run of a configuration that was good in the search (``CarriesOver``).
@@ -254,28 +276,6 @@ class Preflight:
             because=f"{first.message} ({terms(self.spec)})",
             fix=first.fix or "change what the reason names, or raise privacy.trial_epsilon",
         )
-
-    def choose_selection(self) -> SelectionCharge | None:
-        """Return what a study with accounting select costs; None in other modes.
-
-        Raises:
-            SpecError: It costs more than ``privacy.study_epsilon``.
-        """
-        privacy = self.spec.privacy
-        if not privacy.mode.is_sealed:
-            return None
-        selection = Selection(privacy.selection.mean, privacy.selection.shape)
-        bound = bound_of([task.full_plan for task in self.sample], privacy.accountant)
-        epsilon = bound.selected(selection, delta=privacy.delta)
-        cap = privacy.study_epsilon
-        if cap is not None and not epsilon <= cap:
-            problem = (
-                f"{cap:g} is below epsilon={shown_epsilon(epsilon)}, which the best of about "
-                f"{counted(selection.mean, 'trial')} costs at delta={privacy.delta:g}"
-            )
-            fix = "lower privacy.trial_epsilon or privacy.selection.mean; `dpsweep plan` shows both"
-            _refuse_all(self.spec, [Mistake("privacy.study_epsilon", problem, fix)])
-        return SelectionCharge(selection, bound, epsilon)
 
     def refusal(self, key: str, problem: str, fix: str) -> SpecError:
         """Return the error of one mistake that shows only as plans are made."""

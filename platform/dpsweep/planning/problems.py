@@ -161,7 +161,7 @@ def data_problems(spec: SweepSpec, info: DatasetInfo) -> list[Mistake]:
     if spec.privacy.mode.is_public_search and info.num_public == 0:
         problem = "accounting public searches on public records, and none are declared"
         problems.append(Mistake("data.public", problem, "set data.public.fraction"))
-    if spec.searched_share is not None and info.num_private < 2:
+    if spec.part_share is not None and info.num_private < 2:
         problem = "parts the private records, and there is one"
         problems.append(Mistake("search.on", problem, "leave it out"))
     is_first = is_new(spec)

@@ -50,6 +50,8 @@ class FinalFigures:
         steps: Smallest and largest number of steps.
         expected_batch: Smallest and largest one.
         noise_multiplier: Smallest and largest one of a first step.
+        factors: Learning rate that is carried over -> smallest and largest number that it is
+            multiplied by (``CarriesOver``); others stay as they are.
     """
 
     searched: int
@@ -59,6 +61,7 @@ class FinalFigures:
     steps: tuple[int, int]
     expected_batch: tuple[float, float]
     noise_multiplier: tuple[float, float]
+    factors: Mapping[str, tuple[float, float]]
 
 
 def final_figures(checked: Preflight, tasks: Sequence[TrialTask]) -> FinalFigures | None:
@@ -69,10 +72,13 @@ def final_figures(checked: Preflight, tasks: Sequence[TrialTask]) -> FinalFigure
     """
     if checked.rest is None:
         return None
-    finals = []
+    finals: list[TrialTask] = []
+    factors: dict[str, list[float]] = {}
     for task in tasks[:: max(1, len(tasks) // _MAX_FINAL_RUNS)]:
         with contextlib.suppress(BadInputError):  # the search would refuse it
             finals.append(checked.final_of(task.trial, task))
+            for name, factor in _factors(task.hparams, finals[-1].hparams).items():
+                factors.setdefault(name, []).append(factor)
     if not finals:
         return None
     records = checked.rest.info.num_private
@@ -88,7 +94,14 @@ def final_figures(checked: Preflight, tasks: Sequence[TrialTask]) -> FinalFigure
         (min(steps), max(steps)),
         (min(batches), max(batches)),
         (min(noises), max(noises)),
+        {name: (min(values), max(values)) for name, values in factors.items()},
     )
+
+
+def _factors(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
+    """Return by what a final run multiplies the learning rates of its trial."""
+    changed = {k: v for k, v in before.items() if isinstance(v, float) and v and after[k] != v}
+    return {k: after[k] / v for k, v in changed.items() if k.startswith("optim.") and after[k]}
 
 
 def draw_sample(checked: Preflight, num_samples: int = 2 * NUM_SAMPLED) -> Sample:

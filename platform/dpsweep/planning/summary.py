@@ -20,7 +20,11 @@ from dpsweep.planning.costs.composition import (
     filter_figures,
 )
 from dpsweep.planning.costs.probing import Probing, ProbingFigures
-from dpsweep.planning.costs.selection import SelectionFigures, selection_figures
+from dpsweep.planning.costs.selection import (
+    SelectionFigures,
+    selection_figures,
+    with_planned_final,
+)
 from dpsweep.planning.preflight import Preflight
 from dpsweep.planning.rungs import (
     RungFigures,
@@ -199,6 +203,7 @@ class PlanSummary:
             "study_epsilon": figures.cap,
             "fits": figures.fits,
             "trial_epsilon_that_fits": figures.trial_epsilon_that_fits,
+            "secret_part": None if figures.secret_part is None else asdict(figures.secret_part),
             **replace(self._as(SELECT), accountant=figures.accountant).columns(),
         }
 
@@ -223,12 +228,12 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
     if charged:
         priced = private if sample.is_exact else charged
         composed = _composed_epsilon(checked, priced, expected_trials(checked) // (episodes or 1))
-        if probing is None:
+        if probing is None and spec.subset_rate is None:
             figures = filter_figures(checked, charged)
         if privacy.study_epsilon is not None and privacy.mode.is_filtered:
             declared = declared_figures(checked)
-    if charged and not (episodes or spec.start or checked.rest or probing):
-        # no other mode has them
+    has_rest = checked.rest is not None and spec.subset_rate is None
+    if charged and not (episodes or spec.start or has_rest or probing):  # no other mode has them
         selection = selection_figures(checked, charged)
     is_gaussian = figures is not None and figures.order is None
     modes = _modes(
@@ -259,7 +264,7 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
         ),
         epsilon=_range([task.planned_epsilon for task in private]),
         plan_facts=_plan_facts(checked, private),
-        composed_epsilon=composed,
+        composed_epsilon=None if spec.subset_rate is not None else composed,
         episodes=episodes,
         has_start=spec.start is not None,
         start=checked.start,
@@ -270,7 +275,7 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
         selection=selection,
         rungs=rungs,
         signal=signal,
-        final=final_figures(checked, tasks),
+        final=final_figures(with_planned_final(checked, selection), tasks),
         notes=planned_notes(checked, rungs, signal),
         modes=modes,
         study_epsilon=None if chosen is None else chosen.epsilon,
@@ -362,17 +367,19 @@ def _modes(
     if checked.rest is not None:
         assumes += "; so is the final run on the other records, and a record is in one of the two"
     released = "every model and score of the search"
-    modes[COMPOSED.name] = ModeCost(composed, accountant, sampling, released, assumes)
+    best, number = "the best model, its configuration and score", "the number of trials is drawn"
+    if checked.spec.subset_rate is None:
+        modes[COMPOSED.name] = ModeCost(composed, accountant, sampling, released, assumes)
+    else:
+        best = "the final run on all private records, and its configuration"
+        number = "the part that is searched on and the number of trials are drawn"
     if selection is None:
         return modes
-    modes[SELECT.name] = ModeCost(
-        selection.epsilon,
-        selection.accountant,
-        sampling,
-        "the best model, its configuration and score",
-        f"the number of trials is drawn at random and kept secret, {selection.mean:g} expected "
-        f"(shape {selection.shape})",
-    )
+    number += f" at random and kept secret, {selection.mean:g} expected (shape {selection.shape})"
+    by = selection.accountant
+    modes[SELECT.name] = ModeCost(selection.epsilon, by, sampling, best, number)
+    if checked.spec.subset_rate is not None:
+        return modes
     num_public = checked.info.num_public
     modes[PUBLIC.name] = ModeCost(
         max(task.planned_epsilon for task in private),

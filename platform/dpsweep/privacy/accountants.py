@@ -104,6 +104,18 @@ def epsilon_of(plan: Plan, *, delta: float, accountant: AccountantName = "rdp") 
     return make_accountant(accountant).epsilon(plan, delta=delta)
 
 
+def multiset_epsilon(events: Multiset, *, delta: float, accountant: AccountantName) -> float:
+    """Return an upper bound on the epsilon of events on one part of the records.
+
+    Raises:
+        BadInputError: ``pld`` is asked for an event that it cannot bound.
+    """
+    delta = validate.in_unit_interval("delta", delta)
+    if accountant == "rdp":
+        return epsilon_and_order(events, delta)[0]
+    return _pld_epsilon(events, delta)
+
+
 def by_part(plan: Plan) -> dict[str, Multiset]:
     """Return the events on each part of the protected records, both keys always present."""
     return {part: multiset(plan.part(part)) for part in CHARGED_PARTS}

@@ -40,6 +40,14 @@ def secret_numpy_generator() -> np.random.Generator:
     return np.random.default_rng(secrets.randbits(256))
 
 
+def secret_hex() -> str:
+    """Return 256 bits of the operating system's entropy, for what must be drawn again alike.
+
+    The same limits hold as for ``secret_seed``, but for one: it is kept where nobody else reads.
+    """
+    return secrets.token_hex(32)
+
+
 def public_seed(study_seed: int, trial: int, purpose: str) -> int:
     """Return the seed of one purpose of one trial, the same on every machine and version.
 

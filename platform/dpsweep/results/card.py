@@ -226,6 +226,8 @@ def _search(facts: Mapping[str, Any]) -> str:
         rows += _split(facts["split"], facts)
     if mode.is_sealed and facts.get("selection"):
         rows.append(("Number of trials", _selection(facts["selection"])))
+    if facts.get("subset"):
+        rows += _subset(facts["subset"])
     if mode.is_public_search:
         rows.append(("Cost of the search", "none: it ran on records declared public"))
     if facts.get("dataset_ledger"):
@@ -233,7 +235,7 @@ def _search(facts: Mapping[str, Any]) -> str:
     rows += [("Audit", _audit(entry, facts)) for entry in facts.get("audits") or ()]
     if facts.get("best"):
         name = "Released winner" if mode.is_sealed else "Best trial"
-        name = "Final run" if facts.get("split") else name
+        name = "Final run" if facts.get("split") or facts.get("subset") else name
         if facts.get("episodes"):
             name = "Best configuration, on its first episode"
         rows.append((name, _best(facts)))
@@ -285,6 +287,16 @@ def _split(split: Mapping[str, Any], facts: Mapping[str, Any]) -> list[tuple[str
         ("Records of the search", f"{searched}, a part that is fixed by their positions alone"),
         ("Records of the final run", f"the other {rest}, which the search does not read: {cap}"),
         ("Both together", "a record is in one of the two, so the larger epsilon counts, no sum"),
+    ]
+
+
+def _subset(subset: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return which records the search has read and which the final run, and what both cost."""
+    rate, records = _number(subset["rate"]), counted(subset["records"], "declared private record")
+    return [
+        ("Records of the search", f"each of {records} with probability {rate}, drawn in secret"),
+        ("Records of the final run", "all of them"),
+        ("Both together", "cost the epsilon of the study; nothing else of the search is released"),
     ]
 
 

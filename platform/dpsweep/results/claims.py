@@ -118,6 +118,8 @@ class Claims:
             plans = (trial_spent(self.files.ledger, number) for number in self.view.trials)
             if sum(bool(plan.part(REST)) for plan in plans) > 1:
                 return "more than one trial has read the records that are left to the final run"
+        if self.spec.subset_rate is not None and len(self.view.trials) > 1:
+            return "more than one run follows the search on a secret part of the records"
         return ""
 
     def epsilon_terms(self) -> dict[str, Any]:
@@ -260,7 +262,7 @@ class Claims:
             return self._statement(
                 self.account.selection_epsilon,
                 sampling=sampling,
-                released=mode.released,
+                released=released_by_study(self.spec, mode),
                 accountant=self.account.selection_accountant,
             )
         if mode.is_public_search:
@@ -287,12 +289,13 @@ class Claims:
         """Say whether a trial is the one that is delivered, by what it is and never by its score.
 
         Of a public search it is the run on private records, of probes the one with its number, of a
-        search on a part of the records the run on the others.
+        search on a part of the records the run on the others, or on all of them: after a search on
+        a secret part, a study has no other trial.
         """
         if self.spec.final_trial is not None:
             return trial.trial == self.spec.final_trial
         if self.spec.search.on is not None:
-            return trial.records == "rest"
+            return trial.records == "rest" or self.spec.subset_rate is not None
         return self.spec.privacy.mode.is_public_search and trial.records == "private"
 
     @cached_property

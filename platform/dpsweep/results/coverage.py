@@ -22,13 +22,19 @@ def with_caveats(spec: SweepSpec, what: str) -> str:
 
 def records_of_trial(spec: SweepSpec, records: str) -> str:
     """Say on which private records a trial's epsilon is; empty where it is on all of them."""
-    if spec.search.on is None:
+    if spec.searched_share is None:
         return ""
     return UNSEARCHED_REST if records == "rest" else SEARCHED_PART
 
 
 def released_by_study(spec: SweepSpec, mode: Mode) -> str:
     """Say what the epsilon of a whole study covers, and that of two parts the larger counts."""
+    if spec.subset_rate is not None and mode.is_sealed:
+        return (
+            f"the final run on all private records and its configuration: a search on a secret "
+            f"part of them, each with probability {spec.subset_rate:.4g}, has found it, and is "
+            "within it too; nothing else of it is released"
+        )
     share = spec.searched_share
     if share is None or not mode.is_filtered:
         return mode.released

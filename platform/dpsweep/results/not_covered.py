@@ -24,6 +24,11 @@ def not_covered(facts: Mapping[str, Any]) -> str:
             "**A record that is there twice.** Copies of it may be in the part that is searched on "
             "and among the others; then it pays for both, as somebody with records in both does."
         )
+    if facts.get("subset"):
+        points.append(
+            "**The part of the records that was searched on.** It must stay secret, its size too; "
+            "a record that is there twice enters it twice."
+        )
     if facts.get("pretrained"):
         points.append(
             "**The records behind the weights that trials start from.** They are declared public "

@@ -164,7 +164,7 @@ class SweepResult:
             counts["interrupted"] = counts.pop("running")
         progress = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
         if self.spec.privacy.mode.is_sealed:
-            progress = "the winner is released" if self.view.trials else "nothing is released yet"
+            progress = self._sealed_progress()
         elif not self.spec.privacy.mode.is_public_search:
             most = max(most_trials(self.spec), len(self.view.trials))
             progress = f"{progress or 'no trials yet'} of at most {most}"
@@ -176,15 +176,27 @@ class SweepResult:
             took += f"; public weights first: {describe_pretraining(self.spec)}"
         return f"study {self.name!r}: {self.state}{why}; {progress}{took}"
 
+    def _sealed_progress(self) -> str:
+        states = [trial.state for trial in self.view.trials.values()]
+        if not states:
+            return "nothing is released yet"
+        if self.spec.subset_rate is None:
+            return "the winner is released"
+        has_finished = TrialState.FINISHED in states
+        return f"the search has ended; the final run {'is released' if has_finished else 'is not'}"
+
     @property
     def unreleased(self) -> str:
         """Words on a study of accounting select that has released nothing yet; else empty."""
         if not self.spec.privacy.mode.is_sealed or self.view.trials:
             return ""
         selection, claim = self.spec.privacy.selection, self.study_statement()
+        shown = "the best of them is shown once the study has finished"
+        if self.spec.subset_rate is not None:
+            shown = "the run of the best configuration is shown, once they have ended"
         text = (
             f"its trials are secret, and so is their number, about {selection.mean:g} by the spec; "
-            "the best of them is shown once the study has finished"
+            f"{shown}"
         )
         if claim is not None:
             text += f", at epsilon={shown_epsilon(claim.epsilon)} ({claim.line()})"

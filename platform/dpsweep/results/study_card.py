@@ -84,6 +84,8 @@ def card(result: SweepResult) -> str:
         }
     if privacy.mode.is_sealed:
         facts["selection"] = {"mean": privacy.selection.mean, "shape": privacy.selection.shape}
+        if spec.subset_rate is not None:
+            facts["subset"] = {"rate": spec.subset_rate, "records": info.num_private}
         del facts["trials"]
     if privacy.dataset_ledger is not None:
         dataset = read_dataset_ledger(privacy.dataset_ledger)

@@ -20,7 +20,13 @@ from dpsweep.planning.reading import platform_hyperparameters
 from dpsweep.privacy.composition.renyi_filter import RenyiFilter
 from dpsweep.privacy.modes import UNACCOUNTED
 from dpsweep.privacy.terms import OF_ITS_PLAN
-from dpsweep.results.coverage import PUBLIC_MODEL, SO_FAR, records_of_trial, with_caveats
+from dpsweep.results.coverage import (
+    PUBLIC_MODEL,
+    SO_FAR,
+    records_of_trial,
+    released_by_study,
+    with_caveats,
+)
 from dpsweep.results.records import shown_hyperparameters
 from dpsweep.results.study import OpenStudy, SweepResult
 from dpsweep.results.study_card import audits, card
@@ -174,6 +180,8 @@ def claim_tags(result: SweepResult) -> dict[str, Any]:
             tags["dp.searched_share"] = composition.searched_share
         if isinstance(composition.of_trials, RenyiFilter):
             tags["dp.filter_order"] = composition.of_trials.order
+    if result.spec.subset_rate is not None:
+        tags["dp.subset_rate"] = result.spec.subset_rate
     composed, study = claims.composed(), claims.study_statement()
     statement = study or composed
     if statement is not None:
@@ -279,6 +287,8 @@ def released(spec: SweepSpec, records: str, state: TrialState | None = None) -> 
     extent = mode.run
     if records == "public":
         extent = PUBLIC_MODEL
+    elif spec.subset_rate is not None:
+        extent = released_by_study(spec, mode)
     elif not mode.is_sealed and state is not TrialState.FINISHED:
         extent = SO_FAR
     elif where := records_of_trial(spec, records):

@@ -25,12 +25,13 @@ from dpsweep.foundation.words import counted
 from dpsweep.ledgers.dataset import DatasetLedger
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import steps_charged, trial_file, trial_spent
-from dpsweep.privacy.randomness import secret_numpy_generator, secret_seed
+from dpsweep.privacy.randomness import secret_hex, secret_numpy_generator, secret_seed
 from dpsweep.running import entries
 from dpsweep.running.ending import Ending
 from dpsweep.running.features import prefetch
 from dpsweep.running.giving_up import give_up_claim
 from dpsweep.running.modes import Launch
+from dpsweep.running.selecting.final_run import begin_final, continue_final, run_final
 from dpsweep.running.stage import Stage
 from dpsweep.search_spaces.base import MAX_INFEASIBLE_IN_A_ROW
 from dpsweep.study.files import StudyFiles
@@ -64,13 +65,22 @@ def run_selection(launch: Launch) -> Ending:
 
         Ray and its directory (``dpsweep.cluster.private_directory``) end with the trials.
 
+        A search on a secret part of the records (``search.on.subset``) releases its best
+        configuration, by the final run on all records (``running.final_run``), and nothing else:
+        no model, no score. Who is in the part is drawn once, with the number of trials, in one
+        record of the sealed study's ledger, before the first trial. A launch after a crash goes on
+        with that part and what was found on it. Where the record is lost, no other part is drawn:
+        the study's claim is given up. The sealed study is erased before the final run begins.
+
         Not covered: whoever can read this user's files or watch the processes while they run; the
         run time, which grows with the number of trials (the journal keeps only the day, but files
         have dates); and deaths of processes that depend on the data, after which a trial begins
         anew up to ``resources.max_failures`` times.
     """
-    study, spec = launch.study, launch.checked.spec
+    study, spec, rate = launch.study, launch.checked.spec, launch.checked.spec.subset_rate
     released = study.view.trials.get(0)
+    if rate is not None and released is not None:
+        return continue_final(launch, released, _emptied(study))
     if released is not None and released.state is TrialState.FINISHED:
         return Ending("finished", "the winner is released")
     assert launch.selection is not None
@@ -101,21 +111,28 @@ def run_selection(launch: Launch) -> Ending:
             f"{_HISTORY_LOST}; nothing is released", fix="start a new study under another name"
         ) from None
     try:
-        if launch.ledger.has_begun_selection and not ledger.has_num_trials:
+        is_drawn = ledger.has_num_trials and (rate is None or ledger.part_seed is not None)
+        if launch.ledger.has_begun_selection and not is_drawn:
             reason = f"{SEALED}/ was removed while the selection ran; trials would be drawn anew"
             give_up_claim(study, launch.ledger, reason)
             raise SweepError(reason, fix="start a new study under another name")
-        num_trials = ledger.num_trials(lambda: launch.num_draws)
+        seed = None if rate is None else secret_hex
+        num_trials = ledger.num_trials(lambda: launch.num_draws, seed)
         launch.ledger.begin_selection()
         if spec.privacy.dataset_ledger is not None:
             DatasetLedger(spec.privacy.dataset_ledger).note_trial(launch.ledger.study_id, 0)
-        features = prefetch(launch.checked, launch.data, launch.target, launch.observer)
+        data, features = launch.data, None
+        if rate is None:
+            features = prefetch(launch.checked, data, launch.target, launch.observer)
+        else:  # features of a secret part are computed in memory: the store would tell who is in it
+            assert ledger.part_seed is not None
+            data = data.for_secret_part(rate, ledger.part_seed)
         stage = Stage(
             launch.checked,
             sealed,
             ledger,
             composition=None,
-            data=launch.data,
+            data=data,
             supplies=dataclasses.replace(launch.supplies, feature_root=features),
             observer=Observer(),
             policy=launch.policy(),
@@ -153,11 +170,14 @@ def run_selection(launch: Launch) -> Ending:
         if sealed.view.count(TrialState.PRUNED):
             give_up_claim(study, launch.ledger, _UNPLANNED)
         winner = sealed.view.best(maximize=spec.search.mode == "max")
-        if winner is not None:
+        if winner is not None and rate is None:
             _release(launch, sealed, winner.trial)
+        final = None if winner is None or rate is None else begin_final(launch, sealed, winner)
     finally:
         ledger.close()
         sealed.close()
+    if final is not None:
+        return run_final(launch, final, _emptied(study))
     return Ending("finished", "the winner is released" if winner else "there is no winner")
 
 
@@ -204,7 +224,7 @@ class _Draws:
                 task = checked.admit(self._num_started, checked.space.sample(rng))
             except BadInputError:
                 continue
-            if charge.bound.covers(task.full_plan):
+            if charge.admits(checked, task):
                 return dataclasses.replace(task, seed=secret_seed())
         raise SweepError(
             f"{MAX_INFEASIBLE_IN_A_ROW} draws in a row were infeasible",
@@ -247,6 +267,12 @@ def _release(launch: Launch, sealed: Study, winner: int) -> None:
     artifacts = entries.artifacts(study.files, 0)
     study.write_end(report, state, reason, released=released, artifacts=artifacts)
     launch.observer.on_view(study.view)
+
+
+def _emptied(study: Study) -> Path:
+    """Erase the sealed study, and return a folder in its place that is erased at the end."""
+    erase(study)
+    return _sealed_directory(study) / "ray"
 
 
 def erase(study: Study) -> None:

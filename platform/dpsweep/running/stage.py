@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from dpsweep.cluster.base import ClusterTarget
 from dpsweep.foundation.errors import StudyError, SweepError
+from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.words import were
 from dpsweep.ledgers.dataset import DatasetLedger
 from dpsweep.ledgers.study import StudyLedger
@@ -108,6 +109,7 @@ class Stage:
         self._stop_reasons: dict[int, str] = {}
         self._deaths = Deaths(self.spec.resources)
         self._ended_early: list[tuple[TrialReport, TrialState]] = []
+        self.tune_path: FilePath | None = None  # of Tune's traces; None: in the study
 
     def execute(self, source: TaskSource, target: ClusterTarget) -> str:
         """Run the source's trials; return ``finished`` or ``interrupted``.
@@ -147,7 +149,7 @@ class Stage:
             searcher,
             scheduler,
             [TuneListener(self), self._watch()],
-            storage=files.path / "ray",
+            storage=self.tune_path or files.path / "ray",
             settings=self.settings(),
             data=self.data,
             must_stop=lambda: bool(self.violation),
@@ -358,8 +360,7 @@ class Stage:
         elif report.done:
             state, reason = TrialState.FINISHED, report.reason
         else:
-            state = TrialState.PRUNED
-            reason = self._stop_reasons.pop(trial, "stopped")
+            state, reason = TrialState.PRUNED, self._stop_reasons.pop(trial, "stopped")
         may_live = died or bool(report.failure)  # then its process may still hold the ledger
         charged = 0 if self.fresh_attempts else report.charged
         report = dataclasses.replace(report, epsilon=charged_epsilon(self.study, trial, charged))

@@ -249,8 +249,21 @@ class SweepSpec(Part):
 
     @property
     def searched_share(self) -> float | None:
-        """Share of the private records that the search runs on; None: all of them."""
+        """Share of the private records that the search runs on, where the final run is on all
+        others; None: there is no such part."""
         return None if self.search.on is None else self.search.on.split
+
+    @property
+    def subset_rate(self) -> float | None:
+        """Probability that a private record is in the secret part that the search runs on, where
+        the final run is on all of them; None: there is no such part."""
+        return None if self.search.on is None else self.search.on.subset
+
+    @property
+    def part_share(self) -> float | None:
+        """Declared share of the private records in the part that the search runs on, whatever
+        records the final run is on; None: all of them."""
+        return self.subset_rate if self.searched_share is None else self.searched_share
 
     @property
     def has_final_run(self) -> bool:
@@ -330,8 +343,10 @@ class SweepSpec(Part):
                 del tree["search"][key]
         else:
             del tree["search"]["probe"]
-        if tree["search"]["on"] is None:
+        if self.search.on is None:
             del tree["search"]["on"]
+        else:
+            tree["search"]["on"] = self.search.on.model_dump(exclude_none=True)
         if tree["data"]["class_names"] is None:
             del tree["data"]["class_names"]
         if tree["data"]["public"]["pollution"] is None:

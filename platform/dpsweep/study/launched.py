@@ -46,6 +46,8 @@ def enforced_terms(spec: SweepSpec) -> dict[str, Any]:
         terms["privacy.composition"] = spec.privacy.chosen_composition
     if spec.searched_share is not None:
         terms["search.on.split"] = spec.searched_share
+    if spec.subset_rate is not None:
+        terms["search.on.subset"] = spec.subset_rate
     return terms
 
 

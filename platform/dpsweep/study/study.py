@@ -18,6 +18,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import StudyError
@@ -25,7 +26,7 @@ from dpsweep.foundation.logs import lock, open_log
 from dpsweep.ledgers.study_state import read_study_state
 from dpsweep.ledgers.trial import STUDY_FILE
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study.events import Event, TrialEnded, TrialReported
+from dpsweep.study.events import Event, TrialEnded, TrialReported, TrialStarted
 from dpsweep.study.files import StudyFiles
 from dpsweep.study.journal import StudyView, fold, fold_one, replay
 from dpsweep.study.launched import anchored, refuse_other_spec
@@ -97,6 +98,8 @@ class Study:
                 fix="set storage.path to a directory that can be written to",
             ) from error
         self._writing = threading.RLock()
+        #: Epsilon that is stated of every trial from now on; None: its own.
+        self.stated_epsilon: float | None = None
         try:
             self._freeze_spec()
             self._journal = open_log(self.files.journal)
@@ -189,7 +192,18 @@ class Study:
             now = time.time_ns() // 1_000_000
             if self.spec.privacy.mode.is_sealed:
                 now -= now % _DAY_MS  # the run time would tell the number of trials
+            event = self._stated(event)
             fold_one(self.view, self._journal.append({"time_ms": now, **event.to_json()}))
+
+    def _stated(self, event: Event) -> Event:
+        """Return an event with the epsilon that is stated of its trial."""
+        if self.stated_epsilon is None:
+            return event
+        if isinstance(event, TrialStarted):
+            return replace(event, plan={**event.plan, "epsilon": self.stated_epsilon})
+        if isinstance(event, (TrialReported, TrialEnded)):
+            return replace(event, epsilon=self.stated_epsilon)
+        return event
 
     def hold_others(self) -> None:
         """Let this thread alone write from now on: it writes the end, and the process ends."""

@@ -14,6 +14,7 @@ from dpsweep.study.events import (
     StudyEnded,
     StudyStarted,
     TrialEnded,
+    TrialReported,
     TrialStarted,
 )
 from dpsweep.tracking.schema import (
@@ -27,6 +28,8 @@ from dpsweep.tracking.schema import (
 UNACCOUNTED, SELECT = modes.UNACCOUNTED.name, modes.SELECT.name
 MAX_REASON = 1000
 
+#: Tag of a study that searches on a secret part of the records.
+SUBSET_RATE = "dp.subset_rate"
 # The only trial whose events a study in select shows: the released winner, whatever its number was.
 WINNER = 0
 _OF_WINNER = (TrialStarted.kind, TrialEnded.kind, ModelLogged.kind)
@@ -39,6 +42,7 @@ _TELL_NUMBER_OF_TRIALS = (STUDY_SPENT, "dp/composed_epsilon", "best/trial", TRAI
 _CLAIM_TAGS = (
     "dp.delta", "dp.trial_epsilon", "dp.study_epsilon", "dp.study_accountant", "dp.composition",
     "dp.filter_order", "dp.released", "dp.accountant", "dp.sampling", "dp.searched_share",
+    SUBSET_RATE,
 )  # fmt: skip
 _OF_STUDY_ALONE = (
     "dp.study_epsilon",
@@ -115,10 +119,14 @@ def is_sealed(event: Mapping[str, Any]) -> bool:
     return SELECT in (tags.get("dp.accounting"), params.get("privacy.accounting"))
 
 
-def is_shown_by_sealed(event: Mapping[str, Any]) -> bool:
-    """Return whether a study that shows its winner only may show this event."""
+def is_shown_by_sealed(event: Mapping[str, Any], study_tags: Mapping[str, str]) -> bool:
+    """Return whether a study that shows its winner only may show this event.
+
+    Reports of the final run after a search on a secret part of the records are its own.
+    """
     kind = event["event"]
-    return kind in _OF_SELECT or (kind in _OF_WINNER and event.get("trial") == WINNER)
+    of_winner = (*_OF_WINNER, TrialReported.kind) if SUBSET_RATE in study_tags else _OF_WINNER
+    return kind in _OF_SELECT or (kind in of_winner and event.get("trial") == WINNER)
 
 
 def tells_number_of_trials(name: str, *, of_study: bool) -> bool:

@@ -208,6 +208,13 @@ TAGS = _items(
             "Share of the private records that the search reads, where the final run reads the "
             "others.",
         ),
+        (
+            "dp.subset_rate",
+            "1",
+            "public",
+            "Probability that a private record is in the secret part that the search is on; the "
+            "final run reads all.",
+        ),
         ("plan.steps", "1", "public", "Privacy events in the trial's plan."),
         ("plan.epsilon", "1", "public", "Epsilon of the whole plan, at dp.delta."),
         (

@@ -102,7 +102,7 @@ class _Reader:
             refused.append(f"event {line['seq']}: unknown kind {kind!r}")
         elif kind != events.StudyStarted.kind and not self.state.study_id:
             refused.append(f"event {line['seq']}: {kind} before study_started")
-        elif self.state.is_sealed and not is_shown_by_sealed(line):
+        elif self.state.is_sealed and not is_shown_by_sealed(line, self.state.study_tags):
             # Said once and without a number: a count of these lines is the number of trials.
             said = "select: events of trials other than the released winner are not shown"
             refused += [said] if said not in refused else []

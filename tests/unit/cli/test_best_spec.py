@@ -14,6 +14,7 @@ from written_studies import write_study
 
 from dpsweep.cli.best_spec import spec_of_trial, spec_text
 from dpsweep.planning.costs.composition import choose_composition
+from dpsweep.planning.costs.selection import choose_selection
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.reading import read_spec
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
@@ -206,7 +207,7 @@ def test_the_best_of_every_mode_is_planned_as_it_was(name, tmp_path):
         again = preflight(read_spec(spec_of_trial(result, task.trial).to_yaml()))
         again.check_some_plan()
         choose_composition(again)
-        again.choose_selection()
+        choose_selection(again)
         assert (again.num_trials, again.spec.privacy.accounting) == (
             1 if checked.spec.episodes is None else 3, accounting,
         )  # fmt: skip

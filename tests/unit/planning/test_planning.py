@@ -13,6 +13,7 @@ from dpsweep.cli.app import app
 from dpsweep.foundation.errors import InfeasibleBudgetError
 from dpsweep.planning import forecast as forecasting
 from dpsweep.planning.costs.composition import choose_composition
+from dpsweep.planning.costs.selection import choose_selection
 from dpsweep.planning.forecast import estimate, expected_batch, local_slots
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.reading import read_spec
@@ -185,7 +186,7 @@ def test_a_selection_shows_its_price_and_the_trial_epsilon_that_fits():
     again = summarize_plan(cheap).selection
     assert again.fits is True
     assert again.epsilon > 1.9  # not needlessly small
-    assert cheap.choose_selection().epsilon == again.epsilon == summarize_plan(cheap).study_epsilon
+    assert choose_selection(cheap).epsilon == again.epsilon == summarize_plan(cheap).study_epsilon
 
 
 def test_a_selection_without_a_cap_fits_nothing_in_particular():

@@ -4,6 +4,7 @@ import pytest
 
 from dpsweep.foundation.errors import BadInputError, SpecError
 from dpsweep.planning.costs.composition import choose_composition
+from dpsweep.planning.costs.selection import choose_selection
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.rungs import rung_figures
 from dpsweep.planning.strategies import STRATEGIES, oracle
@@ -60,7 +61,7 @@ def claimed(spec):
     """Return what the study of a spec declares to cost."""
     checked = preflight(spec)
     choose_composition(checked)
-    return checked.declared_epsilon(checked.choose_selection())
+    return checked.declared_epsilon(choose_selection(checked))
 
 
 def epsilon_of_a_trial(spec):

@@ -12,6 +12,7 @@ from whole_studies import cli_here
 
 from dpsweep import load_sweep
 from dpsweep.ledgers.study import StudyLedger
+from dpsweep.planning.costs.selection import choose_selection
 from dpsweep.planning.preflight import preflight
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.terms import COLUMNS
@@ -196,7 +197,7 @@ def test_of_a_selection_that_has_not_released_nothing_gets_out(tmp_path, verb):
     checked = preflight(select_spec(tmp_path))
     study = Study(checked.spec)
     ledger = StudyLedger(study.files.ledger)
-    chosen = checked.choose_selection()
+    chosen = choose_selection(checked)
     ledger.charge_selection(chosen.selection, chosen.bound, chosen.epsilon, 1e-5)
     ledger.num_trials(lambda: 17)
     study.write(entries.study_started(study))

@@ -13,6 +13,7 @@ from dpsweep.foundation.logs import read_log
 from dpsweep.ledgers.dataset import DatasetLedger, read_dataset_ledger
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, steps_charged, trial_file, trial_spent
+from dpsweep.planning.costs.selection import choose_selection
 from dpsweep.planning.preflight import preflight
 from dpsweep.privacy.selection.bounds import RenyiBound
 from dpsweep.results.study import load_sweep
@@ -43,7 +44,7 @@ class Selecting:
         self.checked = preflight(self.spec)
         self.study = Study(self.spec)
         self.ledger = StudyLedger(self.study.files.ledger)
-        charge = self.checked.choose_selection()
+        charge = choose_selection(self.checked)
         self.ledger.charge_selection(charge.selection, charge.bound, charge.epsilon, 1e-5)
         DatasetLedger(self.budget).reserve(
             self.ledger.study_id, self.spec.name, directory=root, dataset="digits", parts={},

@@ -15,6 +15,7 @@ from whole_studies import cli_here
 
 from dpsweep import sweep
 from dpsweep.foundation.errors import SweepError
+from dpsweep.planning.costs.selection import choose_selection
 from dpsweep.planning.preflight import preflight
 from dpsweep.privacy.calculator import account_epsilon
 from dpsweep.privacy.selection.number import Selection
@@ -181,13 +182,13 @@ def test_no_draw_is_dearer_than_what_was_charged(tmp_path, temporary, monkeypatc
     """The theorems hold for trials below the charged bound; a sample of plans may miss some."""
     cheap = {**SPACE, "noise.target_epsilon": CHEAP}
     narrow = preflight(select_spec(tmp_path, cheap, accountant=accountant))
-    charge = narrow.choose_selection()
+    charge = choose_selection(narrow)
     wide = {**SPACE, "noise.target_epsilon": {"choice": [CHEAP, DEAR]}}
     spec = select_spec(tmp_path, wide, mean=30, accountant=accountant)
     checked = preflight(spec)
     dear = checked.admit(0, {"method": "dp_sgd", "optim.lr": 1.0, "noise.target_epsilon": DEAR})
     assert not charge.bound.covers(dear.full_plan)
-    monkeypatch.setattr(type(checked), "choose_selection", lambda self: charge)
+    monkeypatch.setattr(sweep, "choose_selection", lambda checked: charge)
     monkeypatch.setattr(Selection, "draw", lambda self, rng: 20)
     drawn = kept_sealed(monkeypatch)
     run_checked(checked)

@@ -19,6 +19,7 @@ from dpsweep.foundation.errors import (
 )
 from dpsweep.foundation.words import counted
 from dpsweep.planning.costs.composition import choose_composition
+from dpsweep.planning.costs.selection import choose_selection
 from dpsweep.planning.places import make_places
 from dpsweep.planning.pretrain import plan_pretraining
 from dpsweep.results.advice import advice
@@ -38,7 +39,7 @@ def validate(spec: Spec, sets: Sets = None) -> None:
     refuse_early(checked.spec.cluster, checked.spec.resources)
     checked.check_some_plan()
     choose_composition(checked)
-    checked.check_dataset_budget(checked.choose_selection())
+    checked.check_dataset_budget(choose_selection(checked))
     file = "stdin" if spec == "-" else spec
     say(f"{file}: valid; study {checked.spec.name!r}, {_num_trials(checked)}")
     if checked.spec.pretrain is not None:

@@ -62,6 +62,12 @@ def simulate(
     """
     if checked.spec.start is not None:
         raise BadInputError("a study with a start cannot be simulated", fix="`dpsweep plan` it")
+    if checked.spec.subset_rate is not None:
+        raise BadInputError(
+            "a search on a secret part of the records cannot be simulated",
+            because="no curve tells how it ranks what is then run on all of them",
+            fix="`dpsweep plan` it",
+        )
     specs = specs_of(checked.spec, policies)
     num_trials = _num_trials(checked) if num_trials is None else num_trials
     # All policies share the reports of the one that has rungs, and the composition chosen for it.

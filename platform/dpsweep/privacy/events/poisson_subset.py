@@ -114,6 +114,17 @@ def subset_rdp(once: Array, rate: float) -> Array:
     return np.asarray(np.minimum.accumulate(curve[::-1])[::-1])
 
 
+def between_whole_orders(curve: Array, orders: Array) -> Array:
+    """Return a bound at any orders > 1 from one at the first of ``WHOLE_ORDERS``.
+
+    (a - 1) times a Renyi divergence is convex in the order a, and 0 at order 1: it lies below its
+    chords. Beyond the last order nothing is known.
+    """
+    whole = WHOLE_ORDERS[: len(curve)]
+    places, logs = np.append(1.0, whole), np.append(0.0, (whole - 1) * curve)
+    return np.asarray(np.interp(orders, places, logs, right=np.inf) / (orders - 1))
+
+
 def _rate(name: str, value: Any) -> float:
     return validate.in_unit_interval(name, value, one=True)
 
@@ -172,19 +183,13 @@ class PoissonSubset(PrivacyEvent):
         return self.of.is_private
 
     def renyi(self, orders: Array) -> Array:
-        """Return the curve of ``subset_rdp``, and not more than that of its events.
-
-        At other orders log(A) lies below its chords, being convex and 0 at order 1.
-        """
+        """Return the curve of ``subset_rdp``, and not more than that of its events."""
         once = plan_curve(multiset(self.of), orders)
         if self.rate == 1:
             return once
         num_orders = int(np.searchsorted(WHOLE_ORDERS, max(orders[-1], rdp.ORDERS[-1]))) + 1
         curve = _at_whole_orders(self, num_orders)
-        whole = WHOLE_ORDERS[: len(curve)]
-        places, logs = np.append(1.0, whole), np.append(0.0, (whole - 1) * curve)
-        amplified = np.interp(orders, places, logs, right=np.inf) / (orders - 1)
-        return np.asarray(np.minimum(once, amplified))
+        return np.asarray(np.minimum(once, between_whole_orders(curve, orders)))
 
     def privacy_loss(self, interval: float) -> Any:
         """Return the distribution of ``subset_profile``, for the plan ``of``."""

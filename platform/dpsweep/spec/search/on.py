@@ -1,4 +1,4 @@
-"""The records that a search runs on: all private ones, or a fixed part of them."""
+"""The records that a search runs on: all private ones, or a part of them."""
 
 from __future__ import annotations
 
@@ -8,33 +8,46 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from dpsweep.foundation.errors import Mistake
+from dpsweep.privacy.modes import Mode
 from dpsweep.spec.base import AS_NUMBER, Part, given, peek, peek_mode, peek_word
 from dpsweep.spec.search.probe import PROBE
 from dpsweep.spec.space.parameters import parse_space, reachable
 
 
 class OnSpec(Part):
-    """A part of the private records that the search runs on; one final run gets the others.
+    """A part of the private records that the search runs on, before one final run: one of two.
 
     Guarantees:
-        Which records are in the part is decided by their positions and the declared number alone
-        (``trainables.data.dataset``). The search stays within (``privacy.study_epsilon``,
-        ``privacy.delta``) on the part, the final run on all others; a record is in one of the two,
-        so the study costs the larger of both (``SplitComposition``).
+        ``split``: which records are in the part is decided by their positions and the declared
+        number alone (``trainables.data.dataset``). The search stays within
+        (``privacy.study_epsilon``, ``privacy.delta``) on the part, the final run on all others; a
+        record is in one of the two, so the study costs the larger of both (``SplitComposition``).
+
+        ``subset``: each record is in the part with this probability, by a draw that stays secret,
+        as all of the search does but the configuration that it finds. The final run is on all
+        records, and both together cost at most ``privacy.study_epsilon`` (``SubsetBound``).
     """
 
-    split: Annotated[float, Field(gt=0, lt=1), AS_NUMBER] = Field(
-        description="say which share of the private records the search runs on, for instance 0.1"
+    split: Annotated[float, Field(gt=0, lt=1), AS_NUMBER] | None = Field(
+        default=None,
+        description="Share of the private records that the search runs on, fixed by their "
+        "positions; the final run gets the others. Needs accounting composed.",
+    )
+    subset: Annotated[float, Field(gt=0, lt=1), AS_NUMBER] | None = Field(
+        default=None,
+        description="Probability that a private record is in the secret part that the search runs "
+        "on; the final run gets all. Needs accounting select and a study_epsilon.",
     )
 
+    @classmethod
+    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Mistake]:
+        """Check that one of the two is given."""
+        named = [key for key in ("split", "subset") if given(raw, key)]
+        if len(named) != 1:
+            problem = "is given beside split" if named else "is missing, and so is split"
+            yield Mistake("subset", problem, "give one of the two, for instance {split: 0.1}")
 
-#: Key of ``search`` -> why it has no meaning on a part of the records, and what to do.
-_NOT_ON_A_PART = {
-    "objectives": (
-        "one final run is delivered, and a trade-off has several",
-        "remove them, or leave search.on out",
-    ),
-}
+
 _ALL = "leave search.on out"
 
 
@@ -55,11 +68,14 @@ def on_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
     if not given(raw, "search", "on"):
         return
     mode = peek_mode(raw, "privacy", "accounting")
-    if mode.is_sealed:
+    if given(raw, "search", "on", "subset"):
+        if not given(raw, "search", "on", "split"):  # of both that alone is said
+            yield from _subset_rules(raw, mode)
+    elif mode.is_sealed:
         yield Mistake(
-            "search.on",
-            "is not possible under select yet: the search on the part would have to stay secret",
-            "use accounting: composed, or " + _ALL,
+            "search.on.split",
+            "is for accounting composed; under select the part of the records is drawn in secret",
+            f"use search.on: {{subset: 0.1}} or accounting: composed, or {_ALL}",
         )
     elif mode.name and not mode.is_filtered:
         yield Mistake(
@@ -76,12 +92,30 @@ def on_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
     for section in ("episodes", "start"):
         if raw.get(section) is not None:
             yield Mistake(section, "is not possible with search.on", f"remove it, or {_ALL}")
-    for key, (problem, fix) in _NOT_ON_A_PART.items():
-        if given(raw, "search", key):
-            yield Mistake(f"search.{key}", problem, fix)
+    if given(raw, "search", "objectives"):
+        problem = "one final run is delivered, and a trade-off has several"
+        yield Mistake("search.objectives", problem, f"remove them, or {_ALL}")
     space = peek(raw, "search", "space")
     parameters, flaws = parse_space(space) if isinstance(space, Mapping) else ((), ())
     for parameter in () if flaws else reachable(parameters):
         if parameter.name == "train.num_private":
             problem = "has no meaning with search.on, which says how many records there are"
             yield Mistake("search.space.train.num_private", problem, f"remove it, or {_ALL}")
+
+
+def _subset_rules(raw: Mapping[str, Any], mode: Mode) -> Iterator[Mistake]:
+    """Yield what a search on a secret part of the records demands of the section privacy."""
+    if mode.name and not mode.is_sealed:
+        yield Mistake(
+            "search.on.subset",
+            "is for accounting select: what a search on a secret part of the records has seen must "
+            "stay secret, but for the configuration that it finds",
+            "use accounting: select, or search.on: {split: 0.1} with accounting: composed",
+        )
+    elif mode.is_sealed and not given(raw, "privacy", "study_epsilon"):
+        yield Mistake(
+            "privacy.study_epsilon",
+            "is missing: the search and its final run together keep it, and the final run gets "
+            "what the search leaves",
+            f"for instance 3, or {_ALL}",
+        )

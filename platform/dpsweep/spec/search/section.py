@@ -90,8 +90,9 @@ class SearchSpec(Part):
     probe: ProbeSpec = ProbeSpec()
     on: OnSpec | None = Field(
         default=None,
-        description="Search on a part of the private records, {split: 0.1}, then run the best "
-        "configuration once on the others; null: on all of them. Needs accounting composed.",
+        description="Search on a part of the private records, then run the best configuration "
+        "once: on the others after {split: 0.1}, on all after {subset: 0.1}, a secret part; null: "
+        "search on all of them.",
     )
     sampler: SamplerName = Field(
         default="tpe",

@@ -1,0 +1,1 @@
+"""Selecting: the run that follows a search whose trials stay sealed."""

@@ -1,0 +1,143 @@
+"""The final run after a search on a secret part of the records: the one thing that is released."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from dpsweep.foundation.errors import SweepError
+from dpsweep.foundation.file_paths import FilePath
+from dpsweep.planning.preflight import Preflight
+from dpsweep.privacy.composition.declared import DeclaredComposition, declared_classes
+from dpsweep.privacy.selection.on_subset import SubsetBound
+from dpsweep.running.ending import Ending
+from dpsweep.running.features import prefetch
+from dpsweep.running.modes import Launch
+from dpsweep.running.recovery import mend_tasks
+from dpsweep.running.stage import Stage
+from dpsweep.search.sources import TaskList
+from dpsweep.study.journal import TrialView
+from dpsweep.study.study import Study
+from dpsweep.study.trial import TrialState, TrialTask
+from dpsweep.trainables.data.supplies import Supplies
+
+#: Its number in the study, which knows no other trial: one after those of the search would tell how
+#: many there were.
+NUMBER = 0
+
+
+class FinalStage(Stage):
+    """Runs the final run: no more of it than its plan.
+
+    Guarantees:
+        No event is charged that is not in its plan, however often a crash has it begin a step
+        again: what lost steps have cost, it ends earlier by. So whatever it has charged is part of
+        the plan that the study's bound covers, and not of another one of equal epsilon.
+
+    Args:
+        launch: The study's.
+        task: The final run.
+        supplies: What it is handed.
+        tune_path: Where Tune may leave its traces, whose times tell how long the search took.
+    """
+
+    def __init__(
+        self, launch: Launch, task: TrialTask, supplies: Supplies, tune_path: FilePath | None = None
+    ) -> None:
+        checked = final_preflight(launch)
+        budget, classes = checked.budget, declared_classes([[(task.full_plan, 1)]])
+        super().__init__(
+            checked,
+            launch.study,
+            launch.ledger,
+            composition=DeclaredComposition(
+                classes, budget.target_epsilon, budget.delta, budget.target_epsilon
+            ),
+            data=launch.data,
+            supplies=supplies,
+            observer=launch.observer,
+            policy=launch.fifo(),
+        )
+        self.tune_path = tune_path
+
+
+def _bound(launch: Launch) -> SubsetBound:
+    assert launch.selection is not None
+    assert isinstance(launch.selection.bound, SubsetBound)
+    return launch.selection.bound
+
+
+def _state_all(launch: Launch) -> None:
+    """Let all that is said of the final run state the epsilon of the search and itself together."""
+    assert launch.selection is not None
+    launch.study.stated_epsilon = launch.selection.epsilon
+
+
+def final_preflight(launch: Launch) -> Preflight:
+    """Return what admits the final run: on all records, within what the search leaves."""
+    checked = launch.checked.with_final(_bound(launch).final_epsilon)
+    assert checked.rest is not None
+    return checked.rest
+
+
+def begin_final(launch: Launch, sealed: Study, winner: TrialView) -> TrialTask:
+    """Freeze the best configuration of a finished search and write down that it is run.
+
+    It is a function of the sealed study, which ends with it, so a launch that dies on the way is
+    followed by one that freezes the same. Of the search nothing else leaves the sealed study.
+
+    Raises:
+        SweepError: Its plan is not within what the study was charged for.
+    """
+    bound = _bound(launch)
+    checked = launch.checked.with_final(bound.final_epsilon)
+    task = checked.final_of(NUMBER, sealed.files.task(winner.trial))
+    if not bound.covers_final(task.full_plan):  # its draw was refused then
+        raise SweepError(
+            "the final run does not fit into what is kept for it; nothing is released",
+            fix="do not trust this study before the cause is known",
+        )
+    task.reserve(launch.ledger)
+    _state_all(launch)
+    FinalStage(launch, task, launch.supplies).admit(task)
+    launch.observer.on_message(
+        "the search has ended; the best configuration, carried over, is run once on all private "
+        "records"
+    )
+    return task
+
+
+def run_final(
+    launch: Launch, task: TrialTask, tune_path: FilePath, *, is_continued: bool = False
+) -> Ending:
+    """Run an admitted final run to its end.
+
+    Args:
+        launch: The study's.
+        task: The run.
+        tune_path: A folder that is erased when the study has finished.
+        is_continued: True if an earlier launch began it.
+    """
+    checked = final_preflight(launch)
+    features = prefetch(checked, launch.data, launch.target, launch.observer, tasks=[task])
+    supplies = dataclasses.replace(launch.supplies, feature_root=features)
+    stage = FinalStage(launch, task, supplies, tune_path)
+    if is_continued:
+        stage.say_continuing(task.trial, " the final run")
+        stage.admit(task)
+    return Ending(stage.execute(TaskList([task]), launch.target), "the final run has ended")
+
+
+def continue_final(launch: Launch, final: TrialView, tune_path: FilePath) -> Ending:
+    """Continue the final run that an earlier launch began, unless it has ended.
+
+    It is never repeated, and nothing is searched any more.
+    """
+    study, checked = launch.study, final_preflight(launch)
+    _state_all(launch)
+    if final.state is not TrialState.RUNNING or launch.ledger.has_ended(final.trial):
+        return Ending("finished", "the final run has ended; it is never repeated")
+    if mend_tasks(checked, study, [final.trial], launch.observer):
+        stage = launch.stage(checked, launch.data, launch.supplies, launch.fifo())
+        stage.end_lost(final.trial)
+        return Ending("finished", "the final run is lost; it is never repeated")
+    return run_final(launch, study.files.task(final.trial), tune_path, is_continued=True)
