@@ -56,6 +56,24 @@ SPACES: Mapping[str, Mapping[str, Any]] = {
     },
 }
 
+#: Dataset name -> one configuration, whose learning rate needs no search
+#: (``methods.noise_rates``).
+FIXED: Mapping[str, Mapping[str, Any]] = {
+    "text": {
+        "method": "bitfit",
+        "model.name": "text//EDIT/encoder",
+        "bitfit.variant": "bitfit",
+        "optim.name": "sgd",
+        "optim.noise_scale": 0.08,
+        "optim.input_norm": 1,
+        "optim.momentum": 0.9,
+        "optim.schedule": "cosine",
+        "clip.max_grad_norm": 0.1,
+        "batch.expected": 256,
+        "train.epochs": 5,
+    },
+}
+
 #: Why each parameter is there, for the comments of a starter spec.
 WHY: Mapping[str, str] = {
     "method": "biases and the classifier of a network that is trained already",
@@ -66,6 +84,10 @@ WHY: Mapping[str, str] = {
     "bitfit.variant": "also bitfit_add, full; for transformers lora, adapter",
     "bitfit.full_epochs": "passes in which everything trains, before the biases",
     "optim.name": "sgd or adam",
+    "optim.noise_scale": "sets the learning rate by the noise; .08 suits a small encoder",
+    "optim.input_norm": "1 where the network is not linear",
+    "optim.momentum": "a plain value is fixed, not searched",
+    "optim.schedule": "constant, or cosine down to zero",
     "optim.lr": "learning rate; about ten times that of full finetuning",
     "clip.max_grad_norm": "bound on one example's gradient, by what trains alone",
     "clip.rule": "abadi: min(1, C / norm); automatic: C / (norm + .01)",
@@ -73,4 +95,4 @@ WHY: Mapping[str, str] = {
     "train.epochs": "expected passes over the private records",
 }
 
-RECOMMENDED = Recommended(SPACES, WHY)
+RECOMMENDED = Recommended(SPACES, WHY, fixed=FIXED)

@@ -300,9 +300,11 @@ def _nothing_for(dataset: str, method: str, kind: Kind) -> BadInputError:
     """Return why there is no starter spec of a method for a dataset."""
     if kind != "search":
         option = "--no-search" if kind == "single" else "--probe"
+        others = [name for name in methods_for(dataset) if dataset in recommended(name).fixed]
         return BadInputError(
             f"nothing is recommended for one run of {method} on {dataset}",
-            fix=f"leave {option} out, or use --method dp_sgd on another dataset than text",
+            fix=f"leave {option} out"
+            + (f", or use --method {' or '.join(others)}" if others else ""),
         )
     able = methods_for(dataset)
     return BadInputError(

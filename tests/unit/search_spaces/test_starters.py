@@ -167,10 +167,18 @@ def test_adamix_without_a_search_has_the_noise_of_its_steps(dataset):
     assert {len(task.plan) for task in checked.sample} == {100}
 
 
-@pytest.mark.parametrize(("dataset", "method"), [("digits", "bitfit"), ("text", None)])
+def test_texts_need_no_search_either():
+    spec = SweepSpec.from_yaml(starter_spec("text", kind="single"), check_space=check_methods)
+    assert spec.search.space == SPACES["bitfit"].fixed["text"]
+    assert spec.search.num_trials == 1
+
+
+@pytest.mark.parametrize(("dataset", "method"), [("digits", "bitfit"), ("text", "dp_sgd")])
 def test_one_run_of_what_has_no_such_rate_is_refused(dataset, method):
-    with pytest.raises(BadInputError, match="nothing is recommended for one run of bitfit"):
+    with pytest.raises(BadInputError, match=f"one run of {method} on {dataset}") as refused:
         starter_spec(dataset, method, kind="single")
+    able = "bitfit" if dataset == "text" else "adamix or dp_sgd or scatternet"
+    assert refused.value.fix == f"leave --no-search out, or use --method {able}"
 
 
 def test_a_starter_points_to_rates_that_follow_the_noise():
