@@ -273,7 +273,7 @@ def _commit(
             delta=privacy.delta,
             cap_epsilon=privacy.dataset_epsilon,
             cap_delta=privacy.dataset_delta,
-            trials=ledger.known,
+            trials=ledger.on_dataset,
             is_charged=ledger.is_on_dataset,
         )
         ledger.note_dataset()

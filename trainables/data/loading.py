@@ -118,7 +118,7 @@ def public_inputs(spec: DataSpec, *, most: int) -> np.ndarray:
     if len(inputs) == 0:
         raise DataError(
             f"{spec.dataset} has no public records",
-            because="data.public.fraction is 0, and no validation records are public",
+            because="none are in data.public, and no validation records are public",
             fix="declare records that are public, for example data.public.fraction: 0.1",
         )
     chosen = np.random.default_rng(SPLIT_SEED + 3).permutation(len(inputs))[:most]

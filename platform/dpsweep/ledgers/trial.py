@@ -9,9 +9,8 @@ resume.
 
 from __future__ import annotations
 
-import os
 import re
-import socket
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -153,7 +152,8 @@ class TrialLedger:
         try:
             self.spent = charged_events(kinds.checked(path, self._log.records, kinds.TRIAL))
             self._inherit()
-            self._log.append({"kind": "open", "host": socket.gethostname(), "pid": os.getpid()})
+            # No number of a process: it tells how many others ran, which select hides.
+            self._log.append({"kind": "open", "process": secrets.token_hex(8)})
         except BaseException:
             self._log.close()
             raise

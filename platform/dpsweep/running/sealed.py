@@ -69,10 +69,12 @@ def run_selection(launch: Launch) -> Ending:
         configuration, by the final run on all records (``running.final_run``), and nothing else:
         no model, no score. Who is in the part is drawn once, with the number of trials, in one
         record of the sealed study's ledger, before the first trial. A launch after a crash goes on
-        with that part and what was found on it. Where the record is lost, no other part is drawn:
-        the study's claim is given up. The sealed study is erased before the final run begins.
+        with that part and what was found on it. Where the record is lost and the study's own
+        ledger is there, no other part is drawn: the study's claim is given up. The sealed study is
+        erased before the final run begins.
 
-        Not covered: whoever can read this user's files or watch the processes while they run; the
+        Not covered: both ledgers deleted before anything was released, or older copies of them
+        put back; whoever can read this user's files or watch the processes while they run; the
         run time, which grows with the number of trials (the journal keeps only the day, but files
         have dates); and deaths of processes that depend on the data, after which a trial begins
         anew up to ``resources.max_failures`` times.
@@ -170,9 +172,17 @@ def run_selection(launch: Launch) -> Ending:
         if sealed.view.count(TrialState.PRUNED):
             give_up_claim(study, launch.ledger, _UNPLANNED)
         winner = sealed.view.best(maximize=spec.search.mode == "max")
-        if winner is not None and rate is None:
-            _release(launch, sealed, winner.trial)
-        final = None if winner is None or rate is None else begin_final(launch, sealed, winner)
+        final = None
+        try:
+            if winner is not None and rate is None:
+                _release(launch, sealed, winner.trial)
+            elif winner is not None:
+                final = begin_final(launch, sealed, winner)
+        except StudyError:  # its words tell the winner's number
+            give_up_claim(study, launch.ledger, _HISTORY_LOST)
+            raise SweepError(
+                f"{_HISTORY_LOST}; nothing is released", fix="start a new study under another name"
+            ) from None
     finally:
         ledger.close()
         sealed.close()

@@ -165,7 +165,7 @@ def test_normalised_features_have_a_bound_by_construction(more):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        ((), r"digits has no public records: data.public.fraction is 0, and no validation"),
+        ((), r"digits has no public records: none are in data.public, and no validation"),
         ((PUBLIC, "search.space.model.name=tanh_cnn"), r"a linear model, and model.name is tanh"),
         ((PUBLIC, "search.space.model.name={choice: [linear, tanh_cnn]}"), "needs one value of"),
         ((PUBLIC, "search.space.model.image_size={choice: [8, 16]}"), "model.image_size, which"),

@@ -7,7 +7,9 @@ import yaml
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.planning.reading import read_spec
+from dpsweep.planning.simulation.simulate import simulate
 from dpsweep.planning.strategies import STRATEGIES
+from dpsweep.planning.strategies import advice as advice_module
 from dpsweep.planning.strategies.advice import advise
 
 BY_NAME = {strategy.name: strategy for strategy in STRATEGIES}
@@ -144,3 +146,18 @@ def test_another_search_is_refused_with_a_way_out(tmp_path, changes, reason, fix
 def test_bad_numbers_are_refused(tmp_path, key, value):
     with pytest.raises(BadInputError, match=key):
         advised(written(tmp_path), "random", **{"replicates": 2, key: value})
+
+
+def test_a_strategy_is_played_with_the_noise_of_its_own_scores(tmp_path, monkeypatch):
+    played = {}
+
+    def watch(checked, curves, **arguments):
+        played[checked.spec.name] = (curves.noise_std, checked.spec.data.validation.noise_std)
+        return simulate(checked, curves, **arguments)
+
+    monkeypatch.setattr(advice_module, "simulate", watch)
+    validation = {"fraction": 0.1, "visibility": "noisy", "noise_std": 0.0027}
+    advised(written(tmp_path, validation=validation), "halving", "random", replicates=2)
+    assert played["fashion-random"] == (0.0027, 0.0027)
+    used, own = played["fashion-halving"]
+    assert used == own > 0.0027  # 24 scores within half of epsilon

@@ -123,6 +123,10 @@ def test_nothing_of_the_search_is_left_but_the_configuration(spec, seen):
     assert not (result.files.path / sealed.SEALED).exists()
     kinds = [record["kind"] for record in read_log(result.files.ledger / "study.jsonl")]
     assert kinds == ["study", "selection", "begin_selection", "reserve", "settle"]
+    opened = [r for r in read_log(trial_file(result.files.ledger, 0)) if r["kind"] == "open"]
+    assert opened
+    for record in opened:  # a number of a process would tell how many there were
+        assert not {"pid", "host"} & set(record)
     times = {record["time_ms"] for record in read_log(result.files.journal)}
     assert all(time % 86_400_000 == 0 for time in times)
     told = result.status_line() + card(result) + json.dumps(result.best().to_dict())
@@ -207,6 +211,44 @@ def test_a_launch_killed_between_search_and_end_is_followed_by_the_same_run(
     assert [task.trial for task in again] == [0]  # nothing more was searched
     assert len(trial_spent(result.files.ledger, 0)) >= len(before)
     assert not (result.files.path / sealed.SEALED).exists()
+
+
+@pytest.mark.parametrize("is_charged", [True, False])
+def test_an_older_copy_runs_no_second_final_run(tmp_path, spec, monkeypatch, is_charged):
+    ledger = {"dataset_ledger": str(tmp_path / "all.budget"), "dataset_epsilon": 3.0}
+    privacy = {**ledger, "dataset_delta": 1e-5} if is_charged else {}
+    spec = SweepSpec(**secret_spec(tmp_path, name="copied", privacy=privacy))
+    with monkeypatch.context() as patch:
+        patch.setattr(sealed, "begin_final", kill)  # the search has ended, and nothing is out
+        with pytest.raises(Killed):
+            run_sweep(spec)
+    folder, copy = StudyFiles.of(spec).path, tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    run_sweep(spec)
+    check_final(result_of(spec))
+    shutil.rmtree(folder)
+    shutil.copytree(copy, folder)
+    if is_charged:
+        with pytest.raises(LedgerError, match="knows trials of study 'copied'"):
+            run_sweep(spec)
+    else:  # nothing outside of the study knows of it: not covered, as the pages say
+        assert run_sweep(spec).state == "finished"
+
+
+def test_a_lost_task_of_the_winner_loses_the_claim_and_tells_no_number(spec, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(sealed, "begin_final", kill)
+        with pytest.raises(Killed):
+            run_sweep(spec)
+    tasks = list((StudyFiles.of(spec).path / sealed.SEALED).rglob("trial.json"))
+    assert len(tasks) == 3
+    for task in tasks:
+        task.unlink()
+    with pytest.raises(SweepError, match="nothing is released") as refused:
+        run_sweep(spec)
+    assert "000" not in str(refused.value)
+    assert result_of(spec).claims.downgraded
+    assert result_of(spec).claims.downgraded == sealed._HISTORY_LOST
 
 
 def test_a_final_run_that_has_ended_is_never_repeated(spec, seen):

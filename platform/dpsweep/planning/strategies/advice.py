@@ -74,6 +74,7 @@ class PlayedStrategy:
             "compute": self.compute,
             "regret": self.regret,
             "standard_error": self.standard_error,
+            "noise_std": self.spec.data.validation.noise_std,
         }
 
 
@@ -182,7 +183,6 @@ class _Reference:
                 seed=public_seed(seed, replicate, "advice") % 2**32,
                 chance=_CHANCES.get(info.task, 1 / max(info.num_classes, 1)),
                 num_validation=info.num_validation,
-                noise_std=base.data.validation.noise_std or 0.0,
             )
             for replicate in range(replicates)
         ]
@@ -197,7 +197,11 @@ class _Reference:
         """
         checked = preflight(spec)
         delivered = Probing(checked).tasks[-1] if spec.final_trial else checked.sample[0]
-        plays = [self._play(checked, curves) for curves in self.curves]
+        noise_std = spec.data.validation.noise_std or 0.0  # a strategy of many scores has more
+        plays = [
+            self._play(checked, dataclasses.replace(curves, noise_std=noise_std))
+            for curves in self.curves
+        ]
         runs, steps, regrets = zip(*plays)
         return PlayedStrategy(
             strategy,

@@ -6,6 +6,7 @@ import dataclasses
 
 from dpsweep.foundation.errors import SweepError
 from dpsweep.foundation.file_paths import FilePath
+from dpsweep.ledgers.dataset import DatasetLedger
 from dpsweep.planning.preflight import Preflight
 from dpsweep.privacy.composition.declared import DeclaredComposition, declared_classes
 from dpsweep.privacy.selection.on_subset import SubsetBound
@@ -97,6 +98,9 @@ def begin_final(launch: Launch, sealed: Study, winner: TrialView) -> TrialTask:
             fix="do not trust this study before the cause is known",
         )
     task.reserve(launch.ledger)
+    dataset_ledger = launch.checked.spec.privacy.dataset_ledger
+    if dataset_ledger is not None:  # so that an older copy of the study cannot run it once more
+        DatasetLedger(dataset_ledger).note_trial(launch.ledger.study_id, NUMBER + 1)
     _state_all(launch)
     FinalStage(launch, task, launch.supplies).admit(task)
     launch.observer.on_message(
