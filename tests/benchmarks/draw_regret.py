@@ -41,8 +41,16 @@ def panel(axes: Axes, name: str, results: Results) -> None:
         ]
         if rows:
             where, means, errors = zip(*rows)
-            label = strategy.title
-            axes.errorbar(where, means, yerr=errors, marker="o", ms=4, capsize=2, label=label)
+            axes.errorbar(
+                where,
+                means,
+                yerr=errors,
+                marker="o",
+                ms=4,
+                capsize=2,
+                label=strategy.title,
+                color=f"C{number}",  # the same in each panel
+            )
     axes.axhline(0, color="black", lw=0.8)
     axes.axhline(0.5, color="black", lw=0.8, ls=":")
     axes.set_xscale("log")
