@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "search_cost.md"
-PRICED = re.findall(r"^\$ (.*dpsweep account .*?)   # epsilon ([\d.]+)$", PAGE.read_text(), re.M)
+PAGES = [ROOT / "docs" / f"search_{name}.md" for name in ("cost", "strategies")]
+TEXT = "\n".join(page.read_text() for page in PAGES)
+PRICED = re.findall(r"^\$ (.*dpsweep account .*?)   # epsilon ([\d.]+)$", TEXT, re.M)
 
 
 def test_the_worked_example_is_there():

@@ -298,22 +298,9 @@ class StudyLedger:
         return None if account is None else account.remaining
 
     @property
-    def known(self) -> set[int]:
-        """Trials that may have run; the winner of a selection is trial 0."""
-        return self._state.known
-
-    @property
     def on_dataset(self) -> set[int]:
-        """Numbers by which a dataset ledger may know what this study has run.
-
-        Those of ``known``. The final run of a selection on a secret part is noted as the number
-        after it, since the selection itself is noted as trial 0 when it begins: an older copy of
-        this file, of before that run, lacks it.
-        """
-        selection, known = self._state.selection, set(self._state.known)
-        if selection is not None and selection.get("subset"):
-            known |= {trial + 1 for trial in self._state.reserved}
-        return known
+        """Trials that may have run, as a dataset ledger knows them (``StudyState.on_dataset``)."""
+        return self._state.on_dataset
 
     @property
     def admitted(self) -> set[int]:

@@ -64,6 +64,16 @@ class StudyState:
         unstarted = {n for n, record in settled if record["state"] == UNSTARTED} - self.running
         return set(self.reserved) - unstarted | ({0} if self.has_begun else set())
 
+    @property
+    def on_dataset(self) -> set[int]:
+        """Numbers by which a dataset ledger may know what the study has run: those of ``known``.
+
+        The final run of a selection on a secret part is noted as the number after it, since the
+        selection is noted as trial 0 when it begins: a copy of before that run lacks it.
+        """
+        has_final = self.selection is not None and bool(self.selection.get("subset"))
+        return self.known | ({trial + 1 for trial in self.reserved} if has_final else set())
+
     def fold(self, record: Mapping[str, Any]) -> None:
         """Bring the state up to date with one more record."""
         kind = record["kind"]

@@ -60,7 +60,7 @@ def study(ledgers, request):
 def test_what_agrees_is_opened(study):
     ledger = opened(study, in_journal={0, 1, 2})
     ledger.settle_lost({0: "finished", 1: None, 2: None})
-    assert ledger.known == {0, 1, 2}
+    assert ledger.on_dataset == {0, 1, 2}
     assert (ledger.num_in_flight, ledger.has_ended(0), ledger.has_ended(1)) == (1, True, False)
     ledger.close()
 
@@ -123,7 +123,7 @@ def test_a_reservation_that_nobody_heard_of_is_given_back_once(study):
     assert before is None or ledger.committed["private"] < before["private"]
     ledger.close()
     ledger = opened(study, in_journal={0, 1, 2})
-    assert ledger.known == {0, 1, 2}
+    assert ledger.on_dataset == {0, 1, 2}
     assert ledger.reserve(3, steps(10), epsilon=0.5), "it has run nothing"
     ledger.close()
     charge(study, 3, 1)
