@@ -141,7 +141,7 @@ def openings(ledger):
     """Return trial -> the process of each actor that opened its ledger, in order."""
     return {
         int(path.stem.removeprefix("trial-")): [
-            record["process"] for record in read_log(path) if record["kind"] == "open"
+            record["pid"] for record in read_log(path) if record["kind"] == "open"
         ]
         for path in sorted(ledger.glob("trial-*.jsonl"), key=str)
     }

@@ -128,7 +128,7 @@ def test_eight_different_trials_at_once_are_judged_at_equal_epsilon(tmp_path, ra
     assert most_in_flight(files) == 8
     opened = [r for t in result.results for r in read_log(trial_file(files.ledger, t.trial_id))]
     # A trial that is stopped early hands its process on, maybe before the eighth one is up.
-    assert len({record["process"] for record in opened if record["kind"] == "open"}) >= 6
+    assert len({record["pid"] for record in opened if record["kind"] == "open"}) >= 6
     assert len(result.results) > 8
     for trial in result.results:
         spent = trial_spent(files.ledger, trial.trial_id)

@@ -87,6 +87,7 @@ class TrialExecution:
             limit=limit,
             fresh=settings.fresh_attempts,
             inherited=task.inherited,
+            is_told=settings.is_process_told,
         )
         try:
             self._started = time.monotonic()

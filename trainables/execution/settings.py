@@ -40,6 +40,8 @@ class ExecutionSettings:
         fresh_attempts: True when a trial that finds charges of an earlier process starts anew
             instead of continuing: a selected trial is one complete run with its own randomness.
         is_timed: True when run times may leave the actor: they tell of the sizes of batches.
+        is_process_told: False when host and number of the process stay out of the trial's ledger:
+            they tell of others that ran before it (accounting select).
         device: ``cpu`` or ``cuda``.
         started_in: Directory where dpsweep was started: that of own networks' modules.
         supplies: What the study has prepared for its trials besides the records.
@@ -65,6 +67,7 @@ class ExecutionSettings:
     validation_noise: float | None = None
     fresh_attempts: bool = False
     is_timed: bool = False
+    is_process_told: bool = True
     device: str = "cpu"
     started_in: Path | None = None
     supplies: Supplies = NO_SUPPLIES

@@ -72,7 +72,7 @@ STUDY = {
 #: Of a trial's ledger.
 TRIAL = {
     "admit": Kind({}, {"study_id": str}),
-    "open": Kind({}, {"process": str, "host": str, "pid": int}),
+    "open": Kind({}, {"host": str, "pid": int}),
     "inherit": Kind({"events": _EVENTS}),
     "charge": Kind({"events": _EVENTS}, {"start": int, "stop": int}),
     "release": Kind({"index": int, "charged": int, "sha256": str}),

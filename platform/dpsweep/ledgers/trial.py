@@ -9,8 +9,9 @@ resume.
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -124,6 +125,8 @@ class TrialLedger:
         fresh: Begin a new file if this one holds charges; the old one is kept beside it under
             another name. Only for trials whose lost attempts are never released (``select``).
         inherited: Events of the run that the trial starts from; fixed when it is first opened.
+        is_told: False: which process this is stays out of the file. Its number would tell how many
+            others ran before it, which ``select`` hides.
     Raises:
         LedgerError: Another process executes this trial, the file is damaged, or the trial has
             inherited other events before.
@@ -138,6 +141,7 @@ class TrialLedger:
         limit: TrialLimit | None = None,
         fresh: bool = False,
         inherited: Plan = NO_PLAN,
+        is_told: bool = True,
     ) -> None:
         self._log = open_log(path)
         if fresh and any(record["kind"] == "charge" for record in self._log.records):
@@ -152,8 +156,8 @@ class TrialLedger:
         try:
             self.spent = charged_events(kinds.checked(path, self._log.records, kinds.TRIAL))
             self._inherit()
-            # No number of a process: it tells how many others ran, which select hides.
-            self._log.append({"kind": "open", "process": secrets.token_hex(8)})
+            process = {"host": socket.gethostname(), "pid": os.getpid()} if is_told else {}
+            self._log.append({"kind": "open", **process})
         except BaseException:
             self._log.close()
             raise
