@@ -141,17 +141,30 @@ def openings(ledger):
     """Return trial -> the process of each actor that opened its ledger, in order."""
     return {
         int(path.stem.removeprefix("trial-")): [
-            record["pid"] for record in read_log(path) if record["kind"] == "open"
+            record["pid"]
+            for record in read_log(path)
+            if record["kind"] == "open" and "pid" in record
         ]
         for path in sorted(ledger.glob("trial-*.jsonl"), key=str)
     }
 
 
+def holders(folder):
+    """Return the processes that have a file of a folder open."""
+    found = set()
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):  # it has ended since
+            if Path(os.readlink(link)).parent == folder.resolve():
+                found.add(int(link.parts[2]))
+    return found
+
+
 def kill_driver(process, ledger):
     """Kill a driver, which cannot clean up, and wait until its actors have ended with it."""
+    actors = {pid for pids in openings(ledger).values() for pid in pids}
+    actors |= holders(ledger) - {process.pid}  # ledgers of select name no process
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=60)
-    actors = {pid for pids in openings(ledger).values() for pid in pids}
     deadline = time.monotonic() + 60
     while any(Path(f"/proc/{pid}").exists() for pid in actors):
         assert time.monotonic() < deadline, f"of the actors {actors} one goes on without a driver"

@@ -77,7 +77,7 @@ def settings_of(
         rung_unit=spec.scheduler.rung_unit,
         composition=composition,
         fresh_attempts=fresh_attempts,
-        is_process_told=not spec.privacy.mode.is_sealed,
+        is_process_told=fresh_attempts or not spec.privacy.mode.is_sealed,  # or its file is erased
         is_timed=is_timed,
         started_in=Path.cwd(),
         supplies=supplies,
