@@ -141,9 +141,8 @@ class Probing:
         def cost(epsilon: float) -> float:
             try:
                 plan = self._planned(epsilon)
-                if (
-                    plan == self.probe_plan
-                ):  # of two phases, which cannot be declared; nearly so can
+                # Two phases of one plan cannot be declared; of nearly the same plan they can.
+                if plan == self.probe_plan:
                     plan = self._planned(0.999 * epsilon)
                 return declared_epsilon(self._classes(plan), privacy.delta)
             except InfeasibleBudgetError:
