@@ -67,11 +67,11 @@ def run_selection(launch: Launch) -> Ending:
 
         A search on a secret part of the records (``search.on.subset``) releases its best
         configuration, by the final run on all records (``running.selecting.final_run``), and
-        nothing else: no model, no score. Who is in the part is drawn once, with the number of trials, in one
-        record of the sealed study's ledger, before the first trial. A launch after a crash goes on
-        with that part and what was found on it. Where the record is lost and the study's own
-        ledger is there, no other part is drawn: the study's claim is given up. The sealed study is
-        erased before the final run begins.
+        nothing else: no model, no score. Who is in the part is drawn once, with the number of
+        trials, in one record of the sealed study's ledger, before the first trial. A launch after
+        a crash goes on with that part and what was found on it. Where the record is lost and the
+        study's own ledger is there, no other part is drawn: the study's claim is given up. The
+        sealed study is erased before the final run begins.
 
         Not covered: both ledgers deleted before anything was released, or older copies of them
         put back; whoever can read this user's files or watch the processes while they run; the
