@@ -114,14 +114,19 @@ def subset_rdp(once: Array, rate: float) -> Array:
     return np.asarray(np.minimum.accumulate(curve[::-1])[::-1])
 
 
-def between_whole_orders(curve: Array, orders: Array) -> Array:
-    """Return a bound at any orders > 1 from one at the first of ``WHOLE_ORDERS``.
+def between_orders(curve: Array, orders: Array, *, at: Array = WHOLE_ORDERS) -> Array:
+    """Return a bound at any orders > 1 from one at the first orders of a grid.
 
     (a - 1) times a Renyi divergence is convex in the order a, and 0 at order 1: it lies below its
     chords. Beyond the last order nothing is known.
+
+    Args:
+        curve: Finite, at as many orders of the grid as it is long.
+        orders: Where it is asked.
+        at: The grid, rising, above 1.
     """
-    whole = WHOLE_ORDERS[: len(curve)]
-    places, logs = np.append(1.0, whole), np.append(0.0, (whole - 1) * curve)
+    grid = at[: len(curve)]
+    places, logs = np.append(1.0, grid), np.append(0.0, (grid - 1) * curve)
     return np.asarray(np.interp(orders, places, logs, right=np.inf) / (orders - 1))
 
 
@@ -189,7 +194,7 @@ class PoissonSubset(PrivacyEvent):
             return once
         num_orders = int(np.searchsorted(WHOLE_ORDERS, max(orders[-1], rdp.ORDERS[-1]))) + 1
         curve = _at_whole_orders(self, num_orders)
-        return np.asarray(np.minimum(once, between_whole_orders(curve, orders)))
+        return np.asarray(np.minimum(once, between_orders(curve, orders)))
 
     def privacy_loss(self, interval: float) -> Any:
         """Return the distribution of ``subset_profile``, for the plan ``of``."""

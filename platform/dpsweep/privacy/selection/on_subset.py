@@ -18,7 +18,7 @@ from dpsweep.privacy.events.losses import Profile, loss_of_profile, profile_of
 from dpsweep.privacy.events.multiset import Multiset, in_order
 from dpsweep.privacy.events.poisson_subset import (
     WHOLE_ORDERS,
-    between_whole_orders,
+    between_orders,
     subset_profile,
     subset_rdp,
 )
@@ -72,9 +72,7 @@ class Bounded(PrivacyEvent):
         """Return the curve, between its orders along the chords."""
         curve = np.array(self.curve)
         finite = int(np.isfinite(curve).sum())
-        places = np.append(1.0, rdp.ORDERS[:finite])
-        logs = np.append(0.0, (rdp.ORDERS[:finite] - 1) * curve[:finite])
-        return np.asarray(np.interp(orders, places, logs, right=np.inf) / (orders - 1))
+        return between_orders(curve[:finite], orders, at=rdp.ORDERS)
 
     @property
     def profile(self) -> Profile:
@@ -123,7 +121,7 @@ class BoundedSearch(PrivacyEvent):
         last = max(orders[-1], rdp.ORDERS[-1])
         whole = self._selected(WHOLE_ORDERS[: int(np.searchsorted(WHOLE_ORDERS, last)) + 1])
         curve = subset_rdp(whole[: int(np.isfinite(whole).sum())], self.rate)
-        return np.minimum(selected, between_whole_orders(curve, orders))
+        return np.minimum(selected, between_orders(curve, orders))
 
     def _selected(self, orders: Array) -> Array:
         grid = np.union1d(rdp.ORDERS, orders)
