@@ -150,8 +150,10 @@ def openings(ledger):
 
 
 def holders(folder):
-    """Return the processes that have a file of a folder open."""
+    """Return the processes that have a file of a folder open; of a folder in a database none."""
     found = set()
+    if not isinstance(folder, Path):
+        return found
     for link in Path("/proc").glob("[0-9]*/fd/*"):
         with contextlib.suppress(OSError):  # it has ended since
             if Path(os.readlink(link)).parent == folder.resolve():
@@ -161,10 +163,10 @@ def holders(folder):
 
 def kill_driver(process, ledger):
     """Kill a driver, which cannot clean up, and wait until its actors have ended with it."""
-    actors = {pid for pids in openings(ledger).values() for pid in pids}
-    actors |= holders(ledger) - {process.pid}  # ledgers of select name no process
+    actors = holders(ledger) - {process.pid}  # the ledger of a final run names no process
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=60)
+    actors |= {pid for pids in openings(ledger).values() for pid in pids}
     deadline = time.monotonic() + 60
     while any(Path(f"/proc/{pid}").exists() for pid in actors):
         assert time.monotonic() < deadline, f"of the actors {actors} one goes on without a driver"
