@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dpsweep.search_spaces.base import Parameter, SearchSpace
+from dpsweep.search_spaces.own_data import OwnData
 from dpsweep.search_spaces.presets import preset_spec, preset_titles
 from dpsweep.search_spaces.recommended import SPACES, Recommended
 from dpsweep.search_spaces.starter import Kind, starter_spec
@@ -10,6 +11,7 @@ from dpsweep.search_spaces.starter import Kind, starter_spec
 __all__ = [
     "SPACES",
     "Kind",
+    "OwnData",
     "Parameter",
     "Recommended",
     "SearchSpace",

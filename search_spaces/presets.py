@@ -6,14 +6,16 @@ Rows of one table share their space in code, so that they cannot drift apart.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import Registry, did_you_mean
 from dpsweep.search_spaces.base import SearchSpace
+from dpsweep.search_spaces.own_data import OwnData, on_own_data, on_own_encoder, own_name
 
 #: Paper -> its presets: a mapping from name (without the paper) to ``Preset``.
 PAPERS = Registry(
@@ -132,7 +134,7 @@ def preset_titles() -> dict[str, str]:
     }
 
 
-def preset_spec(name: str) -> str:
+def preset_spec(name: str, own: OwnData | None = None) -> str:
     """Return a preset as a commented YAML spec, ready to run.
 
     >>> print(preset_spec("tramer2021/fashion_mnist").splitlines()[0])
@@ -140,8 +142,9 @@ def preset_spec(name: str) -> str:
 
     Args:
         name: ``PAPER/NAME``, as ``preset_titles`` lists them.
+        own: Data of one's own in the place of the preset's; the study is called by them, too.
     Raises:
-        BadInputError: There is no such preset.
+        BadInputError: There is no such preset, or it does not fit such data.
     """
     titles = preset_titles()
     if name in RENAMED:
@@ -153,7 +156,24 @@ def preset_spec(name: str) -> str:
             fix=(hint + "; " if hint else "") + "see `dpsweep init --presets`",
         )
     paper, _, short = name.partition("/")
-    return render(PAPERS[paper][short], study_name(name))
+    preset, study = PAPERS[paper][short], study_name(name)
+    if own is None:
+        return render(preset, study)
+    return render(_on_own_data(preset, paper, own), own_name(study, own.path))
+
+
+def _on_own_data(preset: Preset, paper: str, own: OwnData) -> Preset:
+    """Return a preset that reads data of one's own, and names the studies beside it so."""
+    note = (
+        f"CHANGED by `dpsweep init`: the data are {own.path}. Sizes, figures and names of data "
+        "below are those of the study as it was. See to it that image sizes, batches and numbers "
+        "of records in search.space suit yours."
+    )
+    others = re.compile(rf"(?<![\w/]){paper}-[a-z0-9-]+")
+    then = tuple(others.sub(lambda m: own_name(m[0], own.path), line) for line in preset.then)
+    data = on_own_data(preset.data, own)
+    space = on_own_encoder(preset.space, own)
+    return replace(preset, about=(note, *preset.about), data=data, then=then, space=space)
 
 
 def study_name(preset: str) -> str:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import did_you_mean, installed
+from dpsweep.search_spaces.own_data import OwnData, on_own_data, on_own_encoder, own_name
 from dpsweep.search_spaces.presets import space_text
 from dpsweep.search_spaces.recommended import SPACES, methods_for, recommended
 from dpsweep.spec.data.datasets import DATASET_GROUP
@@ -232,7 +233,11 @@ _RATES = """\
 
 
 def starter_spec(
-    dataset: str = "digits", method: str | None = None, *, kind: Kind = "search"
+    dataset: str = "digits",
+    method: str | None = None,
+    *,
+    kind: Kind = "search",
+    own: OwnData | None = None,
 ) -> str:
     """Return a commented YAML spec for a dataset, ready to run (or to edit where it says so).
 
@@ -241,6 +246,7 @@ def starter_spec(
         method: A method with recommended spaces; None: bitfit for text, dp_sgd for the others.
         kind: ``search``: trials that a sampler chooses; ``probe``: noisy probes of one number and
             one run; ``single``: one run of a configuration that needs no search.
+        own: Data of one's own, of this dataset; the study is called by them.
 
     Raises:
         BadInputError: There is no such dataset, or nothing is recommended for the method.
@@ -254,40 +260,45 @@ def starter_spec(
                 f"no starter spec for {kind_of} {word!r}",
                 fix=(hint + " " if hint else "") + f"known: {', '.join(names)}",
             )
-    own = recommended(method)
-    space = own.space(dataset) if kind == "search" else own.fixed.get(dataset)
+    ours = recommended(method)
+    space = ours.space(dataset) if kind == "search" else ours.fixed.get(dataset)
     if space is None:
         raise _nothing_for(dataset, method, kind)
     if kind == "probe":
         space = {**space, _SCALE: _around(space[_SCALE])}
     epsilon, study, rungs = _BUDGETS.get(dataset, ("2.0", "6.0", "[0.8, 1.3]"))
-    if own.budget is not None:
-        epsilon, study = own.budget
+    if ours.budget is not None:
+        epsilon, study = ours.budget
     if kind != "search":
         study = epsilon
-    public = f"{own.public.get(dataset, 0.0):g}"
+    public = f"{ours.public.get(dataset, 0.0):g}"
     public = public if "." in public else public + ".0"
     of_method = "" if method == "dp_sgd" else f"-{method.replace('_', '-')}"
     search = (_PROBED if kind == "probe" else _SAMPLED).format(
         trials=24 if kind == "search" else 1, probe_epsilon=_PROBE_EPSILONS.get(dataset, "0.05")
     )
+    data = _DATA.get(dataset, _OF_A_PACKAGE).replace(_NAME, dataset)
+    subject = dataset.replace("_", "-")
+    if own is not None:
+        data, subject = on_own_data(data, own), own_name("", own.path)
+        space = on_own_encoder(space, own)
     return _SPEC.format(
-        name=f"{dataset.replace('_', '-')}{of_method}{_NAMES[kind]}-eps{epsilon[0]}",
-        data=_DATA.get(dataset, _OF_A_PACKAGE).replace(_NAME, dataset),
+        name=f"{subject}{of_method}{_NAMES[kind]}-eps{epsilon[0]}",
+        data=data,
         public=public,
         pad=" " * (7 - len(public)),
         epsilon=epsilon,
         study=study,
-        start="\n" + own.start.get(dataset, "") if own.start else "",
-        modes="two with a start" if own.start else "four",
-        secret="" if own.start else _SECRET_MODES,
-        scheduler=own.scheduler.format(rungs=rungs) if kind == "search" else _NO_SCHEDULER,
+        start="\n" + ours.start.get(dataset, "") if ours.start else "",
+        modes="two with a start" if ours.start else "four",
+        secret="" if ours.start else _SECRET_MODES,
+        scheduler=ours.scheduler.format(rungs=rungs) if kind == "search" else _NO_SCHEDULER,
         composition="declared" if kind == "probe" else "null",
         accountant="pld" if kind == "probe" else "rdp",
         search=search,
         rates=_RATES if "optim.lr" in space and "optim.name" not in space else "",
         method=method,
-        space=space_text(space, own.why),
+        space=space_text(space, ours.why),
     )
 
 

@@ -12,7 +12,8 @@ from dpsweep.cli.base import Output, say
 from dpsweep.cli.completion import method_names, preset_names
 from dpsweep.cli.output import Format, print_records
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.search_spaces import Kind, preset_spec, preset_titles, starter_spec
+from dpsweep.planning.reading import read_spec
+from dpsweep.search_spaces import Kind, OwnData, preset_spec, preset_titles, starter_spec
 from dpsweep.spec.study import SweepSpec
 
 
@@ -56,6 +57,26 @@ def init(
             "budget.",
         ),
     ] = False,
+    data_path: Annotated[
+        str | None,
+        typer.Option(
+            help="Your own file or directory, in the place of the data of the starter or preset."
+        ),
+    ] = None,
+    classes: Annotated[
+        int | None, typer.Option(min=2, help="Number of its classes or attributes (npz, text).")
+    ] = None,
+    records: Annotated[
+        int | None,
+        typer.Option(min=1, help="Public number of its training records; may be rounded."),
+    ] = None,
+    image_size: Annotated[
+        int | None, typer.Option(min=1, help="Pixels that its images are resized to.")
+    ] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(help="Of texts: directory of a public network with its tokenizer."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     presets: Annotated[bool, typer.Option("--presets", help="List the presets.")] = False,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema.")] = False,
@@ -74,8 +95,11 @@ def init(
     kinds = [
         name for name, is_asked in (("--no-search", no_search), ("--probe", probe)) if is_asked
     ]
-    if chosen and (dataset is not None or method is not None or kinds):
+    own = _own_data(data_path, dataset, classes, records, image_size, encoder)
+    is_named = method is not None or (dataset is not None and not (preset and own))
+    if chosen and (is_named or kinds or (own and not preset)):
         named = f"{kinds[0]} has" if kinds else "--dataset and --method have"
+        named = "--data-path has" if own and not preset else named
         raise BadInputError(
             f"{named} no meaning for {chosen[0]}",
             fix=f"remove them, or {chosen[0]}",
@@ -91,10 +115,13 @@ def init(
     if schema:
         text = json.dumps(SweepSpec.json_schema(), indent=2) + "\n"
     elif preset is not None:
-        text = preset_spec(preset)
+        text = preset_spec(preset, own)
     else:
         kind: Kind = "probe" if probe else "single" if no_search else "search"
-        text = starter_spec(dataset or "digits", method, kind=kind)
+        of = own.kind if own else dataset or "digits"
+        text = starter_spec(of, method, kind=kind, own=own)
+    if own:
+        read_spec(text, text_name="the spec on these data")  # raises what does not fit
     if path is None:
         print(text, end="")
         return
@@ -106,3 +133,25 @@ def init(
         problem = f"{path} cannot be written: {error.strerror}"
         raise BadInputError(problem, fix="name a file in a directory that is there") from error
     say(f"wrote {path}; next: dpsweep plan {path}")
+
+
+def _own_data(
+    path: str | None,
+    dataset: str | None,
+    classes: int | None,
+    records: int | None,
+    image_size: int | None,
+    encoder: str | None,
+) -> OwnData | None:
+    """Return what is said of data of one's own; None if nothing is."""
+    said = {"--classes": classes, "--records": records, "--image-size": image_size}
+    said["--encoder"] = encoder
+    if path is not None:
+        return OwnData(path, dataset, records, classes, image_size, encoder)
+    alone = [option for option, value in said.items() if value is not None]
+    if alone:
+        raise BadInputError(
+            f"{' and '.join(alone)} describes data of yours, and none are named",
+            fix="add --data-path FILE",
+        )
+    return None

@@ -1,0 +1,196 @@
+"""A spec's ``data`` section turned to data of one's own: file, sizes, and the study's name.
+
+Works on the text of a section, so that its comments stay; what they count does not, as it is of
+other data.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpsweep.foundation.errors import BadInputError
+from dpsweep.spec.data.datasets import BUILT_IN
+
+#: Keys of the data section that describe the records of one file.
+_OF_A_FILE = (
+    "dataset", "path", "num_records", "num_classes", "image_size", "channels", "tokenizer",
+)  # fmt: skip
+#: What must be said of a dataset, besides its path: key -> option of ``dpsweep init``.
+_NEEDED: Mapping[str, Mapping[str, str]] = {
+    "npz": {"num_records": "--records N", "num_classes": "--classes K"},
+    "image_folder": {"num_records": "--records N", "image_size": "--image-size PIXELS"},
+    "text": {
+        "num_records": "--records N",
+        "num_classes": "--classes K",
+        "tokenizer": "--encoder DIRECTORY",
+    },
+}
+_SUFFIXES = {".npz": "npz", ".csv": "text", ".jsonl": "text"}
+_SAVED = ("dataset_dict.json", "dataset_info.json", "state.json")
+#: Words that YAML reads as something else.
+_OTHER_WORDS = ("null", "true", "false", "yes", "no", "on", "off", ".", ".inf", ".nan")
+_KEY = re.compile(r"^  ([a-z_]+):(\s*)([^#]*?)(\s*#.*)?$")
+
+
+@dataclass(frozen=True)
+class OwnData:
+    """Where data of one's own are, and what is declared of them.
+
+    Attributes:
+        path: File or directory, as the spec shall name it.
+        dataset: Value of ``data.dataset``; None: by the path, see ``dataset_of``.
+        num_records: Public number of training records.
+        num_classes: Number of classes or attributes.
+        image_size: Size that images are resized to, in pixels.
+        encoder: Of texts: directory of a network and its tokenizer, or their name on a hub.
+    """
+
+    path: str
+    dataset: str | None = None
+    num_records: int | None = None
+    num_classes: int | None = None
+    image_size: int | None = None
+    encoder: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """The dataset: the one that is named, or the one that the path looks like."""
+        return self.dataset or dataset_of(self.path)
+
+    @property
+    def values(self) -> dict[str, str]:
+        """The keys of the data section that are said, as YAML."""
+        said = {
+            "dataset": self.kind,
+            "path": self.path,
+            "num_records": self.num_records,
+            "num_classes": self.num_classes,
+            "image_size": self.image_size,
+            "tokenizer": self.encoder,
+        }
+        return {key: _scalar(value) for key, value in said.items() if value is not None}
+
+
+def dataset_of(path: str) -> str:
+    """Return the dataset that a path looks like: by its suffix, or as a directory by its files.
+
+    >>> dataset_of("photos.npz"), dataset_of("reviews.csv")
+    ('npz', 'text')
+
+    Raises:
+        BadInputError: It looks like none.
+    """
+    place = Path(path).expanduser()
+    if place.suffix in _SUFFIXES:
+        return _SUFFIXES[place.suffix]
+    if place.is_dir():
+        return "text" if any((place / name).exists() for name in _SAVED) else "image_folder"
+    problem = f"--data-path {path} does not tell what it is"
+    if not place.exists():
+        problem = f"--data-path {path}: there is no such file or directory"
+    fix = "name an .npz, .csv or .jsonl file or a directory of images, or say which by --dataset"
+    raise BadInputError(problem, fix=fix)
+
+
+def on_own_data(section: str, own: OwnData) -> str:
+    """Return a ``data`` section, indented by two, that reads data of one's own.
+
+    Keys that describe the file are set; of another kind of data they are removed first. All else
+    stays, less comments that count something. Sizes whose comment says EDIT must be said anew.
+
+    Raises:
+        BadInputError: Something must be said of such data, and nothing says it.
+    """
+    lines = section.splitlines()
+    old = {m[1]: m[3].strip() for line in lines if (m := _KEY.match(line))}
+    open_keys = {m[1] for line in lines if "EDIT" in line and (m := _KEY.match(line))}
+    is_same = old.get("dataset") == own.kind
+    if own.kind == "text" and not is_same:
+        raise BadInputError(
+            f"{own.path} holds texts, and this spec is of {old.get('dataset')}",
+            fix="name data of such a kind, or use --method bitfit --dataset text",
+        )
+    stays = {key: value for key, value in old.items() if key in _OF_A_FILE} if is_same else {}
+    values = {**stays, **own.values}
+    missing = [
+        option
+        for key, option in _NEEDED.get(own.kind, {}).items()
+        if key not in values or (key in open_keys and key not in own.values)
+    ]
+    if missing:
+        raise BadInputError(
+            f"{own.kind} needs {' and '.join(missing)}",
+            because="what is declared of private records becomes public, so it is not counted",
+            fix="add " + ("it" if len(missing) == 1 else "them") + "; a rounded number is fine",
+        )
+    head = [f"  {key}: {values[key]}" for key in _OF_A_FILE if key in values]
+    return "\n".join(head + [_uncounted(line) for line in _others(lines)]) + "\n"
+
+
+def on_own_encoder(space: Mapping[str, Any], own: OwnData) -> dict[str, Any]:
+    """Return a search space whose network is the encoder that ``own`` names, if it names one."""
+    if own.encoder is None:
+        return dict(space)
+    place = Path(own.encoder).expanduser()
+    name = f"text/{place.resolve()}" if place.exists() else f"text/{own.encoder}"
+    changed = {"model.name": name, "features.name": name}
+    is_text = {key: str(space.get(key)).startswith("text/") for key in changed}
+    return {key: changed[key] if is_text.get(key) else value for key, value in space.items()}
+
+
+def _others(lines: list[str]) -> list[str]:
+    """Return the lines that do not describe the file, without comments that went with those."""
+    kept, is_dropped = [], False
+    for line in lines:
+        match = _KEY.match(line)
+        if match:
+            is_dropped = match[1] in _OF_A_FILE
+        elif not line.lstrip().startswith("#"):
+            is_dropped = False
+        if not is_dropped:
+            kept.append(line)
+    return kept
+
+
+def _uncounted(line: str) -> str:
+    """Return a line less a comment with a number of records in it.
+
+    >>> _uncounted("    fraction: 0.1   # 6000 records")
+    '    fraction: 0.1'
+    >>> _uncounted("  test: {visibility: public}   # scored once")
+    '  test: {visibility: public}   # scored once'
+    """
+    return re.sub(r"\s+#[^#]*\b[1-9]\d{2,}\b[^#]*$", "", line)
+
+
+def _scalar(value: str | int) -> str:
+    """Write a value as YAML reads it back: words that could be something else in quotes."""
+    if isinstance(value, int):
+        return str(value)
+    if re.fullmatch(r"[A-Za-z_./][A-Za-z0-9_./-]*", value) and value not in _OTHER_WORDS:
+        return value
+    return "'" + value.replace("'", "''") + "'"
+
+
+def own_name(name: str, path: str) -> str:
+    """Return the name of a study on data of one's own: less the old dataset's, with the file's.
+
+    >>> own_name("golatkar2022-adamix-fashion-mnist", "/data/Oxford Pets.npz")
+    'golatkar2022-adamix-oxford-pets'
+    >>> own_name("tramer2021-cifar10-grid", "mine")
+    'tramer2021-grid-mine'
+    """
+    stem = re.sub(r"[^a-z0-9]+", "-", Path(path).stem.lower()).strip("-") or "data"
+    for old in (*_NAMES, "cifar100", "cifar10", "mnist", "npz", "image-folder"):
+        shorter = re.sub(rf"(^|-){old}(?=-|$)", "", name, count=1)
+        if shorter != name:
+            name = shorter.strip("-")
+            break
+    return f"{name}-{stem}".strip("-")[:64].rstrip("-")
+
+
+_NAMES = tuple(name.replace("_", "-") for name in BUILT_IN)
