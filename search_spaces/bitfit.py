@@ -56,9 +56,35 @@ SPACES: Mapping[str, Mapping[str, Any]] = {
     },
 }
 
+
+def _fixed(**changes: Any) -> dict[str, Any]:
+    """Return one configuration for images, whose learning rate follows from the noise."""
+    space: dict[str, Any] = {
+        "method": "bitfit",
+        "model.name": "timm/tf_efficientnet_lite0",
+        "model.checkpoint": "published",
+        "model.norm": "frozen",
+        "model.image_size": 64,
+        "bitfit.variant": "bitfit",
+        "optim.name": "sgd",
+        "optim.noise_scale": 0.4,
+        "optim.input_norm": 1,
+        "optim.momentum": 0.9,
+        "optim.schedule": "cosine",
+        "clip.max_grad_norm": 0.1,
+        "batch.expected": 256,
+        "train.epochs": 5,
+    }
+    return changed(space, changes)
+
+
 #: Dataset name -> one configuration, whose learning rate needs no search
 #: (``methods.noise_rates``).
 FIXED: Mapping[str, Mapping[str, Any]] = {
+    "digits": _fixed(),
+    "fashion_mnist": _fixed(train__epochs=1),
+    "npz": _fixed(),
+    "image_folder": _fixed(),
     "text": {
         "method": "bitfit",
         "model.name": "text//EDIT/encoder",
@@ -84,7 +110,7 @@ WHY: Mapping[str, str] = {
     "bitfit.variant": "also bitfit_add, full; for transformers lora, adapter",
     "bitfit.full_epochs": "passes in which everything trains, before the biases",
     "optim.name": "sgd or adam",
-    "optim.noise_scale": "sets the learning rate by the noise; .08 suits a small encoder",
+    "optim.noise_scale": "sets the learning rate by the noise: .4 for images, .08 for texts",
     "optim.input_norm": "1 where the network is not linear",
     "optim.momentum": "a plain value is fixed, not searched",
     "optim.schedule": "constant, or cosine down to zero",

@@ -241,8 +241,18 @@ def space_text(space: Mapping[str, Any], why: Mapping[str, str]) -> str:
     for name, domain in space.items():
         if name in why:
             lines.append(f"    # {why[name]}")
-        lines.append(f"    {name}: {_flow(domain)}")
+        line = f"    {name}: {_flow(domain)}"
+        lines += [line] if len(line) <= 100 else _block(name, domain)
     return "\n".join(lines) + "\n"
+
+
+def _block(name: str, domain: Any) -> list[str]:
+    """Write the branches of a domain below each other; others on one line, however long."""
+    if not (isinstance(domain, Mapping) and set(domain) == {"by"}):
+        return [f"    {name}: {_flow(domain)}"]
+    ((other, branches),) = domain["by"].items()
+    head = [f"    {name}:", "      by:", f"        {other}:"]
+    return head + [f"          {word}: {_flow(branch)}" for word, branch in branches.items()]
 
 
 def _flow(domain: Any) -> str:

@@ -262,11 +262,11 @@ def starter_spec(
             )
     ours = recommended(method)
     space = ours.space(dataset) if kind == "search" else ours.fixed.get(dataset)
-    if space is None:
+    if space is None or (kind == "probe" and _SCALE not in space):
         raise _nothing_for(dataset, method, kind)
     if kind == "probe":
         space = {**space, _SCALE: _around(space[_SCALE])}
-    epsilon, study, rungs = _BUDGETS.get(dataset, ("2.0", "6.0", "[0.8, 1.3]"))
+    epsilon, study, rungs = budget_for(dataset)
     if ours.budget is not None:
         epsilon, study = ours.budget
     if kind != "search":
@@ -277,10 +277,8 @@ def starter_spec(
     search = (_PROBED if kind == "probe" else _SAMPLED).format(
         trials=24 if kind == "search" else 1, probe_epsilon=_PROBE_EPSILONS.get(dataset, "0.05")
     )
-    data = _DATA.get(dataset, _OF_A_PACKAGE).replace(_NAME, dataset)
-    subject = dataset.replace("_", "-")
+    data, subject = data_section(dataset, own)
     if own is not None:
-        data, subject = on_own_data(data, own), own_name("", own.path)
         space = on_own_encoder(space, own)
     return _SPEC.format(
         name=f"{subject}{of_method}{_NAMES[kind]}-eps{epsilon[0]}",
@@ -302,6 +300,24 @@ def starter_spec(
     )
 
 
+def data_section(dataset: str, own: OwnData | None) -> tuple[str, str]:
+    """Return the section ``data`` of a starter, less ``public``, and what a study of it is called.
+
+    Args:
+        dataset: Value of ``data.dataset``.
+        own: Data of one's own, of this dataset.
+    """
+    data = _DATA.get(dataset, _OF_A_PACKAGE).replace(_NAME, dataset)
+    if own is None:
+        return data, dataset.replace("_", "-")
+    return on_own_data(data, own), own_name("", own.path)
+
+
+def budget_for(dataset: str) -> tuple[str, str, str]:
+    """Return ``trial_epsilon``, ``study_epsilon`` and rungs of a starter."""
+    return _BUDGETS.get(dataset, ("2.0", "6.0", "[0.8, 1.3]"))
+
+
 def _around(start: float) -> dict[str, list[float]]:
     """Return the range that probes try: two decades to either side of what needs no search."""
     return {"loguniform": [start / 100, start * 100]}
@@ -311,7 +327,10 @@ def _nothing_for(dataset: str, method: str, kind: Kind) -> BadInputError:
     """Return why there is no starter spec of a method for a dataset."""
     if kind != "search":
         option = "--no-search" if kind == "single" else "--probe"
-        others = [name for name in methods_for(dataset) if dataset in recommended(name).fixed]
+        fixed = {name: recommended(name).fixed.get(dataset, {}) for name in methods_for(dataset)}
+        others = [
+            m for m, space in fixed.items() if space and (kind == "single" or _SCALE in space)
+        ]
         return BadInputError(
             f"nothing is recommended for one run of {method} on {dataset}",
             fix=f"leave {option} out"

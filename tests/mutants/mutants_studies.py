@@ -106,8 +106,8 @@ STUDIES = (
     Mutant(
         "run times on the journal",
         "platform/dpsweep/running/stage.py",
-        "wall_s = report.wall_s if self._is_timed else 0.0",
-        "wall_s = report.wall_s",
+        'usage = {} if self._is_timed else {"wall_s": 0.0, "memory_mb": 0.0}',
+        "usage = {}",
         ("tests/unit/running/test_stage.py::test_a_run_time_never_arrives",),
         "they tell of batch sizes",
     ),

@@ -123,9 +123,9 @@ TRIALS = (
     ),
     Mutant(
         "run times that leave the actor",
-        "trainables/execution/execution.py",
-        "wall_s=time.monotonic() - self._started if self.settings.is_timed else 0.0",
-        "wall_s=time.monotonic() - self._started",
+        "trainables/execution/memory.py",
+        "return time.monotonic() - self._started if self._is_told else 0.0",
+        "return time.monotonic() - self._started",
         (
             "tests/unit/trainables/execution/test_execution.py::test_run_times_stay_inside_unless_asked_for",
         ),

@@ -6,7 +6,6 @@ Nothing here knows Ray; ``dpsweep.trainables.execution.actor`` turns it into a R
 from __future__ import annotations
 
 import math
-import time
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.errors import LedgerError
@@ -18,6 +17,7 @@ from dpsweep.study.trial import TrialReport, TrialTask, report_interval
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.execution.checkpoints import Checkpoint, CheckpointStore, is_finite
 from dpsweep.trainables.execution.delivered import delivered_scores
+from dpsweep.trainables.execution.memory import Usage
 from dpsweep.trainables.execution.pace import Pace
 from dpsweep.trainables.execution.private_report import write_private_report
 from dpsweep.trainables.execution.scores import TrialScores
@@ -90,7 +90,7 @@ class TrialExecution:
             is_told=settings.is_process_told,
         )
         try:
-            self._started = time.monotonic()
+            self._usage = Usage(settings.device, is_told=settings.is_timed)
             self.is_leaving = False  # True: leave the process, once the segment under way is kept
             self._pace = pace or Pace()
             self._store = CheckpointStore(directory)
@@ -362,7 +362,8 @@ class TrialExecution:
             unscored=unscored,
             failure=reason if has_failed else "",
             note=self._resumption.note,
-            wall_s=time.monotonic() - self._started if self.settings.is_timed else 0.0,
+            wall_s=self._usage.wall_s,
+            memory_mb=self._usage.memory_mb,
             charged=len(self.ledger),
             value=self.value,
             best_step=self.best_step,

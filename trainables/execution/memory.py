@@ -1,4 +1,4 @@
-"""Memory of a trial's process: what is kept of it, and what is done where there is none left."""
+"""Memory of a trial's process: what it took, what is kept, what is done where none is left."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import dataclasses
 import gc
 import os
 import sys
+import time
 
 from dpsweep.foundation.durable import checked_json, read_checked_json, write_atomically
 from dpsweep.foundation.errors import SweepError
@@ -19,6 +20,8 @@ SMALLER = "smaller-batch.json"
 _PHYSICAL = "batch.physical"
 #: A batch in memory is this many times smaller afterwards: there is one more try, not a search.
 _TIMES = 4
+
+_MIB = 2**20
 
 # Parameters of mallopt, from glibc's <malloc.h>.
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
@@ -103,3 +106,59 @@ def as_it_fits(directory: FilePath, task: TrialTask) -> tuple[TrialTask, str]:
         "lost stay spent"
     )
     return dataclasses.replace(task, hparams={**task.hparams, _PHYSICAL: smaller}), note
+
+
+class Usage:
+    """Time and peak memory since a trial began in this process, where they may be told.
+
+    A process serves one trial after another, so its peak is set back when one begins. Linux counts
+    the pages of the whole process, the interpreter and torch among them; on a GPU it is what torch
+    had allocated there.
+
+    Guarantees:
+        Both are 0 unless they may be told: they tell of the sizes of batches.
+
+    Args:
+        device: ``cpu`` or ``cuda``.
+        is_told: Whether they may leave the process.
+    """
+
+    def __init__(self, device: str, *, is_told: bool) -> None:
+        self._device, self._is_told = device, is_told
+        self._started = time.monotonic()
+        if is_told:
+            _forget_peak(device)
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds so far."""
+        return time.monotonic() - self._started if self._is_told else 0.0
+
+    @property
+    def memory_mb(self) -> float:
+        """Peak so far in MiB; 0 also where the system does not say."""
+        return _peak_mb(self._device) if self._is_told else 0.0
+
+
+def _forget_peak(device: str) -> None:
+    torch = sys.modules.get("torch")
+    if device == "cuda" and torch is not None:
+        torch.cuda.reset_peak_memory_stats()
+        return
+    try:
+        with open("/proc/self/clear_refs", "w") as file:
+            file.write("5")  # see proc(5): the peak of resident memory
+    except OSError:
+        pass  # then the peak is that of the process so far, which is no less
+
+
+def _peak_mb(device: str) -> float:
+    torch = sys.modules.get("torch")
+    if device == "cuda" and torch is not None:
+        return float(torch.cuda.max_memory_allocated()) / _MIB
+    try:
+        with open("/proc/self/status") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        return int(lines["VmHWM"].split()[0]) / 1024
+    except (OSError, KeyError, ValueError):
+        return 0.0

@@ -19,6 +19,7 @@ from scipy import special
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import did_you_mean
 from dpsweep.privacy.statement import PrivacyStatement
+from dpsweep.results.public_data import public_data
 from dpsweep.results.study import SweepResult
 from dpsweep.results.trial import TrialResult
 from dpsweep.search_spaces.base import SearchSpace
@@ -132,6 +133,7 @@ def build_report(
     lower: ReportedStudy | None = None,
     upper: ReportedStudy | None = None,
     is_paired: bool = False,
+    has_costs: bool = False,
 ) -> list[dict[str, Any]]:
     """Return one record per study and per combination of the ``by`` values.
 
@@ -163,6 +165,8 @@ def build_report(
         lower: Study of the public records alone.
         upper: Study without privacy.
         is_paired: Add differences to the first study, repetition by repetition.
+        has_costs: Add mean seconds of a repetition, its largest peak memory in MiB, and the public
+            data it rests on. The first two are None where nothing tells them, see ``TrialResult``.
     Raises:
         BadInputError: A parameter that no study has, one of ``lower`` and ``upper`` without the
             other, or studies that have no score in common where they are compared.
@@ -199,6 +203,8 @@ def build_report(
     rows = []
     for cell in cells:
         row = _row(cell)
+        if has_costs:
+            row.update(_costs(cell))
         if others and score is not None:
             row[f"boost ({score})"] = _boost(cell, bounds[0], bounds[1], score)
         if is_paired and score is not None and cell.study is not studies[0]:
@@ -313,6 +319,17 @@ def _row(cell: Cell) -> dict[str, Any]:
             row[f"{score} std"] = statistics.stdev(scores.values()) if len(scores) > 1 else None
             row[f"{score} 95%"] = half_width(list(scores.values()))
     return {**row, **cell.costliest.to_json(), "epsilon": cell.costliest.epsilon, **cell.chosen}
+
+
+def _costs(cell: Cell) -> dict[str, Any]:
+    trials = list(cell.repetitions.values())
+    seconds = [t.seconds for t in trials if t.seconds is not None]
+    memory = [t.memory_mb for t in trials if t.memory_mb is not None]
+    return {
+        "seconds": statistics.fmean(seconds) if seconds else None,
+        "memory MiB": max(memory) if memory else None,
+        "public data": public_data(trials[0].config),
+    }
 
 
 def half_width(values: Sequence[float]) -> float | None:

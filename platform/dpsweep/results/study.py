@@ -230,7 +230,6 @@ class SweepResult:
     def _result(self, view: TrialView) -> TrialResult:
         uri = self._records.model_uri(view.trial, self.view.model_uris.get(view.trial))
         claims, metric = self.claims, self.spec.search.metric
-        statement = claims.trial_statement(view)
         # Of an earlier version's journal the value may be all that is known of this model.
         metrics = dict(view.delivered)
         if view.value is not None:
@@ -248,11 +247,12 @@ class SweepResult:
             num_steps=view.num_steps,
             reason=view.reason,
             metrics=metrics,
-            statement=statement,
+            statement=claims.trial_statement(view),
             run_id=self._run_ids.get(view.trial),
             model_uri=uri,
             curve=view.reports,
             study_statement=claims.study_statement() if is_shared else None,
+            **view.usage,
         )
 
     def best(

@@ -35,6 +35,9 @@ class TrialResult:
         model_uri: Model in the tracking store if it was logged, else the best checkpoint's file.
         curve: Reports so far: step, epsilon, metrics.
         study_statement: What the study as a whole may claim, or None (accounting unaccounted).
+        seconds: Training and evaluation since its last (re)start; None where nothing tells it, as
+            under every claim: it tells of the sizes of batches.
+        memory_mb: Peak memory of its process since then in MiB, or None in the same way.
     """
 
     trial_id: int
@@ -52,6 +55,8 @@ class TrialResult:
     model_uri: str | None
     curve: Sequence[dict[str, Any]]
     study_statement: PrivacyStatement | None
+    seconds: float | None = None
+    memory_mb: float | None = None
 
     @property
     def epsilon(self) -> float:

@@ -304,8 +304,8 @@ class Stage:
         hidden = sorted(reported - set(shown) - set(delivered))
         if hidden:
             self.downgrade(f"a trial reported {', '.join(hidden)}, which may not leave its actor")
-        wall_s = report.wall_s if self._is_timed else 0.0
-        return dataclasses.replace(report, metrics=shown, delivered=delivered, wall_s=wall_s)
+        usage = {} if self._is_timed else {"wall_s": 0.0, "memory_mb": 0.0}
+        return dataclasses.replace(report, metrics=shown, delivered=delivered, **usage)
 
     @property
     def _is_timed(self) -> bool:

@@ -155,6 +155,7 @@ class TrialReported(Event):
     rung: int = 0
     skipped: int = 0
     wall_s: float | None = None
+    memory_mb: float | None = _sparse()
 
     @classmethod
     def of(cls, report: TrialReport, **more: Any) -> Self:
@@ -171,6 +172,7 @@ class TrialReported(Event):
             report.rung,
             report.skipped,
             round(report.wall_s, 3) or None,
+            round(report.memory_mb) or None,
             **more,
         )
 

@@ -36,6 +36,8 @@ class TrialView:
     records: str = "private"
     value: float | None = None
     best_step: int = 0
+    wall_s: float | None = None
+    memory_mb: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     delivered: dict[str, float] = field(default_factory=dict)
     reports: list[dict[str, Any]] = field(default_factory=list)
@@ -44,6 +46,11 @@ class TrialView:
     def delivered_step(self) -> int:
         """Step of the model that it delivers: the best checkpoint, or the last without a score."""
         return self.step if self.value is None else self.best_step
+
+    @property
+    def usage(self) -> dict[str, float | None]:
+        """What it took since its last (re)start, where that is told."""
+        return {"seconds": self.wall_s, "memory_mb": self.memory_mb}
 
     @property
     def is_tested_elsewhere(self) -> bool:
@@ -206,6 +213,7 @@ def _fold_report(trial: TrialView, event: events.TrialReported) -> None:
     trial.was_continued = False
     trial.step, trial.epsilon, trial.rung = event.step, event.epsilon, event.rung
     trial.value, trial.best_step = event.value, event.best_step or 0
+    trial.wall_s, trial.memory_mb = event.wall_s, event.memory_mb
     trial.charged = max(trial.charged, event.charged)
     if event.metrics:
         trial.metrics = dict(event.metrics)

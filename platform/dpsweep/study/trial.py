@@ -63,6 +63,7 @@ class TrialReport:
         reason: Why it is done (empty otherwise).
         wall_s: Seconds of training and evaluation in this incarnation of the trial; 0 where run
             times may not leave the actor.
+        memory_mb: Peak memory of its process, or of its share of a GPU, in MiB; 0 as there.
         charged: Number of events ever charged to the trial; at least ``step``.
         value: Best value of the study's metric so far, or None before the first one.
         best_step: Step of the checkpoint that has it.
@@ -83,6 +84,7 @@ class TrialReport:
     done: bool = False
     reason: str = ""
     wall_s: float = 0.0
+    memory_mb: float = 0.0
     charged: int = 0
     value: float | None = None
     best_step: int = 0

@@ -60,6 +60,7 @@ BEST_OBJECTIVE = "best/value"
 BEST_TRIAL = "best/trial"
 BEST_EPSILON = "best/epsilon"
 TRAIN_SECONDS = "time/train_s"
+PEAK_MEMORY = "memory/peak_mb"
 STUDY_SPENT = "dp/study_spent_epsilon"
 
 METRICS = _items(
@@ -94,6 +95,7 @@ METRICS = _items(
         ),
         (EPSILON, "1", "public", "Epsilon of everything charged to the trial so far, at dp.delta."),
         (TRAIN_SECONDS, "s", "public", "Training and evaluation time since the last (re)start."),
+        (PEAK_MEMORY, "MiB", "public", "Peak memory since the last (re)start, where told."),
         (OBJECTIVE, "1", "public", "Value of search.metric that ranks the trial."),
         (BEST_OBJECTIVE, "1", "public", "Best search/objective of the finished trials so far."),
         (BEST_TRIAL, "1", "public", "Number of the best trial at the end of the study."),

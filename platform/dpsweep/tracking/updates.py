@@ -27,6 +27,7 @@ from dpsweep.tracking.schema import (
     BEST_TRIAL,
     CURVE,
     OBJECTIVE,
+    PEAK_MEMORY,
     STUDY_SPENT,
     TRAIN_SECONDS,
     as_text,
@@ -278,7 +279,9 @@ class _Reader:
         if event.epsilon is not None:
             self.drafts.log_epsilon(trial, event)
         if event.wall_s is not None and not self.state.is_sealed:
-            self.drafts.log_metrics(trial, event, {TRAIN_SECONDS: event.wall_s}, event.step)
+            usage = {TRAIN_SECONDS: event.wall_s, PEAK_MEMORY: event.memory_mb}
+            said = {name: value for name, value in usage.items() if value is not None}
+            self.drafts.log_metrics(trial, event, said, event.step)
 
     def _trial_verdict(self, event: events.TrialJudged) -> None:
         trial, reason = event.trial, event.reason[:MAX_REASON]

@@ -16,6 +16,7 @@ from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
 from dpsweep.planning.preflight import preflight
 from dpsweep.privacy.statement import PrivacyStatement
+from dpsweep.results.public_data import public_data
 from dpsweep.results.report import ReportedStudy, build_report
 from dpsweep.results.study import load_sweep
 from dpsweep.results.trial import TrialResult
@@ -433,3 +434,26 @@ def test_the_command_says_what_is_missing(written, tmp_path):
     assert "1 of 1 row lacks repetitions" in result.output
     result = call(tmp_path, written("none", num_finished=0))
     assert isinstance(result.exception, NothingWithinBudgetError)
+
+
+def test_costs_are_the_mean_time_and_the_largest_peak_of_a_rows_repetitions():
+    drawn = [
+        trial(draw, {"public.draw": draw, "public.shots": 2}, 0.5, seconds=s, memory_mb=m)
+        for draw, s, m in ((0, 10.0, 700.0), (1, 14.0, 900.0))
+    ]
+    (row,) = build_report([ReportedStudy("a", drawn, SPACE)], over=["public.draw"], has_costs=True)
+    assert (row["seconds"], row["memory MiB"]) == (12.0, 900.0)
+    assert row["public data"] == "2 records a class"
+
+
+def test_costs_that_may_not_be_told_are_none_and_not_zero():
+    rows = build_report([ReportedStudy("a", [trial(0, {}, 0.5)], SPACE)], has_costs=True)
+    assert [(row["seconds"], row["memory MiB"]) for row in rows] == [(None, None)]
+    assert "seconds" not in build_report([ReportedStudy("a", [trial(0, {}, 0.5)], SPACE)])[0]
+
+
+def test_public_data_names_weights_and_records():
+    assert public_data({"method": "dp_sgd", "features.name": "none"}) == "none"
+    assert public_data({"model.checkpoint": "pretrain"}) == "weights trained on public records"
+    assert public_data({"model.checkpoint": "net.pt"}) == "weights net.pt"
+    assert public_data({"labels.max": 500}) == "public records, 500 labels"

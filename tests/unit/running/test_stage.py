@@ -81,16 +81,21 @@ def test_a_claim_given_up_on_the_ledger_alone_is_given_up(driver):
 def test_a_run_time_never_arrives(driver):
     """Whatever an actor says: time tells of the sizes of batches."""
     task = driver.source().next_task(num_running=0)
-    assert driver.stage.on_report(report(task, 1, wall_s=3.0)).wall_s == 0.0
+    shown = driver.stage.on_report(report(task, 1, wall_s=3.0, memory_mb=900.0))
+    assert (shown.wall_s, shown.memory_mb) == (0.0, 0.0)
     rows = [r for r in read_log(driver.study.files.journal) if r["event"] == "trial_report"]
     assert [row["wall_s"] for row in rows] == [None]
+    assert not any("memory_mb" in row for row in rows)
     assert not driver.stage.settings().is_timed
 
 
 def test_a_run_time_arrives_where_nothing_is_claimed(tmp_path):
     driver = Driver(tmp_path, accounting="unaccounted", study_epsilon=None)
     task = driver.source().next_task(num_running=0)
-    assert driver.stage.on_report(report(task, 1, wall_s=3.0)).wall_s == 3.0
+    shown = driver.stage.on_report(report(task, 1, wall_s=3.0, memory_mb=900.0))
+    assert (shown.wall_s, shown.memory_mb) == (3.0, 900.0)
+    view = driver.study.view.trials[task.trial]
+    assert (view.wall_s, view.memory_mb) == (3.0, 900)
     assert driver.stage.settings().is_timed
     driver.close()
 

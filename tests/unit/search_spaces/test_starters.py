@@ -173,12 +173,21 @@ def test_texts_need_no_search_either():
     assert spec.search.num_trials == 1
 
 
-@pytest.mark.parametrize(("dataset", "method"), [("digits", "bitfit"), ("text", "dp_sgd")])
-def test_one_run_of_what_has_no_such_rate_is_refused(dataset, method):
+@pytest.mark.parametrize(
+    ("dataset", "method", "kind", "able"),
+    [
+        ("text", "dp_sgd", "single", ["bitfit"]),
+        ("image_folder", "scatternet", "single", ["active_learning", "adamix", "dp_sgd"]),
+        ("digits", "active_learning", "probe", ["adamix", "dp_sgd", "scatternet"]),
+    ],
+)
+def test_one_run_of_what_has_no_such_rate_is_refused(dataset, method, kind, able):
     with pytest.raises(BadInputError, match=f"one run of {method} on {dataset}") as refused:
-        starter_spec(dataset, method, kind="single")
-    able = "bitfit" if dataset == "text" else "adamix or dp_sgd or scatternet"
-    assert refused.value.fix == f"leave --no-search out, or use --method {able}"
+        starter_spec(dataset, method, kind=kind)
+    option, _, named = refused.value.fix.partition(" out, or use --method ")
+    assert option == ("leave --no-search" if kind == "single" else "leave --probe")
+    assert set(able) <= set(named.split(" or "))
+    assert method not in named.split(" or ")
 
 
 def test_a_starter_points_to_rates_that_follow_the_noise():

@@ -13,7 +13,14 @@ from dpsweep.cli.completion import method_names, preset_names
 from dpsweep.cli.output import Format, print_records
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.planning.reading import read_spec
-from dpsweep.search_spaces import Kind, OwnData, preset_spec, preset_titles, starter_spec
+from dpsweep.search_spaces import (
+    Kind,
+    OwnData,
+    all_methods_spec,
+    preset_spec,
+    preset_titles,
+    starter_spec,
+)
 from dpsweep.spec.study import SweepSpec
 
 
@@ -57,6 +64,13 @@ def init(
             "budget.",
         ),
     ] = False,
+    all_methods: Annotated[
+        bool,
+        typer.Option(
+            "--all-methods",
+            help="Every method that fits the data, as many trials each, at one epsilon.",
+        ),
+    ] = False,
     data_path: Annotated[
         str | None,
         typer.Option(
@@ -90,6 +104,9 @@ def init(
     ]
     if len(chosen) > 1:
         raise BadInputError(f"{' and '.join(chosen)} exclude each other", fix="give one of them")
+    if all_methods and (method is not None or probe or chosen):
+        other = "--method" if method is not None else "--probe" if probe else chosen[0]
+        raise BadInputError(f"--all-methods and {other} exclude each other", fix="give one of them")
     if no_search and probe:
         raise BadInputError("--no-search and --probe exclude each other", fix="give one of them")
     kinds = [
@@ -119,7 +136,10 @@ def init(
     else:
         kind: Kind = "probe" if probe else "single" if no_search else "search"
         of = own.kind if own else dataset or "digits"
-        text = starter_spec(of, method, kind=kind, own=own)
+        if all_methods:
+            text = all_methods_spec(of, is_searched=not no_search, own=own)
+        else:
+            text = starter_spec(of, method, kind=kind, own=own)
     if own:
         read_spec(text, text_name="the spec on these data")  # raises what does not fit
     if path is None:

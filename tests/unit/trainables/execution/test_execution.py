@@ -87,12 +87,14 @@ def test_run_times_leave_the_actor_only_where_they_may(lab, is_timed):
     settings = lab.settings(report_every=None, is_timed=is_timed)
     reports = lab.run(settings, lab.task(settings, {"train.max_steps": 20}))
     assert {report.wall_s > 0 for report in reports} == {is_timed}
+    assert {report.memory_mb > 0 for report in reports} == {is_timed}
 
 
 def test_run_times_stay_inside_unless_asked_for(lab):
     settings = lab.settings(report_every=None)
     reports = lab.run(settings, lab.task(settings, {"train.max_steps": 20}))
     assert {report.wall_s for report in reports} == {0.0}
+    assert {report.memory_mb for report in reports} == {0.0}
 
 
 @pytest.mark.parametrize(
@@ -176,7 +178,7 @@ def test_a_report_that_may_have_been_lost_is_made_again(lab, validation):
     charged = trial_spent(settings.ledger, 0)
 
     def known(report):
-        floats = {"wall_s": 0.0, "epsilon": 0.0, "next_epsilon": None}
+        floats = {"wall_s": 0.0, "memory_mb": 0.0, "epsilon": 0.0, "next_epsilon": None}
         return dataclasses.replace(report, **floats)
 
     resumed = lab.open(settings, task)

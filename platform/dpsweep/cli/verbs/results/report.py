@@ -54,6 +54,9 @@ def report(
     paired: Annotated[
         bool, typer.Option("--paired", help="Differences to the first study, per repetition.")
     ] = False,
+    costs: Annotated[
+        bool, typer.Option("--costs", help="Also time, peak memory and public data of each row.")
+    ] = False,
     html: Annotated[
         Path | None,
         typer.Option(
@@ -77,6 +80,7 @@ def report(
         lower=bounds[0],
         upper=bounds[1],
         is_paired=paired,
+        has_costs=costs,
     )
     if not rows:
         raise NothingWithinBudgetError(
@@ -129,6 +133,8 @@ def _table_row(row: Mapping[str, Any], dropped: Collection[str]) -> dict[str, An
             shown[name] = f"{value:.4f}" + ("" if spread is None else f" ±{spread:.4f}")
         elif _is_interval(name):
             shown[name] = None if value is None else f"±{value:.4f}"
+        elif name in ("seconds", "memory MiB"):
+            shown[name] = None if value is None else round(value)
         elif isinstance(value, float) and "epsilon" not in name and " " not in name:
             shown[name] = f"{value:g}"
         elif name.startswith("difference"):
