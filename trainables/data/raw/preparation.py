@@ -37,6 +37,8 @@ class ArrayRecords:
         shape: Of one record, as a method reads it; as many numbers as ``raw_shape``.
         scale: Factor from the file's numbers to those that are read, both float32.
         dtype: ``float32``; ``int64`` for token ids, which have scale 1.
+        is_channels_last: Whether ``raw_shape`` is (height, width, channels) of images, which are
+            read as (channels, height, width).
     """
 
     kind: ClassVar[str] = "array"
@@ -45,6 +47,7 @@ class ArrayRecords:
     shape: tuple[int, ...]
     scale: float = 1.0
     dtype: Literal["float32", "int64"] = "float32"
+    is_channels_last: bool = False
 
     @classmethod
     def as_read(
@@ -64,6 +67,9 @@ class ArrayRecords:
         >>> pixels = ArrayRecords((2, 2), "uint8", (1, 2, 2), scale=0.5)
         >>> pixels.prepare([[[0, 2], [4, 6]]]).tolist()
         [[[[0.0, 1.0], [2.0, 3.0]]]]
+        >>> colours = ArrayRecords((1, 2, 3), "float32", (3, 1, 2), is_channels_last=True)
+        >>> colours.prepare([[[[1, 2, 3], [4, 5, 6]]]]).tolist()
+        [[[[1.0, 4.0]], [[2.0, 5.0]], [[3.0, 6.0]]]]
 
         Args:
             records: Numbers, (records, *raw_shape).
@@ -89,6 +95,8 @@ class ArrayRecords:
                 values = np.multiply(values, np.float32(self.scale), dtype=np.float32)
         if not np.isfinite(values).all():
             raise RecordError("records have values that are not finite (as float32)")
+        if self.is_channels_last:
+            values = values.transpose(0, 3, 1, 2)
         return np.ascontiguousarray(values.reshape(-1, *self.shape))
 
 

@@ -23,7 +23,14 @@ from dpsweep.spec.base import (
 )
 from dpsweep.spec.data.class_names import ClassNames, name_rules
 from dpsweep.spec.data.classes import Classes, class_rules
-from dpsweep.spec.data.datasets import BUILT_IN, DATASETS, Dataset, Task
+from dpsweep.spec.data.datasets import (
+    BUILT_IN,
+    DATASETS,
+    WITH_PATH,
+    WITH_TEST_PART,
+    Dataset,
+    Task,
+)
 from dpsweep.spec.data.evaluation import TestSpec, ValidationSpec
 from dpsweep.spec.data.public import Pollution, PublicSpec
 
@@ -103,6 +110,11 @@ class DataSpec(Part):
     channels: Literal[1, 3] | None = Field(
         default=None, description="1 (grey) or 3 (colour, the default); image_folder only."
     )
+    layout: Literal["channels_first", "channels_last"] | None = Field(
+        default=None,
+        description="npz: which axis of images has the channels; null: seen from the shape, or "
+        "asked for.",
+    )
     tokenizer: Text | None = Field(
         default=None,
         description="text: directory of a transformers tokenizer; the name of one on the hub "
@@ -170,6 +182,7 @@ class DataSpec(Part):
         if not isinstance(dataset, str):
             return
         needed = {
+            **dict.fromkeys(WITH_PATH, ("path",)),
             "npz": ("path", "num_records", "num_classes"),
             "image_folder": ("path", "num_records", "image_size"),
             "text": ("path", "num_records", "num_classes", "tokenizer", "max_length"),
@@ -181,9 +194,10 @@ class DataSpec(Part):
             if raw.get(key) is None:
                 yield Mistake(key, f"is missing: {dataset} needs it", _WHY[key])
         only_for = {
-            "path": ("fashion_mnist", "npz", "image_folder", "text"),
+            "path": (*WITH_TEST_PART, "npz", "image_folder", "text"),
             "image_size": ("image_folder",),
             "channels": ("image_folder",),
+            "layout": ("npz",),
             **dict.fromkeys(("tokenizer", "max_length", "text_column", "label_column"), ("text",)),
         }
         for key, datasets in only_for.items():
@@ -196,10 +210,10 @@ class DataSpec(Part):
         for key, value in zip(("num_records", "num_classes"), BUILT_IN[dataset]):
             if peek_number(raw, key, default=value) != value and raw.get(key) is not None:
                 yield Mistake(key, f"is {value} for {dataset}, got {seen(raw[key])}", "remove it")
-        if dataset == "fashion_mnist" and peek_number(raw, "test", "fraction", default=0) > 0:
+        if dataset in WITH_TEST_PART and peek_number(raw, "test", "fraction", default=0) > 0:
             yield Mistake(
                 "test.fraction",
-                "fashion_mnist has a test part of its own",
+                f"{dataset} has a test part of its own",
                 "remove it; data.test.visibility: public has it scored",
             )
         if peek_number(raw, "validation", "fraction", default=0.2) == 0:
