@@ -28,10 +28,14 @@ _DATA = "dpsweep.trainables.data"
 DATASETS = Registry(
     "dataset",
     {
+        "cifar10": f"{_DATA}.vision.cifar:open_cifar10",
+        "cifar100": f"{_DATA}.vision.cifar:open_cifar100",
         "digits": f"{_DATA}.built_in:open_digits",
         "fashion_mnist": f"{_DATA}.built_in:open_fashion_mnist",
         "image_folder": f"{_DATA}.images:open_image_folder",
+        "mnist": f"{_DATA}.built_in:open_mnist",
         "npz": f"{_DATA}.npz:open_npz",
+        "svhn": f"{_DATA}.vision.svhn:open_svhn",
         "text": f"{_DATA}.text:open_text",
     },
     group=DATASET_GROUP,
