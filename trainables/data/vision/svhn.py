@@ -83,7 +83,7 @@ def _read(path: Path) -> Arrays:
         raise DataError(
             f"{path.name} is damaged: {type(error).__name__}", fix=_GET_AGAIN
         ) from error
-    if images.dtype != np.uint8 or len(labels) and labels.min() < 0:
+    if images.dtype != np.uint8 or (len(labels) and labels.min() < 0):
         raise DataError(f"{path.name} does not hold bytes and digits", fix=_GET_AGAIN)
     labels = np.where(labels == 10, 0, labels)
     return _SVHN.prepare(images.transpose(3, 0, 1, 2)), checked_labels(labels, 10, path.name)
