@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpsweep.foundation.errors import DataError
+from dpsweep.trainables.data.kept.pixels import taken
 from dpsweep.trainables.data.source import Arrays, Source
 from dpsweep.trainables.data.sources import open_source
 
 if TYPE_CHECKING:
     from dpsweep.spec.study import DataSpec
+    from dpsweep.trainables.data.kept.keep import Keep
 
 #: Published records per class, of the training and of the test part: digits (UCI optical
 #: recognition, the part in scikit-learn), and those that were counted by their authors.
@@ -71,11 +73,19 @@ def open_classes(spec: DataSpec) -> Source:
         own_validation=_size_of_own(spec, source, "validation", source.own_validation),
         own_test=_size_of_own(spec, source, "test", source.own_test),
         read=lambda: {part: only(arrays, classes) for part, arrays in source.read().items()},
+        read_kept=lambda keep: {
+            part: only(arrays, classes) for part, arrays in source.records(keep).items()
+        },
     )
 
 
-def read_classes(spec: DataSpec, classes: Sequence[int]) -> Arrays:
+def read_classes(spec: DataSpec, classes: Sequence[int], keep: Keep | None = None) -> Arrays:
     """Return the training records of other classes of the same dataset, numbered in their order.
+
+    Args:
+        spec: The ``data`` section of a spec.
+        classes: Which ones.
+        keep: Where decoded images are kept, see ``Source``.
 
     Guarantees:
         They are handed out as they are: whoever asks declares them public (``pretrain.classes``).
@@ -85,7 +95,7 @@ def read_classes(spec: DataSpec, classes: Sequence[int]) -> Arrays:
     """
     source = open_source(spec)
     _check(classes, source, "pretrain.classes")
-    return only(source.read()["train"], classes)
+    return only(source.records(keep)["train"], classes)
 
 
 def only(arrays: Arrays, classes: Sequence[int]) -> Arrays:
@@ -98,7 +108,7 @@ def only(arrays: Arrays, classes: Sequence[int]) -> Arrays:
     inputs, labels = arrays
     matches = labels[:, None] == np.asarray(classes, np.int64)
     rows = matches.any(axis=1)
-    return np.ascontiguousarray(inputs[rows]), matches[rows].argmax(axis=1).astype(np.int64)
+    return taken(inputs, rows), matches[rows].argmax(axis=1).astype(np.int64)
 
 
 def _check(classes: Sequence[int], source: Source, key: str) -> None:

@@ -108,12 +108,15 @@ class ImageRecords:
         channels: 1: grey; 3: colour.
         height: In pixels, after resizing.
         width: In pixels, after resizing.
+        resize: ``squash``: to this size, whatever their sides; ``crop``: until they cover it, of
+            which the centre is kept.
     """
 
     kind: ClassVar[str] = "image"
     channels: int
     height: int
     width: int
+    resize: Literal["squash", "crop"] = "squash"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -142,7 +145,11 @@ class ImageRecords:
         return np.stack(images) if images else np.zeros((0, *self.shape), np.float32)
 
     def read(self, record: Any) -> np.ndarray:
-        """Return one image, float32 (channels, height, width).
+        """Return one image, float32 (channels, height, width): its ``pixels`` / 255."""
+        return np.asarray(self.pixels(record), np.float32) / 255
+
+    def pixels(self, record: Any) -> np.ndarray:
+        """Return one image, uint8 (channels, height, width).
 
         Args:
             record: Bytes of an encoded image, the path of its file, an image of Pillow, or pixels,
@@ -160,17 +167,23 @@ class ImageRecords:
         try:
             with Image.open(file) as image:
                 return self._read(image)
-        except (OSError, SyntaxError) as error:  # Pillow's own is an OSError
+        except RecordError:
+            raise
+        except Exception as error:  # each format of Pillow raises its own kinds
             raise RecordError(f"cannot read an image: {type(error).__name__}") from error
 
     def _read(self, image: Any) -> np.ndarray:
-        from PIL import Image
+        from PIL import Image, ImageOps
 
-        if image.mode.startswith("I"):
+        if image.mode.startswith("I") or image.mode == "F":
             raise RecordError(f"an image has more than 8 bits per channel (mode {image.mode})")
         pixels = image.convert("L" if self.channels == 1 else "RGB")
-        pixels = pixels.resize((self.width, self.height), Image.Resampling.BILINEAR)
-        array = np.asarray(pixels, np.float32) / 255
+        size, bilinear = (self.width, self.height), Image.Resampling.BILINEAR
+        if self.resize == "crop":
+            pixels = ImageOps.fit(pixels, size, bilinear)
+        else:
+            pixels = pixels.resize(size, bilinear)
+        array = np.asarray(pixels)
         return array[None] if self.channels == 1 else array.transpose(2, 0, 1)
 
 

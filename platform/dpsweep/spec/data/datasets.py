@@ -51,3 +51,6 @@ BUILT_IN: Mapping[str, tuple[int, int]] = {
 #: Those of them whose files have a test part, and those whose files must be named.
 WITH_TEST_PART = frozenset(BUILT_IN) - {"digits"}
 WITH_PATH = WITH_TEST_PART - {"fashion_mnist"}
+
+#: Datasets of images in files, which are brought to one size.
+OF_IMAGE_FILES = ("image_folder", "image_dataset", "celeba")

@@ -26,6 +26,7 @@ from dpsweep.spec.data.classes import Classes, class_rules
 from dpsweep.spec.data.datasets import (
     BUILT_IN,
     DATASETS,
+    OF_IMAGE_FILES,
     WITH_PATH,
     WITH_TEST_PART,
     Dataset,
@@ -105,10 +106,16 @@ class DataSpec(Part):
         "numbers; null: its own, which are numbers for npz and digits.",
     )
     image_size: ImageSize | None = Field(
-        default=None, description="Size that images are resized to: one number, or [height, width]."
+        default=None,
+        description="Size that images are resized to: one number, or [height, width]; null: 224.",
     )
     channels: Literal[1, 3] | None = Field(
         default=None, description="1 (grey) or 3 (colour, the default); image_folder only."
+    )
+    resize: Literal["squash", "crop"] = Field(
+        default="squash",
+        description="How images get their size: squash stretches them; crop keeps their "
+        "proportions and cuts the centre out.",
     )
     layout: Literal["channels_first", "channels_last"] | None = Field(
         default=None,
@@ -184,7 +191,7 @@ class DataSpec(Part):
         needed = {
             **dict.fromkeys(WITH_PATH, ("path",)),
             "npz": ("path", "num_records", "num_classes"),
-            "image_folder": ("path", "num_records", "image_size"),
+            "image_folder": ("path", "num_records"),
             "text": ("path", "num_records", "num_classes", "tokenizer", "max_length"),
         }
         if raw.get("task") == "causal_lm":
@@ -195,8 +202,7 @@ class DataSpec(Part):
                 yield Mistake(key, f"is missing: {dataset} needs it", _WHY[key])
         only_for = {
             "path": (*WITH_TEST_PART, "npz", "image_folder", "text"),
-            "image_size": ("image_folder",),
-            "channels": ("image_folder",),
+            **dict.fromkeys(("image_size", "channels", "resize"), OF_IMAGE_FILES),
             "layout": ("npz",),
             **dict.fromkeys(("tokenizer", "max_length", "text_column", "label_column"), ("text",)),
         }
@@ -281,8 +287,8 @@ class DataSpec(Part):
             )
 
 
-#: Columns of a text by default; to say them is no mistake anywhere, as a written spec does.
-_COLUMNS = {"text_column": "text", "label_column": "label"}
+#: What some keys are by default; to say it is no mistake anywhere, as a written spec does.
+_COLUMNS = {"text_column": "text", "label_column": "label", "resize": "squash"}
 
 _WHY = {
     "path": "name the file or the directory",
@@ -291,5 +297,4 @@ _WHY = {
     "num_classes": "declare the number of classes; counting labels would read private records",
     "tokenizer": "name the directory of a tokenizer of transformers, usually that of the model",
     "max_length": "declare to how many tokens a record is cut or padded, for instance 64",
-    "image_size": "declare what images are resized to, for instance 32 or [32, 48]",
 }
