@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,12 +55,12 @@ def open_image_folder(spec: DataSpec) -> Source:
         classes = _class_folders(folders["train"], spec)
         files = {part: _image_files(folder, classes) for part, folder in folders.items()}
         _refuse_empty_class(folders["train"], classes, files["train"])
-    encoded = {part: _encoded(listed) for part, listed in files.items()}
 
     def labels_of(part: str) -> np.ndarray:
         return np.array([label for _, label in files[part]], np.int64)
 
     def read(keep: Keep | None = None) -> dict[str, Arrays]:
+        encoded = {part: encoded_files([path for path, _ in files[part]]) for part in files}
         inputs = decoded(encoded, preparation, keep, declared=declared_size(spec))
         return {part: (inputs[part], labels_of(part)) for part in files}
 
@@ -87,8 +87,8 @@ def image_records(spec: DataSpec) -> ImageRecords:
     return ImageRecords(channels, int(height), int(width), spec.resize)
 
 
-def _encoded(files: list[tuple[Path, int]]) -> Encoded:
-    paths = [path for path, _ in files]
+def encoded_files(paths: Sequence[Path]) -> Encoded:
+    """Return the images of some files."""
     return Encoded(paths, lambda: stamp_of(paths))
 
 

@@ -21,7 +21,7 @@ from dpsweep.spec.base import (
     seen,
     whole,
 )
-from dpsweep.spec.data.class_names import ClassNames, name_rules
+from dpsweep.spec.data.class_names import Attributes, ClassNames, attribute_rules, name_rules
 from dpsweep.spec.data.classes import Classes, class_rules
 from dpsweep.spec.data.datasets import (
     BUILT_IN,
@@ -122,6 +122,11 @@ class DataSpec(Part):
         description="npz: which axis of images has the channels; null: seen from the shape, or "
         "asked for.",
     )
+    attributes: Attributes | None = Field(
+        default=None,
+        description="celeba: names of the attributes that are learned; null: all. One of them is "
+        "a task of two classes.",
+    )
     tokenizer: Text | None = Field(
         default=None,
         description="text: directory of a transformers tokenizer; the name of one on the hub "
@@ -192,6 +197,8 @@ class DataSpec(Part):
             **dict.fromkeys(WITH_PATH, ("path",)),
             "npz": ("path", "num_records", "num_classes"),
             "image_folder": ("path", "num_records"),
+            "image_dataset": ("path", "num_records"),
+            "celeba": ("path",),
             "text": ("path", "num_records", "num_classes", "tokenizer", "max_length"),
         }
         if raw.get("task") == "causal_lm":
@@ -201,10 +208,12 @@ class DataSpec(Part):
             if raw.get(key) is None:
                 yield Mistake(key, f"is missing: {dataset} needs it", _WHY[key])
         only_for = {
-            "path": (*WITH_TEST_PART, "npz", "image_folder", "text"),
+            "path": (*WITH_TEST_PART, *OF_IMAGE_FILES, "npz", "text"),
             **dict.fromkeys(("image_size", "channels", "resize"), OF_IMAGE_FILES),
             "layout": ("npz",),
-            **dict.fromkeys(("tokenizer", "max_length", "text_column", "label_column"), ("text",)),
+            "attributes": ("celeba",),
+            "label_column": ("text", "image_dataset"),
+            **dict.fromkeys(("tokenizer", "max_length", "text_column"), ("text",)),
         }
         for key, datasets in only_for.items():
             is_listed = dataset in BUILT_IN or dataset in needed  # another name has its own flaw
@@ -235,7 +244,9 @@ class DataSpec(Part):
         task = raw.get("task", "classification")
         is_npz = dataset == "npz" or str(raw.get("path")).endswith(".npz")
         is_ours = dataset in DATASETS  # of others, their source says which tasks it has
-        if is_ours and task == "multi_label" and not (is_npz and dataset in ("npz", "text")):
+        if dataset == "celeba":
+            yield from attribute_rules(raw)
+        elif is_ours and task == "multi_label" and not (is_npz and dataset in ("npz", "text")):
             yield Mistake(
                 "task",
                 f"multi_label needs the attributes of every record, which {dataset} does not have",
