@@ -159,7 +159,7 @@ def test_where_it_was_read_is_no_part_of_it(tmp_path):
     assert read == spec
     assert spec.where("search.space.optim.lr") == "search.space.optim.lr"
     lines = (tmp_path / "a.yaml").read_text().splitlines()
-    number = next(n for n, line in enumerate(lines, 1) if line.strip().startswith("method:"))
+    number = next(n for n, line in enumerate(lines, 1) if "{method: dp_sgd}" in line)
     assert read.where("search.space.method").endswith(f"a.yaml:{number} search.space.method")
     assert read.where("search.space.optim.lr").endswith("a.yaml:34 search.space.optim.lr")
 
