@@ -17,11 +17,10 @@ from dpsweep.trainables.data.dataset import (
     SPLIT_SEED,
     DatasetInfo,
     SweepData,
-    hash_of_parts,
     is_far_below,
-    part_hash,
 )
 from dpsweep.trainables.data.episodes import Episodes
+from dpsweep.trainables.data.kept.hashes import remembered_hashes
 from dpsweep.trainables.data.kept.keep import Keep
 from dpsweep.trainables.data.kept.pixels import taken
 from dpsweep.trainables.data.pollution import check_pollution, polluted
@@ -84,15 +83,15 @@ def load_dataset(
     pollution, is_polluted = spec.public.pollution, None
     if pollution is not None:
         parts["public"], is_polluted = polluted(parts["public"], pollution, info.num_classes)
-    hashes = {part: part_hash(arrays[0]) for part, arrays in parts.items()}
+    hashes, content_hash, old_hash = remembered_hashes(parts, info.class_names, keep)
     data = SweepData(
         info,
         parts,
-        hash_of_parts(parts, info.class_names),
+        content_hash,
         hashes=hashes,
         episodes=episodes,
         polluted=is_polluted,
-        old_hash=hash_of_parts(parts),
+        old_hash=old_hash,
         searched_share=searched_share,
     )
     if episodes is not None:

@@ -134,7 +134,7 @@ def _kept(part: Encoded, preparation: ImageRecords, keep: Keep, declared: int) -
         if file is not None:
             return file
         with locked(entry.lock):
-            if entry.read(shape, "uint8") is None:
+            if _file_of(entry, shape) is None:
                 entry.remove()  # damaged, or left by a killed process
                 _make(entry, part, preparation, keep, declared)
     raise ResourceError(
@@ -149,9 +149,10 @@ def _file_of(entry: Entry, shape: tuple[int, ...]) -> PixelFile | None:
     mapped = entry.read(shape, "uint8")
     if mapped is None:
         return None
-    file = PixelFile(entry.data, entry.data.stat().st_size - mapped.nbytes, shape)
+    sha256 = str(json.loads(entry.sidecar.read_text()).get("sha256"))
+    file = PixelFile(entry.data, entry.data.stat().st_size - mapped.nbytes, shape, sha256)
     file.open()  # before the mapping ends, and its lock with it
-    return file
+    return file if file.computed_sha256() == sha256 else None
 
 
 def _make(
@@ -167,11 +168,14 @@ def _make(
                 size, name="decoded images", declared=declared, smaller="lower data.image_size"
             )
             offset = new_array(partial, shape, "uint8")
+        digest = hashlib.sha256()
         with partial.open("r+b") as file:
             for begin, block in _blocks(part.images, preparation):
                 file.seek(offset + begin * row)
                 file.write(block.data)
-        entry.finish(partial, {**asdict(preparation), "dtype": "uint8", "shape": list(shape)})
+                digest.update(block.data)
+        facts = {**asdict(preparation), "dtype": "uint8", "shape": list(shape)}
+        entry.finish(partial, {**facts, "sha256": digest.hexdigest()})
     finally:
         partial.unlink(missing_ok=True)
 

@@ -6,6 +6,7 @@ So what a set of images needs in memory does not grow with their number once the
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,10 +29,11 @@ class PixelFile:
         path: File of an entry (``files.Entry``), which no one writes to any more.
         begin: Byte at which the rows begin.
         shape: (rows, channels, height, width).
+        sha256: Of all rows, by which they are told from others.
     """
 
-    def __init__(self, path: Path, begin: int, shape: tuple[int, ...]) -> None:
-        self.path, self.begin, self.shape = path, begin, shape
+    def __init__(self, path: Path, begin: int, shape: tuple[int, ...], sha256: str = "") -> None:
+        self.path, self.begin, self.shape, self.sha256 = path, begin, shape, sha256
         self._handle: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -85,6 +87,22 @@ class PixelFile:
                 block, offset = block[count:], offset + count
             first = end
         return values
+
+    def computed_sha256(self) -> str:
+        """Return the SHA-256 of all rows as they are in the file now.
+
+        Raises:
+            ResourceError: See ``open``.
+        """
+        handle, digest = self.open(), hashlib.sha256()
+        offset, left = self.begin, int(np.prod(self.shape, dtype=np.int64))
+        while left:
+            content = os.pread(handle, min(left, BLOCK_BYTES), offset)
+            if not content:
+                break
+            digest.update(content)
+            offset, left = offset + len(content), left - len(content)
+        return digest.hexdigest()
 
 
 class Pixels:

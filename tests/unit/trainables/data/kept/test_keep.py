@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from dpsweep.foundation.errors import DataError, ResourceError
+from dpsweep.trainables.data.kept import hashes
 from dpsweep.trainables.data.kept import keep as module
 from dpsweep.trainables.data.kept.keep import Keep
 from dpsweep.trainables.data.kept.pixels import PixelFile, Pixels
@@ -93,8 +94,30 @@ def test_it_is_decoded_once(spec, tmp_path, monkeypatch):
         raise AssertionError("decoded again")
 
     monkeypatch.setattr(module.ImageRecords, "pixels", refuse)
-    assert load_dataset(spec, keep=keep).content_hash == first
+    monkeypatch.setattr(hashes, "hashes_of", refuse)
+    again = load_dataset(spec, keep=keep)
+    assert again.content_hash == first
+    monkeypatch.undo()
+    assert again.hashes == load_dataset(spec).hashes
     assert len(entries(keep.root)) == 1
+
+
+def test_remembered_hashes_are_of_these_records_alone(spec, tmp_path, folder):
+    keep = Keep(tmp_path / "kept")
+    names = ["yes", "no"]
+    first = load_dataset(spec, keep=keep)
+    for _ in range(2):
+        named = load_dataset(spec.model_copy(update={"class_names": names}), keep=keep)
+        assert named.content_hash != first.content_hash
+        assert named.old_hash == first.old_hash
+        fewer = load_dataset(spec.model_copy(update={"max_private": 3}), keep=keep)
+        assert fewer.hashes["private"] != first.hashes["private"]
+    for path in keep.root.glob("*.json"):  # damaged
+        if not path.with_suffix(".npy").exists():
+            path.write_text("{}")
+    assert load_dataset(spec, keep=keep).content_hash == first.content_hash
+    (folder / "class_1" / "001.png").rename(folder / "class_0" / "001.png")  # another label
+    assert load_dataset(spec, keep=keep).content_hash != first.content_hash
 
 
 @pytest.mark.parametrize("change", ["touched", "other", "renamed", "size", "crop", "grey"])
@@ -115,7 +138,7 @@ def test_a_change_is_noticed(spec, tmp_path, folder, change):
     assert len(entries(keep.root)) == 2
 
 
-@pytest.mark.parametrize("damage", ["cut", "header", "sidecar", "gone"])
+@pytest.mark.parametrize("damage", ["cut", "header", "sidecar", "gone", "a bit"])
 def test_what_is_damaged_is_made_anew(spec, tmp_path, damage):
     keep = Keep(tmp_path / "kept")
     first = load_dataset(spec, keep=keep).content_hash
@@ -124,6 +147,10 @@ def test_what_is_damaged_is_made_anew(spec, tmp_path, damage):
         os.truncate(path, path.stat().st_size - 1)
     elif damage == "header":
         path.write_bytes(b"x" * path.stat().st_size)
+    elif damage == "a bit":
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
     elif damage == "sidecar":
         path.with_suffix(".json").write_text("{")
     else:

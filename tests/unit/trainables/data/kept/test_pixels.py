@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dpsweep.foundation.errors import DataError, ResourceError
-from dpsweep.trainables.data.dataset import hash_of_parts, part_hash, tensor_of
+from dpsweep.trainables.data.dataset import hash_of_parts, hashes_of, part_hash, tensor_of
 from dpsweep.trainables.data.kept import pixels as module
 from dpsweep.trainables.data.kept.pixels import PixelFile, Pixels, taken
 
@@ -58,6 +58,9 @@ def test_hashes_are_those_of_the_array(pixels, monkeypatch):
     parts = {"private": (FLOATS, labels), "public": none, "validation": none, "test": none}
     lazy = {**parts, "private": (pixels, labels), "test": (pixels[:0], none[1])}
     assert hash_of_parts(lazy, ["a"]) == hash_of_parts(parts, ["a"])
+    hashes, named, bare = hashes_of(lazy, ["a"])
+    assert hashes == {part: part_hash(inputs) for part, (inputs, _) in parts.items()}
+    assert (named, bare) == (hash_of_parts(parts, ["a"]), hash_of_parts(parts))
 
 
 def test_a_pickle_holds_the_rows_or_the_path(pixels):
