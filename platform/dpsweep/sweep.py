@@ -62,8 +62,7 @@ from dpsweep.study.launched import enforced_terms, refuse_other_spec
 from dpsweep.study.study import Observer, Study
 from dpsweep.tracking import open_spool
 from dpsweep.trainables.data.dataset import SweepData
-from dpsweep.trainables.data.episodes import Episodes
-from dpsweep.trainables.data.loading import load_dataset
+from dpsweep.trainables.data.loading import load_records
 from dpsweep.trainables.data.supplies import NO_SUPPLIES, Supplies
 
 MODES: Mapping[str, Callable[[Launch], Ending]] = {
@@ -121,7 +120,7 @@ def run_checked(
     checked.check_dataset_budget(selection)
     num_draws = selection.selection.draw(secret_numpy_generator()) if selection else 0
     observer.on_stage(f"reading the data: {spec.data.dataset}")
-    data = load_dataset(spec.data, Episodes.of(spec), searched_share=spec.searched_share)
+    data = load_records(spec)
     check_records(spec, checked.methods, data, checked.space.values())
     study = Study(spec)
     with contextlib.ExitStack() as stack:

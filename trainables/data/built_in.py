@@ -1,4 +1,4 @@
-"""Datasets of a published size: digits and fashion_mnist."""
+"""Datasets of a published size: digits, and mnist and fashion_mnist in their idx files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from dpsweep.foundation.errors import DataError
 from dpsweep.trainables.data.raw.preparation import ArrayRecords
-from dpsweep.trainables.data.source import Arrays, Source, checked_labels, known_size
+from dpsweep.trainables.data.source import Arrays, Source, checked_labels, known_size, path_of
 
 if TYPE_CHECKING:
     from dpsweep.spec.study import DataSpec
@@ -33,9 +33,9 @@ FASHION_MNIST_CLASSES = (
     "Ankle boot",
 )
 
-#: Pixels of scikit-learn's digits are 0 to 16, those of Fashion-MNIST's files 0 to 255.
+#: Pixels of scikit-learn's digits are 0 to 16, those of MNIST's and Fashion-MNIST's files 0 to 255.
 _DIGITS = ArrayRecords((8, 8), "float64", (1, 8, 8), scale=1 / 16)
-_FASHION_MNIST = ArrayRecords((28, 28), "uint8", (1, 28, 28), scale=1 / 255)
+_MNIST = ArrayRecords((28, 28), "uint8", (1, 28, 28), scale=1 / 255)
 
 
 def open_digits(spec: DataSpec) -> Source:
@@ -55,53 +55,99 @@ def open_digits(spec: DataSpec) -> Source:
 def open_fashion_mnist(spec: DataSpec) -> Source:
     """Return the source of ``dataset: fashion_mnist``."""
     folder = FASHION_MNIST_PATH if spec.path is None else Path(spec.path).expanduser()
-    files = {
-        part: (folder / f"{prefix}-images-idx3-ubyte.gz", folder / f"{prefix}-labels-idx1-ubyte.gz")
-        for part, prefix in (("train", "train"), ("test", "t10k"))
-    }
-    missing = [path.name for pair in files.values() for path in pair if not path.is_file()]
+    fix = (
+        "install the Debian package dataset-fashion-mnist, or set data.path to a directory "
+        "that holds its share/datasets/fashion-mnist files"
+    )
+    return _open_idx(spec, folder, "FashionMNIST", FASHION_MNIST_CLASSES, fix)
+
+
+def open_mnist(spec: DataSpec) -> Source:
+    """Return the source of ``dataset: mnist``: handwritten digits, 28 x 28 grey pixels."""
+    names = tuple(str(digit) for digit in range(10))
+    fix = "set data.path to the directory of its idx files, where torchvision puts them"
+    return _open_idx(spec, path_of(spec, "the directory of its idx files"), "MNIST", names, fix)
+
+
+def _open_idx(spec: DataSpec, root: Path, archive: str, names: tuple[str, ...], fix: str) -> Source:
+    """Return the source of four idx files, gzipped or not, below ``root`` as torchvision has them.
+
+    Sizes and shapes are read from their first bytes.
+    """
+    folders = (root, root / "raw", root / archive / "raw")
+    folder = next((place for place in folders if _idx_files(place)[0]), root)
+    files, missing = _idx_files(folder)
     if missing:
-        raise DataError(
-            f"fashion_mnist: {', '.join(missing)} not found in {folder}",
-            fix="install the Debian package dataset-fashion-mnist, or set data.path to a directory "
-            "that holds its share/datasets/fashion-mnist files",
-        )
+        raise DataError(f"{spec.dataset}: {', '.join(missing)} not found in {folder}", fix=fix)
+    found = {}
+    for part, (image_path, label_path) in files.items():
+        images, labels = idx_shape(image_path, 3), idx_shape(label_path, 1)
+        if images[1:] != _MNIST.raw_shape or images[0] != labels[0]:
+            raise DataError(f"{spec.dataset}: {image_path.name} and its labels do not fit")
+        found[part] = images[0]
 
     def read() -> dict[str, Arrays]:
         parts = {}
         for part, (image_path, label_path) in files.items():
-            images = _read_idx(image_path, dimensions=3)
+            inputs = _MNIST.prepare(_read_idx(image_path, dimensions=3))
             labels = _read_idx(label_path, dimensions=1)
-            if images.shape[1:] != _FASHION_MNIST.raw_shape or len(images) != len(labels):
-                raise DataError(f"fashion_mnist: {image_path.name} and its labels do not fit")
-            inputs = _FASHION_MNIST.prepare(images)
             parts[part] = (inputs, checked_labels(labels, 10, label_path.name))
         return parts
 
-    size = known_size(spec, 60_000)
     return Source(
-        _FASHION_MNIST.shape,
+        _MNIST.shape,
         10,
-        FASHION_MNIST_CLASSES,
-        size,
+        names,
+        known_size(spec, 60_000),
         None,
         10_000,
         read,
-        preparation=_FASHION_MNIST,
+        num_found=found["train"],
+        preparation=_MNIST,
     )
 
 
-def _read_idx(path: Path, *, dimensions: int) -> np.ndarray:
-    """Read a gzipped IDX file of unsigned bytes (format: http://yann.lecun.com/exdb/mnist/)."""
+def _idx_files(folder: Path) -> tuple[dict[str, tuple[Path, Path]], list[str]]:
+    """Return images and labels of each part, and the names of those that are not there."""
+    files, missing = {}, []
+    for part, prefix in (("train", "train"), ("test", "t10k")):
+        pair = []
+        for kind in ("images-idx3", "labels-idx1"):
+            name = f"{prefix}-{kind}-ubyte"
+            there = [folder / end for end in (f"{name}.gz", name) if (folder / end).is_file()]
+            missing += [] if there else [f"{name}.gz"]
+            pair += there[:1]
+        if len(pair) == 2:
+            files[part] = (pair[0], pair[1])
+    return files, missing
+
+
+def idx_shape(path: Path, dimensions: int) -> tuple[int, ...]:
+    """Return the shape that an IDX file of unsigned bytes, gzipped or not, says it has.
+
+    Only its first bytes are read (format: http://yann.lecun.com/exdb/mnist/).
+
+    Raises:
+        DataError: It is no such file.
+    """
+    header = _idx_bytes(path, 4 + 4 * dimensions)
+    if len(header) < 4 + 4 * dimensions or header[:4] != bytes((0, 0, 8, dimensions)):
+        raise DataError(f"{path} is not an IDX file of bytes with {dimensions} dimensions")
+    return struct.unpack(f">{dimensions}I", header[4:])
+
+
+def _idx_bytes(path: Path, count: int = -1) -> bytes:
     try:
-        with gzip.open(path, "rb") as file:
-            content = file.read()
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            return bytes(file.read(count))
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"cannot read {path}: {error}", fix="get the file again") from error
+
+
+def _read_idx(path: Path, *, dimensions: int) -> np.ndarray:
+    shape = idx_shape(path, dimensions)
+    content = _idx_bytes(path)
     header = 4 + 4 * dimensions
-    if len(content) < header or content[:4] != bytes((0, 0, 8, dimensions)):
-        raise DataError(f"{path} is not an IDX file of bytes with {dimensions} dimensions")
-    shape = struct.unpack(f">{dimensions}I", content[4:header])
     if len(content) - header != int(np.prod(shape)):
         raise DataError(f"{path} is cut short or too long", fix="get the file again")
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)

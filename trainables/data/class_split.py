@@ -8,22 +8,37 @@ unless ``pretrain.classes`` declares it public.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dpsweep.foundation.errors import DataError
+from dpsweep.trainables.data.kept.pixels import taken
 from dpsweep.trainables.data.source import Arrays, Source
 from dpsweep.trainables.data.sources import open_source
 
 if TYPE_CHECKING:
     from dpsweep.spec.study import DataSpec
+    from dpsweep.trainables.data.kept.keep import Keep
 
-#: Published records per class: digits (UCI optical recognition, the part in scikit-learn), and one
-#: class of Fashion-MNIST in its training and its test part.
+#: Published records per class, of the training and of the test part: digits (UCI optical
+#: recognition, the part in scikit-learn), and those that were counted by their authors.
 _DIGITS = (178, 182, 177, 183, 181, 182, 181, 179, 174, 180)
-_FASHION, _FASHION_TEST = 6_000, 1_000
+_PUBLISHED: Mapping[str, tuple[Sequence[int], Sequence[int]]] = {
+    "digits": (_DIGITS, ()),
+    "fashion_mnist": ((6_000,) * 10, (1_000,) * 10),
+    "mnist": (
+        (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
+        (980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009),
+    ),
+    "cifar10": ((5_000,) * 10, (1_000,) * 10),
+    "cifar100": ((500,) * 100, (100,) * 100),
+    "svhn": (
+        (4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659),
+        (1744, 5099, 4149, 2882, 2523, 2384, 1977, 2019, 1660, 1595),
+    ),
+}
 
 
 def open_classes(spec: DataSpec) -> Source:
@@ -58,11 +73,19 @@ def open_classes(spec: DataSpec) -> Source:
         own_validation=_size_of_own(spec, source, "validation", source.own_validation),
         own_test=_size_of_own(spec, source, "test", source.own_test),
         read=lambda: {part: only(arrays, classes) for part, arrays in source.read().items()},
+        read_kept=lambda keep: {
+            part: only(arrays, classes) for part, arrays in source.records(keep).items()
+        },
     )
 
 
-def read_classes(spec: DataSpec, classes: Sequence[int]) -> Arrays:
+def read_classes(spec: DataSpec, classes: Sequence[int], keep: Keep | None = None) -> Arrays:
     """Return the training records of other classes of the same dataset, numbered in their order.
+
+    Args:
+        spec: The ``data`` section of a spec.
+        classes: Which ones.
+        keep: Where decoded images are kept, see ``Source``.
 
     Guarantees:
         They are handed out as they are: whoever asks declares them public (``pretrain.classes``).
@@ -72,7 +95,7 @@ def read_classes(spec: DataSpec, classes: Sequence[int]) -> Arrays:
     """
     source = open_source(spec)
     _check(classes, source, "pretrain.classes")
-    return only(source.read()["train"], classes)
+    return only(source.records(keep)["train"], classes)
 
 
 def only(arrays: Arrays, classes: Sequence[int]) -> Arrays:
@@ -85,7 +108,7 @@ def only(arrays: Arrays, classes: Sequence[int]) -> Arrays:
     inputs, labels = arrays
     matches = labels[:, None] == np.asarray(classes, np.int64)
     rows = matches.any(axis=1)
-    return np.ascontiguousarray(inputs[rows]), matches[rows].argmax(axis=1).astype(np.int64)
+    return taken(inputs, rows), matches[rows].argmax(axis=1).astype(np.int64)
 
 
 def _check(classes: Sequence[int], source: Source, key: str) -> None:
@@ -98,18 +121,18 @@ def _check(classes: Sequence[int], source: Source, key: str) -> None:
         )
 
 
-def _published(dataset: str, classes: Sequence[int]) -> int | None:
-    """Return the published number of training records of some classes, or None."""
-    if dataset == "digits":
-        return sum(_DIGITS[label] for label in classes)
-    return _FASHION * len(classes) if dataset == "fashion_mnist" else None
+def _published(dataset: str, classes: Sequence[int], *, is_test: bool = False) -> int | None:
+    """Return the published number of records of some classes, or None."""
+    if dataset not in _PUBLISHED:
+        return None
+    return sum(_PUBLISHED[dataset][is_test][label] for label in classes)
 
 
 def _size_of_own(spec: DataSpec, source: Source, part: str, whole: int | None) -> int | None:
     """Return the number of these classes' records in a part of its own; None without one."""
     assert spec.classes is not None
-    if whole is not None and spec.dataset == "fashion_mnist":
-        return _FASHION_TEST * len(spec.classes)
+    if whole is not None and spec.dataset in _PUBLISHED:
+        return _published(spec.dataset, spec.classes, is_test=True)
     is_public = getattr(spec, part).visibility == "public"
     if whole is None or not is_public or source.read_labels is None:
         return whole

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 
 from dpsweep.foundation.errors import DataError
+from dpsweep.trainables.data.kept.pixels import Pixels, blocks_of, taken
 from dpsweep.trainables.data.source import Arrays
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ PARTS: tuple[PartName, ...] = ("private", "public", "validation", "test")
 
 #: Fixes the split of every study. Public; changing it changes every split.
 SPLIT_SEED = 20_211_005
+#: Records that are moved to a GPU at once: images that are kept as bytes are made meanwhile.
+_MOVED_ROWS = 4096
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,8 @@ class SweepData:
             C-contiguous (records, *input_shape) and int64 (records,). Text is int64 token ids;
             labels are float32 (records, attributes) for ``multi_label``, int64 (records, tokens)
             for ``causal_lm``. An absent part has length 0. Never written to: actors hold read-only
-            views of one copy.
+            views of one copy. Inputs of many images are ``Pixels``, which index as an array does
+            and read float32 from a file when they are asked for.
         content_hash: SHA-256 of the class names and all parts, to see whether a resumed study has
             the same data. It depends on private records without noise: it stays beside the data.
         records: Whose records a method trains on, which it finds in ``private``: private ones,
@@ -153,7 +157,7 @@ class SweepData:
         """
         inputs, labels = self.parts["private"]
         rows = secret_rows(len(labels), rate, seed)
-        private = (np.ascontiguousarray(inputs[rows]), np.ascontiguousarray(labels[rows]))
+        private = (taken(inputs, rows), np.ascontiguousarray(labels[rows]))
         return replace(
             self,
             info=info_of_records(self.info, rate, "private"),
@@ -170,7 +174,7 @@ class SweepData:
         rows = searched_rows(declared, self.searched_share, len(labels))
         if not is_searched:
             rows = np.setdiff1d(np.arange(len(labels)), rows)
-        private = (np.ascontiguousarray(inputs[rows]), np.ascontiguousarray(labels[rows]))
+        private = (taken(inputs, rows), np.ascontiguousarray(labels[rows]))
         parts = {**self.parts, "private": private}
         records: Records = "private" if is_searched else "rest"
         return replace(
@@ -243,14 +247,40 @@ def hash_of_parts(parts: dict[str, Arrays], class_names: Sequence[str] = ()) -> 
     for part in PARTS:
         for array in parts[part]:
             digest.update(f"{part} {array.dtype.str} {array.shape}\n".encode())
-            digest.update(array.data)
+            for block in blocks_of(array):
+                digest.update(block.data)
     return digest.hexdigest()
+
+
+def hashes_of(
+    parts: dict[str, Arrays], class_names: Sequence[str]
+) -> tuple[dict[str, str], str, str]:
+    """Return ``part_hash`` of each part, and ``hash_of_parts`` with and without class names.
+
+    All of them in one pass, since the records may be many.
+    """
+    named, bare = hashlib.sha256(), hashlib.sha256()
+    if class_names:
+        named.update(json.dumps(list(class_names)).encode())
+    hashes = {}
+    for part in PARTS:
+        for number, array in enumerate(parts[part]):
+            alone = hashlib.sha256(f"{array.dtype.str} {array.shape}\n".encode())
+            for digest in (named, bare):
+                digest.update(f"{part} {array.dtype.str} {array.shape}\n".encode())
+            for block in blocks_of(array):
+                for digest in (named, bare) if number else (named, bare, alone):
+                    digest.update(block.data)
+            if number == 0:
+                hashes[part] = alone.hexdigest()
+    return hashes, named.hexdigest(), bare.hexdigest()
 
 
 def part_hash(inputs: np.ndarray) -> str:
     """Return the SHA-256 of C-contiguous records, their shape and their type, as hex digits."""
     digest = hashlib.sha256(f"{inputs.dtype.str} {inputs.shape}\n".encode())
-    digest.update(inputs.data)
+    for block in blocks_of(inputs):
+        digest.update(block.data)
     return digest.hexdigest()
 
 
@@ -329,15 +359,28 @@ def secret_rows(actual: int, rate: float, seed: str) -> np.ndarray:
 
 
 def part_tensors(data: SweepData, part: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a part as CPU tensors that share the memory of its arrays, writable or not."""
+    """Return a part as CPU tensors that share the memory of its arrays, writable or not.
+
+    Of images that are kept as bytes, rows become numbers when they are asked for
+    (``PixelTensor``).
+    """
+    inputs, labels = data.parts[part]
+    return tensor_of(inputs), tensor_of(labels)
+
+
+def tensor_of(array: np.ndarray) -> torch.Tensor:
+    """Return an array, or images that are kept as bytes, as a CPU tensor without a copy."""
     import torch
 
+    if isinstance(array, Pixels):
+        from dpsweep.trainables.data.kept.pixel_tensors import PixelTensor
+
+        return PixelTensor(array)
     with warnings.catch_warnings():
         # Arrays from the object store are read-only. Nothing here writes to them, and a copy
         # per actor is what the object store is there to avoid.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        inputs, labels = data.parts[part]
-        return torch.from_numpy(inputs), torch.from_numpy(labels)
+        return torch.from_numpy(array)
 
 
 def training_tensors(data: SweepData, part: str, device: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -349,5 +392,8 @@ def training_tensors(data: SweepData, part: str, device: str) -> tuple[torch.Ten
     if device.startswith("cuda"):
         free, _ = torch.cuda.mem_get_info(device)
         if inputs.nbytes <= free // 4:
-            return inputs.to(device), labels.to(device)
+            there = torch.empty(inputs.shape, dtype=inputs.dtype, device=device)
+            for begin in range(0, len(inputs), _MOVED_ROWS):
+                there[begin : begin + _MOVED_ROWS] = inputs[begin : begin + _MOVED_ROWS].to(device)
+            return there, labels.to(device)
     return inputs, labels

@@ -1,53 +1,68 @@
-"""Folders of images, one folder for each class."""
+"""Folders of images: one folder for each class, or a table of labels beside them."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dpsweep.foundation.errors import DataError
-from dpsweep.trainables.data.raw.preparation import ImageRecords, RecordError
+from dpsweep.trainables.data.kept.keep import Encoded, Keep, decoded, stamp_of
+from dpsweep.trainables.data.raw.preparation import ImageRecords
 from dpsweep.trainables.data.source import Arrays, Source, declared_size, path_of
+from dpsweep.trainables.data.vision.label_table import LABELS, classes_of_table, labelled_images
 
 if TYPE_CHECKING:
     from dpsweep.spec.study import DataSpec
 
-
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
+#: What Pillow reads by itself: without another program, as PostScript needs one, and no films,
+#: pages or fields of numbers. Written down, so that a newer Pillow finds no other records.
+IMAGE_SUFFIXES = (
+    *(".png", ".apng", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".dib", ".gif", ".webp", ".avif"),
+    *(".avifs", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".pfm", ".jp2", ".j2k", ".jpc"),
+    *(".jpf", ".jpx", ".j2c", ".tga", ".icb", ".vda", ".vst", ".ico", ".icns", ".cur", ".pcx"),
+    *(".dcx", ".sgi", ".rgb", ".rgba", ".bw", ".dds", ".psd", ".xbm", ".xpm", ".qoi", ".im"),
+    *(".ras", ".pcd", ".pxr", ".blp", ".ftc", ".ftu"),
+)
+#: Side of images where none is declared: what most published networks take.
+DEFAULT_SIDE = 224
 
 
 def open_image_folder(spec: DataSpec) -> Source:
-    """Return the source of ``dataset: image_folder``."""
-    root = path_of(spec, "a directory with one folder per class")
+    """Return the source of ``dataset: image_folder``.
+
+    Raises:
+        DataError: It is missing, or not laid out as described in docs/data.md.
+    """
+    root = path_of(spec, "a directory with one folder per class, or with labels.csv")
     if not root.is_dir():
         raise DataError(f"no directory {root}", fix="set data.path to an existing directory")
-    height, width = _image_size(spec)
-    channels = 3 if spec.channels is None else int(spec.channels)
-    if channels not in (1, 3):
-        raise DataError(f"data.channels must be 1 or 3, got {channels}")
-    folders = {"train": root / "train" if (root / "train").is_dir() else root}
-    if folders["train"] != root:
+    preparation = image_records(spec)
+    is_table = any((folder / LABELS).is_file() for folder in (root, root / "train"))
+    is_parted = (root / "train").is_dir() and not (root / LABELS).is_file()
+    folders = {"train": root / "train" if is_parted else root}
+    if is_parted:
         for part, name in (("validation", "val"), ("test", "test")):
             if (root / name).is_dir():
                 folders[part] = root / name
-    classes = tuple(sorted(p.name for p in folders["train"].iterdir() if _is_class_folder(p)))
-    if len(classes) < 2:
-        raise DataError(
-            f"{folders['train']} has {len(classes)} class folders",
-            fix="lay the images out as CLASS/NAME.png, or train/CLASS/NAME.png",
-        )
-    if spec.num_classes is not None and spec.num_classes != len(classes):
-        raise DataError(
-            f"data.num_classes={spec.num_classes}, but there are {len(classes)} class folders"
-        )
-    preparation = ImageRecords(channels, height, width)
-    files = {part: _image_files(folder, classes) for part, folder in folders.items()}
-    _refuse_empty_class(folders["train"], classes, files["train"])
+    if is_table:
+        classes = classes_of_table(spec)
+        files = {part: _of_table(folder, classes) for part, folder in folders.items()}
+    else:
+        classes = _class_folders(folders["train"], spec)
+        files = {part: _image_files(folder, classes) for part, folder in folders.items()}
+        _refuse_empty_class(folders["train"], classes, files["train"])
 
-    def read() -> dict[str, Arrays]:
-        return {part: _read_images(listed, preparation) for part, listed in files.items()}
+    def labels_of(part: str) -> np.ndarray:
+        return np.array([label for _, label in files[part]], np.int64)
+
+    def read(keep: Keep | None = None) -> dict[str, Arrays]:
+        encoded = {part: encoded_files([path for path, _ in files[part]]) for part in files}
+        inputs = decoded(encoded, preparation, keep, declared=declared_size(spec))
+        return {part: (inputs[part], labels_of(part)) for part in files}
 
     return Source(
         preparation.shape,
@@ -57,23 +72,56 @@ def open_image_folder(spec: DataSpec) -> Source:
         len(files["validation"]) if "validation" in files else None,
         len(files["test"]) if "test" in files else None,
         read,
-        lambda part: np.array([label for _, label in files[part]], np.int64),
+        labels_of,
         num_found=len(files["train"]),
         preparation=preparation,
+        read_kept=read,
     )
 
 
-def _image_size(spec: DataSpec) -> tuple[int, int]:
-    """Return (height, width); a single number stands for a square."""
-    size = spec.image_size
-    if size is None:
-        raise DataError(
-            "data.image_size is missing for image_folder",
-            because="shapes must be known before an image is opened",
-            fix="give the height and width to resize to",
-        )
+def image_records(spec: DataSpec) -> ImageRecords:
+    """Return how images of a spec's ``data`` section are read."""
+    size = DEFAULT_SIDE if spec.image_size is None else spec.image_size
     height, width = (size, size) if isinstance(size, int) else size
-    return int(height), int(width)
+    channels = 3 if spec.channels is None else int(spec.channels)
+    return ImageRecords(channels, int(height), int(width), spec.resize)
+
+
+def encoded_files(paths: Sequence[Path]) -> Encoded:
+    """Return the images of some files."""
+    return Encoded(paths, lambda: stamp_of(paths))
+
+
+def _class_folders(folder: Path, spec: DataSpec) -> tuple[str, ...]:
+    classes = tuple(sorted(p.name for p in folder.iterdir() if _is_class_folder(p)))
+    if len(classes) < 2:
+        raise DataError(
+            f"{folder} has {len(classes)} class folders",
+            fix="lay the images out as CLASS/NAME.png, or train/CLASS/NAME.png; or write a table "
+            "labels.csv with the columns file and label",
+        )
+    if spec.num_classes is not None and spec.num_classes != len(classes):
+        raise DataError(
+            f"data.num_classes={spec.num_classes}, but there are {len(classes)} class folders"
+        )
+    return classes
+
+
+def _of_table(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
+    if not (folder / LABELS).is_file():
+        raise DataError(
+            f"{folder} has no {LABELS}, and another part has one", fix="give each part its own"
+        )
+    return labelled_images(folder, list(_images_below(folder)), classes)
+
+
+def _images_below(folder: Path) -> Iterator[Path]:
+    """Yield the images in a folder and in all folders below, but for those of archives."""
+    for place, names, files in os.walk(folder):
+        names[:] = [name for name in names if _is_class_folder(Path(place, name))]
+        for name in files:
+            if Path(name).suffix.lower() in IMAGE_SUFFIXES and not name.startswith("._"):
+                yield Path(place, name)
 
 
 def _is_class_folder(path: Path) -> bool:
@@ -92,6 +140,13 @@ def _image_files(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int
             for path in (folder / name).iterdir():
                 if path.suffix.lower() in IMAGE_SUFFIXES:
                     paths.append((path, label))
+                elif _is_class_folder(path) and any(_images_below(path)):
+                    raise DataError(
+                        f"{folder / name} has images in folders of its own, and a class is one "
+                        "folder",
+                        fix="move them up into it; or write a table labels.csv with the columns "
+                        "file and label",
+                    )
     return sorted(paths)
 
 
@@ -106,19 +161,3 @@ def _refuse_empty_class(
             f"{folder / empty[0]} has no images, and every folder there is a class",
             fix="remove it, or put its images there",
         )
-
-
-def _read_images(files: list[tuple[Path, int]], preparation: ImageRecords) -> Arrays:
-    find = "its name stays unsaid, as it tells which record it is; open each of them with PIL"
-    inputs = np.empty((len(files), *preparation.shape), np.float32)
-    for row, (path, _) in enumerate(files):
-        try:
-            inputs[row] = preparation.read(path)
-        except RecordError as error:
-            fix = f"mend or remove it; {find}"
-            if error.__cause__ is None:  # it can be read, and has 16 bits
-                because = "a conversion to 8 bits would cut its values off"
-                fix = f"convert such images to 8 bits, all by the same fixed scale; {find}"
-                raise DataError(str(error), because=because, fix=fix) from None
-            raise DataError(str(error), fix=fix) from error.__cause__
-    return inputs, np.array([label for _, label in files], np.int64)

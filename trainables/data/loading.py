@@ -17,16 +17,17 @@ from dpsweep.trainables.data.dataset import (
     SPLIT_SEED,
     DatasetInfo,
     SweepData,
-    hash_of_parts,
     is_far_below,
-    part_hash,
 )
+from dpsweep.trainables.data.episodes import Episodes
+from dpsweep.trainables.data.kept.hashes import remembered_hashes
+from dpsweep.trainables.data.kept.keep import Keep
+from dpsweep.trainables.data.kept.pixels import taken
 from dpsweep.trainables.data.pollution import check_pollution, polluted
 from dpsweep.trainables.data.source import Arrays, Source
 
 if TYPE_CHECKING:
-    from dpsweep.spec.study import DataSpec
-    from dpsweep.trainables.data.episodes import Episodes
+    from dpsweep.spec.study import DataSpec, SweepSpec
 
 
 def describe_dataset(spec: DataSpec) -> DatasetInfo:
@@ -44,7 +45,11 @@ def describe_dataset(spec: DataSpec) -> DatasetInfo:
 
 
 def load_dataset(
-    spec: DataSpec, episodes: Episodes | None = None, *, searched_share: float | None = None
+    spec: DataSpec,
+    episodes: Episodes | None = None,
+    *,
+    searched_share: float | None = None,
+    keep: Keep | None = None,
 ) -> SweepData:
     """Return the records, split by a rule that depends on the declared sizes alone.
 
@@ -57,35 +62,36 @@ def load_dataset(
         spec: The ``data`` section of a spec.
         episodes: How the records of a trial are drawn from these, if they are.
         searched_share: See ``SweepData``.
+        keep: Where decoded images are kept; None: in memory, as bytes.
     Raises:
         DataError: See ``describe_dataset``; or the files cannot be read; or they lack records for
             some episode.
     """
     source = open_classes(spec)
     info = _describe(spec, source)
-    read = source.read()
+    read = source.records(keep)
     inputs, labels = read["train"]
     parts: dict[str, Arrays] = {}
     for part, slots in split_slots(info, source, spec.max_private).items():
         if part == "private" and spec.max_private is None:
             slots = np.concatenate([slots, np.arange(source.num_records, len(labels))])
         rows = slots[slots < len(labels)]
-        parts[part] = (np.ascontiguousarray(inputs[rows]), np.ascontiguousarray(labels[rows]))
+        parts[part] = (taken(inputs, rows), np.ascontiguousarray(labels[rows]))
     for part in ("validation", "test"):
         if part in read:
             parts[part] = read[part]
     pollution, is_polluted = spec.public.pollution, None
     if pollution is not None:
         parts["public"], is_polluted = polluted(parts["public"], pollution, info.num_classes)
-    hashes = {part: part_hash(arrays[0]) for part, arrays in parts.items()}
+    hashes, content_hash, old_hash = remembered_hashes(parts, info.class_names, keep)
     data = SweepData(
         info,
         parts,
-        hash_of_parts(parts, info.class_names),
+        content_hash,
         hashes=hashes,
         episodes=episodes,
         polluted=is_polluted,
-        old_hash=hash_of_parts(parts),
+        old_hash=old_hash,
         searched_share=searched_share,
     )
     if episodes is not None:
@@ -93,7 +99,22 @@ def load_dataset(
     return data
 
 
-def public_inputs(spec: DataSpec, *, most: int) -> np.ndarray:
+def load_records(spec: SweepSpec) -> SweepData:
+    """Return the records of a study; images that are many from where they are kept.
+
+    Raises:
+        DataError: See ``load_dataset``.
+        ResourceError: There is no room for decoded images.
+    """
+    return load_dataset(
+        spec.data,
+        Episodes.of(spec),
+        searched_share=spec.searched_share,
+        keep=Keep.of(spec.storage),
+    )
+
+
+def public_inputs(spec: DataSpec, *, most: int, keep: Keep | None = None) -> np.ndarray:
     """Return the inputs of records that a spec declares public, float32 (records, *input_shape).
 
     Those of ``data.public``, without pollution; where there are none, validation records that are
@@ -111,7 +132,7 @@ def public_inputs(spec: DataSpec, *, most: int) -> np.ndarray:
     part = "public" if info.num_public - info.num_polluted else "validation"
     inputs: np.ndarray = np.empty((0, *source.input_shape), np.float32)
     if part == "public" or spec.validation.visibility == "public":
-        read = source.read()
+        read = source.records(keep)
         inputs = read["train"][0]
         slots = split_slots(info, source, spec.max_private)[part]
         inputs = read[part][0] if part in read else inputs[slots[slots < len(inputs)]]

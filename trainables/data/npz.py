@@ -18,6 +18,9 @@ from dpsweep.trainables.data.source import Arrays, Source, checked_labels, decla
 if TYPE_CHECKING:
     from dpsweep.spec.study import DataSpec
 
+#: Numbers of channels that images have, and the least side of one whose axes tell which is which.
+_CHANNELS, _SIDE = (1, 3, 4), 8
+
 
 def npz_headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
     """Return shape and dtype of every array of an .npz file, without reading a record.
@@ -122,10 +125,10 @@ def open_npz(spec: DataSpec) -> Source:
                 fix=f"add {lacking}, or save the file without the other one",
             )
     parts = [part for part in ("train", "val", "test") if f"x_{part}" in headers]
-    input_shape = headers["x_train"][0][1:]
-    preparation = ArrayRecords.as_read(input_shape)
+    raw_shape = headers["x_train"][0][1:]
     for part in parts:
-        _check_headers(part, headers, input_shape, num_classes, spec.task)
+        _check_headers(part, headers, num_classes, spec)
+    preparation = _preparation(raw_shape, headers["x_train"][1], spec)
 
     def read() -> dict[str, Arrays]:
         arrays = {}
@@ -152,7 +155,7 @@ def open_npz(spec: DataSpec) -> Source:
     sizes = {part: headers[f"x_{part}"][0][0] for part in parts}
     names = tuple(str(label) for label in range(num_classes))
     return Source(
-        input_shape,
+        preparation.shape,
         num_classes,
         names,
         declared_size(spec),
@@ -169,50 +172,98 @@ def open_npz(spec: DataSpec) -> Source:
 def _check_headers(
     part: str,
     headers: Mapping[str, tuple[tuple[int, ...], Any]],
-    input_shape: tuple[int, ...],
     num_classes: int,
-    task: str,
+    spec: DataSpec,
 ) -> None:
     shape, dtype = headers[f"x_{part}"]
     label_shape, label_dtype = headers[f"y_{part}"]
     if len(shape) not in (2, 4) or 0 in shape[1:]:
         raise DataError(
             f"x_{part} has shape {shown_shape(shape)}",
-            fix="give (records, features) or (records, channels, height, width)",
+            fix="give (records, features), (records, channels, height, width), or images with "
+            "their channels last",
         )
-    if shape[1:] != input_shape:
+    train_shape, train_dtype = headers["x_train"]
+    if shape[1:] != train_shape[1:]:
         raise DataError(
-            f"x_{part} has records of shape {shape[1:]}, x_train of {input_shape}",
+            f"x_{part} has records of shape {shape[1:]}, x_train of {train_shape[1:]}",
             fix="store both in one shape",
         )
-    if dtype.kind != "f":
+    if dtype.kind != train_dtype.kind:
         raise DataError(
-            f"x_{part} has dtype {dtype}", fix="scale it and store floats, for example x / 255"
+            f"x_{part} has dtype {dtype}, and x_train has {train_dtype}", fix="store both in one"
         )
-    if _is_channels_last(shape):
+    if dtype.kind != "f" and dtype != np.uint8:
         raise DataError(
-            f"x_{part} has shape {shown_shape(shape)}: images with their channels last, which "
-            f"would be read as {shape[1]} channels of {shape[2]} x {shape[3]} pixels",
-            fix="store (records, channels, height, width), that is x.transpose(0, 3, 1, 2)",
+            f"x_{part} has dtype {dtype}",
+            fix="store uint8 from 0 to 255, or scale it and store floats, for example x / 255",
         )
-    if task != "multi_label" and label_dtype.kind not in "iu":
+    if spec.task != "multi_label" and label_dtype.kind not in "iu":
         raise DataError(f"y_{part} has dtype {label_dtype}", fix="store class numbers from 0")
-    check_label_shape(label_shape, shape, num_classes, task, part)
+    check_label_shape(label_shape, shape, num_classes, spec.task, part)
 
 
-def _is_channels_last(shape: tuple[int, ...]) -> bool:
-    """Say whether an array holds square images, or colour ones, with their channels last.
+def _preparation(shape: tuple[int, ...], dtype: np.dtype[Any], spec: DataSpec) -> ArrayRecords:
+    """Return the way from records of ``x_train`` to (channels, height, width) or (features,).
 
-    >>> _is_channels_last((100, 32, 32, 3)), _is_channels_last((100, 178, 218, 3))
-    (True, True)
-    >>> _is_channels_last((100, 3, 32, 32)), _is_channels_last((100, 512, 7, 7))
-    (False, False)
+    Raises:
+        DataError: Where the channels are cannot be told, or they are not where it is declared.
     """
-    if len(shape) != 4:
-        return False
-    _, first, second, last = shape
-    is_square = first == second and last in (1, 3, 4)
-    return first not in (1, 3, 4) and (is_square or (last == 3 and min(first, second) >= 8))
+    if len(shape) != 3:
+        if spec.layout is not None:
+            raise DataError(
+                f"data.layout={spec.layout} is for images, and x_train has shape (records, "
+                f"{shape[0]})",
+                fix="remove it",
+            )
+        is_last = False
+    elif spec.layout is not None:
+        is_last = spec.layout == "channels_last"
+        channels = shape[2] if is_last else shape[0]
+        other = shape[0] if is_last else shape[2]
+        if channels not in _CHANNELS and other in _CHANNELS:
+            raise DataError(
+                f"data.layout={spec.layout} makes images of {channels} channels of x_train, whose "
+                f"shape is {shown_shape((0, *shape))}",
+                fix="use the other layout, or remove it",
+            )
+    else:
+        side = channels_side(shape)
+        if side is None:
+            raise DataError(
+                f"x_train has shape {shown_shape((0, *shape))}, and which axis has the channels "
+                "cannot be told",
+                fix="set data.layout: channels_last, or channels_first",
+            )
+        is_last = side == "last"
+    read = (shape[2], *shape[:2]) if is_last else shape
+    if dtype == np.uint8:
+        return ArrayRecords(shape, "uint8", read, scale=1 / 255, is_channels_last=is_last)
+    return ArrayRecords(shape, "float32", read, is_channels_last=is_last)
+
+
+def channels_side(shape: tuple[int, ...]) -> str | None:
+    """Say where records of three axes have their channels: ``first`` or ``last``; None: unclear.
+
+    The last axis has them if it is 1, 3 or 4 and the first is not, in images of at least 8 x 8
+    pixels that are square or have three channels.
+
+    >>> channels_side((32, 32, 3)), channels_side((178, 218, 3)), channels_side((8, 8, 1))
+    ('last', 'last', 'last')
+    >>> channels_side((3, 32, 32)), channels_side((512, 7, 7)), channels_side((512, 1, 1))
+    ('first', 'first', 'first')
+    >>> channels_side((28, 20, 1)), channels_side((3, 32, 3))
+    (None, None)
+    """
+    first, second, last = shape
+    if last not in _CHANNELS or second < _SIDE:
+        is_last = first == second and last in _CHANNELS and first not in _CHANNELS
+        return "last" if is_last else "first"
+    if first in _CHANNELS:
+        return None
+    if first == second or (last == 3 and first >= _SIDE):
+        return "last"
+    return None if first >= _SIDE else "first"
 
 
 def _inputs(preparation: ArrayRecords, values: np.ndarray, name: str) -> np.ndarray:

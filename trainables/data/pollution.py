@@ -61,7 +61,7 @@ def polluted(public: Arrays, pollution: Pollution, num_classes: int) -> tuple[Ar
         are pollution, bool (n + m,)). Every value of the pollution lies between the least and the
         largest one of the public images; of none, between 0 and 1.
     """
-    inputs, labels = public
+    inputs, labels = np.asarray(public[0]), public[1]
     low, high = (float(inputs.min()), float(inputs.max())) if inputs.size else (0.0, 1.0)
     count = len(labels) + pollution.records
     order = _generator("order").permutation(count)

@@ -15,6 +15,7 @@ from dpsweep.trainables.data.raw.preparation import ArrayRecords, Preparation
 
 if TYPE_CHECKING:
     from dpsweep.spec.study import DataSpec
+    from dpsweep.trainables.data.kept.keep import Keep
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class TextInfo:
     pad_id: int
 
 
+#: Inputs and labels. Inputs of many images are ``kept.pixels.Pixels``, which index as arrays do.
 Arrays = tuple[np.ndarray, np.ndarray]
 
 
@@ -56,6 +58,8 @@ class Source:
         preparation: The way from a record as its file has it to ``read``'s inputs, which goes with
             a registered model; ``read`` had better use it, too. None: inputs are the records as
             they are.
+        read_kept: ``read`` of images that are decoded once and kept in a directory; None where
+            nothing is kept.
     """
 
     input_shape: tuple[int, ...]
@@ -70,6 +74,13 @@ class Source:
     num_found: int | None = None
     tasks: frozenset[str] = frozenset({"classification"})
     preparation: Preparation | None = None
+    read_kept: Callable[[Keep], dict[str, Arrays]] | None = None
+
+    def records(self, keep: Keep | None = None) -> dict[str, Arrays]:
+        """Return what ``read`` returns; images that are many from where they are kept."""
+        if keep is None or self.read_kept is None:
+            return self.read()
+        return self.read_kept(keep)
 
     @property
     def prepared_by(self) -> Preparation:

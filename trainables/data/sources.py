@@ -1,4 +1,4 @@
-"""Where records come from: digits, fashion_mnist, npz files, folders of images, text, and packages.
+"""Where records come from: archives of known datasets, npz files, images, text, and packages.
 
 A source says its public facts (shape, classes, declared number of records) without opening a
 private record, and reads the arrays when asked. Loads no torch.
@@ -28,10 +28,16 @@ _DATA = "dpsweep.trainables.data"
 DATASETS = Registry(
     "dataset",
     {
+        "celeba": f"{_DATA}.vision.celeba:open_celeba",
+        "cifar10": f"{_DATA}.vision.cifar:open_cifar10",
+        "cifar100": f"{_DATA}.vision.cifar:open_cifar100",
         "digits": f"{_DATA}.built_in:open_digits",
         "fashion_mnist": f"{_DATA}.built_in:open_fashion_mnist",
+        "image_dataset": f"{_DATA}.vision.image_dataset:open_image_dataset",
         "image_folder": f"{_DATA}.images:open_image_folder",
+        "mnist": f"{_DATA}.built_in:open_mnist",
         "npz": f"{_DATA}.npz:open_npz",
+        "svhn": f"{_DATA}.vision.svhn:open_svhn",
         "text": f"{_DATA}.text:open_text",
     },
     group=DATASET_GROUP,

@@ -9,7 +9,7 @@ from typing import Any
 
 from dpsweep.foundation.bucket_path import BucketPath
 from dpsweep.foundation.durable import write_atomically
-from dpsweep.trainables.features.files import Entry
+from dpsweep.trainables.data.kept.files import Entry
 
 
 def is_published(entry: Entry, bucket: BucketPath) -> bool:

@@ -17,7 +17,6 @@ import contextlib
 import dataclasses
 import hashlib
 import math
-import shutil
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,8 @@ from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import ResourceError
 from dpsweep.foundation.file_paths import FilePath, cache_of
 from dpsweep.trainables.data.dataset import PARTS, SweepData, part_hash
+from dpsweep.trainables.data.kept.files import Entry, locked, make_private, new_array
+from dpsweep.trainables.data.kept.room import Room
 from dpsweep.trainables.data.source import Arrays
 from dpsweep.trainables.features.blocks import (
     BLOCK_ROWS,
@@ -39,12 +40,10 @@ from dpsweep.trainables.features.blocks import (
     write_rows,
 )
 from dpsweep.trainables.features.bucket import fetch, is_published, publish
-from dpsweep.trainables.features.files import Entry, locked, make_private, new_array, size_of
 from dpsweep.trainables.features.spec import FeatureSpec
 
 #: Part of every address: a change of how features are computed needs a change of it.
 _FORMAT = 1
-_MAX_HEADER = 4096
 _TRIES = 3
 
 #: Calls a function on every job, in any order, and yields what it returns, like ``map``.
@@ -250,45 +249,13 @@ class FeatureStore:
                 partial.unlink(missing_ok=True)
 
     def _make_room(self, size: int, declared: int) -> None:
-        """Evict what was used longest ago and nobody holds open, until ``size`` bytes fit.
-
-        An error tells the size of the declared number of records, ``declared``: the actual one is
-        private.
-        """
-        assert self.root is not None
-        for entry in {Entry(path).path: Entry(path) for path in self.root.glob("*.part")}.values():
-            entry.clear_partials()
-        bound = self.max_bytes
-        for entry in sorted(self._entries(), key=lambda entry: entry.used_at()):
-            if self._fits(size, bound):
-                break
-            entry.evict()
-        if self._fits(size, bound):
-            return
-        if bound is not None and self.num_bytes() + size > bound:
-            raise ResourceError(
-                f"features of {_gib(declared)} do not fit in {self.root}",
-                because=f"storage.features_gb allows {bound / 2**30:g} GiB for all that are in use",
-                fix="raise storage.features_gb, or set features.dtype: float16",
-            )
-        raise ResourceError(
-            f"features of {_gib(declared)} do not fit on the disk of {self.root}",
-            because=f"{_gib(shutil.disk_usage(self.root).free)} are free there",
-            fix="free some, set storage.features to a directory on another disk, or "
-            "features.dtype: float16",
-        )
-
-    def _fits(self, size: int, bound: int | None) -> bool:
-        assert self.root is not None
-        is_allowed = bound is None or self.num_bytes() + size <= bound
-        return is_allowed and size + _MAX_HEADER <= shutil.disk_usage(self.root).free
+        """Make room for features (``Room.make``)."""
+        room = Room(self._root, self.max_bytes)
+        room.make(size, name="features", declared=declared, smaller="set features.dtype: float16")
 
     def num_bytes(self) -> int:
         """Return the bytes of all features, finished or not."""
-        if self.root is None:
-            return 0
-        paths = [*self.root.glob("*.npy"), *self.root.glob("*.part")]
-        return sum(size_of(path) for path in paths)
+        return 0 if self.root is None else Room(self.root, None).num_bytes()
 
     def num_entries(self) -> int:
         """Return the number of finished entries, one for each part of a dataset."""
@@ -307,7 +274,12 @@ class FeatureStore:
             return before - self.num_bytes()
 
     def _entries(self) -> list[Entry]:
-        return [] if self.root is None else [Entry(path) for path in self.root.glob("*.npy")]
+        return [] if self.root is None else Room(self.root, None).entries()
+
+    @property
+    def _root(self) -> Path:
+        assert self.root is not None
+        return self.root
 
     def _entry(self, data: SweepData, spec: FeatureSpec, part: str) -> Entry:
         assert self.root is not None
@@ -369,8 +341,3 @@ class Creation:
 
 def _shape(data: SweepData, spec: FeatureSpec, part: str) -> tuple[int, ...]:
     return (len(data.parts[part][0]), *spec.describe(data.info).input_shape)
-
-
-def _gib(size: int) -> str:
-    """Return a size in tenths of a GiB, rounded up."""
-    return f"{math.ceil(size / 2**30 * 10) / 10:g} GiB"

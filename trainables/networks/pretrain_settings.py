@@ -8,10 +8,10 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from dpsweep.trainables.data.dataset import part_hash
+from dpsweep.trainables.data.kept.pixels import taken
 from dpsweep.trainables.data.source import Arrays
 from dpsweep.trainables.networks.image_turns import TURNS
 from dpsweep.trainables.networks.own_models import fingerprint, is_own
@@ -82,6 +82,6 @@ class PretrainSettings:
 
         Rounding differs a little between machines and devices, which are no part of it.
         """
-        digests = [part_hash(np.ascontiguousarray(array)) for array in records]
+        digests = [part_hash(taken(array, slice(None))) for array in records]
         text = json.dumps([*digests, self.facts], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]

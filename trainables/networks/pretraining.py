@@ -29,7 +29,7 @@ from dpsweep.foundation.errors import CheckpointError, DataError, ModelError
 from dpsweep.foundation.file_paths import FilePath, cache_of, sha256_of
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.randomness import public_seed
-from dpsweep.trainables.data.dataset import DatasetInfo
+from dpsweep.trainables.data.dataset import DatasetInfo, tensor_of
 from dpsweep.trainables.data.source import Arrays
 from dpsweep.trainables.networks.build import build_model
 from dpsweep.trainables.networks.image_turns import TURNS, augmented, turn
@@ -380,4 +380,4 @@ def initial_weights(
 
 
 def _tensors(records: Arrays, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.from_numpy(records[0][rows]), torch.from_numpy(records[1][rows])
+    return tensor_of(records[0][rows]), tensor_of(records[1][rows])

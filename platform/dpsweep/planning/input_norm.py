@@ -11,6 +11,7 @@ from dpsweep.foundation.words import counted
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.study import SweepSpec
 from dpsweep.trainables import TRAINABLES
+from dpsweep.trainables.data.kept.keep import Keep
 from dpsweep.trainables.data.loading import describe_dataset, public_inputs
 from dpsweep.trainables.hooks import KnowsInputNorm
 
@@ -53,7 +54,7 @@ def public_input_norm(spec: SweepSpec) -> InputNorm:
 
     def public() -> np.ndarray:
         if not read:
-            read.append(public_inputs(spec.data, most=_ENOUGH))
+            read.append(public_inputs(spec.data, most=_ENOUGH, keep=Keep.of(spec.storage)))
         return read[0]
 
     norms = {}

@@ -20,7 +20,7 @@ from dpsweep.spec.study import SweepSpec
 from dpsweep.study.launched import is_new
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData, is_far_above, is_far_below
-from dpsweep.trainables.features.files import is_open_to_others
+from dpsweep.trainables.data.kept.files import is_open_to_others
 from dpsweep.trainables.hooks import ChecksRecords, FittedDefaults, OnFrozenFeatures
 from dpsweep.trainables.method import Method
 

@@ -17,8 +17,7 @@ from dpsweep.results.study import SweepResult
 from dpsweep.study.files import StudyFiles
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.data.episodes import Episodes
-from dpsweep.trainables.data.loading import describe_dataset, load_dataset
+from dpsweep.trainables.data.loading import describe_dataset, load_records
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -110,7 +109,7 @@ def study_records(result: SweepResult) -> SweepData:
     """
     check_layers(result.spec, describe_dataset(result.spec.data))
     spec = result.spec
-    return load_dataset(spec.data, Episodes.of(spec), searched_share=spec.searched_share)
+    return load_records(spec)
 
 
 def check_layers(spec: SweepSpec, info: DatasetInfo) -> None:

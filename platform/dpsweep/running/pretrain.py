@@ -19,9 +19,10 @@ from dpsweep.study.events import Pretrained
 from dpsweep.study.study import Observer, Study
 from dpsweep.trainables.data.class_split import read_classes
 from dpsweep.trainables.data.dataset import SweepData
+from dpsweep.trainables.data.kept.files import locked
+from dpsweep.trainables.data.kept.keep import Keep
 from dpsweep.trainables.data.source import Arrays
 from dpsweep.trainables.data.sources import open_source
-from dpsweep.trainables.features.files import locked
 from dpsweep.trainables.networks.pretrained.weights import hash_of
 
 if TYPE_CHECKING:
@@ -108,9 +109,9 @@ def _trained(
 
 def _public_records(spec: SweepSpec, block: PretrainSpec, data: SweepData) -> Arrays:
     if block.classes is not None:
-        return read_classes(spec.data, block.classes)
+        return read_classes(spec.data, block.classes, Keep.of(spec.storage))
     if block.dataset is not None:
-        return open_source(block.as_data()).read()["train"]
+        return open_source(block.as_data()).records(Keep.of(spec.storage))["train"]
     return data.parts["public"]
 
 

@@ -23,8 +23,7 @@ from dpsweep.tracking.registry.loading import ServedModel, load_directory
 from dpsweep.tracking.registry.package import Package
 from dpsweep.tracking.registry.versions import CHAMPION, ModelRegistry, check_names
 from dpsweep.trainables.data.class_split import open_classes
-from dpsweep.trainables.data.episodes import Episodes
-from dpsweep.trainables.data.loading import load_dataset
+from dpsweep.trainables.data.loading import load_records
 from dpsweep.trainables.data.raw import preparation
 from dpsweep.trainables.execution.finished import export_model
 from dpsweep.trainables.execution.trial_data import records_for
@@ -225,7 +224,7 @@ def _store_of(result: SweepResult, tracking_uri: str | None) -> str:
 def _package(result: SweepResult, trial: int) -> Iterator[Package]:
     """Yield the model of a trial, rebuilt from its best checkpoint, with all that it needs."""
     spec, files, task = result.spec, result.files, result.task(trial)
-    data = load_dataset(spec.data, Episodes.of(spec), searched_share=spec.searched_share)
+    data = load_records(spec)
     if not is_data_of(files, data.content_hash, data.old_hash):
         raise StudyError(
             f"the data of study {result.name!r} are not those that it was launched on, so their "

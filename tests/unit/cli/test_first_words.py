@@ -57,7 +57,7 @@ def test_another_spec_is_refused_before_the_data_are_read(tmp_path, monkeypatch)
     def refuse(*args):
         raise AssertionError("the data were read")
 
-    monkeypatch.setattr(sweep, "load_dataset", refuse)
+    monkeypatch.setattr(sweep, "load_records", refuse)
     with pytest.raises(StudyError, match="launched from another spec"):
         run_checked(preflight(SweepSpec(**raw)))
     (tmp_path / "other.yaml").write_text(yaml.safe_dump(raw))

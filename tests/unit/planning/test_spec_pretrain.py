@@ -26,8 +26,8 @@ from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Observer, Study
 from dpsweep.tracking.memory import MemoryTracker
 from dpsweep.tracking.state import PRETRAINING
+from dpsweep.trainables.data.kept.files import locked
 from dpsweep.trainables.data.loading import describe_dataset, load_dataset
-from dpsweep.trainables.features.files import locked
 from dpsweep.trainables.networks.build import build_model
 
 GOOD = """\

@@ -152,7 +152,7 @@ REPLACED = [
         "  dataset: digits\n  public: {fraction: 0.8}\n",
         "sweep.yaml:2 data: no private record is left: the fractions of validation, test and public add up to 1 (make their sum smaller than 1)",
     ),
-    ("dataset: digits", "dataset: digts", "sweep.yaml:3 data.dataset: unknown value 'digts' (did you mean 'digits'? known: digits, fashion_mnist, npz, image_folder, text)"),
+    ("dataset: digits", "dataset: digts", "sweep.yaml:3 data.dataset: unknown value 'digts' (did you mean 'digits'? known: digits, fashion_mnist, mnist, cifar10, cifar100, svhn, celeba, npz, image_folder, image_dataset, text)"),
     ("dataset: digits", "dataset: digits\n  path: here", "sweep.yaml:4 data.path: has no meaning for digits (remove it)"),
     ("dataset: digits", "dataset: digits\n  num_records: 2000", "sweep.yaml:4 data.num_records: is 1797 for digits, got 2000 (remove it)"),
     (

@@ -8,7 +8,7 @@ from dpsweep.foundation.errors import DataError, SpecError
 from dpsweep.planning.preflight import preflight
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.trial import TrialTask
-from dpsweep.trainables.data.loading import describe_dataset
+from dpsweep.trainables.data.loading import describe_dataset, load_dataset
 from dpsweep.trainables.methods.adamix.adamix import AdaMix
 from dpsweep.trainables.methods.adamix.parts import VARIANTS, parts_of
 
@@ -167,14 +167,43 @@ def test_text_starts_need_names_and_no_numbers(tmp_path, make):
 
 
 @pytest.mark.parametrize("shape", [(8, 8, 1), (32, 32, 3), (32, 32, 4), (17, 23, 3)])
-def test_channels_last_are_refused(tmp_path, make, shape):
-    data = npz(tmp_path / "a.npz", inputs=np.zeros((60, *shape), np.float32))
-    with pytest.raises(DataError, match="images with their channels last") as caught:
+@pytest.mark.parametrize("kind", [np.float32, np.uint8])
+def test_channels_last_are_read(tmp_path, make, shape, kind):
+    rows = np.random.default_rng(0).integers(0, 256, (60, *shape)).astype(kind)
+    rows = rows if kind is np.uint8 else rows / np.float32(255)
+    data = npz(tmp_path / "a.npz", inputs=rows)
+    first = npz(tmp_path / "b.npz", inputs=np.ascontiguousarray(rows.transpose(0, 3, 1, 2)))
+    last, first = (load_dataset(make(data=section).data) for section in (data, first))
+    assert last.info.input_shape == (shape[2], *shape[:2])
+    assert last.content_hash == first.content_hash
+    assert 0 < last.parts["private"][0].max() <= 1
+
+
+@pytest.mark.parametrize("shape", [(28, 20, 1), (3, 32, 3), (64, 8, 4)])
+def test_an_axis_of_channels_that_cannot_be_told_is_asked_for(tmp_path, make, shape):
+    data = npz(tmp_path / "a.npz", inputs=np.zeros((60, *shape), np.uint8))
+    with pytest.raises(DataError, match="cannot be told") as caught:
         describe_dataset(make(data=data).data)
-    assert "x.transpose(0, 3, 1, 2)" in caught.value.fix
-    rows = np.load(data["path"])["x_train"].transpose(0, 3, 1, 2)
-    right = npz(tmp_path / "b.npz", inputs=np.ascontiguousarray(rows))
-    assert describe_dataset(make(data=right).data).input_shape == (shape[2], *shape[:2])
+    assert caught.value.fix == "set data.layout: channels_last, or channels_first"
+    last = make(data={**data, "layout": "channels_last"}).data
+    assert describe_dataset(last).input_shape == (shape[2], *shape[:2])
+    if shape[0] == 3:
+        first = make(data={**data, "layout": "channels_first"}).data
+        assert describe_dataset(first).input_shape == shape
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout", "words"),
+    [
+        ((32, 32, 3), "channels_first", "makes images of 32 channels"),
+        ((3, 32, 32), "channels_last", "makes images of 32 channels"),
+        ((7,), "channels_last", "is for images"),
+    ],
+)
+def test_a_layout_that_is_another(tmp_path, make, shape, layout, words):
+    data = npz(tmp_path / "a.npz", inputs=np.zeros((60, *shape), np.float32))
+    with pytest.raises(DataError, match=words):
+        describe_dataset(make(data={**data, "layout": layout}).data)
 
 
 @pytest.mark.parametrize(

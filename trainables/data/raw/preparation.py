@@ -37,6 +37,8 @@ class ArrayRecords:
         shape: Of one record, as a method reads it; as many numbers as ``raw_shape``.
         scale: Factor from the file's numbers to those that are read, both float32.
         dtype: ``float32``; ``int64`` for token ids, which have scale 1.
+        is_channels_last: Whether ``raw_shape`` is (height, width, channels) of images, which are
+            read as (channels, height, width).
     """
 
     kind: ClassVar[str] = "array"
@@ -45,6 +47,7 @@ class ArrayRecords:
     shape: tuple[int, ...]
     scale: float = 1.0
     dtype: Literal["float32", "int64"] = "float32"
+    is_channels_last: bool = False
 
     @classmethod
     def as_read(
@@ -64,6 +67,9 @@ class ArrayRecords:
         >>> pixels = ArrayRecords((2, 2), "uint8", (1, 2, 2), scale=0.5)
         >>> pixels.prepare([[[0, 2], [4, 6]]]).tolist()
         [[[[0.0, 1.0], [2.0, 3.0]]]]
+        >>> colours = ArrayRecords((1, 2, 3), "float32", (3, 1, 2), is_channels_last=True)
+        >>> colours.prepare([[[[1, 2, 3], [4, 5, 6]]]]).tolist()
+        [[[[1.0, 4.0]], [[2.0, 5.0]], [[3.0, 6.0]]]]
 
         Args:
             records: Numbers, (records, *raw_shape).
@@ -89,6 +95,8 @@ class ArrayRecords:
                 values = np.multiply(values, np.float32(self.scale), dtype=np.float32)
         if not np.isfinite(values).all():
             raise RecordError("records have values that are not finite (as float32)")
+        if self.is_channels_last:
+            values = values.transpose(0, 3, 1, 2)
         return np.ascontiguousarray(values.reshape(-1, *self.shape))
 
 
@@ -100,12 +108,15 @@ class ImageRecords:
         channels: 1: grey; 3: colour.
         height: In pixels, after resizing.
         width: In pixels, after resizing.
+        resize: ``squash``: to this size, whatever their sides; ``crop``: until they cover it, of
+            which the centre is kept.
     """
 
     kind: ClassVar[str] = "image"
     channels: int
     height: int
     width: int
+    resize: Literal["squash", "crop"] = "squash"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -134,7 +145,11 @@ class ImageRecords:
         return np.stack(images) if images else np.zeros((0, *self.shape), np.float32)
 
     def read(self, record: Any) -> np.ndarray:
-        """Return one image, float32 (channels, height, width).
+        """Return one image, float32 (channels, height, width): its ``pixels`` / 255."""
+        return np.asarray(self.pixels(record), np.float32) / 255
+
+    def pixels(self, record: Any) -> np.ndarray:
+        """Return one image, uint8 (channels, height, width).
 
         Args:
             record: Bytes of an encoded image, the path of its file, an image of Pillow, or pixels,
@@ -152,17 +167,23 @@ class ImageRecords:
         try:
             with Image.open(file) as image:
                 return self._read(image)
-        except (OSError, SyntaxError) as error:  # Pillow's own is an OSError
+        except RecordError:
+            raise
+        except Exception as error:  # each format of Pillow raises its own kinds
             raise RecordError(f"cannot read an image: {type(error).__name__}") from error
 
     def _read(self, image: Any) -> np.ndarray:
-        from PIL import Image
+        from PIL import Image, ImageOps
 
-        if image.mode.startswith("I"):
+        if image.mode.startswith("I") or image.mode == "F":
             raise RecordError(f"an image has more than 8 bits per channel (mode {image.mode})")
         pixels = image.convert("L" if self.channels == 1 else "RGB")
-        pixels = pixels.resize((self.width, self.height), Image.Resampling.BILINEAR)
-        array = np.asarray(pixels, np.float32) / 255
+        size, bilinear = (self.width, self.height), Image.Resampling.BILINEAR
+        if self.resize == "crop":
+            pixels = ImageOps.fit(pixels, size, bilinear)
+        else:
+            pixels = pixels.resize(size, bilinear)
+        array = np.asarray(pixels)
         return array[None] if self.channels == 1 else array.transpose(2, 0, 1)
 
 

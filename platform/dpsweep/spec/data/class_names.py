@@ -33,6 +33,44 @@ def _class_names(value: Any) -> Any:
     return names
 
 
+def _attributes(value: Any) -> Any:
+    """Return names of attributes: one or more, each once."""
+    if not isinstance(value, (list, tuple)) or not value:
+        raise ValueError(f"must be a list of names, got {seen(value)}")
+    wrong = [name for name in value if not isinstance(name, str) or not name.strip()]
+    if wrong:
+        raise ValueError(f"has a name that is no text: {seen(wrong[0])}")
+    twice = [name for index, name in enumerate(value) if name in value[:index]]
+    if twice:
+        raise ValueError(f"has the name {seen(twice[0])} twice")
+    return tuple(value)
+
+
+Attributes = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_attributes),
+    WithJsonSchema(
+        {"type": "array", "items": {"type": "string"}, "minItems": 1, "uniqueItems": True}
+    ),
+]
+
+
+def attribute_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Yield what is wrong about task and ``attributes`` of a raw section ``data`` of attributes."""
+    task, names = peek_word(raw, "task", default="classification"), raw.get("attributes")
+    count = len(names) if isinstance(names, (list, tuple)) else 0
+    if task == "classification" and count != 1:
+        yield Mistake(
+            "task",
+            "classification is of one attribute, and "
+            + ("data.attributes names none" if not count else f"data.attributes names {count}"),
+            "set task: multi_label, or name one: attributes: [Smiling]",
+        )
+    if task == "multi_label" and count == 1:
+        problem = "names one attribute, and multi_label is of several"
+        yield Mistake("attributes", problem, "set task: classification, or name more")
+
+
 ClassNames = Annotated[
     tuple[str, ...],
     BeforeValidator(_class_names),

@@ -10,7 +10,19 @@ from pydantic import BeforeValidator, WithJsonSchema
 from dpsweep.spec.installed import known_name, name_schema
 
 #: The datasets that dpsweep has itself; an installed package may add others (``DATASET_GROUP``).
-DATASETS = ("digits", "fashion_mnist", "npz", "image_folder", "text")
+DATASETS = (
+    "digits",
+    "fashion_mnist",
+    "mnist",
+    "cifar10",
+    "cifar100",
+    "svhn",
+    "celeba",
+    "npz",
+    "image_folder",
+    "image_dataset",
+    "text",
+)
 
 
 DATASET_GROUP = "dpsweep.datasets"
@@ -27,4 +39,18 @@ Task = Literal["classification", "multi_label", "causal_lm"]
 
 
 #: Published facts of the built-in datasets: (records of the training source, classes).
-BUILT_IN: Mapping[str, tuple[int, int]] = {"digits": (1797, 10), "fashion_mnist": (60_000, 10)}
+BUILT_IN: Mapping[str, tuple[int, int]] = {
+    "digits": (1797, 10),
+    "fashion_mnist": (60_000, 10),
+    "mnist": (60_000, 10),
+    "cifar10": (50_000, 10),
+    "cifar100": (50_000, 100),
+    "svhn": (73_257, 10),
+}
+
+#: Those of them whose files have a test part, and those whose files must be named.
+WITH_TEST_PART = frozenset(BUILT_IN) - {"digits"}
+WITH_PATH = WITH_TEST_PART - {"fashion_mnist"}
+
+#: Datasets of images in files, which are brought to one size.
+OF_IMAGE_FILES = ("image_folder", "image_dataset", "celeba")

@@ -21,9 +21,17 @@ from dpsweep.spec.base import (
     seen,
     whole,
 )
-from dpsweep.spec.data.class_names import ClassNames, name_rules
+from dpsweep.spec.data.class_names import Attributes, ClassNames, attribute_rules, name_rules
 from dpsweep.spec.data.classes import Classes, class_rules
-from dpsweep.spec.data.datasets import BUILT_IN, DATASETS, Dataset, Task
+from dpsweep.spec.data.datasets import (
+    BUILT_IN,
+    DATASETS,
+    OF_IMAGE_FILES,
+    WITH_PATH,
+    WITH_TEST_PART,
+    Dataset,
+    Task,
+)
 from dpsweep.spec.data.evaluation import TestSpec, ValidationSpec
 from dpsweep.spec.data.public import Pollution, PublicSpec
 
@@ -98,10 +106,26 @@ class DataSpec(Part):
         "numbers; null: its own, which are numbers for npz and digits.",
     )
     image_size: ImageSize | None = Field(
-        default=None, description="Size that images are resized to: one number, or [height, width]."
+        default=None,
+        description="Size that images are resized to: one number, or [height, width]; null: 224.",
     )
     channels: Literal[1, 3] | None = Field(
         default=None, description="1 (grey) or 3 (colour, the default); image_folder only."
+    )
+    resize: Literal["squash", "crop"] = Field(
+        default="squash",
+        description="How images get their size: squash stretches them; crop keeps their "
+        "proportions and cuts the centre out.",
+    )
+    layout: Literal["channels_first", "channels_last"] | None = Field(
+        default=None,
+        description="npz: which axis of images has the channels; null: seen from the shape, or "
+        "asked for.",
+    )
+    attributes: Attributes | None = Field(
+        default=None,
+        description="celeba: names of the attributes that are learned; null: all. One of them is "
+        "a task of two classes.",
     )
     tokenizer: Text | None = Field(
         default=None,
@@ -170,8 +194,11 @@ class DataSpec(Part):
         if not isinstance(dataset, str):
             return
         needed = {
+            **dict.fromkeys(WITH_PATH, ("path",)),
             "npz": ("path", "num_records", "num_classes"),
-            "image_folder": ("path", "num_records", "image_size"),
+            "image_folder": ("path", "num_records"),
+            "image_dataset": ("path", "num_records"),
+            "celeba": ("path",),
             "text": ("path", "num_records", "num_classes", "tokenizer", "max_length"),
         }
         if raw.get("task") == "causal_lm":
@@ -181,10 +208,12 @@ class DataSpec(Part):
             if raw.get(key) is None:
                 yield Mistake(key, f"is missing: {dataset} needs it", _WHY[key])
         only_for = {
-            "path": ("fashion_mnist", "npz", "image_folder", "text"),
-            "image_size": ("image_folder",),
-            "channels": ("image_folder",),
-            **dict.fromkeys(("tokenizer", "max_length", "text_column", "label_column"), ("text",)),
+            "path": (*WITH_TEST_PART, *OF_IMAGE_FILES, "npz", "text"),
+            **dict.fromkeys(("image_size", "channels", "resize"), OF_IMAGE_FILES),
+            "layout": ("npz",),
+            "attributes": ("celeba",),
+            "label_column": ("text", "image_dataset"),
+            **dict.fromkeys(("tokenizer", "max_length", "text_column"), ("text",)),
         }
         for key, datasets in only_for.items():
             is_listed = dataset in BUILT_IN or dataset in needed  # another name has its own flaw
@@ -196,10 +225,10 @@ class DataSpec(Part):
         for key, value in zip(("num_records", "num_classes"), BUILT_IN[dataset]):
             if peek_number(raw, key, default=value) != value and raw.get(key) is not None:
                 yield Mistake(key, f"is {value} for {dataset}, got {seen(raw[key])}", "remove it")
-        if dataset == "fashion_mnist" and peek_number(raw, "test", "fraction", default=0) > 0:
+        if dataset in WITH_TEST_PART and peek_number(raw, "test", "fraction", default=0) > 0:
             yield Mistake(
                 "test.fraction",
-                "fashion_mnist has a test part of its own",
+                f"{dataset} has a test part of its own",
                 "remove it; data.test.visibility: public has it scored",
             )
         if peek_number(raw, "validation", "fraction", default=0.2) == 0:
@@ -215,7 +244,9 @@ class DataSpec(Part):
         task = raw.get("task", "classification")
         is_npz = dataset == "npz" or str(raw.get("path")).endswith(".npz")
         is_ours = dataset in DATASETS  # of others, their source says which tasks it has
-        if is_ours and task == "multi_label" and not (is_npz and dataset in ("npz", "text")):
+        if dataset == "celeba":
+            yield from attribute_rules(raw)
+        elif is_ours and task == "multi_label" and not (is_npz and dataset in ("npz", "text")):
             yield Mistake(
                 "task",
                 f"multi_label needs the attributes of every record, which {dataset} does not have",
@@ -267,8 +298,8 @@ class DataSpec(Part):
             )
 
 
-#: Columns of a text by default; to say them is no mistake anywhere, as a written spec does.
-_COLUMNS = {"text_column": "text", "label_column": "label"}
+#: What some keys are by default; to say it is no mistake anywhere, as a written spec does.
+_COLUMNS = {"text_column": "text", "label_column": "label", "resize": "squash"}
 
 _WHY = {
     "path": "name the file or the directory",
@@ -277,5 +308,4 @@ _WHY = {
     "num_classes": "declare the number of classes; counting labels would read private records",
     "tokenizer": "name the directory of a tokenizer of transformers, usually that of the model",
     "max_length": "declare to how many tokens a record is cut or padded, for instance 64",
-    "image_size": "declare what images are resized to, for instance 32 or [32, 48]",
 }

@@ -172,7 +172,7 @@ LABELS = np.zeros(50, np.int64)
         ({"y_train": None}, "no y_train"),
         ({"x_val": np.ones((3, 4))}, "both x_val and y_val"),
         ({"x_train": np.ones(50)}, r"x_train has shape \(records,\)"),
-        ({"x_train": np.ones((50, 4), np.uint8)}, "x_train has dtype uint8"),
+        ({"x_train": np.ones((50, 4), np.int16)}, "x_train has dtype int16"),
         ({"x_train": np.full((50, 4), np.nan)}, r"d\.npz: x_train has values that are not finite"),
         ({"x_train": np.full((50, 4), 1e300)}, r"d\.npz: x_train has values that are not finite"),
         ({"y_train": LABELS.astype(float)}, "y_train has dtype float64"),

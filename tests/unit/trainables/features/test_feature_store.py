@@ -20,9 +20,9 @@ import pytest
 from dpsweep.foundation.errors import ResourceError
 from dpsweep.spec.study import DataSpec
 from dpsweep.trainables.data.dataset import SweepData, part_hash
+from dpsweep.trainables.data.kept.files import Entry
 from dpsweep.trainables.data.loading import load_dataset
 from dpsweep.trainables.features import store as feature_store
-from dpsweep.trainables.features.files import Entry
 from dpsweep.trainables.features.spec import FeatureSpec
 from dpsweep.trainables.features.store import FeatureStore
 
@@ -308,7 +308,7 @@ def test_what_is_held_open_is_not_evicted(many: SweepData, root: Path, tmp_path:
 
 def test_a_full_disk_is_told(many: SweepData, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = SimpleNamespace(free=1000)
-    monkeypatch.setattr(feature_store.shutil, "disk_usage", lambda _: full)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: full)
     with pytest.raises(ResourceError, match="do not fit on the disk") as caught:
         FeatureStore(root).open(many, L2)
     assert "storage.features" in str(caught.value.fix)

@@ -114,6 +114,22 @@ def take(handle: int, operation: int, path: Path) -> None:
         raise _unusable(path, error) from error
 
 
+def hold(path: Path) -> int:
+    """Return an entry's data file, open for reading and locked against eviction until it is closed.
+
+    Raises:
+        OSError: It cannot be opened.
+        ResourceError: The file system has no locks.
+    """
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        take(handle, fcntl.LOCK_SH, path)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
 def _unusable(path: Path, error: OSError) -> ResourceError:
     return ResourceError(
         f"{path} cannot be locked",
