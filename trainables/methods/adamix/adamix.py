@@ -73,9 +73,10 @@ class AdaMix(LinearProbe):
         tau_t (a percentile of public gradient norms, or the norm of their mean), P (a projection;
         applied to the noisy sum, and a contraction besides), G, w_0 and w_ref are functions of
         public records, public seeds and earlier releases: no cost. Noise comes from a secret seed
-        that is drawn anew in ``prepare`` and never stored. ``fully_private`` adds the public records to the clipped sum;
-        with ``only_public`` no private record enters the weights, and the plan is empty. The noise
-        is larger by 1e-4, which covers the rounding of the sum (``clipping.noise_margin``).
+        that is drawn anew in ``prepare`` and never stored. ``fully_private`` adds the public
+        records to the clipped sum; with ``only_public`` no private record enters the weights, and
+        the plan is empty. The noise is larger by 1e-4, which covers the rounding of the sum
+        (``clipping.noise_margin``).
         Not covered: the privacy of the public records, kernels that round a record otherwise at
         another place in its block (``sums``), and the discreteness of floating point
         numbers (see ``dpsweep.privacy.randomness``).
