@@ -101,7 +101,6 @@ class NonPrivate(ClassifierMethod):
         self, data: SweepData, hparams: Mapping[str, Any], plan: Plan, context: RunContext
     ) -> None:
         """See ``ClassifierMethod``; older records name no noise, and no bound or sampling."""
-        from dpsweep.trainables.gradients.clipping import noise_bound
         from dpsweep.trainables.gradients.noise import SecretNoise
         from dpsweep.trainables.gradients.per_example import make_engine
 
@@ -111,7 +110,6 @@ class NonPrivate(ClassifierMethod):
         self._noise = SecretNoise(context.device)
         self._max_grad_norm = hparams.get("clip.max_grad_norm")
         if self._max_grad_norm is not None:
-            self._noise_bound = noise_bound(self._max_grad_norm, data.info.num_private)
             self._engine = make_engine(
                 self._model,
                 int(hparams["batch.physical"]),
@@ -128,7 +126,7 @@ class NonPrivate(ClassifierMethod):
         )
         if self._noise_multiplier:
             for total in sums:
-                self._noise.release(total, self._noise_multiplier, self._noise_bound)
+                self._noise.release(total, self._noise_multiplier, self._max_grad_norm)
         return [(total / self._expected_batch).float() for total in sums]
 
     def _plain_gradient(self, rows: np.ndarray) -> list[torch.Tensor]:
