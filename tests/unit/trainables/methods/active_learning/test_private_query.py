@@ -104,7 +104,7 @@ def test_a_fixed_extra_is_asked_at_whatever_the_start_has_cost(rule: str) -> Non
 @pytest.mark.parametrize("rule", ["tight", "sum"])
 def test_a_fixed_extra_is_never_over_the_budget(rule: str) -> None:
     """The largest that is allowed is what ``split_query`` finds; a little more is refused."""
-    pca, votes = split_query(START, 0.5, rule, BUDGET, "rdp").runs
+    _, votes = split_query(START, 0.5, rule, BUDGET, "rdp").runs
     assert isinstance(votes.event, Laplace)
     most = 2 / votes.event.scale
     query = fixed_query(START, 0.999 * most, 0.5, rule, BUDGET, "rdp")
