@@ -117,6 +117,7 @@ WHY: Mapping[str, str] = {
     "select.components": "p: principal components that records are compared in",
     "select.clusters": "N_cluster",
     "select.each": "N_each: labels for each cluster",
+    "split.extra": "epsilon of the DP-PCA plus that of the counts, whatever the start has cost",
     "split.pca": "share of what the start leaves that goes to the DP-PCA; the rest to the counts",
     "split.rule": "tight composes all events; sum adds epsilons and deltas up, as the paper",
     "finetune.recipe": "distill, plain (the paper's, with replay 0), labels_only (nothing private)",

@@ -71,7 +71,7 @@ PUBLIC: Mapping[str, float] = {
 #: Why each parameter is there, for the comments of starter specs and presets.
 WHY: Mapping[str, str] = {
     "method": "linear softmax on frozen, L2-normalised features; private and public records",
-    "adamix.variant": "adamix, or a baseline: ngd, public_pull, fully_private, only_public",
+    "adamix.variant": "adamix, or a baseline, as ngd, private_public_gd (PPGD) or only_public",
     "adamix.public_init": "false: weights start at zero and are pulled towards zero",
     "adamix.adaptive_clip": "false: the clipping norm is clip.max_grad_norm throughout",
     "adamix.projection": "false: noise in all directions",
@@ -91,6 +91,9 @@ WHY: Mapping[str, str] = {
     "optim.average": "share of the last iterates that is averaged; free",
     "regularize.weight": "lambda: pull towards the reference weights",
     "clip.max_grad_norm": "fixed clipping norm",
+    "clip.factor": "the clipping norm is this many norms of the mean public gradient",
+    "reuse.first_share": "share of the steps for the private model; 1: then public records alone",
+    "reuse.weight": "lambda of the second phase: pull towards the private model",
     "clip.percentile": "the clipping norm is this percentile of the public gradient norms",
     "projection.fraction": "share of directions that is kept",
 }

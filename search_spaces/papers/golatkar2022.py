@@ -169,12 +169,28 @@ PRESETS: Mapping[str, Preset] = {
         "projection. Features have norm 1, so no gradient is longer than the square root of 2.",
         _space(adamix__variant="ngd", clip__max_grad_norm=1.0),
     ),
+    "private_public_gd_fashion_mnist": _row(
+        "PPGD: a private model first, then a mixed one that is pulled towards it (table 1).",
+        "Wang & Zhou 2020 with full batches, as the paper describes it: half of the steps train a "
+        "model on private records alone, from zero; the others train on private and public "
+        "records, and are pulled to that model with a weight that is searched. The clipping norm "
+        "is the norm of the mean public gradient, times a factor that is searched too. All steps "
+        "of both phases are charged. The paper searched its hyperparameters by hand and does not "
+        "say them; reuse.first_share 1 is the reading that uses public records alone in the "
+        "second phase.",
+        _space(
+            adamix__variant="private_public_gd",
+            clip__factor={"choice": [1, 3]},
+            reuse__first_share=0.5,
+            reuse__weight={"choice": [1, 10]},
+        ),
+    ),
     "public_pull_fashion_mnist": _row(
         "A pull to the public solution: public data as a regulariser, in the place of PPGD.",
         "Starts at the few-shot solution and is pulled towards it, with a weight that is searched "
         "too; no public gradient, a fixed clipping norm, no projection. This is not the PPGD of "
         "table 1 (Wang & Zhou 2020): that one trains a private model first, pulls a mixed one "
-        "towards it, and clips by public gradients.",
+        "towards it, and clips by public gradients; it is private_public_gd_fashion_mnist.",
         _space(
             adamix__variant="public_pull",
             clip__max_grad_norm=1.0,

@@ -166,7 +166,8 @@ PRESETS: Mapping[str, Preset] = {
     "clusters": _preset(
         "Number of clusters against labels for each of them: figure 4a.",
         "The paper sees more labels help, and no strong effect of how they are spread; it has 100 "
-        "to 500 clusters and a start at 2.2, here 50 to 200 and one at 3.2.",
+        "to 500 clusters and a start at 2.2, as zhao2020/clusters_paper has; here 50 to 200 and "
+        "one at 3.2.",
         "select.clusters,select.each",
         _space(
             start__run=0,
@@ -177,10 +178,52 @@ PRESETS: Mapping[str, Preset] = {
         ),
         start=_start(1),
     ),
+    "clusters_paper": replace(
+        _preset(
+            "Number of clusters against labels for each of them, at figure 4a's own ranges.",
+            "100 to 500 clusters with 5 to 20 labels each: 500 to 10,000 labels, all chosen among "
+            "the 10,000 most uncertain of the pool. All trials start at 2.2, as in the paper, and "
+            "cost no more. Three selections from each of three private runs.",
+            "select.clusters,select.each",
+            _space(
+                start__epsilon=2.2,
+                select__by="diverse_public",
+                labels__max=10_000,
+                select__candidates=10_000,
+                select__clusters={"choice": [100, 200, 300, 400, 500]},
+                select__each={"choice": [5, 10, 20]},
+            ),
+            start=_start(3, "[2.2]"),
+        ),
+        epsilon=2.2,
+    ),
+    "extra_cost": replace(
+        _preset(
+            "Where near_private starts, at a fixed extra epsilon of 1.0: figure 5a.",
+            "The PCA and the counts cost 0.5 each, whatever the start has cost, so that a trial "
+            "costs its start and at most 1.0 more: one line per number of labels over the "
+            "checkpoints of one training. The paper finds that 1,000 labels are hardly worth 1.0 "
+            "at a late checkpoint, and that 4,000 and more are. Its horizontal axis is the epoch; "
+            "here it is the epsilon that was spent by then (its figure 5b).",
+            "labels.max,start.epsilon",
+            _space(
+                start__run=0,
+                start__epsilon={"choice": [1.2, 1.7, 2.2, 2.7, 3.2]},
+                select__by="near_private",
+                labels__max={"choice": [1000, 2000, 4000, 10_000]},
+                select__candidates=10_000,
+                select__clusters=None,
+                split__extra=1.0,
+                split__pca=0.5,
+            ),
+            start=_start(1, "[1.2, 1.7, 2.2, 2.7, 3.2]"),
+        ),
+        epsilon=4.2,
+    ),
     "split": _preset(
         "Where near_private starts, and how it splits what is left of 3.2: figure 5c, in kind.",
         "The paper finds a start in the middle best at a fixed total, which is 5.0 there. Its 5a, "
-        "a fixed extra of 1.0 with more and more labels, is not here.",
+        "a fixed extra of 1.0 with more and more labels, is zhao2020/extra_cost.",
         "start.epsilon,split.pca",
         _space(
             start__run=0,

@@ -44,7 +44,12 @@ class TestAdaMixFixedClip(MethodConformance):
     given: ClassVar[Mapping[str, Any]] = {**PRIVATE, "adamix.variant": "ngd", "optim.average": 0.5}
 
 
-class TestPpgd(MethodConformance):
+class TestPrivatePublicGd(MethodConformance):
+    method = AdaMix
+    given: ClassVar[Mapping[str, Any]] = {**PRIVATE, "adamix.variant": "private_public_gd"}
+
+
+class TestPublicPull(MethodConformance):
     method = AdaMix
     given: ClassVar[Mapping[str, Any]] = {**PRIVATE, "adamix.variant": "public_pull"}
 

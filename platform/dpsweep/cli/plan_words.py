@@ -354,7 +354,8 @@ def _claim(checked: Preflight, summary: PlanSummary) -> str:
     if checked.spec.data.validation.visibility == "exact":
         exact = " Exact private validation scores and choices by them are not covered."
     dearest = privacy.trial_epsilon if summary.probing is None else summary.probing.final_epsilon
-    trial = f"a trial alone costs at most epsilon={shown_epsilon(dearest)}"
+    who = "a trial" if all(m.is_private for m in checked.methods.values()) else "a private trial"
+    trial = f"{who} alone costs at most epsilon={shown_epsilon(dearest)}"
     if mode.is_filtered and privacy.study_epsilon is not None:
         claim = f"epsilon={shown_epsilon(privacy.study_epsilon)} for all that the study releases"
         cost = summary.modes[mode.name]
@@ -392,6 +393,8 @@ def _claim(checked: Preflight, summary: PlanSummary) -> str:
         if composed is not None and math.isfinite(composed):
             which = "All trials" if summary.episodes is None else "The trials of one episode"
             text += f" {which} composed cost {shown_epsilon(composed)} (rdp): an indication."
+    elif not mode.is_accounted:
+        text = "It will claim nothing: no trial has a finite epsilon."
     else:
-        text = f"It has no price under accounting {mode}: some trial has no finite epsilon."
+        text = f"It has no price under accounting {mode.name}: some trial has no finite epsilon."
     return text + exact

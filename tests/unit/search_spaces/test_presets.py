@@ -28,8 +28,8 @@ NAMES = list(preset_titles())
 ROWS = [
     f"golatkar2022/{row}_fashion_mnist"
     for row in (
-        "only_public", "fully_private", "ngd", "public_pull", "adamix", "adamix_no_clip",
-        "adamix_no_projection", "adamix_no_public_gradient", "adamix_no_init", "paragon",
+        "only_public", "fully_private", "ngd", "public_pull", "private_public_gd", "adamix",
+        "adamix_no_clip", "adamix_no_projection", "adamix_no_public_gradient", "adamix_no_init", "paragon",
     )
 ]  # fmt: skip
 DATASETS = ("digits", "fashion_mnist", "npz", "image_folder")
@@ -296,6 +296,7 @@ def test_rows_of_one_table_differ_in_the_method_alone(name):
         ("fully_private", "fully_private", None),
         ("ngd", "ngd", None),
         ("public_pull", "public_pull", None),
+        ("private_public_gd", "private_public_gd", None),
         ("adamix", "adamix", None),
         ("adamix_no_clip", "adamix", "adamix.adaptive_clip"),
         ("adamix_no_projection", "adamix", "adamix.projection"),

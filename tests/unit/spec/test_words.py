@@ -65,7 +65,7 @@ def test_a_new_study_does_not_take_the_pull_for_ppgd(make):
     assert line.startswith(
         "search.space.adamix.variant: 'ppgd' is called public_pull: it is a pull"
     )
-    assert line.endswith("(write public_pull)")
+    assert line.endswith("(write public_pull, or private_public_gd for the paper's)")
 
 
 def test_a_study_that_has_it_goes_on(make, tmp_path):

@@ -33,6 +33,7 @@ from dpsweep.trainables.methods.active_learning.knobs import (
 from dpsweep.trainables.methods.active_learning.private_query import (
     PCA,
     VOTES,
+    fixed_query,
     split_query,
     sum_rule_epsilon,
 )
@@ -126,13 +127,13 @@ class ActiveLearning(Method):
         private = Plan(())
         key = cls.starts_from(hparams)
         if key is not None and hparams["select.by"] == "near_private":
-            private = split_query(
-                context.starts[key].merged(),
-                hparams["split.pca"],
-                hparams["split.rule"],
-                context.budget,
-                context.accountant,
-            )
+            start, extra = context.starts[key].merged(), hparams["split.extra"]
+            share, rule = hparams["split.pca"], hparams["split.rule"]
+            budget, accountant = context.budget, context.accountant
+            if extra is None:
+                private = split_query(start, share, rule, budget, accountant)
+            else:
+                private = fixed_query(start, extra, share, rule, budget, accountant)
         runs = [EventRun(NonPrivate(), hparams["finetune.epochs"], FINETUNE, "public")]
         if hparams["finetune.recipe"] == "distill":
             epochs = hparams["finetune.distill_epochs"]

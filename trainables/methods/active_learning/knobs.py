@@ -92,6 +92,17 @@ SELECT_HYPERPARAMETERS = (
         changes_privacy=True,
     ),
     Hyperparameter(
+        "split.extra",
+        "float",
+        None,
+        "near_private: epsilon of the PCA plus that of the counts, whatever the start has cost "
+        "(figure 5a of the paper); where absent, all that the start leaves of the budget.",
+        low=0,
+        open_low=True,
+        optional=True,
+        changes_privacy=True,
+    ),
+    Hyperparameter(
         "split.rule",
         "str",
         "tight",
@@ -178,7 +189,7 @@ def selection_problems(values: Mapping[str, Sequence[Any]], info: DatasetInfo) -
 _READ_BY: Mapping[str, tuple[str, tuple[str, ...]]] = {
     **{
         key: ("select.by", ("near_private",))
-        for key in ("split.pca", "split.rule", "select.voters")
+        for key in ("split.pca", "split.extra", "split.rule", "select.voters")
     },
     **{key: ("select.by", ("diverse_public",)) for key in ("select.clusters", "select.each")},
     **{

@@ -96,6 +96,45 @@ def split_query(
     return events(low)
 
 
+def fixed_query(
+    start: Plan,
+    extra: float,
+    share: float,
+    rule: str,
+    budget: PrivacyBudget,
+    accountant: AccountantName,
+) -> Plan:
+    """Return the two releases at epsilons that are given, whatever the start has cost.
+
+    Guarantees:
+        ``epsilon_of(start + result)`` at the budget's delta is at most its epsilon; under ``sum``
+        the paper's sum is too.
+
+    Args:
+        start: Private events that the trial rests on.
+        extra: Epsilon of the PCA plus that of the counts.
+        share: Share of it that the PCA gets; in (0, 1).
+        rule: ``sum`` or ``tight``, as for ``split_query``.
+        budget: Of the whole trial.
+        accountant: Composes the events.
+    Raises:
+        InfeasibleBudgetError: They do not fit beside the start.
+    """
+    query = query_events(extra * share, extra * (1 - share), budget)
+    cost = epsilon_of(start + query, delta=budget.delta, accountant=accountant)
+    if rule == "sum":
+        by_sum = sum_rule_epsilon(start, query, delta=budget.delta, accountant=accountant)
+        cost = max(cost, by_sum)
+    if not cost <= budget.target_epsilon:
+        raise InfeasibleBudgetError(
+            f"split.extra={extra:g} beside the start costs epsilon={shown_epsilon(cost)} by "
+            f"split.rule={rule} at delta={budget.delta:g}, over {budget.target_epsilon:g} "
+            f"({accountant}, {budget.neighboring_relation})",
+            fix="a smaller split.extra or start.epsilon; or raise privacy.trial_epsilon",
+        )
+    return query
+
+
 def sum_rule_epsilon(
     start: Plan, query: Plan, *, delta: float, accountant: AccountantName
 ) -> float:

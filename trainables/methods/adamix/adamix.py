@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError, Mistake
+from dpsweep.foundation.errors import InfeasibleBudgetError, Mistake
 from dpsweep.privacy.calibration import gaussian_noise, gaussian_steps
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.privacy.randomness import public_seed
@@ -29,11 +29,15 @@ from dpsweep.trainables.methods.adamix.linear_probe import (
 from dpsweep.trainables.methods.adamix.parts import (
     ADAMIX_HYPERPARAMETERS,
     PUBLIC_HYPERPARAMETERS,
+    REUSE_HYPERPARAMETERS,
     STEP_HYPERPARAMETERS,
+    TWO_PHASES,
     Parts,
+    clip_statistic,
+    first_steps,
     parts_of,
 )
-from dpsweep.trainables.methods.adamix.text_init import text_weights
+from dpsweep.trainables.methods.adamix.text_init import text_head
 from dpsweep.trainables.methods.input_norms import PublicInputs
 from dpsweep.trainables.methods.noise_rates import (
     follows_noise,
@@ -59,15 +63,20 @@ class AdaMix(LinearProbe):
     Gradients are summed, not averaged, as in the paper: no number of records enters the step, and
     one learning rate suits private sets of all sizes, since the noise is the same for all.
 
+    ``private_public_gd`` (Wang & Zhou 2020, https://doi.org/10.1609/aaai.v34i04.6088, as Golatkar
+    et al. describe it, with full batches) trains a private model without G in its first steps, from
+    zero; then w and w_ref are that model, and G is added. tau is the norm of G over its records.
+
     Guarantees:
         Position t releases ``sum_i clip(g_i, tau_t) + N(0, (sigma tau_t)^2)`` over all private
         records, and nothing else: a Gaussian of noise multiplier sigma under add-or-remove-one.
-        tau_t (a percentile of public gradient norms), P (a projection; applied to the noisy sum,
-        and a contraction besides), G, w_0 and w_ref are functions of public records, public seeds
-        and earlier releases: no cost. Noise comes from a secret seed that is drawn anew in
-        ``prepare`` and never stored. ``fully_private`` adds the public records to the clipped sum;
-        with ``only_public`` no private record enters the weights, and the plan is empty. The noise
-        is larger by 1e-4, which covers the rounding of the sum (``clipping.noise_margin``).
+        tau_t (a percentile of public gradient norms, or the norm of their mean), P (a projection;
+        applied to the noisy sum, and a contraction besides), G, w_0 and w_ref are functions of
+        public records, public seeds and earlier releases: no cost. Noise comes from a secret seed
+        that is drawn anew in ``prepare`` and never stored. ``fully_private`` adds the public
+        records to the clipped sum; with ``only_public`` no private record enters the weights, and
+        the plan is empty. The noise is larger by 1e-4, which covers the rounding of the sum
+        (``clipping.noise_margin``).
         Not covered: the privacy of the public records, kernels that round a record otherwise at
         another place in its block (``sums``), and the discreteness of floating point
         numbers (see ``dpsweep.privacy.randomness``).
@@ -78,6 +87,7 @@ class AdaMix(LinearProbe):
         ADAMIX_HYPERPARAMETERS
         + PROBE_FEATURES
         + STEP_HYPERPARAMETERS
+        + REUSE_HYPERPARAMETERS
         + PUBLIC_HYPERPARAMETERS
         + PROBE_TRAIN
     )
@@ -246,7 +256,8 @@ class AdaMix(LinearProbe):
     def _public_solution(self) -> torch.Tensor:
         """Return the weights that public records, or the names of the classes, give alone."""
         if self._hparams["init.kind"] == "text":
-            return self._text_weights()
+            names = self._features.raw.info.class_names
+            return text_head(self._hparams, names, self._weight)
         return fit_few_shot(
             self._public,
             self._weight,
@@ -254,39 +265,21 @@ class AdaMix(LinearProbe):
             lr=self._hparams["public.lr"],
         )
 
-    def _text_weights(self) -> torch.Tensor:
-        features = self._hparams["features.name"]
-        if not features.startswith("clip/"):
-            raise BadInputError(
-                f"init.kind=text needs features of an image-text pair, not {features}",
-                fix="features.name: clip/NAME",
-            )
-        weights = text_weights(
-            self._features.raw.info.class_names,
-            model=features.removeprefix("clip/"),
-            prompt=self._hparams["init.prompt"],
-            scale=self._hparams["init.scale"],
-        )
-        if weights.shape != self._weight.shape:
-            raise BadInputError(
-                f"text weights have shape {tuple(weights.shape)}, features need "
-                f"{tuple(self._weight.shape)}",
-                fix="use the image tower that belongs to the text tower",
-            )
-        return weights.to(self._weight)
-
     def _clip_and_public(self) -> tuple[float, torch.Tensor | None]:
         """Return the clipping norm of a step, and the public gradient where the step needs it."""
-        from dpsweep.trainables.methods.adamix.noisy_gd import percentile_clip
+        from dpsweep.trainables.methods.adamix.noisy_gd import mean_gradient_clip, percentile_clip
 
         hparams, parts = self._hparams, self._parts
         max_grad_norm = float(hparams["clip.max_grad_norm"])
         if not (parts.adaptive_clip or parts.projection or parts.public_gradient):
             return max_grad_norm, None
         public, public_norms = self._public.gradient_sum(self._weight)
-        if parts.adaptive_clip:
-            percentile, cap = hparams["clip.percentile"], hparams["clip.cap"]
-            max_grad_norm = percentile_clip(public_norms, percentile, cap)
+        # Tasks of older studies name no statistic.
+        cap, factor = hparams["clip.cap"], hparams.get("clip.factor", 1.0)
+        if parts.adaptive_clip and clip_statistic(hparams) == "mean":
+            max_grad_norm = mean_gradient_clip(public, len(self._public), factor, cap)
+        elif parts.adaptive_clip:
+            max_grad_norm = percentile_clip(public_norms, hparams["clip.percentile"], cap, factor)
         return max_grad_norm, public.to(self._weight)
 
     def contributions(self, position: int) -> Contributions | None:
@@ -321,19 +314,53 @@ class AdaMix(LinearProbe):
         self._measure(norms, max_grad_norm, event.noise_multiplier)
         if parts.projection and public is not None:
             total = self._subspace.project(total, public)
-        if parts.public_gradient and public is not None:
+        first = first_steps(hparams, len(self._plan))
+        if parts.public_gradient and public is not None and position >= first:
             total += public
-        self._descend(total, max_grad_norm)
+        is_second = 0 < first <= position
+        self._descend(total, max_grad_norm, "reuse.weight" if is_second else "regularize.weight")
+        if position + 1 == first:
+            self._reuse()
 
-    def _descend(self, total: torch.Tensor, max_grad_norm: float) -> None:
+    def _reuse(self) -> None:
+        """Begin the second phase of ``private_public_gd`` at the private model that there is now.
+
+        Where no steps are left for it, it is gradient descent on the public records alone.
+        """
+        hparams = self._hparams
+        self._reference = self._weight.clone()
+        self._mean, self._num_averaged = None, 0
+        if first_steps(hparams, len(self._plan)) == len(self._plan):
+            self._weight = fit_few_shot(
+                self._public,
+                self._weight,
+                epochs=hparams["public.epochs"],
+                lr=hparams["public.lr"],
+                pull=hparams["reuse.weight"],
+            )
+
+    def _descend(self, total: torch.Tensor, max_grad_norm: float, penalty: str) -> None:
         """Move along the noisy sum of gradients, and back towards the reference."""
         hparams = self._hparams
         rate = hparams["optim.lr"]
         if hparams["optim.step_over_clip"]:
             rate /= max_grad_norm
         # More than the whole way back would be no descent: it would swing ever wider.
-        pull = min(rate * hparams["regularize.weight"], 1.0)
+        pull = min(rate * hparams[penalty], 1.0)
         self._weight = self._weight + pull * (self._reference - self._weight) - rate * total
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return also the private model that the second phase of ``private_public_gd`` pulls to."""
+        state = super().state_dict()
+        if self._hparams["adamix.variant"] == TWO_PHASES:
+            state["reference"] = self._reference.detach().to("cpu", copy=True)
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``state_dict`` returned; secret randomness goes on afresh."""
+        super().load_state_dict(state)
+        if "reference" in state:
+            self._reference = state["reference"].to(self._weight.device, copy=True)
 
     def _measure(self, norms: torch.Tensor, max_grad_norm: float, noise_multiplier: float) -> None:
         """Add what each private record spends at one step; stays in this process."""

@@ -53,20 +53,27 @@ def draw_shots(
 
 
 def fit_few_shot(
-    records: HeadRecords, start: torch.Tensor, *, epochs: int, lr: float
+    records: HeadRecords, start: torch.Tensor, *, epochs: int, lr: float, pull: float = 0.0
 ) -> torch.Tensor:
     """Return a linear head trained on public records alone, (classes, features).
 
     Full-batch gradient descent on the mean cross-entropy, without a penalty (Golatkar et al. 2022,
-    https://arxiv.org/abs/2203.11481, appendix A: 200 epochs, which are as many iterations).
+    https://arxiv.org/abs/2203.11481, appendix A: 200 epochs, which are as many iterations), or
+    with one that pulls back to the start (Wang & Zhou 2020: model reuse).
 
     Args:
         records: The public records.
         start: Initial weights, (classes, features); not changed.
         epochs: Iterations.
         lr: Learning rate.
+        pull: Weight of the pull to the start, beside the sum of the records' gradients.
     """
     weight = start.clone()
+    # More than the whole way back would swing ever wider.
+    back = min(lr * pull / len(records), 1.0)
     for _ in range(epochs):
-        weight -= lr * records.gradient_sum(weight)[0] / len(records)
+        descent = lr * records.gradient_sum(weight)[0] / len(records)
+        if back:
+            weight += back * (start - weight)
+        weight -= descent
     return weight

@@ -7,6 +7,7 @@ formed, and nothing here is larger than the features themselves.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -124,7 +125,9 @@ class HeadRecords:
         return by_record.masked_fill_(by_record.isnan(), torch.inf)
 
 
-def percentile_clip(norms: torch.Tensor, percentile: float, cap: float | None = None) -> float:
+def percentile_clip(
+    norms: torch.Tensor, percentile: float, cap: float | None = None, factor: float = 1.0
+) -> float:
     """Return the clipping norm that public gradients suggest (Golatkar et al. 2022, section 3.2).
 
     >>> round(percentile_clip(torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]), 50.0), 4)
@@ -136,10 +139,35 @@ def percentile_clip(norms: torch.Tensor, percentile: float, cap: float | None = 
         norms: Norms of the public per-example gradients, (records,), at least one.
         percentile: In [0, 100]; between two norms it is interpolated.
         cap: Upper bound on the result.
+        factor: What the percentile is multiplied by.
     Returns:
         A finite number, at least ``LEAST_CLIP``.
     """
-    norm = float(torch.quantile(norms.double(), percentile / 100))
+    norm = factor * float(torch.quantile(norms.double(), percentile / 100))
+    return max(norm if cap is None else min(norm, cap), LEAST_CLIP)
+
+
+def mean_gradient_clip(
+    total: torch.Tensor, count: int, factor: float = 1.0, cap: float | None = None
+) -> float:
+    """Return the clipping norm of Wang & Zhou (2020): the norm of the mean public gradient.
+
+    Golatkar et al. (2022, https://arxiv.org/abs/2203.11481, section 3.2) describe it so.
+
+    >>> mean_gradient_clip(torch.tensor([[3.0, 4.0]]), 2)
+    2.5
+
+    Args:
+        total: Sum of the public gradients.
+        count: Number of public records, at least 1.
+        factor: What the norm is multiplied by.
+        cap: Upper bound on the result.
+    Returns:
+        A finite number, at least ``LEAST_CLIP``; the cap, or 1, where the weights have diverged.
+    """
+    norm = factor * float(torch.linalg.vector_norm(total.double())) / count
+    if not math.isfinite(norm):
+        return 1.0 if cap is None else max(cap, LEAST_CLIP)
     return max(norm if cap is None else min(norm, cap), LEAST_CLIP)
 
 

@@ -33,10 +33,13 @@ class Parts(NamedTuple):
 VARIANTS: Mapping[str, Parts] = {
     "adamix": Parts(True, True, True, True),
     "ngd": Parts(True, False, False, True),
+    "private_public_gd": Parts(False, True, False, True),
     "public_pull": Parts(True, False, False, False),
     "fully_private": Parts(False, False, False, False),
     "only_public": Parts(True, False, False, False),
 }
+#: The variant that trains a private model first, and then a mixed one that is pulled towards it.
+TWO_PHASES = "private_public_gd"
 #: Name of a variant in older records -> its name now.
 RENAMED: Mapping[str, str] = {"ppgd": "public_pull"}
 
@@ -51,9 +54,9 @@ ADAMIX_HYPERPARAMETERS = (
         "adamix.variant",
         "str",
         "adamix",
-        "adamix; ngd (fixed clip, no projection), public_pull (ngd without public gradients; not "
-        "the paper's PPGD), fully_private (public records are trained on as if private) or "
-        "only_public.",
+        "adamix; ngd (fixed clip, no projection), private_public_gd (the paper's PPGD: a private "
+        "model, then a mixed one pulled towards it), public_pull (ngd without public gradients), "
+        "fully_private (public records are trained on as if private) or only_public.",
         choices=tuple(VARIANTS),
         changes_privacy=True,
         retired=(
@@ -61,8 +64,8 @@ ADAMIX_HYPERPARAMETERS = (
                 "ppgd",
                 "is called public_pull: it is a pull to the public solution at a fixed clip, and "
                 "not the PPGD of the paper, which pulls to a private model and clips by public "
-                "gradients",
-                "write public_pull",
+                "gradients and is called private_public_gd",
+                "write public_pull, or private_public_gd for the paper's",
             ),
         ),
     ),
@@ -166,6 +169,24 @@ _STEP = (
         high=100,
     ),
     Hyperparameter(
+        "clip.statistic",
+        "str",
+        None,
+        "What of the public gradients is the adaptive bound: the percentile of their norms, or the "
+        "norm of their mean. Where absent, mean for private_public_gd and else percentile.",
+        choices=("percentile", "mean"),
+        optional=True,
+    ),
+    Hyperparameter(
+        "clip.factor",
+        "float",
+        1.0,
+        "What that statistic is multiplied by, before the cap.",
+        low=0,
+        high=1e6,
+        open_low=True,
+    ),
+    Hyperparameter(
         "clip.cap",
         "float",
         None,
@@ -182,6 +203,27 @@ _STEP = (
         low=0,
         high=1,
         open_low=True,
+    ),
+)
+#: Of the two phases of private_public_gd (Wang & Zhou 2020, https://doi.org/10.1609/aaai.v34i04.6088).
+REUSE_HYPERPARAMETERS = (
+    Hyperparameter(
+        "reuse.first_share",
+        "float",
+        0.5,
+        "Share of the steps of private_public_gd that train its private model; 1: all of them do, "
+        "and the second phase is public.epochs steps on public records alone, which are free.",
+        low=0,
+        high=1,
+        open_low=True,
+    ),
+    Hyperparameter(
+        "reuse.weight",
+        "float",
+        1.0,
+        "Lambda of the second phase of private_public_gd: weight of the pull towards the private "
+        "model; regularize.weight is that of the first.",
+        low=0,
     ),
 )
 #: Features have norm 1, so the mean norm of what enters the head is known.
@@ -239,3 +281,27 @@ def parts_of(hparams: Mapping[str, Any]) -> Parts:
             fix="leave it out, or choose another variant",
         )
     return parts
+
+
+def first_steps(hparams: Mapping[str, Any], num_steps: int) -> int:
+    """Return how many of the steps train the private model of ``private_public_gd``; else 0.
+
+    >>> hparams = {"adamix.variant": "private_public_gd", "reuse.first_share": 0.25}
+    >>> first_steps(hparams, 10), first_steps(hparams, 1)
+    (2, 1)
+    """
+    if hparams["adamix.variant"] != TWO_PHASES:
+        return 0
+    return max(1, round(hparams["reuse.first_share"] * num_steps))
+
+
+def clip_statistic(hparams: Mapping[str, Any]) -> str:
+    """Return what of the public gradients the adaptive bound is: ``percentile`` or ``mean``.
+
+    >>> clip_statistic({"adamix.variant": "adamix"})
+    'percentile'
+    """
+    statistic = hparams.get("clip.statistic")
+    if statistic is None:
+        return "mean" if hparams["adamix.variant"] == TWO_PHASES else "percentile"
+    return str(statistic)

@@ -9,8 +9,8 @@ https://arxiv.org/abs/2103.00020; Golatkar et al. 2022, https://arxiv.org/abs/22
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation import validate
 from dpsweep.foundation.errors import BadInputError, ModelError
@@ -82,3 +82,31 @@ def text_weights(
             f"{model} encodes a class as zero, or not as a number", fix="use another model"
         )
     return scale * encoded / norms
+
+
+def text_head(
+    hparams: Mapping[str, Any], class_names: Sequence[str], like: torch.Tensor
+) -> torch.Tensor:
+    """Return the text weights of a configuration, for a head of the shape and place of ``like``.
+
+    Raises:
+        BadInputError: The features are not those of an image-text pair, or of another width.
+    """
+    features = hparams["features.name"]
+    if not features.startswith("clip/"):
+        raise BadInputError(
+            f"init.kind=text needs features of an image-text pair, not {features}",
+            fix="features.name: clip/NAME",
+        )
+    weights = text_weights(
+        class_names,
+        model=features.removeprefix("clip/"),
+        prompt=hparams["init.prompt"],
+        scale=hparams["init.scale"],
+    )
+    if weights.shape != like.shape:
+        raise BadInputError(
+            f"text weights have shape {tuple(weights.shape)}, features need {tuple(like.shape)}",
+            fix="use the image tower that belongs to the text tower",
+        )
+    return weights.to(like)

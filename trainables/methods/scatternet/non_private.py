@@ -9,8 +9,8 @@ from dpsweep.privacy.events import EventRun, Plan
 from dpsweep.privacy.events import NonPrivate as NonPrivateEvent
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.features.choice import FEATURE_HYPERPARAMETERS
-from dpsweep.trainables.method import PlanContext, RunContext
-from dpsweep.trainables.methods.non_private import NonPrivate
+from dpsweep.trainables.method import PlanContext
+from dpsweep.trainables.methods.non_private import UNCLAIMED_HYPERPARAMETERS, NonPrivate
 from dpsweep.trainables.methods.scatternet.normalize import (
     NORMALIZE_HYPERPARAMETERS,
     PHASE,
@@ -25,17 +25,17 @@ from dpsweep.trainables.methods.scatternet.on_features import (
 if TYPE_CHECKING:
     import torch
 
-    from dpsweep.trainables.data.dataset import SweepData
-
 
 class ScatterNetNonPrivate(OnFeatures, NonPrivate):
-    """The features and models of ``scatternet`` without noise; clipped only where that is asked.
+    """The features and models of ``scatternet`` without a claim; noise only where that is asked.
 
     With a clip norm it is the noiseless arm of Tramer & Boneh 2021 (figure 3, table 14), without
-    one their non-private accuracy (table 11).
+    one their non-private accuracy (table 11); with noise too, and ``batch.sampling: shuffled``, the
+    shuffled arm of table 19. Channel statistics of ``private_data`` get no noise.
 
     Guarantees:
-        None. Its plan says so (epsilon is infinite), so a trial of it never looks private.
+        None. Its plan says so (epsilon is infinite), so a trial of it never looks private,
+        whatever noise it adds and however its batches are made.
     """
 
     name: ClassVar[str] = "scatternet_non_private"
@@ -43,17 +43,7 @@ class ScatterNetNonPrivate(OnFeatures, NonPrivate):
         FEATURE_HYPERPARAMETERS
         + tuple(p for p in NORMALIZE_HYPERPARAMETERS if p.name != "normalize.noise_multiplier")
         + HEAD_HYPERPARAMETERS
-        + (
-            Hyperparameter(
-                "clip.max_grad_norm",
-                "float",
-                None,
-                "L2 bound on one example's gradient; where absent, gradients are not clipped.",
-                low=0,
-                open_low=True,
-                optional=True,
-            ),
-        )
+        + UNCLAIMED_HYPERPARAMETERS
         + TRAINING_HYPERPARAMETERS
     )
 
@@ -65,28 +55,5 @@ class ScatterNetNonPrivate(OnFeatures, NonPrivate):
             before = Plan((EventRun(NonPrivateEvent(), 2, phase=PHASE),))
         return before + super().plan(hparams, context)
 
-    def prepare(
-        self, data: SweepData, hparams: Mapping[str, Any], plan: Plan, context: RunContext
-    ) -> None:
-        """See ``OnFeatures.prepare``."""
-        from dpsweep.trainables.gradients.per_example import make_engine
-
-        super().prepare(data, hparams, plan, context)
-        self._max_grad_norm = hparams["clip.max_grad_norm"]
-        if self._max_grad_norm is not None:
-            self._engine = make_engine(
-                self._model,
-                int(hparams["batch.physical"]),
-                expected_batch=self._expected_batch,
-            )
-
     def _add_noise(self, total: torch.Tensor, position: int, max_norm: float) -> None:
         """Add nothing."""
-
-    def _gradient(self, step: int) -> list[torch.Tensor]:
-        if self._max_grad_norm is None:
-            return super()._gradient(step)
-        sums = self._engine.clipped_gradient_sum(
-            self._inputs, self._labels, self._rows_of(step), self._max_grad_norm
-        )
-        return [(total / self._expected_batch).float() for total in sums]

@@ -13,6 +13,7 @@ from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Gaussian, Laplace, Plan, PoissonGaussian
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.trainables.methods.active_learning.private_query import (
+    fixed_query,
     query_events,
     split_query,
     sum_rule_epsilon,
@@ -90,3 +91,25 @@ def test_little_is_asked_with_where_little_is_left() -> None:
     spent = shown_epsilon(epsilon_of(START, delta=DELTA / 2))
     with pytest.raises(InfeasibleBudgetError, match=f"split.rule=sum it costs epsilon={spent} of"):
         split_query(START, 0.5, "sum", budget, "rdp")
+
+
+@pytest.mark.parametrize("rule", ["tight", "sum"])
+def test_a_fixed_extra_is_asked_at_whatever_the_start_has_cost(rule: str) -> None:
+    roomy = PrivacyBudget(target_epsilon=10.0, delta=DELTA)
+    query = fixed_query(START, 0.75, 2 / 3, rule, roomy, "rdp")
+    assert query == query_events(0.5, 0.25, roomy)
+    assert query == fixed_query(Plan(START.runs * 2), 0.75, 2 / 3, rule, roomy, "rdp")
+
+
+@pytest.mark.parametrize("rule", ["tight", "sum"])
+def test_a_fixed_extra_is_never_over_the_budget(rule: str) -> None:
+    """The largest that is allowed is what ``split_query`` finds; a little more is refused."""
+    _, votes = split_query(START, 0.5, rule, BUDGET, "rdp").runs
+    assert isinstance(votes.event, Laplace)
+    most = 2 / votes.event.scale
+    query = fixed_query(START, 0.999 * most, 0.5, rule, BUDGET, "rdp")
+    assert epsilon_of(START + query, delta=DELTA) <= 4.0
+    if rule == "sum":
+        assert sum_rule_epsilon(START, query, delta=DELTA, accountant="rdp") <= 4.0
+    with pytest.raises(InfeasibleBudgetError, match=r"split.extra=.* beside the start costs"):
+        fixed_query(START, 1.001 * most, 0.5, rule, BUDGET, "rdp")
