@@ -256,7 +256,7 @@ def starter_spec(
             )
     own = recommended(method)
     space = own.space(dataset) if kind == "search" else own.fixed.get(dataset)
-    if space is None:
+    if space is None or (kind == "probe" and _SCALE not in space):
         raise _nothing_for(dataset, method, kind)
     if kind == "probe":
         space = {**space, _SCALE: _around(space[_SCALE])}
@@ -300,7 +300,9 @@ def _nothing_for(dataset: str, method: str, kind: Kind) -> BadInputError:
     """Return why there is no starter spec of a method for a dataset."""
     if kind != "search":
         option = "--no-search" if kind == "single" else "--probe"
-        others = [name for name in methods_for(dataset) if dataset in recommended(name).fixed]
+        fixed = {name: recommended(name).fixed.get(dataset, {}) for name in methods_for(dataset)}
+        needed = _SCALE if kind == "probe" else "method"
+        others = [name for name, space in fixed.items() if needed in space]
         return BadInputError(
             f"nothing is recommended for one run of {method} on {dataset}",
             fix=f"leave {option} out"

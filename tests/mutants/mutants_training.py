@@ -365,14 +365,14 @@ TRAINING = (
     Mutant(
         "DP-PCA's noise in one half only",
         "trainables/methods/active_learning/dp_pca.py",
-        "return _mirrored(torch.from_numpy(noise))",
+        "return mirrored(torch.from_numpy(noise))",
         "return torch.from_numpy(noise)",
         ("tests/unit/trainables/methods/test_noise_power.py::test_the_matrix_of_dp_pca",),
         "the other half is the exact matrix",
     ),
     Mutant(
         "rows of DP-PCA beyond norm 1",
-        "trainables/methods/active_learning/dp_pca.py",
+        "trainables/methods/second_moments.py",
         "torch.where(largest * size > 1,",
         "torch.where(largest * size > 1.5,",
         (
