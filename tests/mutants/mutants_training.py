@@ -381,6 +381,46 @@ TRAINING = (
         "its sensitivity",
     ),
     Mutant(
+        "a covariance with less noise beside its diagonal",
+        "trainables/methods/least_squares/statistics.py",
+        "= vector / _weights(size, vector)",
+        "= vector / _weights(size, vector).square()",
+        (
+            "tests/unit/trainables/methods/test_noise_power.py::test_the_covariance_of_least_squares",
+        ),
+        "the release of least squares, and with it the covariance itself",
+    ),
+    Mutant(
+        "a triangle that is longer than its matrix",
+        "trainables/methods/least_squares/statistics.py",
+        "beside = like.new_tensor(math.sqrt(2))",
+        "beside = like.new_tensor(2.0)",
+        (
+            "tests/unit/trainables/methods/least_squares/test_statistics.py::test_one_record_moves_each_sum_by_exactly_1_over_all_neighbors",
+        ),
+        "its sensitivity",
+    ),
+    Mutant(
+        "records of least squares that are not divided by their norms",
+        "trainables/methods/second_moments.py",
+        "unit = unit / torch.linalg.vector_norm(",
+        "unit = unit + 0 * torch.linalg.vector_norm(",
+        (
+            "tests/unit/trainables/methods/least_squares/test_statistics.py::test_one_record_moves_each_sum_by_exactly_1_over_all_neighbors",
+        ),
+        "the sensitivity of every release of least squares",
+    ),
+    Mutant(
+        "a covariance that costs nothing",
+        "trainables/methods/least_squares/knobs.py",
+        "targets = Gaussian(noise_multiplier / math.sqrt(1 - share))",
+        "targets = Gaussian(noise_multiplier)",
+        (
+            "tests/unit/trainables/methods/least_squares/test_least_squares.py::test_the_closed_form_is_two_gaussians_that_are_together_one",
+        ),
+        "the noise that both sums need together",
+    ),
+    Mutant(
         "less noise in the votes",
         "trainables/methods/active_learning/nearest_votes.py",
         "generator.laplace(0.0, scale,",

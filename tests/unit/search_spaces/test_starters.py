@@ -177,8 +177,24 @@ def test_texts_need_no_search_either():
 def test_one_run_of_what_has_no_such_rate_is_refused(dataset, method):
     with pytest.raises(BadInputError, match=f"one run of {method} on {dataset}") as refused:
         starter_spec(dataset, method, kind="single")
-    able = "bitfit" if dataset == "text" else "adamix or dp_sgd or scatternet"
+    able = "bitfit" if dataset == "text" else "adamix or dp_sgd or least_squares or scatternet"
     assert refused.value.fix == f"leave --no-search out, or use --method {able}"
+
+
+def test_probes_are_of_a_rate_and_least_squares_has_none():
+    with pytest.raises(BadInputError, match="one run of least_squares on digits") as refused:
+        starter_spec("digits", "least_squares", kind="probe")
+    assert refused.value.fix == (
+        "leave --probe out, or use --method adamix or dp_sgd or scatternet"
+    )
+
+
+@pytest.mark.parametrize("dataset", SPACES["least_squares"].fixed)
+def test_least_squares_needs_no_search(dataset):
+    text = starter_spec(dataset, "least_squares", kind="single")
+    spec = SweepSpec.from_yaml(text, check_space=check_methods)
+    assert spec.search.space == SPACES["least_squares"].fixed[dataset]
+    assert (spec.search.num_trials, spec.scheduler.type) == (1, "fifo")
 
 
 def test_a_starter_points_to_rates_that_follow_the_noise():
