@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
@@ -15,8 +15,9 @@ from dpsweep.trainables.methods.scatternet.normalize import NORMALIZE_HYPERPARAM
 CLOSED, STEPS = "closed_form", "feature_covariance"
 #: Phases of a plan besides the training steps.
 TARGETS, COVARIANCE = "targets", "covariance"
-#: Ridge that suits a variant, in parts of ``solving.noise_radius``.
-RIDGE_SCALES: Mapping[str, float] = {CLOSED: 0.1, STEPS: 1.0}
+#: Variant -> (share of the covariance, ridge over noise), where a configuration names none.
+SHARES: Mapping[str, float] = {CLOSED: 0.5, STEPS: 0.2}
+RIDGE_SCALES: Mapping[str, float] = {CLOSED: 7.0, STEPS: 1.0}
 #: Features that a covariance is formed of, at most: 800 MB each for it and for its eigenvectors.
 MOST_FEATURES = 10_000
 
@@ -76,18 +77,21 @@ LEAST_SQUARES = (
     Hyperparameter(
         "least_squares.covariance_share",
         "float",
-        0.5,
-        "Share of the privacy that the covariance gets: its noise is sigma / sqrt(share).",
+        None,
+        "Share of the privacy that the covariance gets: its noise is sigma / sqrt(share). Where "
+        f"absent, {SHARES[CLOSED]:g} for {CLOSED} and {SHARES[STEPS]:g} for {STEPS}.",
         low=0.01,
         high=0.99,
+        optional=True,
         changes_privacy=True,
     ),
     Hyperparameter(
         "least_squares.ridge_scale",
         "float",
         None,
-        "Ridge in parts of the largest eigenvalue that the covariance's noise has by itself; where "
-        f"absent, {RIDGE_SCALES[CLOSED]:g} for {CLOSED} and {RIDGE_SCALES[STEPS]:g} for {STEPS}.",
+        "Ridge over the noise that it holds down: that of the targets, or of all steps together. "
+        f"Where absent, {RIDGE_SCALES[CLOSED]:g} for {CLOSED} and {RIDGE_SCALES[STEPS]:g} for "
+        f"{STEPS}.",
         low=0,
         high=1e6,
         open_low=True,
@@ -136,7 +140,7 @@ def releases(hparams: Mapping[str, Any], noise_multiplier: float) -> Plan:
     The closed form releases its targets first: what is kept between the two is small, and a head
     already, that of an infinite ridge. Steps need the covariance before.
     """
-    share = hparams["least_squares.covariance_share"]
+    share = _of_variant(hparams, "least_squares.covariance_share", SHARES)
     covariance = EventRun(Gaussian(noise_multiplier / math.sqrt(share)), phase=COVARIANCE)
     if hparams["least_squares.variant"] == CLOSED:
         targets = Gaussian(noise_multiplier / math.sqrt(1 - share))
@@ -144,3 +148,33 @@ def releases(hparams: Mapping[str, Any], noise_multiplier: float) -> Plan:
     steps = hparams["train.max_steps"]
     step = Gaussian(noise_multiplier * math.sqrt(steps / (1 - share)))
     return Plan((covariance, EventRun(step, count=steps)))
+
+
+def ridge_of(hparams: Mapping[str, Any], noises: Sequence[float]) -> float:
+    """Return the ridge that a configuration has: its scale times the noise that it holds down.
+
+    Along a direction in which the covariance is 0, weights are what the noise of the targets, or of
+    all steps, made of them, over the ridge. A record of norm 1 that lies there gets outputs with
+
+        standard deviation   s / ridge   or   lr sqrt(sum_k s_k^2) / ridge,
+
+    whatever the number of features, so the ridge scale is one over that. Outputs of the closed form
+    are estimates of 0 and 1, and logits are several units apart, hence the two defaults; 7 was read
+    off Fashion-MNIST and digits at epsilon .1 to 5, with 64, 1,280 and 3,969 features, where 3 to
+    15 differ little, and 1 off those with 64 and 1,280.
+
+    >>> ridge_of({"least_squares.variant": CLOSED, "least_squares.ridge_scale": None}, [2.0])
+    14.0
+
+    Args:
+        hparams: Every hyperparameter with its value.
+        noises: Standard deviations of the noise of the targets, or of every step.
+    """
+    scale = _of_variant(hparams, "least_squares.ridge_scale", RIDGE_SCALES)
+    rate = 1.0 if hparams["least_squares.variant"] == CLOSED else hparams["optim.lr"]
+    return float(scale * rate * math.hypot(*noises))
+
+
+def _of_variant(hparams: Mapping[str, Any], name: str, defaults: Mapping[str, float]) -> float:
+    value = hparams[name]
+    return defaults[hparams["least_squares.variant"]] if value is None else float(value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
-from math import prod
+from math import prod, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpsweep.foundation.errors import InfeasibleBudgetError, Mistake, ModelError
@@ -26,18 +26,20 @@ from dpsweep.trainables.method import Method, PlanContext, RunContext, target_bu
 from dpsweep.trainables.methods.batches import num_private_of
 from dpsweep.trainables.methods.least_squares.knobs import (
     CLOSED,
+    COVARIANCE,
     FEATURES,
     LEAST_SQUARES_HYPERPARAMETERS,
     MOST_FEATURES,
     OF_STEPS,
-    RIDGE_SCALES,
     releases,
+    ridge_of,
 )
 from dpsweep.trainables.methods.scatternet.normalize import normalization_of
 
 if TYPE_CHECKING:
     import torch
 
+    from dpsweep.privacy.events import PrivacyEvent
     from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
     from dpsweep.trainables.features.spec import FeatureSpec
 
@@ -56,8 +58,7 @@ class LeastSquares(Method):
 
     ^+ with negative eigenvalues set to 0. ``feature_covariance`` (DP-FC) takes full-batch steps of
     logistic regression, w <- w - lr (sum_i clip(g_i, C) + noise) ((X^T X + noise)^+ + ridge I)^-1.
-    The ridge is ``least_squares.ridge_scale`` times the largest eigenvalue that the noise of the
-    covariance has by itself: a function of its scale and of the number of features, both public.
+    The ridge is relative to the noise that it holds down (``knobs.ridge_of``), which is public.
 
     What is not as in the paper: each class's own covariance, which gives its records another weight
     than the rest's (alpha), is left out, as it costs a third release and was no better where we
@@ -229,36 +230,31 @@ class LeastSquares(Method):
         from dpsweep.trainables.gradients.clipping import noise_bound
 
         total = self._sum(position, self._inputs, self._labels, self._records)
-        event = self._plan.at(position)
-        assert isinstance(event, Gaussian)
+        sigma = _noise_multiplier(self._plan.at(position))
         bound = noise_bound(self._bound(position), self._num_private)
-        released = self._noise.release(
-            total, event.noise_multiplier, bound, observer=self.noise_observer
-        )
+        released = self._noise.release(total, sigma, bound, observer=self.noise_observer)
         if position == self._covariance_at:
-            self._solve(released, event.noise_multiplier * bound)
+            self._solve(released)
         elif self._is_closed:
             self._weight = released
         else:
             assert self._inverse is not None
             self._weight = self._weight - self._hparams["optim.lr"] * released @ self._inverse
 
-    def _solve(self, triangle: torch.Tensor, scale: float) -> None:
+    def _solve(self, triangle: torch.Tensor) -> None:
         """Take in the released covariance: solve for the weights, or keep its inverse for steps.
 
         Args:
             triangle: Released, float64 (d (d + 1) / 2,).
-            scale: Standard deviation of the noise on its entries.
         """
-        from dpsweep.trainables.methods.least_squares.solving import inverse, noise_radius
+        from dpsweep.trainables.methods.least_squares.solving import inverse
         from dpsweep.trainables.methods.least_squares.statistics import symmetric
 
-        size = self._weight.shape[1]
-        ridge_scale = self._hparams["least_squares.ridge_scale"]
-        if ridge_scale is None:
-            ridge_scale = RIDGE_SCALES[self._hparams["least_squares.variant"]]
-        ridge = ridge_scale * noise_radius(size, scale)
-        solved = inverse(symmetric(triangle, size), ridge)
+        others = [run for run in self._plan.runs if run.phase != COVARIANCE]
+        bound = 1.0 if self._is_closed else self._max_grad_norm
+        noises = [bound * sqrt(run.count) * _noise_multiplier(run.event) for run in others]
+        ridge = ridge_of(self._hparams, noises)
+        solved = inverse(symmetric(triangle, self._weight.shape[1]), ridge)
         if self._is_closed:
             self._weight = solved.applied(self._weight)
         else:
@@ -324,6 +320,11 @@ class LeastSquares(Method):
 
         extractor = self._features.spec.build(self._features.raw.info)
         return nn.Sequential(extractor, *self._head().cpu()).eval()
+
+
+def _noise_multiplier(event: PrivacyEvent) -> float:
+    assert isinstance(event, Gaussian)
+    return event.noise_multiplier
 
 
 def _norm_of(hparams: Mapping[str, Any]) -> str:

@@ -1,28 +1,10 @@
-"""Heads from noisy sums: the ridge that their noise asks for, and the inverse of the covariance."""
+"""Heads from noisy sums: the inverse of a noisy covariance."""
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
-
-
-def noise_radius(num_features: int, scale: float) -> float:
-    """Return the largest eigenvalue that the noise of a covariance has by itself, about.
-
-    Noise of ``statistics.covariance`` is a symmetric matrix with the variance scale^2 / 2 beside
-    its diagonal, so its eigenvalues fill the half circle of radius 2 sqrt(d / 2) scale (Wigner's
-    law). Eigenvalues of the covariance that are smaller drown.
-
-    >>> noise_radius(1280, 10.0)
-    505.96442562694074
-
-    Args:
-        num_features: d.
-        scale: Standard deviation of the noise on an entry of the triangle.
-    """
-    return scale * math.sqrt(2 * num_features)
 
 
 class Inverse(NamedTuple):

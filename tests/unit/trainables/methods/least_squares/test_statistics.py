@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dpsweep.trainables.methods.adamix.noisy_gd import HeadRecords
-from dpsweep.trainables.methods.least_squares.solving import inverse, noise_radius
+from dpsweep.trainables.methods.least_squares.solving import inverse
 from dpsweep.trainables.methods.least_squares.statistics import (
     UnitRecords,
     class_sums,
@@ -120,14 +120,6 @@ def test_gradients_are_those_of_unit_records() -> None:
     singles = [one.gradient_sum(weight, 0.4)[0] for one in UnitRecords(x, y, device="cpu").alone()]
     torch.testing.assert_close(total, torch.stack(singles).sum(dim=0), rtol=1e-6, atol=1e-6)
     assert max(float(one.norm()) for one in singles) <= 0.4 * (1 + 1e-6)
-
-
-def test_the_radius_is_that_of_the_noise() -> None:
-    """Of 600 features: Wigner's law is asymptotic."""
-    size, scale = 600, 3.0
-    noise = scale * torch.randn(size * (size + 1) // 2, dtype=torch.float64)
-    largest = float(torch.linalg.eigvalsh(symmetric(noise, size)).abs().max())
-    assert largest == pytest.approx(noise_radius(size, scale), rel=0.06)
 
 
 def test_the_inverse_leaves_negative_eigenvalues_out() -> None:
