@@ -11,7 +11,7 @@ from itertools import product
 from math import prod, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dpsweep.foundation.errors import InfeasibleBudgetError, Mistake, ModelError
+from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError, Mistake, ModelError
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.calibration import gaussian_noise
 from dpsweep.privacy.events import Gaussian, Plan
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from dpsweep.trainables.features.spec import FeatureSpec
 
 _SCORE_BLOCK = 4096
+#: Bytes that an audit may hold of what canaries add.
+_MOST_AUDITED = 4 * 2**30
 #: Least step from a noise multiplier to a larger one, where rounding has passed the budget.
 _MORE_NOISE = 1 + 1e-9
 
@@ -261,9 +263,24 @@ class LeastSquares(Method):
             self._inverse = (solved.vectors * solved.values) @ solved.vectors.T
 
     def contributions(self, position: int) -> Contributions | None:
-        """Return what each prepared record adds to a release, alone; see ``Auditable``."""
+        """Return what each prepared record adds to a release, alone; see ``Auditable``.
+
+        Raises:
+            BadInputError: They take more than 4 GiB.
+        """
         import torch
 
+        num_classes, size = self._weight.shape
+        is_covariance = position == self._covariance_at
+        entries = size * (size + 1) // 2 if is_covariance else num_classes * size
+        most = _MOST_AUDITED // (4 * entries)
+        if len(self._labels) > most:
+            raise BadInputError(
+                f"what {len(self._labels)} canaries add to a covariance of {size} features takes "
+                f"{len(self._labels) * entries * 4 / 2**30:.1f} GiB",
+                because=f"each adds {entries} numbers, and 4 GiB are the most",
+                fix=f"--canaries {most}, or an audit on fewer features: --method least_squares",
+            )
         rows = [self._sum(position, *record).flatten().float().cpu() for record in self._alone()]
         return Contributions(torch.stack(rows), self._bound(position))
 

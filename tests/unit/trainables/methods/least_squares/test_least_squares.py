@@ -14,7 +14,7 @@ import torch
 from scipy import optimize, stats
 from sklearn.linear_model import Ridge
 
-from dpsweep.foundation.errors import InfeasibleBudgetError, ModelError
+from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError, ModelError
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Gaussian, Laplace, Plan
@@ -256,3 +256,12 @@ def test_the_ridge_holds_noise_down_whatever_the_number_of_features(variant: str
         assert np.sqrt(np.mean(outputs**2)) == pytest.approx(
             expected, rel=6 / np.sqrt(len(outputs))
         )
+
+
+def test_an_audit_that_would_fill_the_memory_is_refused() -> None:
+    _, plan = planned()
+    instance = started(plan, WITHOUT, tiny_data(features=9000, num_private=30))
+    assert instance.contributions(0).rows.shape == (30, 18_000)
+    with pytest.raises(BadInputError, match=r"30 canaries .* takes 4\.5 GiB") as caught:
+        instance.contributions(1)
+    assert caught.value.fix.startswith("--canaries 26,")
