@@ -83,6 +83,16 @@ def test_steps_share_what_the_covariance_leaves(accountant: Any) -> None:
     assert 0.999 * 2.0 < epsilon_of(plan, delta=DELTA, accountant=accountant) <= 2.0
 
 
+def test_plans_of_the_defaults_stay_as_they_are() -> None:
+    """Their epsilons are rows of tests/golden/known_epsilons.json."""
+    noises = [run.event.noise_multiplier for run in planned(1.0)[1].runs]
+    assert noises == pytest.approx([5.27591, 5.27591], rel=1e-5)
+    covariance, steps = planned(3.0, least_squares__variant=STEPS)[1].runs
+    assert (covariance.count, steps.count) == (1, 10)
+    noises = [run.event.noise_multiplier for run in (covariance, steps)]
+    assert noises == pytest.approx([3.10951, 4.91656], rel=1e-4)
+
+
 def test_a_noise_multiplier_is_that_of_all_releases_together() -> None:
     _, plan = planned(3.0, noise__noise_multiplier=2.0)
     assert sum(1 / run.event.noise_multiplier**2 for run in plan.runs) == pytest.approx(1 / 4)
