@@ -20,6 +20,7 @@ SPACES = Registry(
         "adamix": f"{_SPACES}.adamix:RECOMMENDED",
         "bitfit": f"{_SPACES}.bitfit:RECOMMENDED",
         "dp_sgd": f"{_SPACES}.dp_sgd:RECOMMENDED",
+        "least_squares": f"{_SPACES}.least_squares:RECOMMENDED",
         "scatternet": f"{_SPACES}.scatternet:RECOMMENDED",
         "sparse": f"{_SPACES}.sparse:RECOMMENDED",
     },

@@ -328,9 +328,8 @@ def _nothing_for(dataset: str, method: str, kind: Kind) -> BadInputError:
     if kind != "search":
         option = "--no-search" if kind == "single" else "--probe"
         fixed = {name: recommended(name).fixed.get(dataset, {}) for name in methods_for(dataset)}
-        others = [
-            m for m, space in fixed.items() if space and (kind == "single" or _SCALE in space)
-        ]
+        needed = _SCALE if kind == "probe" else "method"
+        others = [name for name, space in fixed.items() if needed in space]
         return BadInputError(
             f"nothing is recommended for one run of {method} on {dataset}",
             fix=f"leave {option} out"

@@ -14,6 +14,7 @@ TRAINABLES = Registry(
         "adamix_paragon": f"{_METHODS}.adamix.paragon:AdaMixParagon",
         "bitfit": f"{_METHODS}.bitfit.bitfit:BiTFiT",
         "dp_sgd": f"{_METHODS}.dp_sgd:DPSGD",
+        "least_squares": f"{_METHODS}.least_squares.least_squares:LeastSquares",
         "non_private": f"{_METHODS}.non_private:NonPrivate",
         "scatternet": f"{_METHODS}.scatternet.scatternet:ScatterNet",
         "scatternet_non_private": f"{_METHODS}.scatternet.non_private:ScatterNetNonPrivate",

@@ -89,6 +89,8 @@ ROWS = [
     ("select, eta 2, E 100", 1e-5, [select(100.0, 2.0, BASE)]),
     ("select, poisson, E 30", 1e-5, [select(30.0, "poisson", BASE)]),
     ("a subset, then dp-sgd", 1e-5, [subset(0.1, 1.5, 1), poisson(1.5, 0.01, 1000)]),
+    ("least squares: targets, covariance", 1e-5, [gaussian(5.27591), gaussian(5.27591)]),
+    ("a covariance, then steps over it", 1e-5, [gaussian(3.10951), gaussian(4.91656, 10)]),
 ]
 
 

@@ -365,20 +365,60 @@ TRAINING = (
     Mutant(
         "DP-PCA's noise in one half only",
         "trainables/methods/active_learning/dp_pca.py",
-        "return _mirrored(torch.from_numpy(noise))",
+        "return mirrored(torch.from_numpy(noise))",
         "return torch.from_numpy(noise)",
         ("tests/unit/trainables/methods/test_noise_power.py::test_the_matrix_of_dp_pca",),
         "the other half is the exact matrix",
     ),
     Mutant(
         "rows of DP-PCA beyond norm 1",
-        "trainables/methods/active_learning/dp_pca.py",
+        "trainables/methods/second_moments.py",
         "torch.where(largest * size > 1,",
         "torch.where(largest * size > 1.5,",
         (
             "tests/unit/trainables/methods/active_learning/test_dp_pca.py::test_the_moment_is_that_of_clipped_rows_in_blocks_of_any_size[dtype1]",
         ),
         "its sensitivity",
+    ),
+    Mutant(
+        "a covariance with less noise beside its diagonal",
+        "trainables/methods/least_squares/statistics.py",
+        "= vector / _weights(size, vector)",
+        "= vector / _weights(size, vector).square()",
+        (
+            "tests/unit/trainables/methods/test_noise_power.py::test_the_covariance_of_least_squares",
+        ),
+        "the release of least squares, and with it the covariance itself",
+    ),
+    Mutant(
+        "a triangle that is longer than its matrix",
+        "trainables/methods/least_squares/statistics.py",
+        "beside = like.new_tensor(math.sqrt(2))",
+        "beside = like.new_tensor(2.0)",
+        (
+            "tests/unit/trainables/methods/least_squares/test_statistics.py::test_one_record_moves_each_sum_by_exactly_1_over_all_neighbors",
+        ),
+        "its sensitivity",
+    ),
+    Mutant(
+        "records of least squares that are not divided by their norms",
+        "trainables/methods/second_moments.py",
+        "unit = unit / torch.linalg.vector_norm(",
+        "unit = unit + 0 * torch.linalg.vector_norm(",
+        (
+            "tests/unit/trainables/methods/least_squares/test_statistics.py::test_one_record_moves_each_sum_by_exactly_1_over_all_neighbors",
+        ),
+        "the sensitivity of every release of least squares",
+    ),
+    Mutant(
+        "a covariance that costs nothing",
+        "trainables/methods/least_squares/knobs.py",
+        "targets = Gaussian(noise_multiplier / math.sqrt(1 - share))",
+        "targets = Gaussian(noise_multiplier)",
+        (
+            "tests/unit/trainables/methods/least_squares/test_least_squares.py::test_the_closed_form_is_two_gaussians_that_are_together_one",
+        ),
+        "the noise that both sums need together",
     ),
     Mutant(
         "less noise in the votes",

@@ -23,6 +23,8 @@ CASES = {
     "masked weights": ("sparse", {"sparse.density": 0.1, **WHOLE}, 1000.0),
     "statistics": ("scatternet", {**STATISTICS, **LINEAR}, 1.0),
     "heads": ("scatternet", {"heads.count": 3, "features.name": "none", **LINEAR}, 1.0),
+    "sums of least squares": ("least_squares", {}, 1.0),
+    "steps over a covariance": ("least_squares", {"least_squares.variant": "feature_covariance"}, 1.0),
     "public parts": ("adamix", {}, 1.0),
     "public records as private": ("adamix", {"adamix.variant": "fully_private"}, 1.0),
 }  # fmt: skip

@@ -16,6 +16,7 @@ from dpsweep.trainables.gradients import linear_head
 from dpsweep.trainables.gradients.noise import SecretNoise
 from dpsweep.trainables.methods import dp_sgd
 from dpsweep.trainables.methods.adamix import noisy_gd
+from dpsweep.trainables.methods.least_squares import statistics
 
 #: Small configurations of both kinds of closed forms: Poisson batches, and all records at once.
 #: A fixed small clip, as features of norm 1 have no gradient of more than 1.4.
@@ -143,6 +144,37 @@ def test_statistics_of_records_are_followed_too(monkeypatch):
     assert run_audit(
         built_in("scatternet", 2.5, 2, {**given, "model.name": "linear"}), first_two
     ).is_refuted
+
+
+#: Features of mean 0 and variance 1 in each record: their norm is 16 before it is divided out.
+CENTRED = {"normalize.kind": "group", "normalize.groups": 1}
+LEAST_SQUARES = {
+    "closed_form": CENTRED,
+    "feature_covariance": {
+        **CENTRED,
+        "least_squares.variant": "feature_covariance",
+        "clip.max_grad_norm": 0.01,
+        "train.max_steps": 2,
+    },
+}
+
+
+@pytest.mark.parametrize("variant", LEAST_SQUARES)
+def test_sums_of_least_squares_are_followed(variant, monkeypatch):
+    """Both sums, or the covariance and the steps: without noise, and beyond their bounds."""
+
+    def audited(confidence):
+        subject = built_in("least_squares", 1.0, STEPS, LEAST_SQUARES[variant])
+        return run_audit(subject, AuditSettings(400, confidence=confidence))
+
+    right = audited(1 - 1e-9)
+    assert (right.verdict, right.not_audited) == (CONSISTENT, ())
+    assert right.positions == right.planned == (2 if variant == "closed_form" else 3)
+    with mock.patch.object(SecretNoise, "like", no_noise):
+        assert audited(0.95).is_refuted
+    # A record that is not divided by its norm adds far more than 1.
+    monkeypatch.setattr(statistics, "unit_rows", lambda rows: rows.double())
+    assert audited(0.95).is_refuted
 
 
 def test_schedules_and_heads_are_followed():

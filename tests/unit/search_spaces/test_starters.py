@@ -190,6 +190,21 @@ def test_one_run_of_what_has_no_such_rate_is_refused(dataset, method, kind, able
     assert method not in named.split(" or ")
 
 
+def test_probes_are_of_a_rate_and_least_squares_has_none():
+    with pytest.raises(BadInputError, match="one run of least_squares on digits") as refused:
+        starter_spec("digits", "least_squares", kind="probe")
+    assert refused.value.fix.startswith("leave --probe out, or use --method adamix or ")
+    assert "least_squares" not in refused.value.fix
+
+
+@pytest.mark.parametrize("dataset", SPACES["least_squares"].fixed)
+def test_least_squares_needs_no_search(dataset):
+    text = starter_spec(dataset, "least_squares", kind="single")
+    spec = SweepSpec.from_yaml(text, check_space=check_methods)
+    assert spec.search.space == SPACES["least_squares"].fixed[dataset]
+    assert (spec.search.num_trials, spec.scheduler.type) == (1, "fifo")
+
+
 def test_a_starter_points_to_rates_that_follow_the_noise():
     line = "# optim.noise_lr in the place of optim.lr"
     assert line in starter_spec()

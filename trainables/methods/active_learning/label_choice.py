@@ -16,7 +16,6 @@ from dpsweep.trainables.data.dataset import SweepData, part_tensors
 from dpsweep.trainables.methods.active_learning import nearest_votes as votes
 from dpsweep.trainables.methods.active_learning.dp_pca import (
     principal_components,
-    second_moment,
     symmetric_noise,
 )
 from dpsweep.trainables.methods.active_learning.embeddings import embed, project
@@ -26,6 +25,7 @@ from dpsweep.trainables.methods.active_learning.selectors import (
     random_rows,
     uncertainty,
 )
+from dpsweep.trainables.methods.second_moments import second_moment
 
 _NUM_CENTRAL = 100
 

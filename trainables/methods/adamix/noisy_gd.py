@@ -54,7 +54,7 @@ class HeadRecords:
     def alone(self) -> Iterator[HeadRecords]:
         """Yield each record by itself."""
         for i in range(len(self)):
-            yield HeadRecords(self._x[i : i + 1], self._y[i : i + 1], device=self._device)
+            yield type(self)(self._x[i : i + 1], self._y[i : i + 1], device=self._device)
 
     def _blocks(self) -> Iterator[tuple[slice, torch.Tensor]]:
         """Yield rows with their features on the device; broken ones are zero.

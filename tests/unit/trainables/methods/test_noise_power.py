@@ -33,6 +33,8 @@ from dpsweep.trainables.methods.active_learning.label_choice import LabelChoice
 from dpsweep.trainables.methods.adamix.adamix import AdaMix
 from dpsweep.trainables.methods.bitfit.bitfit import BiTFiT
 from dpsweep.trainables.methods.dp_sgd import DPSGD
+from dpsweep.trainables.methods.least_squares import solving
+from dpsweep.trainables.methods.least_squares.least_squares import LeastSquares
 from dpsweep.trainables.methods.scatternet.scatternet import ScatterNet
 from dpsweep.trainables.methods.sparse.sparse import SparseFinetuning
 from dpsweep.trainables.networks import build as models
@@ -304,6 +306,50 @@ def test_a_step_of_adamix_in_the_public_subspace() -> None:
     check_size(float(found.square().sum()), kept * len(found))
     values = torch.linalg.svdvals(found)
     assert float(values[kept]) < 1e-3 * float(values[kept - 1])
+
+
+# --- Least squares ----------------------------------------------------------------------------
+
+SUMS = Plan((EventRun(Gaussian(SIGMA), 1, "targets"), EventRun(Gaussian(0.5), 1, "covariance")))
+
+
+def test_the_targets_of_least_squares() -> None:
+    instance = prepared(LeastSquares, records((9_000,), 112), SUMS, {"features.name": "none"})
+    check_gaussian(*releases(instance, 0, lambda: instance._weight), SIGMA)
+
+
+def test_the_covariance_of_least_squares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Symmetric, with smaller noise beside the diagonal, where each entry stands twice."""
+    seen, invert = [], solving.inverse
+
+    def inverse(covariance: torch.Tensor, ridge: float) -> solving.Inverse:
+        seen.append(covariance)
+        return invert(torch.eye(1420, dtype=torch.float64), ridge)
+
+    monkeypatch.setattr(solving, "inverse", inverse)
+    instance = prepared(LeastSquares, records((1420,), 2), SUMS, {"features.name": "none"})
+    releases(instance, 1, lambda: instance._weight)
+    for matrix in seen:
+        assert torch.equal(matrix, matrix.T)
+    beside, on = np.triu_indices(1420, 1), np.diag_indices(1420)
+    parts = [np.concatenate([math.sqrt(2) * m.numpy()[beside], m.numpy()[on]]) for m in seen]
+    check_gaussian(*parts, 0.5)
+
+
+def test_a_step_over_the_covariance() -> None:
+    plan = Plan((EventRun(Gaussian(SIGMA), 1, "covariance"), EventRun(Gaussian(0.5), 1)))
+    given = {"least_squares.variant": "feature_covariance", "optim.lr": 1.0}
+    given |= {"features.name": "none", "clip.max_grad_norm": CLIP}
+    instance = prepared(LeastSquares, records((100,), 10_100), plan, given)
+    instance.run(0, 1)
+    instance._inverse = torch.eye(100, dtype=torch.float64)
+    check_gaussian(*(_stepped(instance) for _ in range(2)), 0.5 * CLIP)
+
+
+def _stepped(instance: Any) -> torch.Tensor:
+    instance._weight = torch.zeros_like(instance._weight)
+    instance._execute(1)
+    return instance._weight
 
 
 # --- What near_private asks -------------------------------------------------------------------

@@ -13,9 +13,9 @@ from sklearn.decomposition import TruncatedSVD
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.trainables.methods.active_learning.dp_pca import (
     principal_components,
-    second_moment,
     symmetric_noise,
 )
+from dpsweep.trainables.methods.second_moments import second_moment
 
 NAN, INF = float("nan"), float("inf")
 
