@@ -20,6 +20,7 @@ from dpsweep.trainables.method import PlanContext, RunContext, target_budget
 from dpsweep.trainables.methods.batches import num_private_of, num_steps_of, sample_rate_of
 from dpsweep.trainables.methods.carrying_over import carried_over
 from dpsweep.trainables.methods.classifier import ClassifierMethod
+from dpsweep.trainables.methods.extras.views import AUGMENT_HYPERPARAMETERS
 from dpsweep.trainables.methods.hyperparameters import (
     BATCH_HYPERPARAMETERS,
     CLIP_HYPERPARAMETERS,
@@ -64,6 +65,7 @@ class DPSGD(ClassifierMethod):
     name: ClassVar[str] = "dp_sgd"
     hyperparameters: ClassVar[tuple[Hyperparameter, ...]] = (
         MODEL_HYPERPARAMETERS
+        + AUGMENT_HYPERPARAMETERS
         + with_noise_rates(OPTIM_HYPERPARAMETERS)
         + CLIP_HYPERPARAMETERS
         + NOISE_HYPERPARAMETERS
@@ -264,6 +266,7 @@ class DPSGD(ClassifierMethod):
             int(self._hparams["batch.physical"]),
             loss=self._loss,
             expected_batch=self._expected_batch,
+            views=self._views,
         )
 
     def _take_step(self, step: int) -> None:
@@ -293,6 +296,7 @@ class DPSGD(ClassifierMethod):
         step = position - self._num_before
         self._begin()
         self._reach(step)
+        self._look_at(step)
         bound = float(self._max_grad_norms[step])
         rows = clipped_gradients(self._engine, self._inputs, self._labels, self._rows, bound)
         return Contributions(rows, bound * self._joint_sensitivity)

@@ -7,6 +7,15 @@ from dataclasses import replace
 
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 
+EMA = Hyperparameter(
+    "optim.ema",
+    "float",
+    0.0,
+    "Decay of an exponential moving average of the weights, which is evaluated and exported in the "
+    "place of the last ones; shorter in the first steps. 0: none.",
+    low=0,
+    high=0.999999,
+)
 OPTIM_HYPERPARAMETERS = (
     Hyperparameter("optim.name", "str", "sgd", "Update rule.", choices=("sgd", "adam")),
     Hyperparameter("optim.lr", "float", 0.1, "Peak learning rate.", low=0, high=1e6, open_low=True),
@@ -33,6 +42,7 @@ OPTIM_HYPERPARAMETERS = (
         low=0,
         high=1,
     ),
+    EMA,
 )
 NOISE_RATE_HYPERPARAMETERS = (
     Hyperparameter(

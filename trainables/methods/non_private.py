@@ -10,9 +10,11 @@ import numpy as np
 from dpsweep.privacy.events import EventRun, Plan
 from dpsweep.privacy.events import NonPrivate as NonPrivateEvent
 from dpsweep.privacy.randomness import public_seed
+from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.method import PlanContext
 from dpsweep.trainables.methods.batches import num_steps_of, sample_rate_of
 from dpsweep.trainables.methods.classifier import ClassifierMethod
+from dpsweep.trainables.methods.extras.views import AUGMENT_HYPERPARAMETERS
 
 if TYPE_CHECKING:
     import torch
@@ -26,6 +28,9 @@ class NonPrivate(ClassifierMethod):
     """
 
     name: ClassVar[str] = "non_private"
+    hyperparameters: ClassVar[tuple[Hyperparameter, ...]] = (
+        ClassifierMethod.hyperparameters + AUGMENT_HYPERPARAMETERS
+    )
     is_private: ClassVar[bool] = False
 
     @classmethod
@@ -44,10 +49,12 @@ class NonPrivate(ClassifierMethod):
         physical = int(self._hparams["batch.physical"])
         device = torch.device(self._context.device)
         for x, y in chunks(self._inputs, self._labels, rows, physical, device):
-            loss = self._loss(self._model(x), y)
-            for total, gradient in zip(sums, torch.autograd.grad(loss, self._parameters)):
-                total.add_(gradient)
-        return [total.div_(self._expected_batch) for total in sums]
+            for view in [x] if self._views is None else self._views(x):
+                loss = self._loss(self._model(view), y)
+                for total, gradient in zip(sums, torch.autograd.grad(loss, self._parameters)):
+                    total.add_(gradient)
+        count = 1 if self._views is None else self._views.multiplicity
+        return [total.div_(count * self._expected_batch) for total in sums]
 
     def _rows_of(self, step: int) -> np.ndarray:
         """Return the Poisson batch of a step, from a public seed."""

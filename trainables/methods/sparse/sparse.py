@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dpsweep.foundation.errors import Mistake
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.methods.dp_sgd import DPSGD
+from dpsweep.trainables.methods.model_knobs import STANDARDIZE
 from dpsweep.trainables.methods.optim import build_optimizer
 from dpsweep.trainables.methods.sparse.knobs import SPARSE_HYPERPARAMETERS, WHOLE
 from dpsweep.trainables.networks.own_models import is_own
@@ -93,6 +94,7 @@ class SparseFinetuning(DPSGD):
             "checkpoint": starts[0],
             "image_size": sizes[0],
             "normalize": None if starts[0] == PUBLISHED else normalizes[0],
+            "standardize": starts[0] != PUBLISHED and cls._possible(values, STANDARDIZE.name)[0],
         }
         density = min(cls._possible(values, "sparse.density"))
         scopes = cls._possible(values, "sparse.scope")
@@ -138,6 +140,7 @@ class SparseFinetuning(DPSGD):
             self._expected_batch,
             loss=self._loss,
             rule=self._hparams["clip.rule"],
+            views=self._views,
             is_whole=self._hparams["sparse.train"] in WHOLE,
         )
 
