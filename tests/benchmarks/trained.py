@@ -47,9 +47,9 @@ def train(
     return {part: trial.evaluate(part)["accuracy"] for part in ("validation", "test")}
 
 
-def differences(rows: Sequence[Mapping[str, Any]], *, of: str, base: str) -> Iterator[str]:
+def differences(rows: Sequence[Mapping[str, Any]], *, of: str) -> Iterator[str]:
     """Yield lines of a table: each variant at its best value of ``of`` on validation records."""
-    yield f"| epsilon | variant | {of} | test accuracy | spread | over {base} |"
+    yield f"| epsilon | variant | {of} | test accuracy | spread | over the first |"
     yield "| --- | --- | --- | --- | --- | --- |"
     for epsilon in dict.fromkeys(row["epsilon"] for row in rows):
         here = [row for row in rows if row["epsilon"] == epsilon]

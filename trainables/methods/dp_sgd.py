@@ -37,6 +37,7 @@ from dpsweep.trainables.methods.noise_rates import (
     rescale_momentum,
     settled,
 )
+from dpsweep.trainables.methods.optim import tell_noise
 
 if TYPE_CHECKING:
     import torch
@@ -287,6 +288,7 @@ class DPSGD(ClassifierMethod):
             self._noise.release(t, event.noise_multiplier, bound, observer=self.noise_observer)
             for t in sums
         )
+        tell_noise(self._optimizer, event.noise_multiplier * bound / self._expected_batch)
         return [total.float() / self._expected_batch for total in released]
 
     def contributions(self, position: int) -> Contributions | None:
