@@ -13,7 +13,6 @@ from typing import Any
 from dpsweep.search_spaces.changes import changed
 from dpsweep.search_spaces.recommended import Recommended
 
-
 #: Places of what only features of networks have.
 _OF_NETWORKS = dict.fromkeys(("features.image_size", "normalize.kind", "normalize.groups"))
 

@@ -41,7 +41,7 @@ from dpsweep.trainables.gradients.clipping import (
     product_of_norms,
     row_norms,
 )
-from dpsweep.trainables.gradients.layer_gradients import full_chunks
+from dpsweep.trainables.gradients.layer_gradients import Views, full_chunks
 from dpsweep.trainables.gradients.sums import add_product, add_rows, zero_sums
 from dpsweep.trainables.networks.layers import (
     dropout_within,
@@ -140,6 +140,21 @@ class _Gradients:
             parts.append(like.new_zeros(self.count, size) if part is None else part.flatten(1))
         self.biases = torch.cat(parts, dim=1)
 
+    def add(self, other: _Gradients) -> None:
+        """Add the gradients of another view of the same examples."""
+        self.biases += other.biases
+        for index in list(self.factored):
+            self.formed[index] = _outer(*self.factored.pop(index))
+        for index, pair in other.factored.items():
+            self.formed[index] += _outer(*pair)
+        for index, sample in other.formed.items():
+            self.formed[index] += sample
+
+    def divide(self, count: int) -> None:
+        """Divide the gradients, which are sums over views, by the number of these."""
+        for part in (self.biases, *self.formed.values()):
+            part /= count
+
     def norms(self) -> torch.Tensor:
         """Return the norm of each example's gradient, float32 (examples,)."""
         norm = torch.linalg.vector_norm
@@ -183,6 +198,7 @@ class BiasEngine:
         physical_batch: Examples per chunk (``sums.chunk_size``).
         loss: (outputs of the model, labels) -> sum of the examples' losses.
         factors: (norms, C) -> factor per example, ``clip_factors`` or ``automatic_factors``.
+        views: An example's gradient is the mean over these views of it; None: that of itself.
     Raises:
         ModelError: A trainable parameter has no rule.
     """
@@ -194,12 +210,13 @@ class BiasEngine:
         *,
         loss: Loss = cross_entropy_sum,
         factors: Factors = clip_factors,
+        views: Views | None = None,
     ) -> None:
         problem = _problem(model)
         if problem is not None:
             raise problem
         named = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        self._model, self._physical = model, physical_batch
+        self._model, self._physical, self._views = model, physical_batch, views
         self._loss, self._factors = loss, factors
         self._names, self._parameters = list(named), list(named.values())
         self._device = self._parameters[0].device
@@ -226,7 +243,7 @@ class BiasEngine:
         self._check(x_source, y_source)
         sums = zero_sums(self._parameters)
         for x, y, count in full_chunks(x_source, y_source, rows, self._physical, self._device):
-            gradients = self._per_example_gradients(x, y)
+            gradients = self._of_views(x, y)
             norms = gradients.norms()
             broken = ~norms.isfinite()
             if bool(broken.any()):
@@ -292,6 +309,18 @@ class BiasEngine:
         held = [(tensor.detach(), tensor._version) for tensor in inputs]
         output.register_hook(partial(gradients.take, place, held))
         gradients.latest = torch.autograd.graph.get_gradient_edge(output)
+
+    def _of_views(self, x: torch.Tensor, y: torch.Tensor) -> _Gradients:
+        """Return what is clipped of each example."""
+        if self._views is None:
+            return self._per_example_gradients(x, y)
+        first, *others = self._views(x)
+        gradients = self._per_example_gradients(first, y)
+        for view in others:
+            gradients.add(self._per_example_gradients(view, y))
+        if others:
+            gradients.divide(len(others) + 1)
+        return gradients
 
     def _per_example_gradients(self, x: torch.Tensor, y: torch.Tensor) -> _Gradients:
         """Return the gradients of a chunk."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -76,6 +76,42 @@ def full_chunks(
     """
     for x, y in chunks(x_source, y_source, rows, size, device):
         yield filled(x, size), filled(y, size), len(x)
+
+
+class Views(Protocol):
+    """Views of the records of a chunk, each a function of its own record (``extras.views``)."""
+
+    multiplicity: int
+
+    def __call__(self, records: torch.Tensor) -> Iterable[torch.Tensor]:
+        """Yield as many views as ``multiplicity`` says, each in the shape of the records."""
+        ...
+
+
+def mean_over_views(
+    per_example: Callable[[torch.Tensor], Sequence[torch.Tensor | WeightProduct]],
+    records: torch.Tensor,
+    views: Views,
+) -> list[torch.Tensor]:
+    """Return the mean over views of each example's gradients, float32 (examples, entries) each.
+
+    Products are formed: norm and sum are both of the same mean. One view at a time is held beside
+    the sum.
+
+    Args:
+        per_example: From records to their gradients, for ``add_clipped``.
+        records: The chunk.
+        views: What they are seen as.
+    """
+    total: list[torch.Tensor] = []
+    for view in views(records):
+        samples = [s.each() if isinstance(s, WeightProduct) else s for s in per_example(view)]
+        if total:
+            for before, sample in zip(total, samples):
+                before.add_(sample)
+        else:
+            total = [sample.clone() for sample in samples]
+    return [sample.div_(views.multiplicity) for sample in total]
 
 
 def joint_norms(

@@ -13,7 +13,7 @@ Guarantees:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -28,13 +28,16 @@ from dpsweep.trainables.gradients.clipping import Factors, clip_factors
 from dpsweep.trainables.gradients.layer_gradients import (
     ExampleSamples,
     LayerUse,
+    Views,
     add_clipped,
     full_chunks,
+    mean_over_views,
     refuse_overwritten,
 )
 from dpsweep.trainables.gradients.linear_head import LinearHeadEngine, ManyHeadsEngine
 from dpsweep.trainables.gradients.masked_conv import MaskedConv, is_plain
 from dpsweep.trainables.gradients.sparse_mask import MaskedWeight
+from dpsweep.trainables.gradients.standardized import has_standardized_rule, standardized_rule
 from dpsweep.trainables.gradients.sums import chunk_size, zero_sums
 from dpsweep.trainables.gradients.weight_products import (
     ConvProduct,
@@ -73,6 +76,7 @@ def make_engine(
     loss: Loss = cross_entropy_sum,
     factors: Factors = clip_factors,
     expected_batch: float = math.inf,
+    views: Views | None = None,
 ) -> GradientEngine:
     """Return the closed form for linear heads, else Opacus in chunks.
 
@@ -84,13 +88,14 @@ def make_engine(
         factors: From norms (chunk,) and C to the factor of each example, at most C / norm; the
             closed form clips to C.
         expected_batch: Expected examples of a batch, which chunks are to suit.
+        views: An example's gradient is the mean over these views of it; the closed form has none.
     Raises:
         ModelError: Opacus cannot handle the network.
     """
     device = next(model.parameters()).device
     physical_batch = chunk_size(expected_batch, physical_batch, device)
-    if loss is not cross_entropy_sum or factors is not clip_factors:
-        return OpacusEngine(model, physical_batch, loss=loss, factors=factors)
+    if loss is not cross_entropy_sum or factors is not clip_factors or views is not None:
+        return OpacusEngine(model, physical_batch, loss=loss, factors=factors, views=views)
     layers = list(model) if isinstance(model, nn.Sequential) else [model]
     front = None
     if isinstance(layers[0], _BatchNorm) and not layers[0].affine:
@@ -126,10 +131,11 @@ class OpacusEngine:
         *,
         loss: Loss = cross_entropy_sum,
         factors: Factors = clip_factors,
+        views: Views | None = None,
     ) -> None:
         self._model = model
         self._physical = physical_batch
-        self._loss, self._factors = loss, factors
+        self._loss, self._factors, self._views = loss, factors, views
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._device = self._parameters[0].device
         self._uses: list[LayerUse] | None = None
@@ -152,9 +158,15 @@ class OpacusEngine:
             self._checked_shape = x_source.shape[1:]
         sums = zero_sums(self._parameters)
         for x, y, count in full_chunks(x_source, y_source, rows, self._physical, self._device):
-            samples = self._per_example_gradients(x, y)
+            samples = self._samples(x, y)
             add_clipped(sums, samples, max_grad_norm, self._factors, count)
         return sums
+
+    def _samples(self, x: torch.Tensor, y: torch.Tensor) -> Sequence[Sample]:
+        """Return what is clipped of each example, as ``_per_example_gradients`` does."""
+        if self._views is None:
+            return self._per_example_gradients(x, y)
+        return mean_over_views(lambda x: self._per_example_gradients(x, y), x, self._views)
 
     def _per_example_gradients(self, x: torch.Tensor, y: torch.Tensor) -> list[Sample]:
         """Return each parameter's gradients, (chunk, number of weights) or as products."""
@@ -256,6 +268,8 @@ def _rules(model: nn.Module) -> dict[nn.Module, Rule]:
         elif _is_grouped_or_padded(module):
             assert isinstance(module, nn.Conv2d)
             rule = _whole_conv_rule(module)
+        elif own and has_standardized_rule(module):
+            rule = standardized_rule
         if own and rule is None:
             for child in module.modules():
                 if hasattr(child, "fused_attn"):

@@ -32,8 +32,10 @@ from dpsweep.trainables.gradients.clipping import Factors, clip_factors
 from dpsweep.trainables.gradients.layer_gradients import (
     ExampleSamples,
     LayerUse,
+    Views,
     add_clipped,
     full_chunks,
+    mean_over_views,
     refuse_overwritten,
 )
 from dpsweep.trainables.gradients.masked_conv import MaskedConv
@@ -64,6 +66,7 @@ class SparseEngine:
             (``sums.chunk_size``).
         loss: From outputs and labels to the sum of the losses of the examples.
         factors: From norms (chunk,) and C to the factor of each example, at most C / norm.
+        views: An example's gradient is the mean over these views of it; None: that of itself.
     Raises:
         ModelError: A layer's gradients per example cannot be computed, or nothing trains.
     """
@@ -76,8 +79,9 @@ class SparseEngine:
         *,
         loss: Loss = cross_entropy_sum,
         factors: Factors = clip_factors,
+        views: Views | None = None,
     ) -> None:
-        self._model = model
+        self._model, self._views = model, views
         self._masks = list(masks)
         self._physical = whole("physical_batch", physical_batch, low=1)
         self._loss = loss
@@ -120,9 +124,15 @@ class SparseEngine:
         values = [torch.empty(mask.nnz, device=self._device) for mask in self._masks]
         sums = zero_sums([*values, *self._parameters])
         for x, y, count in full_chunks(x_source, y_source, rows, self._physical, self._device):
-            samples = self._per_example_gradients(x, y)
+            samples = self._samples(x, y)
             add_clipped(sums, samples, max_grad_norm, self._factors, count)
         return sums
+
+    def _samples(self, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        """Return what is clipped of each example, as ``_per_example_gradients`` does."""
+        if self._views is None:
+            return self._per_example_gradients(x, y)
+        return mean_over_views(lambda x: self._per_example_gradients(x, y), x, self._views)
 
     def _per_example_gradients(self, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
         """Return the gradients of masks, then parameters: (chunk, number of weights) each."""

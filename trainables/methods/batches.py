@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpsweep.foundation.errors import InfeasibleBudgetError
+from dpsweep.foundation.errors import InfeasibleBudgetError, Mistake
 
 
 def num_private_of(hparams: Mapping[str, Any], declared: int) -> int:
@@ -27,6 +27,23 @@ def fitted_batch(default: int, num_private: int) -> int:
     (256, 56)
     """
     return default if default <= num_private else max(1, num_private // 8)
+
+
+def batch_problems(
+    values: Mapping[str, Sequence[Any]], num_private: int, method: str
+) -> list[Mistake]:
+    """Return a mistake if the largest batch of a space is more than the declared records.
+
+    Args:
+        values: As for ``Method.preflight``.
+        num_private: Declared (public) number of private records.
+        method: Name of the method.
+    """
+    largest = max(values.get("batch.expected", [0]))  # a default fits (``complete``)
+    if largest <= num_private:
+        return []
+    wrong = f"{largest} is larger than the {num_private} declared private records, for {method}"
+    return [Mistake("batch.expected", wrong, f"at most {num_private}")]
 
 
 def sample_rate_of(hparams: Mapping[str, Any], num_private: int) -> float:

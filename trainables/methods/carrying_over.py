@@ -18,9 +18,9 @@ So, of SGD, with sigma' for the noise of the final run:
 
 Koskela and Kulkarni 2023 (https://arxiv.org/abs/2301.11989) scale the rate with the records at
 equal sigma, which is this. A rate that a method itself lets grow with the batch
-(``optim.lr_scaling: batch``) is not scaled a second time. Adam divides by its gradients, noise
-included, so its rate plays the part of u / B and stays. ``optim.weight_decay`` is a term of the
-loss, not a rate, and stays.
+(``optim.lr_scaling: batch``) is not scaled a second time. Adam and its kin divide by the size of
+their gradients, so their rate plays the part of u / B and stays. ``optim.weight_decay`` is a term
+of the loss, not a rate, and stays.
 
 The noise is calibrated to the final run's whole budget: ``noise.noise_multiplier`` and
 ``noise.target_epsilon`` of a trial say what it may take of the search's, and are dropped.
@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpsweep.trainables.method import first_training_run
 from dpsweep.trainables.methods.batches import sample_rate_of
+from dpsweep.trainables.methods.hyperparameters import ADAMS
 from dpsweep.trainables.methods.noise_rates import LR, NOISE_LR
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def carried_over(
     if hparams["batch.sample_rate"] is None:
         rate = sample_rate_of(hparams, before.num_private)
         carried["batch.expected"] = max(1, round(rate * after.num_private))
-    if hparams.get("optim.name") == "adam":
+    if hparams.get("optim.name") in ADAMS:
         return carried
     batches = _batch(carried, after) / _batch(hparams, before)
     noises = noise_of(plan) / noise_of(method.plan(carried, after))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -21,7 +20,14 @@ from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.data.dataset import first_rows, training_tensors
 from dpsweep.trainables.data.tasks import TASKS, score, task_of
 from dpsweep.trainables.method import Method, PlanContext, RunContext
-from dpsweep.trainables.methods.batches import fitted_batch, num_private_of, sample_rate_of
+from dpsweep.trainables.methods.batches import (
+    batch_problems,
+    fitted_batch,
+    num_private_of,
+    sample_rate_of,
+)
+from dpsweep.trainables.methods.extras.average import Average
+from dpsweep.trainables.methods.extras.views import view_problems, views_of
 from dpsweep.trainables.methods.hyperparameters import (
     BATCH_HYPERPARAMETERS,
     OPTIM_HYPERPARAMETERS,
@@ -30,13 +36,17 @@ from dpsweep.trainables.methods.hyperparameters import (
 from dpsweep.trainables.methods.input_norms import PublicInputs, norm_before_linear
 from dpsweep.trainables.methods.model_knobs import (
     MODEL_HYPERPARAMETERS,
+    STANDARDIZE,
+    refuse_standardized,
     refuse_twice,
     scale_notes,
-    scale_problems,
+    text_problems,
+    weight_problems,
 )
 from dpsweep.trainables.methods.optim import build_optimizer, learning_rates
+from dpsweep.trainables.methods.states import copy_to_cpu
 from dpsweep.trainables.networks.own_models import is_own
-from dpsweep.trainables.networks.pretrained.weights import PUBLISHED, WORDS, checkpoint_of
+from dpsweep.trainables.networks.pretrained.weights import PUBLISHED, checkpoint_of
 
 if TYPE_CHECKING:
     import torch
@@ -76,39 +86,21 @@ class ClassifierMethod(Method):
     def preflight(cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo) -> list[Mistake]:
         """Return the models, checkpoints and batch sizes of the space that cannot work."""
         problems = cls._batch_problems(values, info)
-        ways = cls._possible(values, "model.normalize")
-        problems += scale_problems(cls._possible(values, "model.checkpoint"), ways)
-        for path in cls._possible(values, "model.checkpoint"):
-            if path in (None, *WORDS):
-                continue
-            if not Path(path).is_file():
-                problems.append(
-                    Mistake("model.checkpoint", f"no file {path}", "give an existing file")
-                )
-            elif not Path(path).is_absolute():
-                wrong = f"{path} is a relative path, and trials run in directories of their own"
-                problems.append(Mistake("model.checkpoint", wrong, f"write {Path(path).resolve()}"))
+        problems += weight_problems(lambda name: cls._possible(values, name))
+        problems += view_problems(values, info)
         for name in cls._possible(values, "model.name"):
             if info.text is not None or name.startswith("text/"):
-                checkpoints = [
-                    c for c in cls._possible(values, "model.checkpoint") if c is not None
-                ]
-                if checkpoints:
-                    wrong = (
-                        f"{checkpoints[0]} has no meaning for text: the directory holds the weights"
-                    )
-                    problems.append(Mistake("model.checkpoint", wrong, "leave it out"))
-                else:
-                    problems += cls._model_problems(name, values, info)
+                wrong = text_problems(cls._possible(values, "model.checkpoint"))
+                problems += wrong or cls._model_problems(name, values, info)
                 continue
             if name == "linear" and not cls._has_front(values):
                 continue
             if len(info.input_shape) != 3 and not is_own(name):
-                wrong = f"{name} needs images, and records here have shape {info.input_shape}"
+                misfit = f"{name} needs images, and records here have shape {info.input_shape}"
                 fix = "use linear"
                 if name == "linear":
                     fix = "leave model.image_size, model.normalize and the weights out"
-                problems.append(Mistake("model.name", wrong, fix))
+                problems.append(Mistake("model.name", misfit, fix))
             elif name.startswith("timm/") or is_own(name) or cls._has_front(values):
                 problems += cls._model_problems(name, values, info)
         return problems
@@ -131,14 +123,8 @@ class ClassifierMethod(Method):
     def _batch_problems(
         cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo
     ) -> list[Mistake]:
-        largest = max(values.get("batch.expected", [0]))  # a default fits (``complete``)
         has_rate = None not in cls._possible(values, "batch.sample_rate")
-        if has_rate or largest <= info.num_private:
-            return []
-        wrong = f"{largest} is larger than the {info.num_private} declared private records"
-        return [
-            Mistake("batch.expected", f"{wrong}, for {cls.name}", f"at most {info.num_private}")
-        ]
+        return [] if has_rate else batch_problems(values, info.num_private, cls.name)
 
     @classmethod
     def complete(cls, hparams: Mapping[str, Any], context: PlanContext) -> dict[str, Any]:
@@ -147,9 +133,11 @@ class ClassifierMethod(Method):
         A default above their number becomes an eighth of it; one that is named stays.
 
         Raises:
-            InfeasibleBudgetError: Published weights are to be normalised twice.
+            InfeasibleBudgetError: Published weights are to be normalised twice, or weights
+                standardised that cannot be.
         """
         refuse_twice(hparams)
+        refuse_standardized(hparams)
         hparams = super().complete(hparams, context)
         is_default = context.given is not None and "batch.expected" not in context.given
         if is_default and hparams["batch.sample_rate"] is None:
@@ -193,15 +181,17 @@ class ClassifierMethod(Method):
 
         starts = {c for c in cls._possible(values, "model.checkpoint") if c == PUBLISHED} or {None}
         problems = []
-        for norm, size, start, normalize in product(
+        for norm, size, start, normalize, standardize in product(
             cls._possible(values, "model.norm"),
             cls._possible(values, "model.image_size"),
             starts,
             cls._possible(values, "model.normalize"),
+            cls._possible(values, STANDARDIZE.name),
         ):
-            if start == PUBLISHED and normalize is not None:
+            if start == PUBLISHED and (normalize is not None or standardize):
                 continue  # refused as a configuration
             front = {"checkpoint": start, "image_size": size, "normalize": normalize}
+            front |= {"standardize": standardize}
             try:
                 model = _network(name, info, norm=norm, seed=0, **front)
                 if is_own(name):
@@ -209,7 +199,12 @@ class ClassifierMethod(Method):
                     check_own(model, again, name, info)
                     cls._check_gradients(model, info)
             except BadInputError as error:
-                named = ("model.checkpoint", "model.image_size", "model.normalize")
+                named = (
+                    "model.checkpoint",
+                    "model.image_size",
+                    "model.normalize",
+                    STANDARDIZE.name,
+                )
                 key = next((k for k in named if error.message.startswith(k)), "model.name")
                 key = "model.norm" if "BatchNorm" in error.message else key
                 problems.append(Mistake(key, error.message, error.fix or "use another model"))
@@ -239,6 +234,9 @@ class ClassifierMethod(Method):
         # The normaliser comes from declared numbers: the true batch size is private.
         self._expected_batch = self._sample_rate * num_private_of(hparams, data.info.num_private)
         self._model = self._build_model().to(context.device)
+        decay = hparams.get("optim.ema", 0.0)  # older records have none
+        self._average = Average(self._model, decay) if decay else None
+        self._views = views_of(hparams, public_seed(context.seed, context.trial, "views"))
         self._parameters = self._trainable()
         self._optimizer = build_optimizer(self._groups(), hparams)
         num_steps = self._num_steps - self._num_before
@@ -265,6 +263,7 @@ class ClassifierMethod(Method):
             ),
             image_size=self._hparams["model.image_size"],
             normalize=self._hparams.get("model.normalize"),  # older records have none
+            standardize=self._hparams.get(STANDARDIZE.name, False),  # nor this
             is_initial=is_initial,
         )
 
@@ -305,11 +304,19 @@ class ClassifierMethod(Method):
         raise NotImplementedError
 
     def _take_step(self, step: int) -> None:
+        self._look_at(step)
         for parameter, gradient in zip(self._parameters, self._gradient(step)):
             parameter.grad = gradient
         self._set_learning_rate(float(self._learning_rates[step]))
         self._optimizer.step()
         self._after_step()
+        if self._average is not None:
+            self._average.add(self._model, step)
+
+    def _look_at(self, step: int) -> None:
+        """Let images be seen as they are at a step."""
+        if self._views is not None:
+            self._views.step = step
 
     def _after_step(self) -> None:
         """Do what must follow an update of the parameters; nothing, for most methods."""
@@ -336,7 +343,12 @@ class ClassifierMethod(Method):
         Raises:
             DataError: The part has no record.
         """
-        return self._score(self._model, part)
+        return self._score(self._delivered, part)
+
+    @property
+    def _delivered(self) -> torch.nn.Module:
+        """What is evaluated, exported and released: the network, or that of averaged weights."""
+        return self._model if self._average is None else self._average.of(self._model)
 
     def _score(self, model: torch.nn.Module, part: str) -> dict[str, float]:
         block = int(self._hparams["batch.physical"])
@@ -351,40 +363,33 @@ class ClassifierMethod(Method):
     def state_dict(self) -> dict[str, Any]:
         """Return model, optimizer and position (tensors on the CPU).
 
-        Public randomness is a function of the position, and secret randomness is never stored.
+        ``model`` is what is delivered; where that is an average, ``last`` is what trains. Public
+        randomness is a function of the position, and secret randomness is never stored.
         """
-        return {
-            "model": copy_to_cpu(self._model.state_dict()),
+        state = {
+            "model": copy_to_cpu(self._delivered.state_dict()),
             "optimizer": copy_to_cpu(self._optimizer.state_dict()),
             "position": self._position,
         }
+        if self._average is not None:
+            state["last"] = copy_to_cpu(self._model.state_dict())
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what ``state_dict`` returned; secret randomness goes on afresh."""
-        self._model.load_state_dict(state["model"])
+        self._model.load_state_dict(state.get("last", state["model"]))
+        if self._average is not None:
+            self._average.of(self._model).load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._position = int(state["position"])
 
     def export(self) -> torch.nn.Module:
         """Return the trained network, rebuilt free of hooks, on the CPU and in eval mode."""
         model = self._build_model(is_initial=False)
-        model.load_state_dict(copy_to_cpu(self._model.state_dict()))
+        model.load_state_dict(copy_to_cpu(self._delivered.state_dict()))
         for parameter in model.parameters():
             parameter.requires_grad_(False)
         return model.eval()
-
-
-def copy_to_cpu(value: Any) -> Any:
-    """Return a nested state with every tensor copied to the CPU."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return value.detach().to("cpu", copy=True)
-    if isinstance(value, Mapping):
-        return {key: copy_to_cpu(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [copy_to_cpu(entry) for entry in value]
-    return value
 
 
 def _network(name: str, info: DatasetInfo, **options: Any) -> torch.nn.Module:

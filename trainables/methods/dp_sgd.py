@@ -20,6 +20,7 @@ from dpsweep.trainables.method import PlanContext, RunContext, target_budget
 from dpsweep.trainables.methods.batches import num_private_of, num_steps_of, sample_rate_of
 from dpsweep.trainables.methods.carrying_over import carried_over
 from dpsweep.trainables.methods.classifier import ClassifierMethod
+from dpsweep.trainables.methods.extras.views import AUGMENT_HYPERPARAMETERS
 from dpsweep.trainables.methods.hyperparameters import (
     BATCH_HYPERPARAMETERS,
     CLIP_HYPERPARAMETERS,
@@ -36,6 +37,7 @@ from dpsweep.trainables.methods.noise_rates import (
     rescale_momentum,
     settled,
 )
+from dpsweep.trainables.methods.optim import tell_noise
 
 if TYPE_CHECKING:
     import torch
@@ -64,6 +66,7 @@ class DPSGD(ClassifierMethod):
     name: ClassVar[str] = "dp_sgd"
     hyperparameters: ClassVar[tuple[Hyperparameter, ...]] = (
         MODEL_HYPERPARAMETERS
+        + AUGMENT_HYPERPARAMETERS
         + with_noise_rates(OPTIM_HYPERPARAMETERS)
         + CLIP_HYPERPARAMETERS
         + NOISE_HYPERPARAMETERS
@@ -264,6 +267,7 @@ class DPSGD(ClassifierMethod):
             int(self._hparams["batch.physical"]),
             loss=self._loss,
             expected_batch=self._expected_batch,
+            views=self._views,
         )
 
     def _take_step(self, step: int) -> None:
@@ -284,6 +288,7 @@ class DPSGD(ClassifierMethod):
             self._noise.release(t, event.noise_multiplier, bound, observer=self.noise_observer)
             for t in sums
         )
+        tell_noise(self._optimizer, event.noise_multiplier * bound / self._expected_batch)
         return [total.float() / self._expected_batch for total in released]
 
     def contributions(self, position: int) -> Contributions | None:
@@ -293,6 +298,7 @@ class DPSGD(ClassifierMethod):
         step = position - self._num_before
         self._begin()
         self._reach(step)
+        self._look_at(step)
         bound = float(self._max_grad_norms[step])
         rows = clipped_gradients(self._engine, self._inputs, self._labels, self._rows, bound)
         return Contributions(rows, bound * self._joint_sensitivity)

@@ -7,16 +7,43 @@ from dataclasses import replace
 
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 
+EMA = Hyperparameter(
+    "optim.ema",
+    "float",
+    0.0,
+    "Decay of an exponential moving average of the weights, which is evaluated and exported in the "
+    "place of the last ones; shorter in the first steps. 0: none.",
+    low=0,
+    high=0.999999,
+)
+#: Update rules that divide by the size of noisy gradients.
+ADAMS = ("adam", "adamw", "adam_bc")
+#: Of ``adam_bc``, which only methods with noise have.
+FLOOR = Hyperparameter(
+    "optim.floor",
+    "float",
+    0.1,
+    "Least second moment of adam_bc, once the noise is subtracted, in parts of that noise.",
+    low=0,
+    high=1e6,
+    open_low=True,
+)
 OPTIM_HYPERPARAMETERS = (
-    Hyperparameter("optim.name", "str", "sgd", "Update rule.", choices=("sgd", "adam")),
+    Hyperparameter("optim.name", "str", "sgd", "Update rule.", choices=("sgd", "adam", "adamw")),
     Hyperparameter("optim.lr", "float", 0.1, "Peak learning rate.", low=0, high=1e6, open_low=True),
     Hyperparameter("optim.momentum", "float", 0.9, "Momentum of sgd.", low=0, high=0.9999),
-    Hyperparameter("optim.beta1", "float", 0.9, "First moment decay of adam.", low=0, high=0.9999),
+    Hyperparameter("optim.beta1", "float", 0.9, "First moment decay of adams.", low=0, high=0.9999),
     Hyperparameter(
-        "optim.beta2", "float", 0.999, "Second moment decay of adam.", low=0, high=0.999999
+        "optim.beta2", "float", 0.999, "Second moment decay of adams.", low=0, high=0.999999
     ),
     Hyperparameter(
-        "optim.weight_decay", "float", 0.0, "L2 penalty on the weights.", low=0, high=1e6
+        "optim.weight_decay",
+        "float",
+        0.0,
+        "L2 penalty on the weights; of adamw and adam_bc decoupled: times the rate, the share of a "
+        "weight that a step takes away.",
+        low=0,
+        high=1e6,
     ),
     Hyperparameter(
         "optim.schedule",
@@ -33,6 +60,7 @@ OPTIM_HYPERPARAMETERS = (
         low=0,
         high=1,
     ),
+    EMA,
 )
 NOISE_RATE_HYPERPARAMETERS = (
     Hyperparameter(
@@ -40,7 +68,7 @@ NOISE_RATE_HYPERPARAMETERS = (
         "float",
         None,
         "In the place of optim.lr: the learning rate times noise multiplier times bound on a "
-        "gradient, which suits every epsilon; with adam the rate itself.",
+        "gradient, which suits every epsilon; with adams the rate itself.",
         low=0,
         high=1e9,
         open_low=True,
@@ -145,25 +173,29 @@ TRAIN_HYPERPARAMETERS = (
 def with_noise_rates(
     parameters: Iterable[Hyperparameter], *, input_norm: float | None = None
 ) -> tuple[Hyperparameter, ...]:
-    """Return the hyperparameters of a private method, rates that follow its noise behind optim.lr.
+    """Return the hyperparameters of a private method: those that only noise gives a meaning, too.
 
-    A null ``optim.lr`` says that one of these is given (``noise_rates``).
+    Rates that follow it stand behind ``optim.lr``, which is null where one of these is given
+    (``noise_rates``); the update rules have ``adam_bc`` among them, which subtracts it.
 
     Args:
         parameters: With ``optim.lr`` among them.
         input_norm: Default of ``optim.input_norm``.
     """
     *rates, norm = NOISE_RATE_HYPERPARAMETERS
-    own = (*rates, replace(norm, default=input_norm))
-    return tuple(
-        each
-        for parameter in parameters
-        for each in (
-            (replace(parameter, optional=True), *own)
-            if parameter.name == "optim.lr"
-            else (parameter,)
-        )
-    )
+    wider: list[Hyperparameter] = []
+    for parameter in parameters:
+        if parameter.name == "optim.lr":
+            own = (*rates, replace(norm, default=input_norm))
+            wider += [replace(parameter, optional=True), *own]
+        elif parameter.name == "optim.name":
+            doc = "Update rule; adam_bc is adam that subtracts the noise from its second moment."
+            wider.append(replace(parameter, doc=doc, choices=("sgd", *ADAMS)))
+        elif parameter.name == "optim.beta2":
+            wider += [parameter, FLOOR]
+        else:
+            wider.append(parameter)
+    return tuple(wider)
 
 
 SHAPES = ("constant", "linear", "cosine", "exponential", "step")

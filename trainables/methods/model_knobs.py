@@ -6,7 +6,8 @@ says it: ``model.normalize``. Loads no torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from dpsweep.foundation.errors import InfeasibleBudgetError, Mistake
@@ -23,6 +24,13 @@ NORMALIZE = Hyperparameter(
     "absent, they stay in [0, 1], but for published weights, which bring their own.",
     choices=("imagenet", "timm"),
     optional=True,
+)
+STANDARDIZE = Hyperparameter(
+    "model.weight_standardization",
+    "bool",
+    False,
+    "Weights of convolutions are standardised before they are used: mean 0 and one size for each "
+    "output, times a gain that trains. For weights from scratch, or a file of such a network.",
 )
 MODEL_HYPERPARAMETERS = (
     Hyperparameter(
@@ -58,6 +66,7 @@ MODEL_HYPERPARAMETERS = (
         optional=True,
     ),
     NORMALIZE,
+    STANDARDIZE,
 )
 
 
@@ -76,19 +85,67 @@ def refuse_twice(hparams: Mapping[str, Any]) -> None:
         )
 
 
-def scale_problems(checkpoints: Sequence[str | None], ways: Sequence[str | None]) -> list[Mistake]:
-    """Return what no configuration can be, as ``Method.preflight`` does.
+def refuse_standardized(hparams: Mapping[str, Any]) -> None:
+    """Refuse a configuration that standardises weights which are none, or were trained otherwise.
+
+    Raises:
+        InfeasibleBudgetError: It does.
+    """
+    if not hparams.get(STANDARDIZE.name):
+        return
+    wrong = _cannot_standardize(hparams["model.name"], hparams["model.checkpoint"])
+    if wrong:
+        raise InfeasibleBudgetError(
+            f"{STANDARDIZE.name}=true with {wrong}", fix=f"set {STANDARDIZE.name}: false there"
+        )
+
+
+def _cannot_standardize(name: str, checkpoint: str | None) -> str:
+    """Say why the weights of a network are not to be standardised; empty: they may be."""
+    if name == "linear" or name.startswith("text/"):
+        return f"model.name={name}, which has no convolution"
+    if checkpoint in WORDS:
+        return f"model.checkpoint={checkpoint}, whose weights were trained without it"
+    return ""
+
+
+def weight_problems(possible: Callable[[str], Sequence[Any]]) -> list[Mistake]:
+    """Return the weights that no configuration of a space can have, as ``preflight`` does.
 
     Args:
-        checkpoints: What ``model.checkpoint`` can be.
-        ways: What ``model.normalize`` can be.
+        possible: From the name of a hyperparameter to what it can be.
     """
-    if list(checkpoints) != [PUBLISHED]:
+    checkpoints, problems = possible("model.checkpoint"), []
+    if list(checkpoints) == [PUBLISHED]:
+        wrong = "comes on top of that of published weights"
+        problems += [
+            Mistake(NORMALIZE.name, f"{how} {wrong}", "remove it")
+            for how in possible(NORMALIZE.name)
+            if how is not None
+        ]
+    if any(possible(STANDARDIZE.name)):
+        names = possible("model.name")
+        reasons = [_cannot_standardize(name, file) for name in names for file in checkpoints]
+        if all(reasons):
+            problems.append(Mistake(STANDARDIZE.name, f"true with {reasons[0]}", "leave it out"))
+    for path in checkpoints:
+        if path in (None, *WORDS):
+            continue
+        if not Path(path).is_file():
+            problems.append(Mistake("model.checkpoint", f"no file {path}", "give an existing file"))
+        elif not Path(path).is_absolute():
+            wrong = f"{path} is a relative path, and trials run in directories of their own"
+            problems.append(Mistake("model.checkpoint", wrong, f"write {Path(path).resolve()}"))
+    return problems
+
+
+def text_problems(checkpoints: Sequence[str | None]) -> list[Mistake]:
+    """Return a mistake if a network on text, which has weights of its own, may get others."""
+    files = [file for file in checkpoints if file is not None]
+    if not files:
         return []
-    wrong = "comes on top of that of published weights"
-    return [
-        Mistake(NORMALIZE.name, f"{how} {wrong}", "remove it") for how in ways if how is not None
-    ]
+    wrong = f"{files[0]} has no meaning for text: the directory holds the weights"
+    return [Mistake("model.checkpoint", wrong, "leave it out")]
 
 
 def scale_notes(

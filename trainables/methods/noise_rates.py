@@ -15,7 +15,10 @@ deviation that the noise of all steps has in one output of a linear layer,
 with X the mean norm of that layer's inputs (``optim.input_norm``), m the momentum, and f_t the
 factor of the schedule at step t, 1 at the peak. s = 5 is a start for linear layers; for other
 networks u = .4 B (1 - m) / R is, which is s = .4 at X = 1. Both assume that most gradients are
-clipped. Adam divides by the noise itself: its rate plays the part of u.
+clipped. Adam and AdamW divide by the noise itself: their rate plays the part of u, and noise
+moves a weight by the rate times sqrt((1 - b1) / (1 + b1)) in a step, whatever C, sigma and B. With
+DP-AdamBC, whose least divisor is a part of the noise too, it is that over sqrt(``optim.floor``) at
+most, so that its rate keeps its meaning as well. ``optim.noise_scale`` has none for the three.
 
 Guarantees:
     The noise is calibrated first, and no plan depends on u or s. C, sigma, B, m and f_t are public,
@@ -36,6 +39,7 @@ from numpy.typing import NDArray
 
 from dpsweep.foundation.errors import InfeasibleBudgetError, Mistake
 from dpsweep.trainables.method import PlanContext
+from dpsweep.trainables.methods.hyperparameters import ADAMS
 
 if TYPE_CHECKING:
     import torch
@@ -82,7 +86,7 @@ def noise_lr_of(
 def noise_rates(
     hparams: Mapping[str, Any], factors: Array, noise_stds: Array, *, expected_batch: float = 1.0
 ) -> Array:
-    """Return the learning rate of every step, (steps,): u f_t / (C_t sigma_t); with Adam u f_t.
+    """Return the learning rate of every step, (steps,): u f_t / (C_t sigma_t); Adam's: u f_t.
 
     >>> hparams = {"optim.noise_lr": 2.0, "optim.name": "sgd"}
     >>> noise_rates(hparams, np.ones(3), np.array([1.0, 2.0, 4.0])).tolist()
@@ -95,7 +99,7 @@ def noise_rates(
         expected_batch: As for ``noise_lr_of``.
     """
     rates = noise_lr_of(hparams, factors, expected_batch=expected_batch) * factors
-    return rates if hparams.get("optim.name") == "adam" else rates / noise_stds
+    return rates if hparams.get("optim.name") in ADAMS else rates / noise_stds
 
 
 def rescale_momentum(optimizer: torch.optim.Optimizer, ratio: float) -> None:
@@ -180,7 +184,8 @@ def rate_problems(
         wrong = f"needs {INPUT_NORM}, the mean norm of what enters the linear layer"
         fix = "declare it: a public number, never the mean of private records"
         mistakes.append(Mistake(NOISE_SCALE, wrong, fix))
-    if list(values.get("optim.name", ["sgd"])) == ["adam"]:
-        wrong = "has no meaning for adam, which divides by the noise itself"
-        mistakes.append(Mistake(NOISE_SCALE, wrong, f"give {NOISE_LR}, the rate of adam"))
+    rules = list(values.get("optim.name", ["sgd"]))
+    if set(rules) <= set(ADAMS):
+        wrong = f"has no meaning for {rules[0]}, which divides by the noise itself"
+        mistakes.append(Mistake(NOISE_SCALE, wrong, f"give {NOISE_LR}, the rate of {rules[0]}"))
     return mistakes

@@ -15,6 +15,7 @@ from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.method import PlanContext, RunContext
 from dpsweep.trainables.methods.batches import num_steps_of, sample_rate_of
 from dpsweep.trainables.methods.classifier import ClassifierMethod
+from dpsweep.trainables.methods.extras.views import AUGMENT_HYPERPARAMETERS
 
 if TYPE_CHECKING:
     import torch
@@ -67,6 +68,7 @@ class NonPrivate(ClassifierMethod):
     is_private: ClassVar[bool] = False
     hyperparameters: ClassVar[tuple[Hyperparameter, ...]] = (
         *ClassifierMethod.hyperparameters,
+        *AUGMENT_HYPERPARAMETERS,
         *UNCLAIMED_HYPERPARAMETERS,
     )
 
@@ -115,6 +117,7 @@ class NonPrivate(ClassifierMethod):
                 int(hparams["batch.physical"]),
                 loss=self._loss,
                 expected_batch=self._expected_batch,
+                views=self._views,
             )
 
     def _gradient(self, step: int) -> list[torch.Tensor]:
@@ -138,10 +141,12 @@ class NonPrivate(ClassifierMethod):
         physical = int(self._hparams["batch.physical"])
         device = torch.device(self._context.device)
         for x, y in chunks(self._inputs, self._labels, rows, physical, device):
-            loss = self._loss(self._model(x), y)
-            for total, gradient in zip(sums, torch.autograd.grad(loss, self._parameters)):
-                total.add_(gradient)
-        return [total.div_(self._expected_batch) for total in sums]
+            for view in [x] if self._views is None else self._views(x):
+                loss = self._loss(self._model(view), y)
+                for total, gradient in zip(sums, torch.autograd.grad(loss, self._parameters)):
+                    total.add_(gradient)
+        count = 1 if self._views is None else self._views.multiplicity
+        return [total.div_(count * self._expected_batch) for total in sums]
 
     def _rows_of(self, step: int) -> np.ndarray:
         """Return the batch of a step, rows in ascending order, from a public seed.

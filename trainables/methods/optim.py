@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpsweep.trainables.methods.hyperparameters import FLOOR
 from dpsweep.trainables.networks.torch_process import uncompiled
 
 if TYPE_CHECKING:
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 def build_optimizer(
     parameters: Sequence[torch.nn.Parameter] | Sequence[dict[str, Any]], hparams: Mapping[str, Any]
 ) -> torch.optim.Optimizer:
-    """Return SGD with momentum, or Adam (Kingma & Ba 2015, https://arxiv.org/abs/1412.6980).
+    """Return SGD with momentum, Adam, AdamW or DP-AdamBC.
+
+    Kingma & Ba 2015 (https://arxiv.org/abs/1412.6980); Loshchilov & Hutter 2019
+    (https://arxiv.org/abs/1711.05101); ``extras.adam_bc``.
 
     Args:
         parameters: What trains, or groups of it as torch's optimizers take them.
@@ -34,8 +38,29 @@ def build_optimizer(
         return uncompiled(torch.optim.SGD)(
             parameters, lr=lr, momentum=hparams["optim.momentum"], weight_decay=weight_decay
         )
-    betas = (hparams["optim.beta1"], hparams["optim.beta2"])
-    return uncompiled(torch.optim.Adam)(parameters, lr=lr, betas=betas, weight_decay=weight_decay)
+    shared = {
+        "lr": lr,
+        "betas": (hparams["optim.beta1"], hparams["optim.beta2"]),
+        "weight_decay": weight_decay,
+    }
+    if hparams["optim.name"] == "adam_bc":
+        from dpsweep.trainables.methods.extras.adam_bc import AdamBC
+
+        return uncompiled(AdamBC)(parameters, floor=hparams[FLOOR.name], **shared)
+    rules = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    return uncompiled(rules[hparams["optim.name"]])(parameters, **shared)
+
+
+def tell_noise(optimizer: torch.optim.Optimizer, std: float) -> None:
+    """Tell an update rule that asks for it how much noise the next gradients have.
+
+    Args:
+        optimizer: What ``build_optimizer`` returned.
+        std: Standard deviation of the noise in each entry of a mean gradient.
+    """
+    for group in optimizer.param_groups:
+        if "noise_std" in group:
+            group["noise_std"] = std
 
 
 def learning_rates(hparams: Mapping[str, Any], num_steps: int) -> np.ndarray:

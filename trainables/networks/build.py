@@ -32,6 +32,7 @@ from dpsweep.trainables.networks.pretrained.image_front import (
 from dpsweep.trainables.networks.pretrained.published_networks import front, timm_network
 from dpsweep.trainables.networks.pretrained.weights import PUBLISHED, unwrapped
 from dpsweep.trainables.networks.probe import probe
+from dpsweep.trainables.networks.standardized import standardize_weights
 from dpsweep.trainables.networks.text import TEXT, build_text
 
 NORMS = ("refuse", "group", "frozen")
@@ -46,6 +47,7 @@ def build_model(
     checkpoint: str | None = None,
     image_size: int | None = None,
     normalize: str | None = None,
+    standardize: bool = False,
     is_initial: bool = True,
 ) -> nn.Module:
     """Return a classifier on the CPU: (batch, *input_shape) float32 -> (batch, classes) logits.
@@ -70,6 +72,7 @@ def build_model(
         normalize: Grey or colour images become RGB and are normalised in the network as ImageNet's
             (``imagenet``), or as timm says of the network's own weights (``timm``); None: they stay
             as they are. ``published`` weights have theirs already.
+        standardize: Weights of convolutions are standardised (``standardized``).
         is_initial: False if a state dict follows: no initial weights are read.
     Raises:
         ModelError: The network cannot be built for this data, or examples influence each other.
@@ -104,6 +107,8 @@ def build_model(
                 front.append(_normalization(name, info, normalize))
                 seen = replace(seen, input_shape=(3, *seen.input_shape[1:]))
             model = _build(name, seen)
+            if standardize:
+                standardize_weights(model, name)
             _start_from(model, name, norm, Path(checkpoint) if checkpoint and is_initial else None)
             model = nn.Sequential(*front, model) if front else model
         for module in model.modules():

@@ -23,6 +23,7 @@ NETWORK = (
     "model.norm",
     "model.image_size",
     "model.normalize",
+    "model.weight_standardization",
     "model.checkpoint",
 )
 
@@ -127,4 +128,5 @@ def _build(network: Mapping[str, Any], info: DatasetInfo, path: Path | None) -> 
         checkpoint=None if path is None else str(path.resolve()),
         image_size=network["model.image_size"],
         normalize=network["model.normalize"],
+        standardize=bool(network["model.weight_standardization"]),
     )

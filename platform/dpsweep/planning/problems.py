@@ -23,6 +23,7 @@ from dpsweep.trainables.data.dataset import DatasetInfo, SweepData, is_far_above
 from dpsweep.trainables.data.kept.files import is_open_to_others
 from dpsweep.trainables.hooks import ChecksRecords, FittedDefaults, OnFrozenFeatures
 from dpsweep.trainables.method import Method
+from dpsweep.trainables.methods.hyperparameters import ADAMS
 
 #: Above it, the bound admits a test for one record that hardly ever errs.
 LOOSE_EPSILON = 20.0
@@ -135,8 +136,8 @@ def barrier_note(spec: SweepSpec, values: Mapping[str, Sequence[Any]]) -> str:
     """Return a line on rates that a noisy prefix does not rank, or nothing."""
     if spec.scheduler.type != "noisy_prefix" or len(values.get("optim.lr", ())) < 2:
         return ""
-    if set(values.get("optim.name", ["sgd"])) == {"adam"}:
-        return ""  # which divides by the noise itself
+    if set(values.get("optim.name", ["sgd"])) <= set(ADAMS):
+        return ""  # which divide by the noise themselves
     return (
         "the noisy prefix does not rank optim.lr, whose best value there is another one than in "
         "the rest of a trial: search optim.noise_lr, which follows the noise"

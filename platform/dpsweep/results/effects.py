@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dpsweep.spec.space.hyperparameters import Hyperparameter
+from dpsweep.trainables.methods.hyperparameters import ADAMS
 
 #: Hyperparameters that count only beside some words of another one.
 _ONLY_BESIDE = {
@@ -13,8 +14,11 @@ _ONLY_BESIDE = {
     "noise.prefix_share": ("noise.prefix_factor", (1.0,), False),
     "clip.end_ratio": ("clip.shape", ("constant",), False),
     "optim.momentum": ("optim.name", ("sgd",), True),
-    "optim.beta1": ("optim.name", ("adam",), True),
-    "optim.beta2": ("optim.name", ("adam",), True),
+    "optim.beta1": ("optim.name", ADAMS, True),
+    "optim.beta2": ("optim.name", ADAMS, True),
+    "optim.floor": ("optim.name", ("adam_bc",), True),
+    "augment.kinds": ("augment.multiplicity", (0,), False),
+    "augment.padding": ("augment.multiplicity", (0,), False),
 }
 
 

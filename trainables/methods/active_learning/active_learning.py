@@ -38,8 +38,8 @@ from dpsweep.trainables.methods.active_learning.private_query import (
     sum_rule_epsilon,
 )
 from dpsweep.trainables.methods.active_learning.start_network import build_start
-from dpsweep.trainables.methods.classifier import copy_to_cpu
 from dpsweep.trainables.methods.hyperparameters import TRAIN_REPEAT
+from dpsweep.trainables.methods.states import copy_to_cpu
 
 if TYPE_CHECKING:
     import torch

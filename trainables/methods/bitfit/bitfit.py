@@ -18,6 +18,7 @@ from dpsweep.privacy.randomness import public_seed
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.methods.dp_sgd import DPSGD
 from dpsweep.trainables.methods.hyperparameters import CLIP_RULE
+from dpsweep.trainables.methods.model_knobs import STANDARDIZE
 from dpsweep.trainables.methods.optim import build_optimizer
 from dpsweep.trainables.networks.pretrained.weights import PUBLISHED
 
@@ -129,16 +130,17 @@ class BiTFiT(DPSGD):
         if "two_phase" in variants:
             problems += cls._phase_problems(values)
         starts = {c for c in cls._possible(values, "model.checkpoint") if c == PUBLISHED} or {None}
-        for name, norm, size, start, normalize in product(
+        for name, norm, size, start, normalize, standardize in product(
             cls._possible(values, "model.name"),
             cls._possible(values, "model.norm"),
             cls._possible(values, "model.image_size"),
             sorted(starts, key=str),
             cls._possible(values, "model.normalize"),
+            cls._possible(values, STANDARDIZE.name),
         ):
             options = {"norm": norm, "image_size": size, "checkpoint": start}
             if start != PUBLISHED:
-                options["normalize"] = normalize
+                options |= {"normalize": normalize, "standardize": standardize}
             problems += network_problems(name, variants, info, options)
         return problems
 
@@ -220,6 +222,7 @@ class BiTFiT(DPSGD):
                 self._expected_batch,
                 loss=self._loss,
                 rule=self._hparams["clip.rule"],
+                views=self._views,
             )
             if phase != first:  # checks itself, on shapes alone: no row is read
                 none = np.arange(0)

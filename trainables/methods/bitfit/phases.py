@@ -15,6 +15,7 @@ from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.data.losses import Loss
 from dpsweep.trainables.gradients.bias_engine import BiasEngine
 from dpsweep.trainables.gradients.clipping import clip_rule_factors
+from dpsweep.trainables.gradients.layer_gradients import Views
 from dpsweep.trainables.gradients.per_example import GradientEngine, make_engine
 from dpsweep.trainables.gradients.sums import chunk_size
 from dpsweep.trainables.methods.own_model_checks import stand_in_loss, try_engine
@@ -76,7 +77,14 @@ class Phases:
         return [parameter for parameter in self._model.parameters() if parameter.requires_grad]
 
     def make_engine(
-        self, phase: str, physical_batch: int, expected_batch: float, *, loss: Loss, rule: str
+        self,
+        phase: str,
+        physical_batch: int,
+        expected_batch: float,
+        *,
+        loss: Loss,
+        rule: str,
+        views: Views | None = None,
     ) -> GradientEngine:
         """Enter a phase, and return what computes the clipped sums of its parameters.
 
@@ -86,6 +94,7 @@ class Phases:
             expected_batch: Declared expected number of records in a batch.
             loss: From outputs and labels to the sum of the losses of the examples.
             rule: Value of ``clip.rule``.
+            views: Of every record, where its gradient is a mean over some.
         Raises:
             ModelError: The gradients of single examples cannot be computed.
         """
@@ -94,9 +103,14 @@ class Phases:
         if phase != _FULL:
             device = next(self._model.parameters()).device
             chunk = chunk_size(expected_batch, physical_batch, device)
-            return BiasEngine(self._model, chunk, loss=loss, factors=factors)
+            return BiasEngine(self._model, chunk, loss=loss, factors=factors, views=views)
         return make_engine(
-            self._model, physical_batch, loss=loss, factors=factors, expected_batch=expected_batch
+            self._model,
+            physical_batch,
+            loss=loss,
+            factors=factors,
+            expected_batch=expected_batch,
+            views=views,
         )
 
 

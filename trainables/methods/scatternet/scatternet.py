@@ -203,7 +203,7 @@ class ScatterNet(OnFeatures, DPSGD):
         """Return accuracy and loss of the model; of many heads, of the best on validation."""
         if self._num_heads == 1:
             return super().evaluate(part)
-        return self._score(self._one_head(self._model, self._winner()), part)
+        return self._score(self._one_head(self._delivered, self._winner()), part)
 
     def _winner(self) -> int:
         """Return the head with the best accuracy on the validation part now."""
@@ -216,11 +216,11 @@ class ScatterNet(OnFeatures, DPSGD):
         import torch
 
         inputs, labels = part_tensors(self._part(part), part)
-        self._model.eval()
+        model = self._delivered.eval()
         counts = np.zeros(self._num_heads, np.int64)
         with torch.no_grad():
             for x, y in zip(inputs.split(_SCORE_BLOCK), labels.split(_SCORE_BLOCK)):
-                logits = self._model(x.to(self._context.device, torch.float32))
+                logits = model(x.to(self._context.device, torch.float32))
                 is_correct = logits.argmax(dim=2) == y.to(self._context.device)[:, None]
                 counts += is_correct.sum(dim=0).cpu().numpy()
         return counts

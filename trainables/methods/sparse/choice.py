@@ -15,6 +15,7 @@ from dpsweep.foundation.words import counted
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.data.losses import Loss
 from dpsweep.trainables.gradients.clipping import clip_rule_factors
+from dpsweep.trainables.gradients.layer_gradients import Views
 from dpsweep.trainables.gradients.per_example import GradientEngine, make_engine
 from dpsweep.trainables.gradients.sparse_engine import SparseEngine
 from dpsweep.trainables.gradients.sparse_mask import (
@@ -73,6 +74,7 @@ class Choice:
         *,
         loss: Loss,
         rule: str,
+        views: Views | None,
         is_whole: bool,
     ) -> GradientEngine:
         """Return what computes the clipped sums of ``parameters``.
@@ -82,6 +84,7 @@ class Choice:
             expected_batch: Declared expected number of records in a batch.
             loss: From outputs and labels to the sum of the losses of the examples.
             rule: Value of ``clip.rule``.
+            views: Of every record, where its gradient is a mean over some.
             is_whole: Whether the whole network is meant to train.
         Raises:
             ModelError: The gradients of single examples cannot be computed.
@@ -94,10 +97,11 @@ class Choice:
                 loss=loss,
                 factors=factors,
                 expected_batch=expected_batch,
+                views=views,
             )
         device = next(self._model.parameters()).device
         chunk = chunk_size(expected_batch, physical_batch, device)
-        return SparseEngine(self._model, self.masks, chunk, loss=loss, factors=factors)
+        return SparseEngine(self._model, self.masks, chunk, loss=loss, factors=factors, views=views)
 
     def indices(self) -> dict[str, torch.Tensor]:
         """Return the chosen entries of each convolution: ``MaskedWeight.index`` by its name."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dpsweep.foundation.errors import Mistake
+from dpsweep.foundation.errors import InfeasibleBudgetError, Mistake
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.methods.dp_sgd import DPSGD
+from dpsweep.trainables.methods.model_knobs import STANDARDIZE
 from dpsweep.trainables.methods.optim import build_optimizer
-from dpsweep.trainables.methods.sparse.knobs import SPARSE_HYPERPARAMETERS, WHOLE
+from dpsweep.trainables.methods.sparse.knobs import MASKED, SPARSE_HYPERPARAMETERS, WHOLE
 from dpsweep.trainables.networks.own_models import is_own
 from dpsweep.trainables.networks.pretrained.weights import PUBLISHED
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from dpsweep.trainables.data.dataset import DatasetInfo
     from dpsweep.trainables.gradients.per_example import GradientEngine
+    from dpsweep.trainables.method import PlanContext
 
 
 class SparseFinetuning(DPSGD):
@@ -64,6 +66,22 @@ class SparseFinetuning(DPSGD):
         return problems
 
     @classmethod
+    def complete(cls, hparams: Mapping[str, Any], context: PlanContext) -> dict[str, Any]:
+        """See ``DPSGD``.
+
+        Raises:
+            InfeasibleBudgetError: Also where entries are to be chosen of standardised weights, each
+                of which depends on all the others of its output.
+        """
+        if hparams.get(STANDARDIZE.name) and hparams["sparse.train"] in MASKED:
+            raise InfeasibleBudgetError(
+                f"{STANDARDIZE.name}=true with sparse.train={hparams['sparse.train']}, which "
+                "trains single weights of convolutions",
+                fix=f"set {STANDARDIZE.name}: false, or sparse.train: cls+norm, full or scratch",
+            )
+        return super().complete(hparams, context)
+
+    @classmethod
     def _check_gradients(cls, model: torch.nn.Module, info: DatasetInfo) -> None:
         """Nothing here: ``preflight`` tries the engine of each ``sparse.train``."""
 
@@ -93,6 +111,7 @@ class SparseFinetuning(DPSGD):
             "checkpoint": starts[0],
             "image_size": sizes[0],
             "normalize": None if starts[0] == PUBLISHED else normalizes[0],
+            "standardize": starts[0] != PUBLISHED and cls._possible(values, STANDARDIZE.name)[0],
         }
         density = min(cls._possible(values, "sparse.density"))
         scopes = cls._possible(values, "sparse.scope")
@@ -138,6 +157,7 @@ class SparseFinetuning(DPSGD):
             self._expected_batch,
             loss=self._loss,
             rule=self._hparams["clip.rule"],
+            views=self._views,
             is_whole=self._hparams["sparse.train"] in WHOLE,
         )
 

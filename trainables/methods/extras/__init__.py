@@ -1,0 +1,1 @@
+"""Extras of a training step: several views of an image, averaged weights."""
