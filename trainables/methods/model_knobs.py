@@ -52,9 +52,18 @@ MODEL_HYPERPARAMETERS = (
         "model.name",
         "str",
         "linear",
-        "Network: linear, tanh_cnn, tanh_cnn_deep, small_resnet, timm/NAME, text/DIRECTORY "
-        "(transformers), or your own, PACKAGE.MODULE:FUNCTION.",
-        choices=("linear", "tanh_cnn", "tanh_cnn_deep", "small_resnet", "timm/", "text/", _OWN),
+        "Network: linear, tanh_cnn, tanh_cnn_deep, tanh_cnn_small, small_resnet, timm/NAME, "
+        "text/DIRECTORY (transformers), or your own, PACKAGE.MODULE:FUNCTION.",
+        choices=(
+            "linear",
+            "tanh_cnn",
+            "tanh_cnn_deep",
+            "tanh_cnn_small",
+            "small_resnet",
+            "timm/",
+            "text/",
+            _OWN,
+        ),
     ),
     Hyperparameter(
         "model.norm",
