@@ -67,8 +67,8 @@ def build_model(
     Networks on text are others: see ``dpsweep.trainables.networks.text.build_text``.
 
     Args:
-        name: ``linear``; ``tanh_cnn``, ``tanh_cnn_deep`` or ``tanh_cnn_small`` (Tramer & Boneh 2021,
-            https://arxiv.org/abs/2011.11660, tables 6 and 7); ``scatter_cnn`` or
+        name: ``linear``; ``tanh_cnn``, ``tanh_cnn_deep`` or ``tanh_cnn_small`` (Tramer & Boneh
+            2021, https://arxiv.org/abs/2011.11660, tables 6, 7 and 20); ``scatter_cnn`` or
             ``scatter_cnn_deep`` on ScatterNet features (ibid., tables 8 and 9); ``timm/NAME`` for
             a timm classifier with random weights; ``PACKAGE.MODULE:FUNCTION`` for the user's own
             (``own_models``); ``text/DIRECTORY`` for a network of transformers with its weights.

@@ -548,7 +548,16 @@ class TestSlips:
 
 
 @pytest.mark.parametrize("accounting", ["composed", "select", "public"])
-@pytest.mark.parametrize("method", ["non_private", "scatternet_non_private", "adamix_paragon"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "non_private",
+        "scatternet_non_private",
+        "adamix_paragon",
+        "bitfit_non_private",
+        "sparse_non_private",
+    ],
+)
 def test_a_claim_covers_no_method_without_a_finite_epsilon(raw, accounting, method):
     raw["privacy"]["accounting"] = accounting
     if accounting == "composed":
