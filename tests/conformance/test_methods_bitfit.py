@@ -8,6 +8,7 @@ from scipy import stats
 
 from dpsweep.testing.conformance import MethodConformance, tiny_data
 from dpsweep.trainables.methods.bitfit.bitfit import BiTFiT
+from dpsweep.trainables.methods.without_privacy import BiTFiTNonPrivate
 
 GIVEN = {"train.max_steps": 24, "batch.expected": 100, "optim.lr": 0.3}
 #: 100 of 400 records: the first phase has 12 steps.
@@ -38,3 +39,8 @@ class TestTwoPhases(MethodConformance):
             assert noise.size == 1002
             assert stats.kstest(noise, "norm", args=(0, sigma)).pvalue > 1e-6
             assert stats.kstest(noise, "norm", args=(0, 1.5 * sigma)).pvalue < 1e-6
+
+
+class TestBiTFiTNonPrivate(MethodConformance):
+    method = BiTFiTNonPrivate
+    given: ClassVar[Mapping[str, Any]] = {**GIVEN, "bitfit.variant": "last_layer"}

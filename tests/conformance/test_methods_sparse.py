@@ -10,12 +10,18 @@ import pytest
 from dpsweep.testing import conformance
 from dpsweep.testing.conformance import MethodConformance
 from dpsweep.trainables.methods.sparse.sparse import SparseFinetuning
+from dpsweep.trainables.methods.without_privacy import SparseNonPrivate
 
 GIVEN = {"train.max_steps": 24, "batch.expected": 100, "optim.lr": 0.3}
 
 
 class TestSparseClassifier(MethodConformance):
     method = SparseFinetuning
+    given: ClassVar[Mapping[str, Any]] = {**GIVEN, "sparse.train": "cls"}
+
+
+class TestSparseNonPrivate(MethodConformance):
+    method = SparseNonPrivate
     given: ClassVar[Mapping[str, Any]] = {**GIVEN, "sparse.train": "cls"}
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -35,8 +34,10 @@ from dpsweep.trainables.methods.hyperparameters import (
 )
 from dpsweep.trainables.methods.input_norms import PublicInputs, norm_before_linear
 from dpsweep.trainables.methods.model_knobs import (
+    ADDED,
     MODEL_HYPERPARAMETERS,
-    STANDARDIZE,
+    front_of,
+    networks_to_try,
     refuse_standardized,
     refuse_twice,
     scale_notes,
@@ -109,7 +110,7 @@ class ClassifierMethod(Method):
     def _has_front(cls, values: Mapping[str, Sequence[Any]]) -> bool:
         """Say whether images may be resized or normalised in the network."""
         is_published = PUBLISHED in cls._possible(values, "model.checkpoint")
-        names = ("model.image_size", "model.normalize")
+        names = ("model.image_size", *(knob.name for knob in ADDED))
         return is_published or any(any(cls._possible(values, name)) for name in names)
 
     @classmethod
@@ -179,35 +180,21 @@ class ClassifierMethod(Method):
         """Build the network for each norm, size and start: only that shows whether it can run."""
         from dpsweep.trainables.methods.own_model_checks import check_own
 
-        starts = {c for c in cls._possible(values, "model.checkpoint") if c == PUBLISHED} or {None}
         problems = []
-        for norm, size, start, normalize, standardize in product(
-            cls._possible(values, "model.norm"),
-            cls._possible(values, "model.image_size"),
-            starts,
-            cls._possible(values, "model.normalize"),
-            cls._possible(values, STANDARDIZE.name),
-        ):
-            if start == PUBLISHED and (normalize is not None or standardize):
-                continue  # refused as a configuration
-            front = {"checkpoint": start, "image_size": size, "normalize": normalize}
-            front |= {"standardize": standardize}
+        for front in networks_to_try(lambda knob: cls._possible(values, knob)):
             try:
-                model = _network(name, info, norm=norm, seed=0, **front)
+                model = _network(name, info, seed=0, **front)
                 if is_own(name):
-                    again = _network(name, info, norm=norm, seed=0, **front)
+                    again = _network(name, info, seed=0, **front)
                     check_own(model, again, name, info)
                     cls._check_gradients(model, info)
             except BadInputError as error:
-                named = (
-                    "model.checkpoint",
-                    "model.image_size",
-                    "model.normalize",
-                    STANDARDIZE.name,
-                )
-                key = next((k for k in named if error.message.startswith(k)), "model.name")
+                named = [knob.name for knob in MODEL_HYPERPARAMETERS if knob.name != "model.name"]
+                first = error.message.split()[0].rstrip(":")
+                key = first if first in named else "model.name"
                 key = "model.norm" if "BatchNorm" in error.message else key
-                problems.append(Mistake(key, error.message, error.fix or "use another model"))
+                problem = error.message.removeprefix(f"{key}: ")
+                problems.append(Mistake(key, problem, error.fix or "use another model"))
         return problems
 
     @classmethod
@@ -256,15 +243,12 @@ class ClassifierMethod(Method):
         return _network(
             self._hparams["model.name"],
             self._data.info,
-            norm=self._hparams["model.norm"],
             seed=self._initial_seed,
             checkpoint=checkpoint_of(
                 self._hparams["model.checkpoint"], self._context.supplies.pretrained
             ),
-            image_size=self._hparams["model.image_size"],
-            normalize=self._hparams.get("model.normalize"),  # older records have none
-            standardize=self._hparams.get(STANDARDIZE.name, False),  # nor this
             is_initial=is_initial,
+            **front_of(self._hparams),
         )
 
     def _trainable(self) -> list[torch.nn.Parameter]:

@@ -6,7 +6,8 @@ says it: ``model.normalize``. Loads no torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,29 @@ NORMALIZE = Hyperparameter(
     "str",
     None,
     "Images become RGB and are normalised in the network, as weights in a file may want it: "
-    "imagenet (mean and deviation of ImageNet) or timm (what timm says of the network). Where "
-    "absent, they stay in [0, 1], but for published weights, which bring their own.",
-    choices=("imagenet", "timm"),
+    "imagenet (mean and deviation of ImageNet), timm (what timm says of the network) or figures, "
+    "as 0.5/0.25. Where absent, they stay in [0, 1], but for published weights, which bring their "
+    "own.",
+    choices=("imagenet", "timm", "MEAN/STD"),
+    form=r"[-+0-9.,eE ]+/[-+0-9.,eE ]+",
+    optional=True,
+)
+OPTIONS = Hyperparameter(
+    "model.options",
+    "str",
+    None,
+    "Further arguments of timm's network, as {act_layer: gelu}; see timm.create_model.",
+    choices=("{NAME: VALUE}",),
+    form=r"(?s)\{.*\}",
+    optional=True,
+)
+STEM = Hyperparameter(
+    "model.stem",
+    "str",
+    None,
+    "First layers of a ResNet of timm's: cifar, one convolution of 3 x 3 with stride 1 and no "
+    "pooling, as images of 32 pixels want it; where absent, timm's own.",
+    choices=("cifar",),
     optional=True,
 )
 STANDARDIZE = Hyperparameter(
@@ -32,14 +53,27 @@ STANDARDIZE = Hyperparameter(
     "Weights of convolutions are standardised before they are used: mean 0 and one size for each "
     "output, times a gain that trains. For weights from scratch, or a file of such a network.",
 )
+#: Those of a network that later versions added: older records have none.
+ADDED = (NORMALIZE, STANDARDIZE, OPTIONS, STEM)
+#: What ``build_model`` calls a hyperparameter, if not by the end of its name.
+_ARGUMENTS = {STANDARDIZE.name: "standardize"}
 MODEL_HYPERPARAMETERS = (
     Hyperparameter(
         "model.name",
         "str",
         "linear",
-        "Network: linear, tanh_cnn, tanh_cnn_deep, small_resnet, timm/NAME, text/DIRECTORY "
-        "(transformers), or your own, PACKAGE.MODULE:FUNCTION.",
-        choices=("linear", "tanh_cnn", "tanh_cnn_deep", "small_resnet", "timm/", "text/", _OWN),
+        "Network: linear, tanh_cnn, tanh_cnn_deep, tanh_cnn_small, small_resnet, timm/NAME, "
+        "text/DIRECTORY (transformers), or your own, PACKAGE.MODULE:FUNCTION.",
+        choices=(
+            "linear",
+            "tanh_cnn",
+            "tanh_cnn_deep",
+            "tanh_cnn_small",
+            "small_resnet",
+            "timm/",
+            "text/",
+            _OWN,
+        ),
     ),
     Hyperparameter(
         "model.norm",
@@ -65,9 +99,42 @@ MODEL_HYPERPARAMETERS = (
         low=1,
         optional=True,
     ),
-    NORMALIZE,
-    STANDARDIZE,
+    *ADDED,
 )
+
+
+def front_of(hparams: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what ``build_model`` gets of a configuration besides name, seed and weights.
+
+    Args:
+        hparams: Values of a configuration; older records have fewer.
+    """
+    return {
+        "norm": hparams["model.norm"],
+        "image_size": hparams["model.image_size"],
+        **{_argument(knob.name): hparams.get(knob.name, knob.default) for knob in ADDED},
+    }
+
+
+def _argument(name: str) -> str:
+    return _ARGUMENTS.get(name, name.removeprefix("model."))
+
+
+def networks_to_try(possible: Callable[[str], Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    """Yield each way in which a space can build one network, as arguments of ``build_model``.
+
+    A file of weights stands for none: it is tried elsewhere.
+
+    Args:
+        possible: Returns the values that a space can give to a hyperparameter.
+    """
+    starts = {c for c in possible("model.checkpoint") if c == PUBLISHED} or {None}
+    names = ["model.norm", "model.image_size", *(knob.name for knob in ADDED)]
+    for start, *values in product(starts, *(possible(name) for name in names)):
+        front = front_of(dict(zip(names, values)))
+        if start == PUBLISHED and (front["normalize"] is not None or front["standardize"]):
+            continue  # refused as a configuration
+        yield {**front, "checkpoint": start}
 
 
 def refuse_twice(hparams: Mapping[str, Any]) -> None:

@@ -20,20 +20,32 @@ from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.foundation.registry import did_you_mean
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.networks.cnns import CNNS
-from dpsweep.trainables.networks.layers import head_layers, is_depthwise, set_training_mode
+from dpsweep.trainables.networks.layers import is_depthwise, set_training_mode
 from dpsweep.trainables.networks.no_dropout import remove_dropout
 from dpsweep.trainables.networks.own_models import is_own, own_network
 from dpsweep.trainables.networks.pretrained.backbones import published_settings
 from dpsweep.trainables.networks.pretrained.image_front import (
     IMAGENET,
+    figures_of,
     normalize_layer,
     resize_layers,
 )
-from dpsweep.trainables.networks.pretrained.published_networks import front, timm_network
-from dpsweep.trainables.networks.pretrained.weights import PUBLISHED, unwrapped
+from dpsweep.trainables.networks.pretrained.published_networks import (
+    front,
+    load_as_timm,
+    timm_network,
+)
+from dpsweep.trainables.networks.pretrained.weights import PUBLISHED
+from dpsweep.trainables.networks.pretrained.weights_file import fits, load_weights, read_weights
 from dpsweep.trainables.networks.probe import probe
 from dpsweep.trainables.networks.standardized import standardize_weights
 from dpsweep.trainables.networks.text import TEXT, build_text
+from dpsweep.trainables.networks.timm_classifier import (
+    OPTIONS,
+    STEM,
+    options_of,
+    timm_classifier,
+)
 
 NORMS = ("refuse", "group", "frozen")
 
@@ -48,6 +60,8 @@ def build_model(
     image_size: int | None = None,
     normalize: str | None = None,
     standardize: bool = False,
+    options: str | None = None,
+    stem: str | None = None,
     is_initial: bool = True,
 ) -> nn.Module:
     """Return a classifier on the CPU: (batch, *input_shape) float32 -> (batch, classes) logits.
@@ -55,8 +69,8 @@ def build_model(
     Networks on text are others: see ``dpsweep.trainables.networks.text.build_text``.
 
     Args:
-        name: ``linear``; ``tanh_cnn`` or ``tanh_cnn_deep`` (Tramer & Boneh 2021,
-            https://arxiv.org/abs/2011.11660, tables 6 and 7); ``scatter_cnn`` or
+        name: ``linear``; ``tanh_cnn``, ``tanh_cnn_deep`` or ``tanh_cnn_small`` (Tramer & Boneh
+            2021, https://arxiv.org/abs/2011.11660, tables 6, 7 and 20); ``scatter_cnn`` or
             ``scatter_cnn_deep`` on ScatterNet features (ibid., tables 8 and 9); ``timm/NAME`` for
             a timm classifier with random weights; ``PACKAGE.MODULE:FUNCTION`` for the user's own
             (``own_models``); ``text/DIRECTORY`` for a network of transformers with its weights.
@@ -65,14 +79,17 @@ def build_model(
             GroupNorm (``group``), or keep its statistics and weights as they are (``frozen``).
         seed: Seed of the initial weights; the global generator is left as it was.
         checkpoint: Public initial weights: a file (torch or safetensors state dict), whose
-            classifier may be missing or have another size, and is then random; or ``published``,
-            timm's own weights with a random classifier, behind the normalisation they were trained
-            with.
+            classifier may be missing or have another size, and is then random, and which fits a
+            network of timm's by timm's rules (``load_as_timm``); or ``published``, timm's own
+            weights with a random classifier, behind the normalisation they were trained with.
         image_size: Images are resized to this many pixels in the network; None: as they are.
         normalize: Grey or colour images become RGB and are normalised in the network as ImageNet's
-            (``imagenet``), or as timm says of the network's own weights (``timm``); None: they stay
-            as they are. ``published`` weights have theirs already.
+            (``imagenet``), as timm says of the network's own weights (``timm``), or by figures,
+            MEAN/STD of images in [0, 1], one number each or one for each of three channels; None:
+            they stay as they are. ``published`` weights have theirs already.
         standardize: Weights of convolutions are standardised (``standardized``).
+        options: Further arguments of timm's network, as JSON (``model.options``).
+        stem: ``cifar`` for a ResNet's first layers as small images want them (``small_stem``).
         is_initial: False if a state dict follows: no initial weights are read.
     Raises:
         ModelError: The network cannot be built for this data, or examples influence each other.
@@ -83,22 +100,33 @@ def build_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if info.text is not None or name.startswith(TEXT):
-            options = {"checkpoint": checkpoint, "image_size": image_size, "normalize": normalize}
-            if any(value is not None for value in options.values()):
-                key = next(f"model.{key}" for key, value in options.items() if value is not None)
+            names = ("checkpoint", "image_size", "normalize", "options", "stem")
+            values = (checkpoint, image_size, normalize, options, stem)
+            key = next((f"model.{n}" for n, v in zip(names, values) if v is not None), None)
+            if key is not None:
                 raise BadInputError(
                     f"{key} has no meaning for text: the directory holds network and weights",
                     fix="leave it out",
                 )
             return build_text(name, info)
+        arguments = options_of(options)
+        if (options is not None or stem is not None) and not name.startswith("timm/"):
+            key = OPTIONS if options is not None else STEM
+            raise BadInputError(
+                f"{key} is for networks of timm's, not {name}", fix="leave it out, or use timm/NAME"
+            )
         if checkpoint == PUBLISHED:
+            if stem is not None:
+                raise BadInputError(
+                    f"{STEM}: {stem} has no published weights", fix="leave one of the two out"
+                )
             if normalize is not None:
                 raise BadInputError(
                     f"model.normalize: {normalize} has no meaning for published weights, which "
                     "have a normalisation of their own",
                     fix="leave it out",
                 )
-            model = _published(name, info, image_size, with_weights=is_initial)
+            model = _published(name, info, image_size, arguments, with_weights=is_initial)
             _treat_batch_norm(model, name, norm)
         else:
             front = [] if image_size is None else _resize(name, info, image_size)
@@ -106,10 +134,11 @@ def build_model(
             if normalize is not None:
                 front.append(_normalization(name, info, normalize))
                 seen = replace(seen, input_shape=(3, *seen.input_shape[1:]))
-            model = _build(name, seen)
+            model = _build(name, seen, arguments, stem)
             if standardize:
                 standardize_weights(model, name)
-            _start_from(model, name, norm, Path(checkpoint) if checkpoint and is_initial else None)
+            path = Path(checkpoint) if checkpoint and is_initial else None
+            _start_from(model, name, norm, path, seen, None if stem else arguments)
             model = nn.Sequential(*front, model) if front else model
         for module in model.modules():
             # Opacus' backward hooks hand out views, which in-place activations may not write to.
@@ -143,14 +172,19 @@ def build_untreated(
     """
     if name.startswith("timm/"):
         size = None if image_size is None else (image_size, image_size)
-        return _timm(name.removeprefix("timm/"), num_classes, channels, size)
+        return timm_classifier(name.removeprefix("timm/"), num_classes, channels, size)
     if image_size is None:  # also of the user's own
         raise BadInputError(f"the size of {name} follows from its images; give an image size")
     shape = (channels, image_size, image_size)
     return _build(name, DatasetInfo("", shape, num_classes, 0, 0, 0, 0, ()))
 
 
-def _build(name: str, info: DatasetInfo) -> nn.Module:
+def _build(
+    name: str,
+    info: DatasetInfo,
+    options: Mapping[str, Any] | None = None,
+    stem: str | None = None,
+) -> nn.Module:
     if is_own(name):
         return own_network(name, info)
     if name == "linear":
@@ -165,7 +199,10 @@ def _build(name: str, info: DatasetInfo) -> nn.Module:
         return CNNS[name](info)
     if name.startswith("timm/"):
         channels, *size = info.input_shape
-        return _timm(name.removeprefix("timm/"), info.num_classes, channels, tuple(size))
+        plain = name.removeprefix("timm/")
+        return timm_classifier(
+            plain, info.num_classes, channels, tuple(size), options=options, stem=stem
+        )
     kinds = (*BUILT_IN, "timm/NAME", "text/DIRECTORY", "PACKAGE.MODULE:FUNCTION")
     hint = did_you_mean(name, kinds)
     raise BadInputError(
@@ -177,36 +214,13 @@ def _build(name: str, info: DatasetInfo) -> nn.Module:
 BUILT_IN = ("linear", *CNNS)
 
 
-def _timm(
-    name: str, num_classes: int, channels: int, image_size: tuple[int, ...] | None
-) -> nn.Module:
-    """Return timm's classifier with random weights, for its own size of image if None is given."""
-    import timm
-
-    if not timm.is_model(name):
-        hint = did_you_mean(name, timm.list_models())
-        raise ModelError(f"timm has no model {name!r}", fix=hint or "see timm.list_models()")
-    options: dict[str, Any] = {"num_classes": num_classes, "in_chans": channels}
-    try:
-        if image_size is None:
-            return timm.create_model(name, pretrained=False, **options)
-        try:
-            return timm.create_model(name, pretrained=False, img_size=image_size, **options)
-        except TypeError as error:
-            if "img_size" not in str(error):
-                raise
-            return timm.create_model(name, pretrained=False, **options)
-    except (TypeError, ValueError, RuntimeError, AssertionError, ZeroDivisionError) as error:
-        shape = "x".join(map(str, (channels, *(image_size or ()))))
-        images = f"{shape} images" if image_size else f"images of {channels} channels"
-        raise ModelError(
-            f"timm/{name} cannot be built for {images}: {error}",
-            fix="use another model, or larger images (model.image_size)",
-        ) from error
-
-
 def _published(
-    name: str, info: DatasetInfo, image_size: int | None, *, with_weights: bool
+    name: str,
+    info: DatasetInfo,
+    image_size: int | None,
+    options: Mapping[str, Any],
+    *,
+    with_weights: bool,
 ) -> nn.Sequential:
     """Return timm's network with its published weights behind resizing and normalisation."""
     plain = name.removeprefix("timm/")
@@ -225,9 +239,9 @@ def _published(
     pixels = size[0] if image_size is None else image_size
     settings = published_settings(name, image_size=pixels, with_weights=with_weights)
     if with_weights:
-        network = timm_network(settings, num_classes=info.num_classes)
+        network = timm_network(settings, num_classes=info.num_classes, options=options)
     else:
-        network = _timm(plain, info.num_classes, 3, (pixels, pixels))
+        network = timm_classifier(plain, info.num_classes, 3, (pixels, pixels), options=options)
     return nn.Sequential(*front(settings, info), network)
 
 
@@ -249,6 +263,8 @@ def _normalization(name: str, info: DatasetInfo, how: str) -> nn.Module:
         )
     if how == "imagenet":
         return normalize_layer(info.input_shape[0], *IMAGENET)
+    if "/" in how:
+        return normalize_layer(info.input_shape[0], *figures_of(how))
     if not name.startswith("timm/"):
         raise BadInputError(
             f"model.normalize: {how} needs one of timm's networks, not {name}",
@@ -269,73 +285,62 @@ def _resized(info: DatasetInfo, size: int | None) -> DatasetInfo:
     return info if size is None else replace(info, input_shape=(info.input_shape[0], size, size))
 
 
-def _start_from(model: nn.Module, name: str, norm: str, path: Path | None) -> None:
+def _start_from(
+    model: nn.Module,
+    name: str,
+    norm: str,
+    path: Path | None,
+    info: DatasetInfo,
+    options: Mapping[str, Any] | None,
+) -> None:
     """Load weights, if any, and treat BatchNorm: which is first depends on the weights.
 
-    Weights of a network that was trained with GroupNorm in its place hold no statistics.
+    Weights of a network that was trained with GroupNorm in its place hold no statistics. Those
+    that do not fit a network of timm's as they are may fit it by timm's rules.
+
+    Args:
+        options: Further arguments of timm's network; None if it is timm's no more.
     """
     if path is None:
         _treat_batch_norm(model, name, norm)
         return
-    state = _read_checkpoint(path)
-    if norm == "group" and not _has_statistics(state):
-        _treat_batch_norm(model, name, norm)
-        _load_checkpoint(model, state, path)
+    is_timms = name.startswith("timm/") and options is not None and info.input_shape[0] in (1, 3)
+    if is_timms and path.suffix == ".npz":
+        state = _in_timms_names(name, path, path, info, options)
     else:
-        _load_checkpoint(model, state, path)
-        _treat_batch_norm(model, name, norm)
+        state = read_weights(path)
+        if norm == "group" and not _has_statistics(state):
+            _treat_batch_norm(model, name, norm)
+            load_weights(model, state, path)
+            return
+        if is_timms and not fits(model, state):
+            state = _in_timms_names(name, state, path, info, options)
+    load_weights(model, state, path)
+    _treat_batch_norm(model, name, norm)
+
+
+def _in_timms_names(
+    name: str,
+    source: Path | Mapping[str, torch.Tensor],
+    path: Path,
+    info: DatasetInfo,
+    options: Mapping[str, Any] | None,
+) -> Mapping[str, torch.Tensor]:
+    """Return weights as the network of this size has them."""
+    channels, *size = info.input_shape
+    plain = name.removeprefix("timm/")
+    try:
+        network: nn.Module = load_as_timm(plain, source, tuple(size), channels, options)
+    except ModelError as error:
+        raise BadInputError(
+            f"{path} does not fit the model: {error.because}",
+            fix="use the model that the weights were made with",
+        ) from error
+    return network.state_dict()
 
 
 def _has_statistics(state: Mapping[str, torch.Tensor]) -> bool:
     return any(key.endswith("running_mean") for key in state)
-
-
-def _read_checkpoint(path: Path) -> dict[str, torch.Tensor]:
-    """Return a state dict from a file of torch or safetensors."""
-    try:
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            state = load_file(str(path))
-        else:
-            state = torch.load(path, map_location="cpu", weights_only=True)
-        weights = unwrapped(state)
-    except Exception as error:  # pickle, zip, safetensors and torch each raise their own kinds
-        raise BadInputError(
-            f"cannot read model.checkpoint {path}: {type(error).__name__}",
-            fix="give a state dict written by torch.save or safetensors",
-        ) from error
-    if weights is None:
-        raise BadInputError(
-            f"model.checkpoint {path} holds no state dict",
-            fix="give a state dict written by torch.save or safetensors",
-        )
-    return weights
-
-
-def _load_checkpoint(model: nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:
-    """Load a state dict; only the classifier may differ in size or be missing, and stays random.
-
-    A network that is a classifier and nothing else needs all of it.
-    """
-    own = model.state_dict()
-    head = head_layers(model)
-    replaceable = {key for key in own if key.rpartition(".")[0] in head}
-    if len(replaceable) < len(own):
-        for key in replaceable:
-            if key not in state or state[key].shape != own[key].shape:
-                state[key] = own[key]
-    wrong = sorted(
-        set(own).symmetric_difference(state)
-        | {key for key in set(own) & set(state) if own[key].shape != state[key].shape}
-    )
-    if wrong:
-        raise BadInputError(
-            f"model.checkpoint {path} does not fit the model: {', '.join(wrong[:5])}"
-            + (f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""),
-            fix="use the model that the checkpoint was made with",
-        )
-    model.load_state_dict(state)
 
 
 def _batch_norms(model: nn.Module) -> Iterator[tuple[str, _BatchNorm]]:

@@ -12,20 +12,14 @@ from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.search_spaces.draws import bounds_of
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables import TRAINABLES
+from dpsweep.trainables.methods.model_knobs import MODEL_HYPERPARAMETERS, front_of
 from dpsweep.trainables.networks.pretrained.weights import PRETRAIN, WORDS
 
 if TYPE_CHECKING:
     from dpsweep.spec.study import SweepSpec
     from dpsweep.trainables.data.dataset import DatasetInfo
 
-NETWORK = (
-    "model.name",
-    "model.norm",
-    "model.image_size",
-    "model.normalize",
-    "model.weight_standardization",
-    "model.checkpoint",
-)
+NETWORK = tuple(knob.name for knob in MODEL_HYPERPARAMETERS)
 
 
 def networks_of(space: SearchSpace) -> list[Mapping[str, Any]] | None:
@@ -103,10 +97,8 @@ def _misfits(
         try:
             _build(network, info, path)
         except BadInputError as error:
-            problem = error.message.removeprefix("model.checkpoint ")
-            yield Mistake(
-                key, f"{problem} ({network['model.name']})", error.fix or "give other weights"
-            )
+            problem = f"{error.message} ({network['model.name']})"
+            yield Mistake(key, problem, error.fix or "give other weights")
 
 
 def _is_buildable(network: Mapping[str, Any], info: DatasetInfo) -> bool:
@@ -123,10 +115,7 @@ def _build(network: Mapping[str, Any], info: DatasetInfo, path: Path | None) -> 
     build_model(
         network["model.name"],
         info,
-        norm=network["model.norm"],
         seed=0,
         checkpoint=None if path is None else str(path.resolve()),
-        image_size=network["model.image_size"],
-        normalize=network["model.normalize"],
-        standardize=bool(network["model.weight_standardization"]),
+        **front_of(network),
     )

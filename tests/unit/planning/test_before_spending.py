@@ -256,7 +256,10 @@ class TestWeights:
         (said,) = mistakes(preflight, SweepSpec(**spec))
         assert said.startswith("search.space.model.checkpoint: ")
         assert "does not fit the model" in said
-        for content, what in (([1, 2], "holds no state dict"), ({"epoch": 3}, "does not fit")):
+        for content, what in (
+            ([1, 2], "holds no state dict"),
+            ({"epoch": 3}, "holds no state dict"),
+        ):
             torch.save(content, tmp_path / "w.pt")
             (said,) = mistakes(preflight, SweepSpec(**spec))
             assert what in said
@@ -545,7 +548,16 @@ class TestSlips:
 
 
 @pytest.mark.parametrize("accounting", ["composed", "select", "public"])
-@pytest.mark.parametrize("method", ["non_private", "scatternet_non_private", "adamix_paragon"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "non_private",
+        "scatternet_non_private",
+        "adamix_paragon",
+        "bitfit_non_private",
+        "sparse_non_private",
+    ],
+)
 def test_a_claim_covers_no_method_without_a_finite_epsilon(raw, accounting, method):
     raw["privacy"]["accounting"] = accounting
     if accounting == "composed":

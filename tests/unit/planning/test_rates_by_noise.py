@@ -78,7 +78,16 @@ def test_a_space_that_contradicts_itself_is_refused_at_once(method, given, said)
     assert line.startswith(f"search.space.{said}")
 
 
-@pytest.mark.parametrize("method", ["non_private", "scatternet_non_private", "adamix_paragon"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "non_private",
+        "scatternet_non_private",
+        "adamix_paragon",
+        "bitfit_non_private",
+        "sparse_non_private",
+    ],
+)
 def test_a_method_without_noise_has_no_such_rate(method):
     text = f"""\
 name: rates

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.file_paths import FilePath
+from dpsweep.trainables.methods.model_knobs import front_of
 from dpsweep.trainables.networks.pretrained.weights import PRETRAIN, checkpoint_of
 
 if TYPE_CHECKING:
@@ -41,10 +42,8 @@ def build_start(
     return build_model(
         hparams["model.name"],
         info,
-        norm=hparams["model.norm"],
         seed=seed,
         checkpoint=checkpoint_of(checkpoint, pretrained),
-        image_size=hparams["model.image_size"],
-        normalize=hparams.get("model.normalize"),
         is_initial=is_initial,
+        **front_of(hparams),
     )

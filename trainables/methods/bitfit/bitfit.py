@@ -8,7 +8,6 @@ changes neither the plan nor its epsilon. Loads no torch until ``prepare`` or ``
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -18,9 +17,8 @@ from dpsweep.privacy.randomness import public_seed
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.methods.dp_sgd import DPSGD
 from dpsweep.trainables.methods.hyperparameters import CLIP_RULE
-from dpsweep.trainables.methods.model_knobs import STANDARDIZE
+from dpsweep.trainables.methods.model_knobs import networks_to_try
 from dpsweep.trainables.methods.optim import build_optimizer
-from dpsweep.trainables.networks.pretrained.weights import PUBLISHED
 
 if TYPE_CHECKING:
     import torch
@@ -129,19 +127,9 @@ class BiTFiT(DPSGD):
         variants = cls._possible(values, "bitfit.variant")
         if "two_phase" in variants:
             problems += cls._phase_problems(values)
-        starts = {c for c in cls._possible(values, "model.checkpoint") if c == PUBLISHED} or {None}
-        for name, norm, size, start, normalize, standardize in product(
-            cls._possible(values, "model.name"),
-            cls._possible(values, "model.norm"),
-            cls._possible(values, "model.image_size"),
-            sorted(starts, key=str),
-            cls._possible(values, "model.normalize"),
-            cls._possible(values, STANDARDIZE.name),
-        ):
-            options = {"norm": norm, "image_size": size, "checkpoint": start}
-            if start != PUBLISHED:
-                options |= {"normalize": normalize, "standardize": standardize}
-            problems += network_problems(name, variants, info, options)
+        for name in cls._possible(values, "model.name"):
+            for front in networks_to_try(lambda knob: cls._possible(values, knob)):
+                problems += network_problems(name, variants, info, front)
         return problems
 
     @classmethod

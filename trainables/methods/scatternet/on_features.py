@@ -63,8 +63,8 @@ HEAD_HYPERPARAMETERS = (
         "model.name",
         "str",
         "linear",
-        "Model on the features: linear, scatter_cnn or scatter_cnn_deep.",
-        choices=("linear", "scatter_cnn", "scatter_cnn_deep"),
+        "Model on the features: linear, scatter_cnn, scatter_cnn_deep or scatter_cnn_small.",
+        choices=("linear", "scatter_cnn", "scatter_cnn_deep", "scatter_cnn_small"),
     ),
 )
 _LR_SCALING = Hyperparameter(

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dpsweep.foundation.errors import InfeasibleBudgetError, Mistake
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.methods.dp_sgd import DPSGD
-from dpsweep.trainables.methods.model_knobs import STANDARDIZE
+from dpsweep.trainables.methods.model_knobs import STANDARDIZE, networks_to_try
 from dpsweep.trainables.methods.optim import build_optimizer
 from dpsweep.trainables.methods.sparse.knobs import MASKED, SPARSE_HYPERPARAMETERS, WHOLE
 from dpsweep.trainables.networks.own_models import is_own
-from dpsweep.trainables.networks.pretrained.weights import PUBLISHED
 
 if TYPE_CHECKING:
     import torch
@@ -102,17 +101,8 @@ class SparseFinetuning(DPSGD):
         """Try what each ``sparse.train`` would do; weights do not matter, only their number."""
         from dpsweep.trainables.methods.sparse.choice import choice_problems
 
-        norms, sizes, starts, normalizes = (
-            cls._possible(values, f"model.{key}")
-            for key in ("norm", "image_size", "checkpoint", "normalize")
-        )
-        options = {
-            "norm": norms[0],
-            "checkpoint": starts[0],
-            "image_size": sizes[0],
-            "normalize": None if starts[0] == PUBLISHED else normalizes[0],
-            "standardize": starts[0] != PUBLISHED and cls._possible(values, STANDARDIZE.name)[0],
-        }
+        fronts = networks_to_try(lambda knob: cls._possible(values, knob))
+        options = next(fronts)
         density = min(cls._possible(values, "sparse.density"))
         scopes = cls._possible(values, "sparse.scope")
         return choice_problems(name, trains, density, scopes, info, options)

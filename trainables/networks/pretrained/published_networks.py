@@ -13,12 +13,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from dpsweep.foundation.errors import BadInputError, ModelError
+from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.networks.pretrained.backbones import LITE0, lite0_file
 from dpsweep.trainables.networks.pretrained.image_front import normalize_layer, resize_layers
 from dpsweep.trainables.networks.pretrained.image_text import build_tower
 from dpsweep.trainables.networks.pretrained.weights import download, find_weights
+from dpsweep.trainables.networks.pretrained.weights_file import misfit, read_weights
 from dpsweep.trainables.networks.probe import mixes
 
 
@@ -67,7 +68,9 @@ def front(settings: Mapping[str, Any], info: DatasetInfo) -> list[nn.Module]:
     ]
 
 
-def timm_network(settings: Mapping[str, Any], *, num_classes: int) -> Any:
+def timm_network(
+    settings: Mapping[str, Any], *, num_classes: int, options: Mapping[str, Any] | None = None
+) -> Any:
     """Return timm's network with its published or given weights and a new classifier.
 
     It is built with the classifier that the weights have, for only then does timm refuse weights
@@ -76,44 +79,90 @@ def timm_network(settings: Mapping[str, Any], *, num_classes: int) -> Any:
     Args:
         settings: What ``backbone_settings`` returned.
         num_classes: Outputs of the new, random classifier; 0: none, the features.
+        options: Further arguments of ``timm.create_model``.
     Raises:
+        BadInputError: The file of weights cannot be read.
         ModelError: The weights are missing, have changed, or do not fit the network.
     """
     import timm
 
     name, size = str(settings["model"]), int(settings["image_size"])
     path = _timm_weights(settings)
-    overlay: dict[str, Any] = {"label_offset": 0}
-    if path.suffix == ".npz":
-        overlay["file"] = str(path)
-    else:
-        state = _read_state(path)
-        if settings["weights"] == "package":
-            state = _renamed(state, timm.create_model(name).state_dict(), name)
-        overlay["state_dict"] = state
-        overlay["num_classes"] = _num_classes(state, timm.get_pretrained_cfg(name).classifier)
-    options: dict[str, Any] = {"pretrained_cfg_overlay": overlay, "pretrained": True}
-    if "num_classes" in overlay:
-        options["num_classes"] = overlay["num_classes"]
+    state = None if path.suffix == ".npz" else read_weights(path)
+    if settings["weights"] == "package":
+        assert state is not None
+        state = _renamed(state, timm.create_model(name).state_dict(), name)
     try:
-        try:
-            network: Any = timm.create_model(name, img_size=size, **options)
-        except TypeError as error:
-            if "img_size" not in str(error):
-                raise
-            network = timm.create_model(name, **options)
-        network.reset_classifier(num_classes)
-    except (TypeError, ValueError, RuntimeError, AssertionError, KeyError) as error:
+        network = load_as_timm(name, path if state is None else state, size, 3, options)
+    except ModelError as error:
         raise ModelError(
             f"the weights of timm/{name} do not fit it at {size} x {size} pixels",
-            because=" ".join(str(error).split())[:300],
+            because=error.because,
             fix="use the model that they were made with, or leave features.image_size out",
         ) from error
+    network.reset_classifier(num_classes)
+    return network
+
+
+def load_as_timm(
+    name: str,
+    source: Path | Mapping[str, torch.Tensor],
+    image_size: int | tuple[int, ...] | None,
+    channels: int,
+    options: Mapping[str, Any] | None = None,
+) -> Any:
+    """Return timm's network with weights, and the classifier that they have, by timm's own rules.
+
+    Layers that have been renamed since are found, the grid of position embeddings is resized, and
+    a first layer for colour is summed over colours for grey images.
+
+    Args:
+        name: Name of the network in timm.
+        source: A state dict, or a file of numpy's (``.npz``) that timm reads itself.
+        image_size: Height and width of the images, or one number for both, pixels; None: as timm
+            has it.
+        channels: 1 or 3.
+        options: Further arguments of ``timm.create_model``.
+    Raises:
+        ModelError: They do not fit.
+    """
+    import timm
+
+    overlay: dict[str, Any] = {"label_offset": 0}
+    arguments: dict[str, Any] = {"in_chans": channels, **(options or {})}
+    if isinstance(source, Path):
+        overlay["file"] = str(source)
+    else:
+        overlay["state_dict"] = dict(source)
+        overlay["num_classes"] = _num_classes(source, timm.get_pretrained_cfg(name).classifier)
+        arguments["num_classes"] = overlay["num_classes"]
+    try:
+        network = with_size(
+            name, image_size, pretrained=True, pretrained_cfg_overlay=overlay, **arguments
+        )
+    except Exception as error:  # timm's rules each raise their own kinds
+        reason = " ".join(str(error).split())[:300]
+        if not isinstance(source, Path):
+            reason = misfit(with_size(name, image_size, **arguments), source) or reason
+        raise ModelError(f"the weights do not fit timm/{name}", because=reason) from error
     # Neither a second copy of the weights nor the place where they lay belongs into an export.
     for facts in (network.pretrained_cfg, network.default_cfg):
         facts.pop("state_dict", None)
         facts.pop("file", None)
     return network
+
+
+def with_size(name: str, image_size: int | tuple[int, ...] | None, **options: Any) -> Any:
+    """Return ``timm.create_model``, told the size of images where the network asks for it."""
+    import timm
+
+    if image_size is not None:
+        try:
+            return timm.create_model(name, img_size=image_size, **options)
+        except TypeError as error:
+            if "img_size" not in str(error):
+                raise
+    return timm.create_model(name, **options)
 
 
 def _timm_weights(settings: Mapping[str, Any]) -> Path:
@@ -130,19 +179,6 @@ def _timm_weights(settings: Mapping[str, Any]) -> Path:
 
     place = download(timm.get_pretrained_cfg(name).to_dict(), what=f"timm/{name}")
     return find_weights(sha256, [place], f"timm/{name}")
-
-
-def _read_state(path: Path) -> dict[str, torch.Tensor]:
-    from timm.models import load_state_dict
-
-    try:
-        state: dict[str, torch.Tensor] = dict(load_state_dict(str(path)))
-    except Exception as error:  # pickle, zip, safetensors and torch each raise their own kinds
-        raise BadInputError(
-            f"cannot read the weights {path}: {type(error).__name__}",
-            fix="give a state dict written by torch.save or safetensors",
-        ) from error
-    return state
 
 
 def _renamed(

@@ -114,16 +114,17 @@ def weight_files(directory: Path) -> list[Path]:
     )
 
 
-#: Where training scripts keep a network's weights in what they save, by preference.
-_WRAPPERS = ("state_dict", "model", "model_ema", "state_dict_ema")
-#: What torch's data parallel puts before every name.
-_PARALLEL = "module."
+#: Where training scripts keep a network's weights in what they save, by preference: timm's order,
+#: averaged weights first.
+_WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model")
+#: What torch's data parallel and its compiler put before every name, in the order in which they go.
+_PREFIXES = ("_orig_mod.", "module.", "_orig_mod.")
 
 
 def unwrapped(content: Any) -> dict[str, Any] | None:
     """Return the state dict in what a training script saved; None if there is none.
 
-    >>> unwrapped({"model": {"module.fc.weight": 1}, "epoch": 7})
+    >>> unwrapped({"model": {"module._orig_mod.fc.weight": 1}, "epoch": 7})
     {'fc.weight': 1}
     """
     if not isinstance(content, Mapping):
@@ -132,8 +133,9 @@ def unwrapped(content: Any) -> dict[str, Any] | None:
     state = dict(next(inner, content))
     if not state or not all(isinstance(key, str) for key in state):
         return None
-    if all(key.startswith(_PARALLEL) for key in state):
-        return {key.removeprefix(_PARALLEL): entry for key, entry in state.items()}
+    for prefix in _PREFIXES:
+        if all(key.startswith(prefix) for key in state):
+            state = {key.removeprefix(prefix): entry for key, entry in state.items()}
     return state
 
 

@@ -43,6 +43,7 @@ class Hyperparameter:
         open_low: True when ``low`` itself is not allowed.
         choices: Allowed words; an entry that ends in ``/`` allows any word with that prefix, one
             with a ``:`` any place of a function, as in ``package.module:function``.
+        form: Regular expression of further words, which one of ``choices`` describes.
         optional: True when None is allowed.
         changes_privacy: True when the value enters the privacy plan.
         retired: Words that only studies that have them already may have (``retired_words``).
@@ -58,6 +59,7 @@ class Hyperparameter:
     high: float | None = None
     open_low: bool = False
     choices: tuple[str, ...] | None = None
+    form: str | None = None
     optional: bool = False
     changes_privacy: bool = False
     retired: tuple[Retired, ...] = ()
@@ -100,6 +102,8 @@ class Hyperparameter:
     def _word_problem(self, value: Any) -> str | None:
         if not isinstance(value, str):
             return f"must be a word, got {value!r}"
+        if self.form is not None and re.fullmatch(self.form, value):
+            return None
         if self.choices is None or value in self.choices:
             return None
         if value in (old.word for old in self.retired):

@@ -7,11 +7,13 @@ In a spec, ``name: value`` fixes a parameter, and a mapping makes it vary:
     noise.end_ratio: {uniform: [0.4, 1.5], when: {noise.shape: cosine}}
     optim.lr: {by: {method: {dp_sgd: {loguniform: [0.1, 8]}, adamix: {loguniform: [0.001, 0.1]}}}}
 
-The last one is a parameter of one name with several domains, its branches.
+The last one is a parameter of one name with several domains, its branches. A name that ends in
+``.options`` has mappings for values: ``model.options: {act_layer: gelu}``, which are kept as JSON.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -117,6 +119,8 @@ def _parameter(name: Any, domain: Any) -> Parameter:
         raise ValueError(
             "a list is not a domain", f"write {{choice: [{shown}]}}, or {{uniform: [low, high]}}"
         )
+    if _takes_mappings(name):
+        domain = _as_json(domain)
     if not isinstance(domain, Mapping):
         return Parameter(name, "fixed", choices=(canonical_scalar(domain),))
     kind = _kind_of(name, domain)
@@ -137,6 +141,25 @@ def _parameter(name: Any, domain: Any) -> Parameter:
         if num < 1:
             raise ValueError(f"num must be >= 1, got {num}", "")
     return Parameter(name, kind, low, high, num=num, when=when)
+
+
+def _takes_mappings(name: str) -> bool:
+    return name.endswith(".options")
+
+
+def _as_json(domain: Any) -> Any:
+    """Return a domain of mappings with each of them as JSON."""
+    if not isinstance(domain, Mapping):
+        return domain
+    if not any(key in DOMAINS or key in OPTIONS for key in domain):
+        try:
+            return json.dumps(dict(domain), sort_keys=True)
+        except TypeError:
+            raise ValueError("holds what is no number, word or list of them", "") from None
+    choices = domain.get("choice")
+    if isinstance(choices, (list, tuple)):
+        return {**domain, "choice": [_as_json(choice) for choice in choices]}
+    return domain
 
 
 def _kind_of(name: str, domain: Mapping[str, Any]) -> Any:

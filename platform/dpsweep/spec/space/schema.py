@@ -46,5 +46,6 @@ _BY_SCHEMA = {
 SPACE_SCHEMA: dict[str, Any] = {
     "type": "object",
     "required": ["method"],
+    "patternProperties": {r"\.options$": {"type": ["object", "string", "null"]}},
     "additionalProperties": {"anyOf": [_SCALAR_SCHEMA, _DOMAIN_SCHEMA, _BY_SCHEMA]},
 }

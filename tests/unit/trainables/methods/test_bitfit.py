@@ -60,7 +60,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 @pytest.fixture(autouse=True)
 def _networks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "dpsweep.trainables.networks.build._build", lambda name, info: NETWORKS[name]()
+        "dpsweep.trainables.networks.build._build", lambda name, info, *_: NETWORKS[name]()
     )
 
 

@@ -427,7 +427,7 @@ def test_state_holds_no_secret_randomness(make_plan: MakePlan, data: SweepData) 
 def test_dropout_masks_are_a_function_of_the_position(
     make_plan: MakePlan, make_blobs: Callable[..., SweepData], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def build(name: str, info: DatasetInfo) -> torch.nn.Module:
+    def build(name: str, info: DatasetInfo, *_: object) -> torch.nn.Module:
         return torch.nn.Sequential(
             torch.nn.Flatten(), torch.nn.Linear(6, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 3)
         )

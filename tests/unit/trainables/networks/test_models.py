@@ -30,6 +30,7 @@ def num_parameters(model: nn.Module) -> int:
         # Papernot et al. 2020b and TensorFlow Privacy's tutorial give 26,010 for this network.
         ("tanh_cnn", (1, 28, 28), 26_010),
         ("tanh_cnn_deep", (3, 32, 32), 550_570),
+        ("tanh_cnn_small", (3, 32, 32), 167_642),  # "168K" in tables 4 and 20
         ("small_resnet", (1, 28, 28), 1_240_074),
     ],
 )
@@ -37,7 +38,7 @@ def test_published_sizes(name: str, shape: tuple[int, ...], parameters: int) -> 
     assert num_parameters(build_model(name, info_of(shape), seed=0)) == parameters
 
 
-@pytest.mark.parametrize("name", ["tanh_cnn", "tanh_cnn_deep"])
+@pytest.mark.parametrize("name", ["tanh_cnn", "tanh_cnn_deep", "tanh_cnn_small"])
 @pytest.mark.parametrize(
     "shape", [(1, 1, 1), (1, 8, 8), (3, 15, 16), (1, 16, 16), (3, 17, 40), (3, 33, 33)]
 )
@@ -115,7 +116,9 @@ class _Scaled(nn.Module):
 def test_a_layer_that_mixes_examples_is_found_whatever_its_class(
     monkeypatch: pytest.MonkeyPatch, layer: type[nn.Module]
 ) -> None:
-    build = lambda name, info: nn.Sequential(nn.Flatten(), layer(), nn.Linear(4, 10))  # noqa: E731
+    def build(name: str, info: DatasetInfo, *_: object) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), layer(), nn.Linear(4, 10))
+
     monkeypatch.setattr("dpsweep.trainables.networks.build._build", build)
     with pytest.raises(ModelError, match="mixes the examples"):
         build_model("linear", info_of((4,)), seed=0)
@@ -131,7 +134,8 @@ def test_a_layer_that_changes_its_weights_when_it_is_run_is_refused(
             return super().forward(x)
 
     monkeypatch.setattr(
-        "dpsweep.trainables.networks.build._build", lambda name, info: nn.Sequential(Normed(4, 10))
+        "dpsweep.trainables.networks.build._build",
+        lambda name, info, *_: nn.Sequential(Normed(4, 10)),
     )
     with pytest.raises(ModelError, match="changes its own weights"):
         build_model("linear", info_of((4,)), seed=0)
@@ -140,7 +144,7 @@ def test_a_layer_that_changes_its_weights_when_it_is_run_is_refused(
 def test_a_layer_that_keeps_statistics_of_its_inputs_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def build(name: str, info: DatasetInfo) -> nn.Module:
+    def build(name: str, info: DatasetInfo, *_: object) -> nn.Module:
         norm = nn.InstanceNorm2d(3, track_running_stats=True)
         return nn.Sequential(norm, nn.Flatten(), nn.Linear(48, 10))
 
@@ -153,7 +157,7 @@ def test_a_layer_that_keeps_statistics_of_its_inputs_is_refused(
 def test_group_norm_takes_a_single_example_of_one_pixel(
     monkeypatch: pytest.MonkeyPatch, channels: int
 ) -> None:
-    def build(name: str, info: DatasetInfo) -> nn.Module:
+    def build(name: str, info: DatasetInfo, *_: object) -> nn.Module:
         head = nn.Linear(channels, 10)
         return nn.Sequential(
             nn.Conv2d(1, channels, 2), nn.BatchNorm2d(channels), nn.Flatten(), head

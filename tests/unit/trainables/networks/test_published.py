@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import pytest
@@ -253,9 +254,11 @@ def test_published_weights_are_not_normalised_twice() -> None:
         lambda state: {"state_dict": state, "epoch": 3},
         lambda state: {"model": state, "optimizer": {"lr": 0.1}},
         lambda state: {"model_ema": state},
-        lambda state: {"state_dict": state, "model_ema": {"fc.weight": torch.zeros(1)}},
+        lambda state: {"state_dict": {"fc.weight": torch.zeros(1)}, "model_ema": state},  # timm's
         lambda state: {f"module.{key}": value for key, value in state.items()},
         lambda state: {"model": {f"module.{key}": value for key, value in state.items()}},
+        lambda state: {f"_orig_mod.{key}": value for key, value in state.items()},
+        lambda state: {"state_dict": state, "args": argparse.Namespace(lr=0.1)},
     ],
 )
 def test_weights_are_found_in_what_training_scripts_save(tmp_path: Path, wrapped: object) -> None:

@@ -192,6 +192,7 @@ def test_preflight_names_the_missing_package(monkeypatch: pytest.MonkeyPatch) ->
     [
         ("scatter_cnn", (81, 7, 7), 33_066),
         ("scatter_cnn_deep", (243, 8, 8), 187_210),
+        ("scatter_cnn_small", (243, 8, 8), 56_346),
         ("scatter_cnn", (81, 2, 2), None),
         ("scatter_cnn_deep", (81, 2, 3), None),
     ],
