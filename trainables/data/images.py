@@ -63,6 +63,36 @@ def open_image_folder(spec: DataSpec) -> Source:
     )
 
 
+def open_photos(spec: DataSpec) -> Source:
+    """Return a folder of images of no class, whichever folders they lie in; every label is -1.
+
+    Raises:
+        DataError: There is no such directory, or no image in it.
+    """
+    root = path_of(spec, "a directory of images")
+    if not root.is_dir():
+        raise DataError(f"no directory {root}", fix="set data.path to an existing directory")
+    if (root / "train").is_dir():
+        root = root / "train"
+    paths = [path for path in root.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES]
+    files = [(path, -1) for path in sorted(paths) if "__MACOSX" not in path.parts]
+    if not files:
+        raise DataError(f"{root} has no images", fix=f"put {', '.join(IMAGE_SUFFIXES)} there")
+    channels = 3 if spec.channels is None else int(spec.channels)
+    preparation = ImageRecords(channels, *_image_size(spec))
+    return Source(
+        preparation.shape,
+        2,
+        ("0", "1"),
+        declared_size(spec),
+        None,
+        None,
+        lambda: {"train": _read_images(files, preparation)},
+        num_found=len(files),
+        preparation=preparation,
+    )
+
+
 def _image_size(spec: DataSpec) -> tuple[int, int]:
     """Return (height, width); a single number stands for a square."""
     size = spec.image_size

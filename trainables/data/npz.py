@@ -91,8 +91,8 @@ def npz_array(file: Mapping[str, np.ndarray], name: str, path: Path) -> np.ndarr
         ) from None
 
 
-def open_npz(spec: DataSpec) -> Source:
-    """Return the source of ``dataset: npz``."""
+def open_npz(spec: DataSpec, *, has_labels: bool = True) -> Source:
+    """Return the source of ``dataset: npz``; every label is -1 of one that nobody has labelled."""
     path = path_of(spec, "an .npz file with x_train and y_train")
     if spec.num_classes is None:
         raise DataError(
@@ -106,7 +106,9 @@ def open_npz(spec: DataSpec) -> Source:
         raise DataError(wrong, fix="set data.path to an .npz file")
     num_classes = int(spec.num_classes)
     headers = npz_headers(path)
-    for key in ("x_train", "y_train"):
+    if not has_labels:
+        headers = {key: header for key, header in headers.items() if key == "x_train"}
+    for key in ("x_train", "y_train") if has_labels else ("x_train",):
         if key not in headers:
             hint = did_you_mean(key, list(headers))
             raise DataError(
@@ -135,6 +137,9 @@ def open_npz(spec: DataSpec) -> Source:
                 inputs = _inputs(
                     preparation, npz_array(file, f"x_{part}", path), f"{path}: x_{part}"
                 )
+                if not has_labels:
+                    arrays[name] = (inputs, np.full(len(inputs), -1, np.int64))
+                    continue
                 labels = npz_array(file, f"y_{part}", path)
                 arrays[name] = (
                     inputs,
@@ -174,7 +179,11 @@ def _check_headers(
     task: str,
 ) -> None:
     shape, dtype = headers[f"x_{part}"]
-    label_shape, label_dtype = headers[f"y_{part}"]
+    if f"y_{part}" in headers:
+        label_shape, label_dtype = headers[f"y_{part}"]
+    else:  # nobody has labelled them
+        label_shape, label_dtype = shape[:1], np.dtype(np.int64)
+        task = "classification"
     if len(shape) not in (2, 4) or 0 in shape[1:]:
         raise DataError(
             f"x_{part} has shape {shown_shape(shape)}",

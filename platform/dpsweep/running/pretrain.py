@@ -19,6 +19,7 @@ from dpsweep.study.events import Pretrained
 from dpsweep.study.study import Observer, Study
 from dpsweep.trainables.data.class_split import read_classes
 from dpsweep.trainables.data.dataset import SweepData
+from dpsweep.trainables.data.public.stretching import coloured
 from dpsweep.trainables.data.source import Arrays
 from dpsweep.trainables.data.sources import open_source
 from dpsweep.trainables.features.files import locked
@@ -110,7 +111,9 @@ def _public_records(spec: SweepSpec, block: PretrainSpec, data: SweepData) -> Ar
     if block.classes is not None:
         return read_classes(spec.data, block.classes)
     if block.dataset is not None:
-        return open_source(block.as_data()).read()["train"]
+        inputs, labels = open_source(block.as_data()).read()["train"]
+        # Their size is up to `resize`, in the network; their colours are those of the study's.
+        return coloured(inputs, data.info.input_shape), labels
     return data.parts["public"]
 
 

@@ -24,6 +24,7 @@ from dpsweep.trainables.methods.active_learning.knobs import (
     FINETUNE_HYPERPARAMETERS,
     SELECT_HYPERPARAMETERS,
     START_HYPERPARAMETERS,
+    asks_private,
     possible,
     refuse_misfits,
     selection_notes,
@@ -104,7 +105,7 @@ class ActiveLearning(Method):
         if completed["start.epsilon"] is not None or starts_from_nothing(completed):
             return completed
         cap = context.budget.target_epsilon
-        asks = completed["select.by"] == "near_private"
+        asks = asks_private(completed)
         within = [e for _, e in context.starts if e < cap or (e == cap and not asks)]
         if not within:
             raise InfeasibleBudgetError(
@@ -125,7 +126,7 @@ class ActiveLearning(Method):
         refuse_misfits(hparams)
         private = Plan(())
         key = cls.starts_from(hparams)
-        if key is not None and hparams["select.by"] == "near_private":
+        if key is not None and asks_private(hparams):
             private = split_query(
                 context.starts[key].merged(),
                 hparams["split.pca"],
@@ -133,7 +134,9 @@ class ActiveLearning(Method):
                 context.budget,
                 context.accountant,
             )
-        runs = [EventRun(NonPrivate(), hparams["finetune.epochs"], FINETUNE, "public")]
+        runs = []
+        if hparams["labels.max"]:
+            runs = [EventRun(NonPrivate(), hparams["finetune.epochs"], FINETUNE, "public")]
         if hparams["finetune.recipe"] == "distill":
             epochs = hparams["finetune.distill_epochs"]
             runs.insert(0, EventRun(NonPrivate(), epochs, DISTILL, "public"))

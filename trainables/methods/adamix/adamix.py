@@ -19,7 +19,7 @@ from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.data.dataset import part_tensors
 from dpsweep.trainables.hooks import Contributions
 from dpsweep.trainables.method import PlanContext, RunContext, target_budget
-from dpsweep.trainables.methods.adamix.few_shot import fit_few_shot
+from dpsweep.trainables.methods.adamix.few_shot import best_rate, fit_few_shot
 from dpsweep.trainables.methods.adamix.instance_privacy import per_instance_mu, report
 from dpsweep.trainables.methods.adamix.linear_probe import (
     PROBE_FEATURES,
@@ -32,6 +32,7 @@ from dpsweep.trainables.methods.adamix.parts import (
     STEP_HYPERPARAMETERS,
     Parts,
     parts_of,
+    refuse_rate,
 )
 from dpsweep.trainables.methods.adamix.text_init import text_weights
 from dpsweep.trainables.methods.input_norms import PublicInputs
@@ -120,9 +121,11 @@ class AdaMix(LinearProbe):
 
         Raises:
             InfeasibleBudgetError: Not one step fits, or neither noise nor steps are given.
-            BadInputError: The variant and the parts that are switched on contradict each other.
+            BadInputError: The variant and the parts that are switched on contradict each other, or
+                ``public.lr`` is to be chosen by one shot of each class.
         """
         parts_of(hparams)
+        refuse_rate(hparams)
         if hparams["adamix.variant"] == "only_public":
             return Plan(())
         budget = target_budget(hparams["noise.target_epsilon"], context.budget)
@@ -180,6 +183,10 @@ class AdaMix(LinearProbe):
                     "train.max_steps", "needed without noise.noise_multiplier", "give one of them"
                 )
             )
+        shots = cls._possible(values, "public.shots")
+        if cls._possible(values, "public.lr") == [None] and max(shots) < 2:
+            wrong = "null leaves shots out to choose a rate by, and there is one of each class"
+            problems.append(Mistake("public.lr", wrong, "public.shots: 2, or give a rate"))
         has_others = info.num_test or info.num_validation
         if True in cls._possible(values, "adamix.private_report") and not has_others:
             problems.append(
@@ -227,6 +234,7 @@ class AdaMix(LinearProbe):
         if rate is not None:  # of a clipping norm of 1, whatever that of a step is
             hparams = {**hparams, "optim.lr": rate, "optim.step_over_clip": True}
         super().prepare(data, hparams, plan, context)
+        self._chosen_rate: float | None = None
         if self._parts.public_init:
             self._reference = self._public_solution()
             self._weight = self._reference.clone()
@@ -247,12 +255,19 @@ class AdaMix(LinearProbe):
         """Return the weights that public records, or the names of the classes, give alone."""
         if self._hparams["init.kind"] == "text":
             return self._text_weights()
-        return fit_few_shot(
-            self._public,
-            self._weight,
-            epochs=self._hparams["public.epochs"],
-            lr=self._hparams["public.lr"],
-        )
+        epochs, rate = self._hparams["public.epochs"], self._hparams["public.lr"]
+        if rate is None:
+            rate = self._chosen_rate = best_rate(self._public, self._weight, epochs=epochs)
+        return fit_few_shot(self._public, self._weight, epochs=epochs, lr=rate)
+
+    @classmethod
+    def public_metrics(cls) -> dict[str, str]:
+        """Return the names of ``public_scores``, with a sentence on each."""
+        return {"few_shot_lr": "Learning rate of the public solution, where public.lr is null."}
+
+    def public_scores(self) -> dict[str, float]:
+        """Return the rate that public records have chosen, if they have."""
+        return {} if self._chosen_rate is None else {"few_shot_lr": self._chosen_rate}
 
     def _text_weights(self) -> torch.Tensor:
         features = self._hparams["features.name"]
