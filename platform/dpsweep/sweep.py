@@ -41,7 +41,7 @@ from dpsweep.planning.costs.composition import choose_composition
 from dpsweep.planning.costs.selection import choose_selection
 from dpsweep.planning.places import make_places
 from dpsweep.planning.preflight import Preflight, SelectionCharge, preflight
-from dpsweep.planning.problems import check_records
+from dpsweep.planning.problems import check_records, record_notes
 from dpsweep.privacy.composition.base import Composition
 from dpsweep.privacy.randomness import secret_numpy_generator
 from dpsweep.results.study import SweepResult
@@ -61,7 +61,6 @@ from dpsweep.spec.study import SweepSpec
 from dpsweep.study.launched import enforced_terms, refuse_other_spec
 from dpsweep.study.study import Observer, Study
 from dpsweep.tracking import open_spool
-from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.data.loading import load_records
 from dpsweep.trainables.data.supplies import NO_SUPPLIES, Supplies
 
@@ -140,7 +139,8 @@ def run_checked(
             _note_new_dataset_ledger(spec, observer)
         composition, selection = _commit(checked, ledger, composition, selection)
         ledger.settle_lost(study.view.ended())
-        _note_record_count(spec, data, observer)
+        for note in record_notes(spec, data):
+            observer.on_message(note)
         if _is_complete(checked, study):
             observer.on_message(f"study {spec.name!r} has finished already; nothing to run")
             erase(study)
@@ -277,16 +277,6 @@ def _commit(
         )
         ledger.note_dataset()
     return composition, selection
-
-
-def _note_record_count(spec: SweepSpec, data: SweepData, observer: Observer) -> None:
-    """Say that the declared number of records is off; it tells of the data, so only unaccounted."""
-    share = len(data.parts["private"][1]) / data.info.num_private
-    if not spec.privacy.mode.is_accounted and not 0.9 < share < 1.1:
-        observer.on_message(
-            f"note: data.num_records declares {data.info.num_private} private records, and the "
-            "data have over 10% more or fewer; sampling follows the declaration"
-        )
 
 
 def _is_complete(checked: Preflight, study: Study) -> bool:

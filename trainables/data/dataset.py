@@ -53,6 +53,10 @@ class DatasetInfo:
         task: What is learned, see ``dpsweep.trainables.data.tasks``.
         text: What must be known of records that are token ids; None for other records.
         num_polluted: How many of the public records are pollution, by declaration.
+        public_from: The other file that the public records are, in words; empty where they are
+            some of the training source.
+        public_labels: Who reads labels of public records: all (``known``), active learning alone
+            (``bought``), or nobody (``hidden``), in which case each of them is -1.
         is_far_smaller: Whether headers or names tell that the training source holds less than half
             of the declared records. It is said to whoever launches a study, and kept nowhere. (That
             there are more than twice as many is seen when they are read: classes may be left out.)
@@ -71,6 +75,8 @@ class DatasetInfo:
     task: str = "classification"
     text: TextInfo | None = None
     num_polluted: int = 0
+    public_from: str = ""
+    public_labels: Literal["known", "bought", "hidden"] = "known"
     is_far_smaller: bool = False
 
 

@@ -79,6 +79,39 @@ def open_image_folder(spec: DataSpec) -> Source:
     )
 
 
+def open_photos(spec: DataSpec) -> Source:
+    """Return a folder of images of no class, whichever folders they lie in; every label is -1.
+
+    Raises:
+        DataError: There is no such directory, or no image in it.
+    """
+    root = path_of(spec, "a directory of images")
+    if not root.is_dir():
+        raise DataError(f"no directory {root}", fix="set data.path to an existing directory")
+    paths = sorted(_images_below(root / "train" if (root / "train").is_dir() else root))
+    if not paths:
+        raise DataError(f"{root} has no images", fix="put images there that Pillow reads")
+    preparation = image_records(spec)
+
+    def read(keep: Keep | None = None) -> dict[str, Arrays]:
+        encoded = {"train": encoded_files(paths)}
+        inputs = decoded(encoded, preparation, keep, declared=declared_size(spec))
+        return {"train": (inputs["train"], np.full(len(paths), -1, np.int64))}
+
+    return Source(
+        preparation.shape,
+        2,
+        ("0", "1"),
+        declared_size(spec),
+        None,
+        None,
+        read,
+        num_found=len(paths),
+        preparation=preparation,
+        read_kept=read,
+    )
+
+
 def image_records(spec: DataSpec) -> ImageRecords:
     """Return how images of a spec's ``data`` section are read."""
     size = DEFAULT_SIDE if spec.image_size is None else spec.image_size

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpsweep.foundation.errors import DataError
+from dpsweep.foundation.words import counted
 from dpsweep.trainables.data.class_split import open_classes
 from dpsweep.trainables.data.dataset import (
     PARTS,
@@ -23,7 +24,14 @@ from dpsweep.trainables.data.episodes import Episodes
 from dpsweep.trainables.data.kept.hashes import remembered_hashes
 from dpsweep.trainables.data.kept.keep import Keep
 from dpsweep.trainables.data.kept.pixels import taken
-from dpsweep.trainables.data.pollution import check_pollution, polluted
+from dpsweep.trainables.data.public.file import (
+    PollutionFile,
+    PublicFile,
+    open_pollution,
+    open_public_file,
+)
+from dpsweep.trainables.data.public.pollution import check_pollution, polluted
+from dpsweep.trainables.data.public.rows import declared_positions, first_of_each
 from dpsweep.trainables.data.source import Arrays, Source
 
 if TYPE_CHECKING:
@@ -41,7 +49,8 @@ def describe_dataset(spec: DataSpec) -> DatasetInfo:
     Raises:
         DataError: The data is missing or not as declared, or the fractions leave nothing private.
     """
-    return _describe(spec, open_classes(spec))
+    source = open_classes(spec)
+    return _describe(spec, source, *_others(spec, source))
 
 
 def load_dataset(
@@ -56,7 +65,10 @@ def load_dataset(
     Let N be the declared number of records. Slots 0..N-1 are permuted by a fixed public seed and
     dealt to validation, test, public and private, in that order; the record in slot i follows its
     slot. Records from slot N on are private (unless ``max_private`` limits the private slots),
-    and slots without a record stay empty. Pollution is then mixed into the public part.
+    and slots without a record stay empty. Rows of ``data.public.positions`` are dealt to no other
+    part; with ``data.public.per_class`` the first slots of each class are public, of those that
+    come after validation and test (``public.rows.first_of_each``). Public records of another file
+    are read from there, all others are then private. Pollution is mixed into the public part.
 
     Args:
         spec: The ``data`` section of a spec.
@@ -68,11 +80,12 @@ def load_dataset(
             some episode.
     """
     source = open_classes(spec)
-    info = _describe(spec, source)
+    public, pollution = _others(spec, source)
+    info = _describe(spec, source, public, pollution)
     read = source.records(keep)
     inputs, labels = read["train"]
     parts: dict[str, Arrays] = {}
-    for part, slots in split_slots(info, source, spec.max_private).items():
+    for part, slots in _slots(spec, info, source, labels).items():
         if part == "private" and spec.max_private is None:
             slots = np.concatenate([slots, np.arange(source.num_records, len(labels))])
         rows = slots[slots < len(labels)]
@@ -80,9 +93,20 @@ def load_dataset(
     for part in ("validation", "test"):
         if part in read:
             parts[part] = read[part]
-    pollution, is_polluted = spec.public.pollution, None
-    if pollution is not None:
-        parts["public"], is_polluted = polluted(parts["public"], pollution, info.num_classes)
+    if public is not None:
+        parts |= public.read()
+    is_polluted = None
+    if spec.public.pollution is not None:
+        parts["public"], is_polluted = polluted(
+            parts["public"],
+            spec.public.pollution,
+            info.num_classes,
+            records=info.num_polluted,
+            others=None if pollution is None else pollution.read(),
+        )
+    if spec.public.labels == "hidden":
+        inputs, labels = parts["public"]
+        parts["public"] = (inputs, np.full_like(labels, -1))
     hashes, content_hash, old_hash = remembered_hashes(parts, info.class_names, keep)
     data = SweepData(
         info,
@@ -128,13 +152,16 @@ def public_inputs(spec: DataSpec, *, most: int, keep: Keep | None = None) -> np.
         DataError: There are none, or the files cannot be read.
     """
     source = open_classes(spec)
-    info = _describe(spec, source)
+    public, pollution = _others(spec, source)
+    info = _describe(spec, source, public, pollution)
     part = "public" if info.num_public - info.num_polluted else "validation"
     inputs: np.ndarray = np.empty((0, *source.input_shape), np.float32)
-    if part == "public" or spec.validation.visibility == "public":
+    if public is not None:
+        inputs = public.read()[part][0]
+    elif part == "public" or spec.validation.visibility == "public":
         read = source.records(keep)
-        inputs = read["train"][0]
-        slots = split_slots(info, source, spec.max_private)[part]
+        inputs, labels = read["train"]
+        slots = _slots(spec, info, source, labels)[part]
         inputs = read[part][0] if part in read else inputs[slots[slots < len(inputs)]]
     if len(inputs) == 0:
         raise DataError(
@@ -147,26 +174,93 @@ def public_inputs(spec: DataSpec, *, most: int, keep: Keep | None = None) -> np.
 
 
 def split_slots(
-    info: DatasetInfo, source: Source, max_private: int | None
+    info: DatasetInfo,
+    source: Source,
+    max_private: int | None,
+    *,
+    positions: np.ndarray | None = None,
+    labels: np.ndarray | None = None,
+    per_class: int | None = None,
 ) -> dict[str, np.ndarray]:
-    """Return the sorted slots (int64, below the declared number of records) of every part."""
+    """Return the sorted slots (int64, below the declared number of records) of every part.
+
+    Args:
+        info: Declared facts.
+        source: Of the training records.
+        max_private: At most so many are private.
+        positions: Rows that are public, dealt to no other part; None: a share of all is.
+        labels: Classes of the training records, int64; only read for ``per_class``.
+        per_class: Public are the first so many slots of each class, among ``positions`` if given.
+    """
     order = np.random.default_rng(SPLIT_SEED).permutation(source.num_records)
-    counts = {
-        "validation": 0 if source.own_validation is not None else info.num_validation,
-        "test": 0 if source.own_test is not None else info.num_test,
-        "public": info.num_public - info.num_polluted,
-    }
-    slots = {}
-    begin = 0
-    for part, count in counts.items():
-        slots[part] = np.sort(order[begin : begin + count])
-        begin += count
-    end = None if max_private is None else begin + max_private
-    slots["private"] = np.sort(order[begin:end])
-    return {part: slots[part] for part in PARTS}
+    own_public = 0 if info.public_from else info.num_public - info.num_polluted
+    public = np.zeros(0, np.int64)
+    if positions is not None:
+        is_public = np.isin(order, positions)
+        public, order = order[is_public], order[~is_public]
+    slots, begin = {}, 0
+    for part, count, is_own in (
+        ("validation", info.num_validation, info.has_own_validation),
+        ("test", info.num_test, source.own_test is not None),
+        ("public", own_public, positions is not None or per_class is not None),
+    ):
+        end = begin if is_own else begin + count
+        slots[part] = order[begin:end]
+        begin = end
+    rest = order[begin:]
+    if per_class is not None:
+        assert labels is not None
+        among = rest if positions is None else public
+        among = among[among < len(labels)]
+        classes, names = range(info.num_classes), info.class_names
+        public = first_of_each(among, labels, per_class, classes, names)
+        rest = rest[~np.isin(rest, public)]
+    if positions is not None or per_class is not None:
+        slots["public"] = public
+    slots["private"] = rest[:max_private]
+    return {part: np.sort(slots[part]) for part in PARTS}
 
 
-def _describe(spec: DataSpec, source: Source) -> DatasetInfo:
+def _slots(
+    spec: DataSpec, info: DatasetInfo, source: Source, labels: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return the slots of every part of a spec's own records, whose classes are ``labels``."""
+    if info.public_from:
+        return split_slots(info, source, spec.max_private)
+    return split_slots(
+        info,
+        source,
+        spec.max_private,
+        positions=declared_positions(spec, source.num_records),
+        labels=labels,
+        per_class=spec.public.per_class,
+    )
+
+
+def _others(spec: DataSpec, source: Source) -> tuple[PublicFile | None, PollutionFile | None]:
+    """Return the other files that a spec names, opened.
+
+    Raises:
+        DataError: One is missing, or not as it must be.
+    """
+    opened = []
+    for opener, key in ((open_public_file, "public"), (open_pollution, "public.pollution")):
+        try:
+            opened.append(opener(spec, source))
+        except DataError as error:
+            said = error.message.replace("data.", f"data.{key}.")
+            message = said if said.startswith("data.") else f"data.{key}: {said}"
+            fix = None if error.fix is None else error.fix.replace("data.path", f"data.{key}.path")
+            raise DataError(message, because=error.because, fix=fix) from error
+    return opened[0], opened[1]
+
+
+def _describe(
+    spec: DataSpec,
+    source: Source,
+    public: PublicFile | None,
+    others: PollutionFile | None,
+) -> DatasetInfo:
     total = source.num_records
     if source.own_test is not None and spec.test.fraction > 0:
         raise DataError(
@@ -174,24 +268,55 @@ def _describe(spec: DataSpec, source: Source) -> DatasetInfo:
             f"{spec.test.fraction:g}",
             fix="leave data.test.fraction out",
         )
+    own_validation, own_test = source.own_validation, source.own_test
+    if public is not None and public.num_validation:
+        if own_validation is not None:
+            raise DataError(
+                f"{spec.dataset} has a validation part of its own, but data.public.validation="
+                f"{spec.public.validation:g}",
+                fix="leave data.public.validation out",
+            )
+        own_validation = public.num_validation
     dealt = {
-        "validation": 0.0 if source.own_validation is not None else spec.validation.fraction,
+        "validation": 0.0 if own_validation is not None else spec.validation.fraction,
         "test": spec.test.fraction,
         "public": spec.public.fraction,
     }
     counts = {part: round(share * total) for part, share in dealt.items()}
-    num_private = total - sum(counts.values())
+    taken = dict(counts)
+    positions = declared_positions(spec, total)
+    per_class = spec.public.per_class
+    if public is not None:
+        counts["public"] = public.num_public
+    elif positions is not None or per_class is not None:
+        counts["public"] = taken["public"] = 0 if positions is None else len(positions)
+        if per_class is not None:
+            counts["public"] = per_class * source.num_classes
+            taken["public"] = counts["public"] if positions is None else len(positions)
+            if counts["public"] > (total if positions is None else len(positions)):
+                raise DataError(
+                    f"data.public.per_class={per_class} of {source.num_classes} classes are more "
+                    f"than the records there are to choose from",
+                    fix="lower data.public.per_class",
+                )
+    num_private = total - sum(taken.values())
     if num_private < 1:
         shares = ", ".join(f"data.{part}.fraction={share:g}" for part, share in dealt.items())
+        if taken["public"] and not spec.public.fraction:
+            shares += f", and data.public takes {counted(taken['public'], 'record')}"
         raise DataError(
             f"no private record is left of {total}", because=shares, fix="lower the fractions"
         )
     pollution = spec.public.pollution
-    check_pollution(pollution, source.input_shape, counts["public"])
-    num_polluted = 0 if pollution is None else pollution.records
+    check_pollution(
+        pollution,
+        source.input_shape,
+        counts["public"],
+        None if others is None else others.num_records,
+    )
+    num_polluted = 0 if pollution is None else pollution.count(counts["public"])
     if spec.max_private is not None:
         num_private = min(num_private, spec.max_private)
-    own_validation, own_test = source.own_validation, source.own_test
     return DatasetInfo(
         name=spec.dataset,
         input_shape=source.input_shape,
@@ -202,6 +327,8 @@ def _describe(spec: DataSpec, source: Source) -> DatasetInfo:
         num_test=counts["test"] if own_test is None else own_test,
         num_public=counts["public"] + num_polluted,
         num_polluted=num_polluted,
+        public_from="" if public is None else public.about,
+        public_labels=spec.public.labels,
         class_names=source.class_names,
         task=spec.task,
         text=source.text,

@@ -94,8 +94,8 @@ def npz_array(file: Mapping[str, np.ndarray], name: str, path: Path) -> np.ndarr
         ) from None
 
 
-def open_npz(spec: DataSpec) -> Source:
-    """Return the source of ``dataset: npz``."""
+def open_npz(spec: DataSpec, *, has_labels: bool = True) -> Source:
+    """Return the source of ``dataset: npz``; every label is -1 of one that nobody has labelled."""
     path = path_of(spec, "an .npz file with x_train and y_train")
     if spec.num_classes is None:
         raise DataError(
@@ -109,7 +109,9 @@ def open_npz(spec: DataSpec) -> Source:
         raise DataError(wrong, fix="set data.path to an .npz file")
     num_classes = int(spec.num_classes)
     headers = npz_headers(path)
-    for key in ("x_train", "y_train"):
+    if not has_labels:
+        headers = {key: header for key, header in headers.items() if key == "x_train"}
+    for key in ("x_train", "y_train") if has_labels else ("x_train",):
         if key not in headers:
             hint = did_you_mean(key, list(headers))
             raise DataError(
@@ -138,6 +140,9 @@ def open_npz(spec: DataSpec) -> Source:
                 inputs = _inputs(
                     preparation, npz_array(file, f"x_{part}", path), f"{path}: x_{part}"
                 )
+                if not has_labels:
+                    arrays[name] = (inputs, np.full(len(inputs), -1, np.int64))
+                    continue
                 labels = npz_array(file, f"y_{part}", path)
                 arrays[name] = (
                     inputs,
@@ -176,7 +181,11 @@ def _check_headers(
     spec: DataSpec,
 ) -> None:
     shape, dtype = headers[f"x_{part}"]
-    label_shape, label_dtype = headers[f"y_{part}"]
+    task = spec.task if f"y_{part}" in headers else "classification"
+    if f"y_{part}" in headers:
+        label_shape, label_dtype = headers[f"y_{part}"]
+    else:  # nobody has labelled them
+        label_shape, label_dtype = shape[:1], np.dtype(np.int64)
     if len(shape) not in (2, 4) or 0 in shape[1:]:
         raise DataError(
             f"x_{part} has shape {shown_shape(shape)}",
@@ -198,9 +207,9 @@ def _check_headers(
             f"x_{part} has dtype {dtype}",
             fix="store uint8 from 0 to 255, or scale it and store floats, for example x / 255",
         )
-    if spec.task != "multi_label" and label_dtype.kind not in "iu":
+    if task != "multi_label" and label_dtype.kind not in "iu":
         raise DataError(f"y_{part} has dtype {label_dtype}", fix="store class numbers from 0")
-    check_label_shape(label_shape, shape, num_classes, spec.task, part)
+    check_label_shape(label_shape, shape, num_classes, task, part)
 
 
 def _preparation(shape: tuple[int, ...], dtype: np.dtype[Any], spec: DataSpec) -> ArrayRecords:

@@ -21,6 +21,7 @@ from dpsweep.planning.problems import (
     target_problems,
     task_problems,
 )
+from dpsweep.planning.public_records import public_problems
 from dpsweep.planning.reading import declared_hyperparameters
 from dpsweep.planning.start import start_problems
 from dpsweep.search_spaces.base import SearchSpace
@@ -71,6 +72,8 @@ def read_draft(spec: SweepSpec) -> tuple[Draft, list[Mistake]]:
         info = describe_dataset(spec.data)
     except DataError as error:
         key = "data" if spec.data.path is None else "data.path"
+        if "data.public" in error.message:
+            key = "data.public"
         mistakes.append(Mistake(key, error.message, error.fix or ""))
     episodes = Episodes.of(spec)
     if info is not None and episodes is not None:
@@ -138,6 +141,11 @@ def _of_methods(draft: Draft) -> Iterator[Mistake]:
             yield from (mistake.below("search.space") for mistake in own)
 
 
+def _public(draft: Draft) -> list[Mistake]:
+    assert draft.info is not None
+    return public_problems(draft.spec, draft.methods, draft.values, draft.info)
+
+
 def _resources(draft: Draft) -> list[Mistake]:
     start = draft.spec.start
     methods = {*draft.methods, *([] if start is None else [start.method])}
@@ -158,4 +166,4 @@ def _start(draft: Draft) -> list[Mistake]:
 
 
 #: What can be asked of a spec whose space and data could be read.
-CHECKS_OF_METHODS: Sequence[Check] = (_methods, _resources, _start)
+CHECKS_OF_METHODS: Sequence[Check] = (_methods, _public, _resources, _start)

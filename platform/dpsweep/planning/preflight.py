@@ -28,6 +28,7 @@ from dpsweep.planning.problems import (
     space_notes,
     validation_note,
 )
+from dpsweep.planning.public_records import SHOTS, blind_note
 from dpsweep.planning.start import (
     StartSummary,
     planned_starts,
@@ -47,6 +48,7 @@ from dpsweep.spec.study import SweepSpec
 from dpsweep.study.launched import is_new
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.data.dataset import DatasetInfo, info_of_records
+from dpsweep.trainables.data.public.rows import positions_digest
 from dpsweep.trainables.data.releases import ReleaseKey
 from dpsweep.trainables.hooks import CarriesOver
 from dpsweep.trainables.method import Method
@@ -149,8 +151,19 @@ class Preflight:
         notes = space_notes(self.space, self.methods, self.info)
         notes += start_notes(self.spec, self.methods, self.space.values())
         notes += [barrier_note(self.spec, self.space.values())]
+        notes += [blind_note(self.spec, self._shots, self.info)]
         notes += [delta_note(self.spec), budget_note(self.spec), validation_note(self.info)]
         return [note for note in dict.fromkeys(notes) if note]
+
+    @property
+    def _shots(self) -> dict[str, list[Any]]:
+        """Values of ``public.shots``, where a method has it."""
+        shots: list[Any] = []
+        for name, method in self.methods.items():
+            defaults = {parameter.name: parameter.default for parameter in method.hyperparameters}
+            if SHOTS in defaults:
+                shots += self.space.values(name).get(SHOTS, [defaults[SHOTS]])
+        return {SHOTS: shots}
 
     @property
     def num_trials(self) -> int:
@@ -303,11 +316,13 @@ class Preflight:
         declared = {
             "data.num_records": data.num_records,
             "data.classes": data.classes,
-            "data.validation.fraction": data.validation.fraction,
+            "data.validation.fraction": 0.0 if data.public.validation else data.validation.fraction,
             "data.validation.visibility": data.validation.visibility,
             "data.test.fraction": data.test.fraction,
             "data.test.visibility": data.test.visibility,
             "data.public.fraction": data.public.fraction,
+            "data.public.positions": positions_digest(data),
+            "data.public.per_class": None if data.public.is_of_file else data.public.per_class,
             "pretrain.classes": None if pretrain is None else pretrain.classes,
         }
         return {k: list(v) if isinstance(v, tuple) else v for k, v in declared.items()}

@@ -19,6 +19,7 @@ from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.facts import describe_pretraining, file_of
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.data.loading import describe_dataset
+from dpsweep.trainables.data.public.stretching import is_stretchable
 from dpsweep.trainables.data.sources import open_source
 from dpsweep.trainables.networks.pretrained.weights import PRETRAIN
 
@@ -133,9 +134,9 @@ def _record_problems(spec: SweepSpec, block: PretrainSpec, info: DatasetInfo) ->
     elif spec.start is not None and block.objective != "rotations":
         problem = f"{block.objective} reads the labels of the pool, which trials buy one by one"
         yield Mistake("pretrain.objective", problem, "use rotations, or other public records")
-    is_resized = block.resize is not None and len(shape) == len(info.input_shape) == 3
-    if shape != info.input_shape and not (is_resized and shape[0] == info.input_shape[0]):
-        if shape[1:] != info.input_shape[1:] and shape[:1] == info.input_shape[:1]:
+    is_resized = block.resize is not None and is_stretchable(shape, info.input_shape)
+    if shape != info.input_shape and not is_resized:
+        if is_stretchable(shape, info.input_shape):
             fix = "give both the same size: pretrain.resize, and model.image_size in the space"
         theirs, own = ("x".join(map(str, s)) for s in (shape, info.input_shape))
         yield Mistake(key, f"its records are {theirs}, those of the study {own}", fix)

@@ -12,6 +12,7 @@ from dpsweep.foundation.bucket_path import BucketPath
 from dpsweep.foundation.errors import BadInputError, DataError, Mistake, StorageError
 from dpsweep.foundation.file_paths import FilePath, cache_of
 from dpsweep.foundation.words import counted
+from dpsweep.planning.public_records import check_overlap, copies_note
 from dpsweep.search.samplers import SAMPLERS
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.base import dotted
@@ -214,7 +215,7 @@ def check_records(
     Guarantees:
         Of the number of private records two bits are looked at, in a study that is not there yet:
         whether they are less than half of their declared number, or more than twice as many.
-        Nothing about it is written down.
+        Nothing about it is written down. See ``check_overlap`` for a public file.
 
     Args:
         spec: A checked spec.
@@ -222,7 +223,7 @@ def check_records(
         data: All records.
         values: What the space can give each hyperparameter.
     Raises:
-        DataError: There are too few, or far more than declared.
+        DataError: There are too few, or far more than declared, or public ones are private.
     """
     info, parts = data.info, data.parts
     shown = {"validation": spec.data.validation.visibility, "test": spec.data.test.visibility}
@@ -243,6 +244,7 @@ def check_records(
     if is_first and has_all and is_far_above(len(parts["private"][1]), info.num_private):
         problem, fix = too_many(spec)
         raise DataError(problem, fix=fix)
+    check_overlap(spec, data)
     for method in methods.values():
         if issubclass(method, ChecksRecords):
             method.check_records(values, data)
@@ -259,6 +261,22 @@ def _check_classes(info: DatasetInfo, labels: Any, visibility: str, *, is_first:
             f"above {labels.max()}",
             fix="correct data.num_classes, or give validation records of all classes",
         )
+
+
+def record_notes(spec: SweepSpec, data: SweepData) -> list[str]:
+    """Return what the records tell about what is declared of them; only where nothing is claimed.
+
+    That is whether their number is off, and whether some are in a public file, too.
+    """
+    if spec.privacy.mode.is_accounted:
+        return []
+    notes = copies_note(data)
+    if not 0.9 < len(data.parts["private"][1]) / data.info.num_private < 1.1:
+        notes.append(
+            f"note: data.num_records declares {data.info.num_private} private records, and the "
+            "data have over 10% more or fewer; sampling follows the declaration"
+        )
+    return notes
 
 
 def space_notes(

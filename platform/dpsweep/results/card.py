@@ -51,10 +51,11 @@ def privacy_card(facts: Mapping[str, Any]) -> str:
             ``dataset_ledger`` (``path``, ``epsilon``, ``delta``, ``cap_epsilon``, ``cap_delta``,
             ``studies``, a number or a list, and ``broken`` once it bounds nothing), ``downgrade``
             (why the label is not the one that was asked for), ``accounting_asked`` (that one),
-            ``episodes`` (``number``,
-            ``ways``, ``shots``), ``classes`` (names of the private task's, where the dataset has
-            others), ``start`` (``runs``, ``epsilons`` that they release within, ``sampling``,
-            None before the first), ``split`` (``searched`` and ``rest``, declared records of the
+            ``episodes`` (``number``, ``ways``, ``shots``), ``classes`` (names of the private
+            task's, where the dataset has others), ``public`` (``about`` records that are declared
+            public, ``labels``, and ``is_file``: they are those of another file), ``start``
+            (``runs``, ``epsilons`` that they release within, ``sampling``, None before the
+            first), ``split`` (``searched`` and ``rest``, declared records of the
             search and of the final run, and ``accountant`` of the latter), ``pretrained``
             (``about``, ``address``, ``is_trained``: by this study and not read from a file),
             ``audits`` (``study_card.audits``), ``version``.
@@ -164,6 +165,8 @@ def _protected(facts: Mapping[str, Any]) -> str:
         ("Validation scores", _VALIDATION.get(validation, validation)),
         ("Test scores", _TEST.get(test, test)),
     ]
+    if facts.get("public"):
+        rows.insert(1, _public(facts["public"]))
     if facts.get("classes"):
         rows.insert(1, ("Classes", ", ".join(facts["classes"]) + ": records of no others"))
     if facts.get("start"):
@@ -189,6 +192,17 @@ def _start(start: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
         f"{shown} of `{start['method']}`, charged once each; they release models within "
         f"{_epsilon('<=', largest, facts, start)}{also if smaller else ''}"
     )
+
+
+_LABELS = {
+    "known": "with their labels",
+    "bought": "whose labels are bought one by one",
+    "hidden": "without their labels",
+}
+
+
+def _public(public: Mapping[str, Any]) -> tuple[str, str]:
+    return "Declared public", f"{public['about']}, {_LABELS[public['labels']]}; not protected"
 
 
 def _pretrained(weights: Mapping[str, Any]) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dpsweep.privacy.modes import SEARCHED_PART, UNSEARCHED_REST, Mode
+from dpsweep.spec.data.places import about_file
 from dpsweep.spec.study import SweepSpec
 
 #: What the epsilon of a trial that did not run its whole plan is about.
@@ -13,10 +14,13 @@ PUBLIC_MODEL = "a model that no private record was used for"
 
 
 def with_caveats(spec: SweepSpec, what: str) -> str:
-    """Say what an epsilon covers: never exact private scores, nor the draw of episodes."""
+    """Say what an epsilon covers: no exact private scores, draws of episodes and public files."""
     caveats = "" if spec.episodes is None else "; the draw of its episode is not covered"
     if spec.data.validation.visibility == "exact":
         caveats += "; exact private validation scores and choices by them are not covered"
+    if spec.data.public.is_of_file:
+        caveats += f"; records of {about_file(spec.data.public, spec.data)}, which is declared "
+        caveats += "public, are not covered"
     return what + caveats
 
 

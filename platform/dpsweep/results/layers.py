@@ -134,6 +134,12 @@ def check_layers(spec: SweepSpec, info: DatasetInfo) -> None:
             "private",
             fix="declare some in a new study, if they are public: data.public.fraction: 0.05",
         )
+    if info.public_labels != "known":
+        raise BadInputError(
+            f"study {spec.name!r} has public records whose labels are {info.public_labels}, and "
+            "gradients need them",
+            fix="say data.public.labels: known in a new study, where they are",
+        )
 
 
 def _finished() -> ModuleType:

@@ -19,6 +19,14 @@ def not_covered(facts: Mapping[str, Any]) -> str:
             "here at all; a neighboring data set has the position of one record of these classes "
             "emptied in place. A record whose class changes is not such a neighbor."
         )
+    if facts.get("public"):
+        copies = ""
+        if facts["public"]["is_file"]:
+            copies = " A private record that is there as well has no protection there."
+        points.append(
+            f"**Public records**: {facts['public']['about']}. They are declared public and nothing "
+            f"protects them.{copies}"
+        )
     if facts.get("split"):
         points.append(
             "**A record that is there twice.** Copies of it may be in the part that is searched on "

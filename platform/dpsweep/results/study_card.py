@@ -12,7 +12,7 @@ from dpsweep.ledgers.dataset import read_dataset_ledger
 from dpsweep.results.card import privacy_card
 from dpsweep.results.study import SweepResult
 from dpsweep.search_spaces.base import SearchSpace
-from dpsweep.spec.facts import describe_pretraining
+from dpsweep.spec.facts import describe_pretraining, describe_public
 from dpsweep.study.audits import AuditRecord, read_audits
 from dpsweep.study.trial import TrialState
 from dpsweep.trainables import TRAINABLES
@@ -42,6 +42,12 @@ def card(result: SweepResult) -> str:
         facts["episodes"] = spec.episodes.model_dump()
     if spec.data.classes is not None:
         facts["classes"] = list(info.class_names)
+    if describe_public(spec.data):
+        facts["public"] = {
+            "about": describe_public(spec.data),
+            "labels": spec.data.public.labels,
+            "is_file": spec.data.public.is_of_file,
+        }
     if spec.final_trial is not None:
         probe = spec.search.probe
         facts["probes"] = {"number": probe.num_probes, "spares": probe.spares}

@@ -32,6 +32,7 @@ from dpsweep.results.study import OpenStudy, SweepResult
 from dpsweep.results.study_card import audits, card
 from dpsweep.running.gallery import draw_study, drawn, withdraw
 from dpsweep.search_spaces.base import SearchSpace
+from dpsweep.spec.data.places import kind_beside
 from dpsweep.spec.facts import without_password
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.events import (
@@ -123,6 +124,7 @@ def declared_records(spec: SweepSpec) -> list[dict[str, Any]]:
     info, data = describe_dataset(spec.data), spec.data
     validation, test = data.validation.visibility, data.test.visibility
     is_dealt = data.test.fraction > 0
+    other = kind_beside(data.public, data) if data.public.is_of_file else info.name
     parts = [
         ("training", "private", info.num_private, True),
         ("public", "public", info.num_public, True),
@@ -136,7 +138,7 @@ def declared_records(spec: SweepSpec) -> list[dict[str, Any]]:
     ]
     return [
         {
-            "name": f"{info.name} {part}",
+            "name": f"{other if part == 'public' else info.name} {part}",
             "context": context,
             **({"records": size} if is_public else {}),
         }

@@ -21,6 +21,7 @@ from dpsweep.trainables.data.class_split import read_classes
 from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.data.kept.files import locked
 from dpsweep.trainables.data.kept.keep import Keep
+from dpsweep.trainables.data.public.stretching import coloured
 from dpsweep.trainables.data.source import Arrays
 from dpsweep.trainables.data.sources import open_source
 from dpsweep.trainables.networks.pretrained.weights import hash_of
@@ -111,7 +112,9 @@ def _public_records(spec: SweepSpec, block: PretrainSpec, data: SweepData) -> Ar
     if block.classes is not None:
         return read_classes(spec.data, block.classes, Keep.of(spec.storage))
     if block.dataset is not None:
-        return open_source(block.as_data()).records(Keep.of(spec.storage))["train"]
+        inputs, labels = open_source(block.as_data()).records(Keep.of(spec.storage))["train"]
+        # Their size is up to `resize`, in the network; their colours are those of the study's.
+        return coloured(inputs, data.info.input_shape), labels
     return data.parts["public"]
 
 

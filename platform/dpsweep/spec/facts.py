@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.terms import OF_ITS_PLAN
+from dpsweep.spec.data.places import about_file
 from dpsweep.spec.study import SweepSpec
 from dpsweep.spec.tracking import masked
 
 if TYPE_CHECKING:
+    from dpsweep.spec.data.section import DataSpec
     from dpsweep.spec.pretrain import PretrainSpec
 
 
@@ -32,6 +34,20 @@ def without_password(spec: SweepSpec) -> SweepSpec:
     return spec.model_copy(update={"tracking": tracking})
 
 
+def describe_public(data: DataSpec) -> str:
+    """Return which records are public by name, rows or classes, in words; empty of a share."""
+    public = data.public
+    each = f"{public.per_class} of each class of " if public.per_class else ""
+    if public.is_of_file:
+        most = f"{public.max_records} of " if public.max_records else ""
+        return f"{most}{each}{about_file(public, data)}"
+    if public.positions is not None:
+        named = isinstance(public.positions, str)
+        rows = f"rows in {public.positions}" if named else counted(len(public.positions), "row")
+        return f"{each}{rows} of the data"
+    return f"{each}the data" if each else ""
+
+
 def describe_pretraining(spec: SweepSpec) -> str:
     """Return what trials may start from, in words; empty without the section."""
     block = spec.pretrain
@@ -42,7 +58,8 @@ def describe_pretraining(spec: SweepSpec) -> str:
     if block.classes is not None:
         records = f"classes {', '.join(map(str, block.classes))} of {spec.data.dataset}"
     else:
-        records = block.dataset or f"the public part of {spec.data.dataset}"
+        own = describe_public(spec.data) or f"the public part of {spec.data.dataset}"
+        records = block.dataset or own
     return f"{block.model} on {records}, {counted_epochs(block.epochs)}"
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from dpsweep.foundation.errors import Mistake
 from dpsweep.privacy.modes import UNDECIDED, Mode
 from dpsweep.spec.base import dotted, given, maybe_number, peek, peek_mode, peek_word
+from dpsweep.spec.data.public import declares_public
 from dpsweep.spec.search.scheduler import FOREIGN_SCHEDULERS
 from dpsweep.spec.search.section import INDEPENDENT_SAMPLERS, SearchSpec
 
@@ -105,12 +106,16 @@ _NOT_IN_SELECT = {
 
 
 def _public_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
-    if maybe_number(peek(raw, "data", "public", "fraction", default=0)) == 0:
+    if not declares_public(peek(raw, "data")):
         yield Mistake(
             "data.public.fraction",
             "is 0, so there are no public records that the search could train on",
             "declare the share of all records that needs no protection, for instance 0.2",
         )
+    labels = peek_word(raw, "data", "public", "labels", default="known")
+    if labels != "known":
+        problem = f"are {labels}, and a public search trains on them"
+        yield Mistake("data.public.labels", problem, "use known; or accounting: composed")
     visibility = peek_word(raw, "data", "validation", "visibility")
     if visibility in ("noisy", "exact"):
         yield Mistake(

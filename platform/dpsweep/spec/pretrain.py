@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
@@ -19,12 +18,13 @@ from dpsweep.spec.base import (
     Text,
     given,
     peek,
-    peek_number,
     peek_word,
 )
 from dpsweep.spec.data.classes import Classes, class_rules
-from dpsweep.spec.data.datasets import BUILT_IN, DATASET_GROUP
+from dpsweep.spec.data.datasets import DATASET_GROUP
 from dpsweep.spec.data.evaluation import ValidationSpec
+from dpsweep.spec.data.places import is_same_data
+from dpsweep.spec.data.public import declares_public
 from dpsweep.spec.data.section import DataSpec, ImageSize
 from dpsweep.spec.installed import known_name, name_schema
 
@@ -97,7 +97,8 @@ class PretrainSpec(Part):
     )
     resize: Count | None = Field(
         default=None,
-        description="Pixels that images are resized to in the network, as model.image_size.",
+        description="Pixels that images are resized to in the network, as model.image_size; those "
+        "of dataset may then have another size, and other colours.",
     )
     epochs: Count = Field(default=20, description="Passes over the public records.")
     lr: Positive = Field(default=0.1, description="Learning rate at first; a cosine down to zero.")
@@ -170,25 +171,6 @@ class PretrainSpec(Part):
         )
 
 
-def is_same_data(block: Any, data: Any) -> bool:
-    """Say whether another dataset of a raw section is that of the raw section ``data``."""
-    dataset = peek_word(block, "dataset")
-    if dataset != peek_word(data, "dataset"):
-        return False
-    if dataset in BUILT_IN:
-        return True  # wherever its files are
-    one, other = (_training_place(str(peek(section, "path"))) for section in (block, data))
-    if one.exists() and other.exists() and one.samefile(other):
-        return True  # by a link
-    return one == other or one in other.parents or other in one.parents
-
-
-def _training_place(path: str) -> Path:
-    """Return the file or folder that training records are read from."""
-    root = Path(path).expanduser().resolve()
-    return root / "train" if (root / "train").is_dir() else root
-
-
 def pretrain_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
     """Yield what the sections ``pretrain`` and ``data`` of a raw spec demand of each other."""
     block = peek(raw, "pretrain")
@@ -219,16 +201,20 @@ def pretrain_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
                     "no class can be both",
                 )
         return
-    if is_same_data(block, peek(raw, "data")):
+    if given(block, "dataset") and is_same_data(block, peek(raw, "data")):
         yield Mistake(
             "pretrain.dataset",
             "is the study's own data, of which records are private",
             "name classes of it (pretrain.classes), or use data.public and leave dataset out",
         )
     is_own = not any(given(block, key) for key in _RECORDS)
-    if is_own and peek_number(raw, "data", "public", "fraction", default=0.0) <= 0:
+    if is_own and not declares_public(peek(raw, "data")):
         yield Mistake(
             "pretrain",
             "has no public records to train on",
             "give classes or dataset here, or data.public.fraction",
         )
+    labels = peek_word(raw, "data", "public", "labels", default="known")
+    if is_own and labels != "known" and peek_word(block, "objective") != "rotations":
+        problem = f"reads the labels of public records, which are {labels}"
+        yield Mistake("pretrain.objective", problem, "use rotations, which reads none")

@@ -26,7 +26,8 @@ from dpsweep.spec.base import (
 from dpsweep.spec.cluster import LAUNCHED, ClusterSpec, ResourcesSpec
 from dpsweep.spec.data.datasets import BUILT_IN
 from dpsweep.spec.data.evaluation import TestSpec, ValidationSpec
-from dpsweep.spec.data.public import PublicSpec, pollution_rules
+from dpsweep.spec.data.public import PublicSpec, without_defaults
+from dpsweep.spec.data.public_rules import public_rules
 from dpsweep.spec.data.section import DataSpec
 from dpsweep.spec.deltas import derived_delta
 from dpsweep.spec.episodes import EPISODE, EpisodesSpec, episode_rules
@@ -185,7 +186,7 @@ class SweepSpec(Part):
         yield from episode_rules(raw)
         yield from pretrain_rules(raw)
         yield from start_rules(raw)
-        yield from pollution_rules(raw)
+        yield from public_rules(raw)
         yield from metric_rules(raw)
         yield from probe_rules(raw)
         yield from on_rules(raw)
@@ -349,8 +350,7 @@ class SweepSpec(Part):
             tree["search"]["on"] = self.search.on.model_dump(exclude_none=True)
         if tree["data"]["class_names"] is None:
             del tree["data"]["class_names"]
-        if tree["data"]["public"]["pollution"] is None:
-            del tree["data"]["public"]["pollution"]
+        tree["data"]["public"] = without_defaults(tree["data"]["public"])
         for section in ("episodes", "pretrain", "start"):
             if tree[section] is None:
                 del tree[section]

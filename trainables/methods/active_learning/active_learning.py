@@ -24,6 +24,7 @@ from dpsweep.trainables.methods.active_learning.knobs import (
     FINETUNE_HYPERPARAMETERS,
     SELECT_HYPERPARAMETERS,
     START_HYPERPARAMETERS,
+    asks_private,
     possible,
     refuse_misfits,
     selection_notes,
@@ -105,7 +106,7 @@ class ActiveLearning(Method):
         if completed["start.epsilon"] is not None or starts_from_nothing(completed):
             return completed
         cap = context.budget.target_epsilon
-        asks = completed["select.by"] == "near_private"
+        asks = asks_private(completed)
         within = [e for _, e in context.starts if e < cap or (e == cap and not asks)]
         if not within:
             raise InfeasibleBudgetError(
@@ -126,7 +127,7 @@ class ActiveLearning(Method):
         refuse_misfits(hparams)
         private = Plan(())
         key = cls.starts_from(hparams)
-        if key is not None and hparams["select.by"] == "near_private":
+        if key is not None and asks_private(hparams):
             start, extra = context.starts[key].merged(), hparams["split.extra"]
             share, rule = hparams["split.pca"], hparams["split.rule"]
             budget, accountant = context.budget, context.accountant
@@ -134,7 +135,9 @@ class ActiveLearning(Method):
                 private = split_query(start, share, rule, budget, accountant)
             else:
                 private = fixed_query(start, extra, share, rule, budget, accountant)
-        runs = [EventRun(NonPrivate(), hparams["finetune.epochs"], FINETUNE, "public")]
+        runs = []
+        if hparams["labels.max"]:
+            runs = [EventRun(NonPrivate(), hparams["finetune.epochs"], FINETUNE, "public")]
         if hparams["finetune.recipe"] == "distill":
             epochs = hparams["finetune.distill_epochs"]
             runs.insert(0, EventRun(NonPrivate(), epochs, DISTILL, "public"))

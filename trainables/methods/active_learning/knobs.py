@@ -40,7 +40,13 @@ SELECT_HYPERPARAMETERS = (
         choices=("random", "entropy", "margin", "diverse_public", "near_private"),
         changes_privacy=True,
     ),
-    Hyperparameter("labels.max", "int", 1000, "Labels that a trial may buy.", low=1),
+    Hyperparameter(
+        "labels.max",
+        "int",
+        1000,
+        "Labels that a trial may buy; 0: none, and the network learns what the start says alone.",
+        low=0,
+    ),
     Hyperparameter(
         "select.uncertainty",
         "str",
@@ -165,6 +171,14 @@ def selection_problems(values: Mapping[str, Sequence[Any]], info: DatasetInfo) -
         wrong = "there is no public record to label"
         return [Mistake("method", wrong, "set data.public.fraction")]
     largest, smallest = max(values["labels.max"]), min(values["labels.max"])
+    if info.public_labels == "hidden" and largest:
+        wrong = f"{largest:g} labels are to be bought, and data.public.labels hides them"
+        problems.append(Mistake("labels.max", wrong, "0, or data.public.labels: bought"))
+    if largest == 0:
+        if not set(values["finetune.recipe"]) - {"plain", "labels_only"}:
+            wrong = "is 0, and nothing else is learned from but labels"
+            problems.append(Mistake("labels.max", wrong, "raise it, or finetune.recipe: distill"))
+        return problems
     if info.num_public and largest > info.num_public:
         wrong = f"{largest:g} is more than the {info.num_public} public records"
         problems.append(Mistake("labels.max", wrong, "lower it, or raise data.public.fraction"))
@@ -220,6 +234,11 @@ def starts_from_nothing(hparams: Mapping[str, Any]) -> bool:
     return hparams["finetune.recipe"] == "labels_only" and hparams["select.by"] == "random"
 
 
+def asks_private(hparams: Mapping[str, Any]) -> bool:
+    """Say whether private records are asked which public ones to label."""
+    return hparams["select.by"] == "near_private" and hparams["labels.max"] > 0
+
+
 def refuse_misfits(hparams: Mapping[str, Any]) -> None:
     """Check that the labels of one configuration can be chosen.
 
@@ -228,6 +247,11 @@ def refuse_misfits(hparams: Mapping[str, Any]) -> None:
             bought.
     """
     labels, candidates = hparams["labels.max"], hparams["select.candidates"]
+    if labels == 0 and hparams["finetune.recipe"] != "distill":
+        raise InfeasibleBudgetError(
+            f"labels.max=0 leaves finetune.recipe={hparams['finetune.recipe']} nothing to learn",
+            fix="finetune.recipe: distill, or a label at least",
+        )
     if hparams["select.by"] in _AMONG_CANDIDATES and labels > candidates:
         raise InfeasibleBudgetError(
             f"labels.max={labels} is more than select.candidates={candidates}",

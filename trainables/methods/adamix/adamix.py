@@ -19,7 +19,8 @@ from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.data.dataset import part_tensors
 from dpsweep.trainables.hooks import Contributions
 from dpsweep.trainables.method import PlanContext, RunContext, target_budget
-from dpsweep.trainables.methods.adamix.few_shot import fit_few_shot
+from dpsweep.trainables.methods.adamix.checks import space_problems
+from dpsweep.trainables.methods.adamix.few_shot import best_rate, fit_few_shot
 from dpsweep.trainables.methods.adamix.instance_privacy import per_instance_mu, report
 from dpsweep.trainables.methods.adamix.linear_probe import (
     PROBE_FEATURES,
@@ -32,10 +33,10 @@ from dpsweep.trainables.methods.adamix.parts import (
     REUSE_HYPERPARAMETERS,
     STEP_HYPERPARAMETERS,
     TWO_PHASES,
-    Parts,
     clip_statistic,
     first_steps,
     parts_of,
+    refuse_rate,
 )
 from dpsweep.trainables.methods.adamix.text_init import text_head
 from dpsweep.trainables.methods.input_norms import PublicInputs
@@ -130,9 +131,11 @@ class AdaMix(LinearProbe):
 
         Raises:
             InfeasibleBudgetError: Not one step fits, or neither noise nor steps are given.
-            BadInputError: The variant and the parts that are switched on contradict each other.
+            BadInputError: The variant and the parts that are switched on contradict each other, or
+                ``public.lr`` is to be chosen by one shot of each class.
         """
         parts_of(hparams)
+        refuse_rate(hparams)
         if hparams["adamix.variant"] == "only_public":
             return Plan(())
         budget = target_budget(hparams["noise.target_epsilon"], context.budget)
@@ -170,50 +173,7 @@ class AdaMix(LinearProbe):
         problems = super().preflight(values, info)
         norms = cls._possible(values, "optim.input_norm")
         problems += rate_problems({**values, "optim.input_norm": norms})
-        switches = [f"adamix.{name}" for name in Parts._fields]
-        if cls._possible(values, "adamix.variant") == ["fully_private"]:
-            problems += [
-                Mistake(name, "fully_private uses no public record as such", "leave it out")
-                for name in switches
-                if True in cls._possible(values, name)
-            ]
-        if cls._possible(values, "adamix.variant") == ["only_public"]:
-            problems += [
-                Mistake(name, "only_public takes no step that this could change", "leave it out")
-                for name in switches
-                if name != "adamix.public_init" and True in cls._possible(values, name)
-            ]
-        noises = cls._possible(values, "noise.noise_multiplier")
-        if noises == [None] and cls._possible(values, "train.max_steps") == [None]:
-            problems.append(
-                Mistake(
-                    "train.max_steps", "needed without noise.noise_multiplier", "give one of them"
-                )
-            )
-        has_others = info.num_test or info.num_validation
-        if True in cls._possible(values, "adamix.private_report") and not has_others:
-            problems.append(
-                Mistake(
-                    "adamix.private_report",
-                    "there is no test or validation part to compare private records with",
-                    "give data.test.fraction, or leave it out",
-                )
-            )
-        if "text" in cls._possible(values, "init.kind"):
-            problems += [
-                Mistake(
-                    "init.kind",
-                    f"text needs features of an image-text pair, not {name}",
-                    "clip/NAME",
-                )
-                for name in cls._possible(values, "features.name")
-                if not name.startswith("clip/")
-            ]
-            if all(name.isdecimal() for name in info.class_names):
-                wrong = f"text encodes the names of classes, and those of {info.name} are numbers"
-                fix = "name them, data.class_names: [cat, dog, ...], or use init.kind: public"
-                problems.append(Mistake("init.kind", wrong, fix))
-        return problems
+        return problems + space_problems(lambda name: cls._possible(values, name), info)
 
     def prepare(
         self, data: SweepData, hparams: Mapping[str, Any], plan: Plan, context: RunContext
@@ -237,6 +197,7 @@ class AdaMix(LinearProbe):
         if rate is not None:  # of a clipping norm of 1, whatever that of a step is
             hparams = {**hparams, "optim.lr": rate, "optim.step_over_clip": True}
         super().prepare(data, hparams, plan, context)
+        self._chosen_rate: float | None = None
         if self._parts.public_init:
             self._reference = self._public_solution()
             self._weight = self._reference.clone()
@@ -258,12 +219,19 @@ class AdaMix(LinearProbe):
         if self._hparams["init.kind"] == "text":
             names = self._features.raw.info.class_names
             return text_head(self._hparams, names, self._weight)
-        return fit_few_shot(
-            self._public,
-            self._weight,
-            epochs=self._hparams["public.epochs"],
-            lr=self._hparams["public.lr"],
-        )
+        epochs, rate = self._hparams["public.epochs"], self._hparams["public.lr"]
+        if rate is None:
+            rate = self._chosen_rate = best_rate(self._public, self._weight, epochs=epochs)
+        return fit_few_shot(self._public, self._weight, epochs=epochs, lr=rate)
+
+    @classmethod
+    def public_metrics(cls) -> dict[str, str]:
+        """Return the names of ``public_scores``, with a sentence on each."""
+        return {"few_shot_lr": "Learning rate of the public solution, where public.lr is null."}
+
+    def public_scores(self) -> dict[str, float]:
+        """Return the rate that public records have chosen, if they have."""
+        return {} if self._chosen_rate is None else {"few_shot_lr": self._chosen_rate}
 
     def _clip_and_public(self) -> tuple[float, torch.Tensor | None]:
         """Return the clipping norm of a step, and the public gradient where the step needs it."""

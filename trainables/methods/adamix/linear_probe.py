@@ -76,6 +76,9 @@ class LinearProbe(Method):
         for hparams in possible_choices(PROBE_FEATURES, values):
             wrong = feature_problems(hparams, info, norm=NORM)[1]
             problems += [problem for problem in wrong if problem not in problems]
+        if info.public_labels != "known":
+            wrong = f"draws shots by the labels of public records, which are {info.public_labels}"
+            problems.append(Mistake("method", wrong, "set data.public.labels: known"))
         most = max(cls._possible(values, "public.shots"))
         if most * info.num_classes > info.num_public:
             problems.append(
@@ -83,7 +86,7 @@ class LinearProbe(Method):
                     "public.shots",
                     f"{most} records of each of {info.num_classes} classes are more than the "
                     f"{info.num_public} declared public records",
-                    "raise data.public.fraction or lower public.shots",
+                    "declare more public records (data.public) or lower public.shots",
                 )
             )
         return problems

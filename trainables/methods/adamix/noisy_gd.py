@@ -51,6 +51,16 @@ class HeadRecords:
     def __len__(self) -> int:
         return len(self._y)
 
+    @property
+    def labels(self) -> torch.Tensor:
+        """Classes, int64 (records,), as private as the records."""
+        return self._y
+
+    def chosen(self, rows: torch.Tensor) -> HeadRecords:
+        """Return some of the records, by their rows, int64."""
+        x, y = self._x[rows.to(self._x.device)], self._y[rows.to(self._y.device)]
+        return HeadRecords(x, y, device=self._device)
+
     def alone(self) -> Iterator[HeadRecords]:
         """Yield each record by itself."""
         for i in range(len(self)):

@@ -237,11 +237,13 @@ PUBLIC_HYPERPARAMETERS = (
         "public.lr",
         "float",
         1.0,
-        "Learning rate of the public solution; the paper keeps the best of several. A large one "
-        "drives the public gradient norms, and with them the adaptive clip, towards 0.",
+        "Learning rate of the public solution; a large one drives the public gradient norms, and "
+        "with them the adaptive clip, towards 0. Null: the best of several, as in the paper, by "
+        "the loss of left-out shots.",
         low=0,
         high=1e6,
         open_low=True,
+        optional=True,
     ),
     Hyperparameter(
         "init.kind",
@@ -258,6 +260,19 @@ PUBLIC_HYPERPARAMETERS = (
         "init.scale", "float", 100.0, "Norm of each class's text weights.", low=0, open_low=True
     ),
 )
+
+
+def refuse_rate(hparams: Mapping[str, Any]) -> None:
+    """Refuse to choose the rate of the public solution where no shot can be left out.
+
+    Raises:
+        BadInputError: ``public.lr`` is null, and there is one shot of each class.
+    """
+    if hparams["public.lr"] is None and hparams["public.shots"] < 2:
+        raise BadInputError(
+            "public.lr is null, and of one shot of each class none can be left out to choose it by",
+            fix="public.shots: 2, or give public.lr",
+        )
 
 
 def parts_of(hparams: Mapping[str, Any]) -> Parts:

@@ -13,9 +13,6 @@ from dpsweep.spec.base import (
     Count,
     Part,
     Text,
-    dotted,
-    given,
-    peek,
     peek_number,
     peek_word,
     seen,
@@ -33,7 +30,8 @@ from dpsweep.spec.data.datasets import (
     Task,
 )
 from dpsweep.spec.data.evaluation import TestSpec, ValidationSpec
-from dpsweep.spec.data.public import Pollution, PublicSpec
+from dpsweep.spec.data.public import PublicSpec, has_public_validation
+from dpsweep.spec.data.public_rules import public_data_rules
 
 
 def _image_size(value: Any) -> Any:
@@ -174,10 +172,11 @@ class DataSpec(Part):
         yield from class_rules(raw, raw)
         num_classes = BUILT_IN.get(peek_word(raw, "dataset"), (0, 0))[1]
         yield from name_rules(raw, num_classes or int(peek_number(raw, "num_classes", default=0)))
-        yield from cls._pollution_rules(raw)
+        yield from public_data_rules(raw)
         shares = [
             peek_number(raw, part, "fraction", default=default)
             for part, default in (("validation", 0.2), ("test", 0.0), ("public", 0.0))
+            if part != "validation" or not has_public_validation(raw)
         ]
         total = sum(share for share in shares if 0 <= share < 1)
         if total >= 1:
@@ -231,7 +230,8 @@ class DataSpec(Part):
                 f"{dataset} has a test part of its own",
                 "remove it; data.test.visibility: public has it scored",
             )
-        if peek_number(raw, "validation", "fraction", default=0.2) == 0:
+        has_none = peek_number(raw, "validation", "fraction", default=0.2) == 0
+        if has_none and not has_public_validation(raw):
             yield Mistake(
                 "validation.fraction",
                 "is 0, so there is nothing to compare configurations on",
@@ -268,33 +268,6 @@ class DataSpec(Part):
                 f"noisy scores are for classification, and the task is {task}: one record changes "
                 "more than one count",
                 "declare the validation records public, or use exact with accounting unaccounted",
-            )
-
-    @classmethod
-    def _pollution_rules(cls, raw: Mapping[str, Any]) -> Iterator[Mistake]:
-        """Check that records are images of one class each, and that none of them is pollution."""
-        if not given(raw, "public", "pollution"):
-            return
-        path = ("public", "pollution")
-        dataset = peek_word(raw, "dataset")
-        task = peek_word(raw, "task", default="classification")
-        if dataset == "text":
-            yield Mistake(dotted(path), "is made of images, and text has none", "remove it")
-        elif task != "classification":
-            yield Mistake(
-                dotted(path), f"has one class a record, and the task is {task}", "remove it"
-            )
-        if raw.get("classes") is not None:
-            problem = "has no meaning with data.classes, which takes records out class by class"
-            yield Mistake(dotted(path), problem, "keep one of the two")
-        pollution = peek(raw, *path)
-        is_section = isinstance(pollution, (Mapping, Pollution))  # else that is what is wrong
-        kinds = peek(pollution, "kinds", default=("digits",)) if is_section else ()
-        if dataset == "digits" and isinstance(kinds, (list, tuple)) and "digits" in kinds:
-            yield Mistake(
-                dotted((*path, "kinds")),
-                "has digits, which are the study's own records, private ones among them",
-                "use kinds: [noise]",
             )
 
 

@@ -16,7 +16,7 @@ from dpsweep.foundation.errors import DataError, SpecError
 from dpsweep.spec.data.public import Pollution
 from dpsweep.spec.study import DataSpec, SweepSpec
 from dpsweep.trainables.data.loading import describe_dataset, load_dataset
-from dpsweep.trainables.data.pollution import bilinear, digit_images, noise_images, polluted
+from dpsweep.trainables.data.public.pollution import bilinear, digit_images, noise_images, polluted
 
 MakeSpec = Callable[..., DataSpec]
 COUNT = 60
@@ -217,7 +217,7 @@ FASHION = {"dataset": "fashion_mnist", "validation": {"visibility": "public"}}
     [
         ({"public": {"pollution": {"records": 5}}}, "public.pollution: is mixed into public records, and there are none (set data.public.fraction, or leave it out)"),
         ({"public": public(0)}, "public.pollution.records: must be >= 1, got 0"),
-        ({"public": {"fraction": 0.4, "pollution": {}}}, "public.pollution.records: is missing (say how many such records to mix in, in equal parts)"),
+        ({"public": {"fraction": 0.4, "pollution": {}}}, "public.pollution.records: is missing (say how many such records to mix in, in equal parts; or share: 0.2)"),
         ({"public": public(5, kinds=[])}, "public.pollution.kinds: is empty (remove it, or leave pollution out)"),
         ({"public": public(5, kinds="noise")}, "public.pollution.kinds: must be a list, got 'noise'"),
         ({"public": public(5, kinds=["noise", "noise"])}, "public.pollution.kinds: has 'noise' twice (name each once)"),

@@ -2,7 +2,7 @@
 
 The experiment of Zhao et al. 2020 (https://arxiv.org/abs/1910.01177, section 4.3) mixes CIFAR-10
 into SVHN to see which way of choosing public records leaves the useless ones alone. Here they are
-handwritten digits of scikit-learn and noise, which need no file. Loads no torch.
+those of any file, or handwritten digits of scikit-learn and noise, which need none. Loads no torch.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 
 from dpsweep.foundation.errors import DataError
 from dpsweep.privacy.randomness import public_seed
+from dpsweep.trainables.data.public.stretching import interpolated
 from dpsweep.trainables.data.source import Arrays
 
 if TYPE_CHECKING:
@@ -24,13 +25,19 @@ POLLUTION_SEED = 19_100_117
 _BLOCK = 256
 
 
-def check_pollution(pollution: Pollution | None, shape: tuple[int, ...], num_public: int) -> None:
+def check_pollution(
+    pollution: Pollution | None,
+    shape: tuple[int, ...],
+    num_public: int,
+    num_others: int | None = None,
+) -> None:
     """Refuse pollution of records that are no images, and of no records.
 
     Args:
         pollution: Of the spec; None is never refused.
         shape: Shape of one record.
         num_public: Declared public records, without pollution.
+        num_others: Records of the file that pollution is made of; None without a file.
     Raises:
         DataError: It is refused.
     """
@@ -47,42 +54,76 @@ def check_pollution(pollution: Pollution | None, shape: tuple[int, ...], num_pub
             because="data.public.fraction is too small for one record",
             fix="raise data.public.fraction",
         )
+    if num_others is not None and pollution.count(num_public) > num_others:
+        raise DataError(
+            f"data.public.pollution wants {pollution.count(num_public)} records of a file, which "
+            f"has {num_others}",
+            fix="lower data.public.pollution.records or share, or name a larger file",
+        )
 
 
-def polluted(public: Arrays, pollution: Pollution, num_classes: int) -> tuple[Arrays, np.ndarray]:
+def polluted(
+    public: Arrays,
+    pollution: Pollution,
+    num_classes: int,
+    *,
+    records: int | None = None,
+    others: Arrays | None = None,
+) -> tuple[Arrays, np.ndarray]:
     """Return the public records with pollution among them, in an order of a public seed.
 
     Args:
         public: Images, float32 (n, channels, height, width), and classes, int64 (n,).
         pollution: How many records of which kinds; m in all.
         num_classes: Classes of the task.
+        records: Their number as it is declared; None: as many as these public ones ask for.
+        others: Of a file, the images and classes (-1: none) that pollution is chosen from by a
+            public seed, in the shape of the public ones; they keep their values.
     Returns:
         ((images, float32 (n + m, channels, height, width); classes, int64 (n + m,)); which of them
         are pollution, bool (n + m,)). Every value of the pollution lies between the least and the
-        largest one of the public images; of none, between 0 and 1.
+        largest one of the public images, but for a file's; of none, between 0 and 1.
     """
     inputs, labels = np.asarray(public[0]), public[1]
     low, high = (float(inputs.min()), float(inputs.max())) if inputs.size else (0.0, 1.0)
-    count = len(labels) + pollution.records
+    records = pollution.count(len(labels)) if records is None else records
+    count = len(labels) + records
     order = _generator("order").permutation(count)
-    own, others = order[: len(labels)], order[len(labels) :]
+    own, rows = order[: len(labels)], order[len(labels) :]
     mixed = np.empty((count, *inputs.shape[1:]), np.float32)
     classes = np.empty(count, np.int64)
     mixed[own], classes[own] = inputs, labels
-    share, more = divmod(pollution.records, len(pollution.kinds))
+    if others is not None:
+        mixed[rows], classes[rows] = _chosen(others, records, num_classes)
     begin = 0
-    for number, kind in enumerate(pollution.kinds):
-        rows = others[begin : begin + share + (number < more)]
+    kinds = pollution.kinds if others is None else ()
+    for number, kind in enumerate(kinds):
+        share, more = divmod(records, len(kinds))
+        those = rows[begin : begin + share + (number < more)]
         make = {"digits": digit_images, "noise": noise_images}[kind]
-        images, said = make(len(rows), inputs.shape[2:], num_classes)
+        images, said = make(len(those), inputs.shape[2:], num_classes)
         # Their one channel becomes all there are. Rounding must not leave the range.
         scaled = np.float32(low) + np.float32(high - low) * images
-        mixed[rows] = np.clip(scaled, np.float32(low), np.float32(high))[:, None]
-        classes[rows] = said
-        begin += len(rows)
+        mixed[those] = np.clip(scaled, np.float32(low), np.float32(high))[:, None]
+        classes[those] = said
+        begin += len(those)
     is_pollution = np.zeros(count, bool)
-    is_pollution[others] = True
+    is_pollution[rows] = True
     return (mixed, classes), is_pollution
+
+
+def _chosen(others: Arrays, records: int, num_classes: int) -> Arrays:
+    """Return so many records of a file, each with a class of the task that an annotator says."""
+    images, labels = others
+    if len(labels) < records:
+        raise DataError(
+            f"data.public.pollution wants {records} records of a file, which has {len(labels)}",
+            fix="lower data.public.pollution.records or share, or name a larger file",
+        )
+    generator = _generator("file")
+    rows = np.sort(generator.permutation(len(labels))[:records])
+    said = generator.integers(0, num_classes, records)
+    return images[rows], np.where(labels[rows] < 0, said, labels[rows] % num_classes)
 
 
 def digit_images(num: int, size: tuple[int, ...], num_classes: int) -> Arrays:
@@ -140,13 +181,7 @@ def bilinear(images: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
         size: The new (height, width).
     """
     for axis, wanted in zip((1, 2), size):
-        length = images.shape[axis]
-        places = np.clip((np.arange(wanted) + 0.5) * length / wanted - 0.5, 0, length - 1)
-        below = np.floor(places).astype(np.int64)
-        above = np.minimum(below + 1, length - 1)
-        weight = (places - below).astype(np.float32)
-        weight = weight[:, None] if axis == 1 else weight
-        images = images.take(below, axis) * (1 - weight) + images.take(above, axis) * weight
+        images = interpolated(images, axis, wanted)
     return images
 
 

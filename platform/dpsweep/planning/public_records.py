@@ -1,0 +1,165 @@
+"""Public records, checked before anything starts: their labels, and that they are no private ones.
+
+What is read here is declared public: labels of another file, and of no record of the study's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpsweep.foundation.errors import DataError, Mistake
+from dpsweep.study.launched import is_new
+from dpsweep.trainables.data.class_split import open_classes
+from dpsweep.trainables.data.dataset import SweepData
+from dpsweep.trainables.data.public.file import open_public_file
+from dpsweep.trainables.hooks import ChecksRecords
+
+if TYPE_CHECKING:
+    from dpsweep.spec.study import SweepSpec
+    from dpsweep.trainables.data.dataset import DatasetInfo
+    from dpsweep.trainables.method import Method
+
+#: A share of copies from which on two sets of records are taken for the same.
+SAME = 0.5
+#: A chance that shots lack records which is worth a word.
+_LIKELY = 0.05
+#: How many public records of each class a method of AdaMix draws.
+SHOTS = "public.shots"
+
+
+def public_problems(
+    spec: SweepSpec,
+    methods: Mapping[str, type[Method]],
+    values: Mapping[str, Sequence[Any]],
+    info: DatasetInfo,
+) -> list[Mistake]:
+    """Return what is wrong about public records of another file, by its content and its labels.
+
+    Guarantees:
+        Reads labels of the file, which the spec declares public, and the whole of it where it is
+        as long as the private file, to see whether the two are the same.
+
+    Args:
+        spec: A valid spec.
+        methods: Those of its space.
+        values: What the space can give each hyperparameter.
+        info: Of the study's data.
+    """
+    public = spec.data.public
+    if not public.is_of_file:
+        return []
+    key = "data.public.dataset" if public.path is None else "data.public.path"
+    if _is_same_content(spec):
+        fix = "name another file, or declare a part of it: fraction, positions or per_class"
+        return [Mistake(key, "has the content of the study's own data, which are private", fix)]
+    if public.labels == "hidden" or info.task != "classification":
+        return []
+    try:
+        file = open_public_file(spec.data, open_classes(spec.data))
+        assert file is not None
+        labels = file.read_labels()
+    except DataError as error:
+        return [Mistake(key, error.message, error.fix or "correct it")]
+    parts = {"public": (np.empty((len(labels), 0), np.float32), labels)}
+    data = SweepData(info, parts, "")
+    problems = []
+    for method in methods.values():
+        if issubclass(method, ChecksRecords) and spec.episodes is None:
+            try:
+                method.check_records(values, data)
+            except DataError as error:
+                problems.append(Mistake("data.public", error.message, error.fix or "correct it"))
+    return problems
+
+
+def _is_same_content(spec: SweepSpec) -> bool:
+    """Say whether the public file is the private one under another name."""
+    paths = [Path(str(path)).expanduser() for path in (spec.data.path, spec.data.public.path)]
+    if not all(path.is_file() for path in paths):
+        return False
+    if paths[0].stat().st_size != paths[1].stat().st_size:
+        return False
+    return _digest(paths[0]) == _digest(paths[1])
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_overlap(spec: SweepSpec, data: SweepData) -> None:
+    """Refuse a public file that is made of private records.
+
+    Guarantees:
+        Looks at one bit of private records, in a study that is not there yet: whether half of the
+        file, or half of them, is in both. Nothing about it is written down.
+
+    Raises:
+        DataError: It is.
+    """
+    if is_new(spec) and max(_shares_of_copies(data)) >= SAME:
+        raise DataError(
+            f"half of the records of {data.info.public_from} or more are records of the study's "
+            "own data, which are private",
+            because="what is declared public has no protection",
+            fix="name a file of other records in data.public",
+        )
+
+
+def copies_note(data: SweepData) -> list[str]:
+    """Return a line on private records that are in a public file, too; it tells of single ones."""
+    if max(_shares_of_copies(data)) == 0:
+        return []
+    where = data.info.public_from
+    return [f"note: some private records are in {where} too, and have no protection there"]
+
+
+def _shares_of_copies(data: SweepData) -> tuple[float, float]:
+    """Return which share of the private records is in the public file, and of this in those."""
+    private, public = (data.parts[part][0] for part in ("private", "public"))
+    are_read = isinstance(private, np.ndarray) and isinstance(public, np.ndarray)
+    if not data.info.public_from or not are_read:
+        return 0.0, 0.0  # of images that are read one by one, all would have to be
+    ours, theirs = _digests(private), _digests(public)
+    both = set(ours) & set(theirs)
+    first, second = (
+        sum(digest in both for digest in digests) / max(len(digests), 1)
+        for digests in (ours, theirs)
+    )
+    return first, second
+
+
+def _digests(inputs: np.ndarray) -> list[bytes]:
+    return [
+        hashlib.blake2b(np.ascontiguousarray(row).data, digest_size=16).digest() for row in inputs
+    ]
+
+
+def blind_note(
+    spec: SweepSpec, values: Mapping[str, Sequence[Any]], info: DatasetInfo | None
+) -> str:
+    """Return a line on shots that a share drawn whatever the class may lack, or nothing.
+
+    The chance is that of the union of classes, each with an even share of the public records; no
+    label is read.
+    """
+    shots = [n for n in values.get(SHOTS, ()) if isinstance(n, int)]
+    if info is None or not shots or spec.data.public.fraction <= 0:
+        return ""
+    from scipy.stats import binom
+
+    num_public, num_classes = info.num_public - info.num_polluted, info.num_classes
+    chance = num_classes * float(binom.cdf(max(shots) - 1, num_public, 1 / num_classes))
+    if chance < _LIKELY:
+        return ""
+    return (
+        f"data.public.fraction draws {num_public} records whatever their class, and one of "
+        f"{num_classes} even classes has fewer than {SHOTS}={max(shots)} of them with a chance of "
+        f"{'more than half' if chance > SAME else f'{chance:.0%}'}; data.public.per_class takes "
+        "as many of each, and leaves the others private"
+    )

@@ -1,0 +1,150 @@
+"""Public records of another file: what `validate` says of them, and what a run refuses."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from raw_specs import changed
+
+from dpsweep.foundation.errors import DataError, SpecError
+from dpsweep.planning.preflight import preflight
+from dpsweep.planning.problems import check_records, record_notes
+from dpsweep.spec.study import SweepSpec
+from dpsweep.trainables.data.loading import load_dataset
+
+NUM = 120
+
+
+def store(path: Path, num: int, *, seed: int, labels: np.ndarray | None = None) -> str:
+    x = np.random.default_rng(seed).normal(size=(num, 1, 4, 4)).astype(np.float32)
+    np.savez(path, x_train=x, y_train=np.arange(num) % 2 if labels is None else labels)
+    return str(path)
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> dict[str, Any]:
+    return {
+        "name": "shots",
+        "data": {
+            "dataset": "npz", "path": store(tmp_path / "own.npz", NUM, seed=0),
+            "num_records": NUM, "num_classes": 2, "validation": {"visibility": "public"},
+            "public": {"path": store(tmp_path / "other.npz", 40, seed=1)},
+        },
+        "privacy": {
+            "delta": 1e-3, "trial_epsilon": 2.0, "accounting": "composed", "study_epsilon": 4.0,
+        },
+        "search": {
+            "sampler": "random", "num_trials": 2,
+            "space": {"method": "adamix", "features.name": "none", "public.shots": 5},
+        },
+        "storage": {"path": str(tmp_path / "studies")},
+        "tracking": {"uri": None},
+    }  # fmt: skip
+
+
+def lines(raw: dict[str, Any], **changes: Any) -> list[str]:
+    spec = SweepSpec(**changed(raw, {key.replace("__", "/"): v for key, v in changes.items()}))
+    with pytest.raises(SpecError) as caught:
+        preflight(spec)
+    return [str(mistake) for mistake in caught.value.mistakes]
+
+
+def test_public_records_change_no_plan(raw: dict[str, Any]) -> None:
+    with_file = preflight(SweepSpec(**raw))
+    own = changed(raw, {"data/public": {"fraction": 0.2}})
+    share = preflight(SweepSpec(**own))
+    assert with_file.info.num_private == 96
+    assert share.info.num_private == 72
+    plans = [checked.admit(0, {"method": "adamix"}).plan for checked in (with_file, share)]
+    assert plans[0] == plans[1]  # full batches: not even the number of records is in it
+
+
+def test_shots_that_a_file_lacks_are_said_before_anything_is_computed(
+    raw: dict[str, Any], tmp_path: Path
+) -> None:
+    labels = np.array([0] * 37 + [1] * 3)
+    raw["data"]["public"]["path"] = store(tmp_path / "few.npz", 40, seed=1, labels=labels)
+    (line,) = lines(raw)
+    assert line.startswith("data.public: class '1' has 3 public records, fewer than public.shots=5")
+    (line,) = lines(raw, data__public__per_class=4, search__space={"method": "dp_sgd"})
+    assert "class '1' has 3 records that can be public" in line
+    raw["data"]["public"]["path"] = store(tmp_path / "odd.npz", 40, seed=1, labels=labels * 2)
+    (line,) = lines(raw)
+    assert "labels outside 0..1" in line
+
+
+def test_shots_need_labels(raw: dict[str, Any]) -> None:
+    for labels in ("bought", "hidden"):
+        (line,) = lines(raw, data__public__labels=labels)
+        assert f"draws shots by the labels of public records, which are {labels}" in line
+
+
+def test_a_share_that_is_blind_to_classes_is_noted(raw: dict[str, Any]) -> None:
+    few = preflight(SweepSpec(**changed(raw, {"data/public": {"fraction": 0.1}})))
+    assert any("12 records whatever their class" in note for note in few.notes)
+    for public in ({"fraction": 0.4}, {"per_class": 5}, raw["data"]["public"]):
+        checked = preflight(SweepSpec(**changed(raw, {"data/public": public})))
+        assert not any("whatever their class" in note for note in checked.notes)
+
+
+def test_the_private_file_under_another_name(raw: dict[str, Any], tmp_path: Path) -> None:
+    copy = tmp_path / "copy.npz"
+    copy.write_bytes(Path(raw["data"]["path"]).read_bytes())
+    (line,) = lines(raw, data__public__path=str(copy))
+    assert line.startswith("data.public.path: has the content of the study's own data")
+    changed_file = bytearray(copy.read_bytes())
+    changed_file[-1] ^= 1  # the same size is no proof
+    copy.write_bytes(bytes(changed_file))
+    preflight(SweepSpec(**changed(raw, {"data/public/path": str(copy)})))
+
+
+@pytest.mark.parametrize(("copied", "is_refused"), [(40, True), (20, True), (19, False)])
+def test_a_file_that_is_half_private(
+    raw: dict[str, Any], tmp_path: Path, copied: int, is_refused: bool
+) -> None:
+    x = np.load(raw["data"]["path"])["x_train"]
+    path = raw["data"]["public"]["path"]
+    others = np.load(path)["x_train"]
+    parted = load_dataset(SweepSpec(**raw).data).parts["private"][0]
+    others[:copied] = parted[:copied]
+    assert {row.tobytes() for row in others[:copied]} <= {row.tobytes() for row in x}
+    np.savez(path, x_train=others, y_train=np.arange(40) % 2)
+    spec = SweepSpec(**raw)
+    data = load_dataset(spec.data)
+    if is_refused:
+        with pytest.raises(DataError, match="half of the records of npz "):
+            check_records(spec, {}, data, {})
+    else:
+        check_records(spec, {}, data, {})
+    assert record_notes(spec, data) == []  # a study with a claim tells of no single record
+    open_spec = SweepSpec(**changed(raw, {"privacy": {"accounting": "unaccounted", "trial_epsilon": 2, "delta": 1e-3}}))  # fmt: skip
+    (note,) = record_notes(open_spec, data)
+    assert "some private records are in npz" in note
+
+
+def test_ledgers_of_a_dataset_tell_such_studies_apart(raw: dict[str, Any]) -> None:
+    def parts(public: dict[str, Any]) -> dict[str, Any]:
+        return preflight(SweepSpec(**changed(raw, {"data/public": public}))).dataset_parts
+
+    shots = {"positions": [5, 3], "per_class": None}
+    raw["search"]["space"] = {"method": "dp_sgd"}
+    every = [
+        parts(public)
+        for public in (
+            {"fraction": 0.2},
+            {"path": raw["data"]["public"]["path"]},
+            {"path": raw["data"]["public"]["path"], "validation": 0.3},
+            {"positions": [3, 5]},
+            {"positions": [3, 6]},
+            {"per_class": 2},
+            {"per_class": 3},
+        )
+    ]
+    assert len({str(each) for each in every}) == len(every)
+    assert parts(shots) == every[3]
+    # A ledger of before does not know the new keys, and lacks nothing.
+    new = ("data.public.positions", "data.public.per_class")
+    assert [every[0][key] for key in new] == [None, None]
+    # A file leaves the private records what they are, however many of it are used.
+    assert parts({"path": raw["data"]["public"]["path"], "per_class": 2}) == every[1]

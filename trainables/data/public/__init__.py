@@ -1,0 +1,1 @@
+"""Public records: rows of the training source, other files, pollution."""
