@@ -31,9 +31,13 @@ def save_tokenizer(path: Path, *, special: bool = True, pad: str | None = "[PAD]
     if special:
         ends = [(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")]
         backend.post_processor = tokenizers.processors.TemplateProcessing(
-            single="[CLS] $A [SEP]", special_tokens=ends
+            single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
         )
-    named = {"unk_token": "[UNK]", "eos_token": "[SEP]"} | ({"pad_token": pad} if pad else {})
+    named: dict[str, Any] = {"unk_token": "[UNK]", "eos_token": "[SEP]"}
+    if pad:
+        named["pad_token"] = pad
+    if special:
+        named["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **named).save_pretrained(path)
     return path
 

@@ -53,6 +53,7 @@ class DatasetInfo:
         is_far_smaller: Whether headers or names tell that the training source holds less than half
             of the declared records. It is said to whoever launches a study, and kept nowhere. (That
             there are more than twice as many is seen when they are read: classes may be left out.)
+        notes: Of the source, for whoever launches a study.
     """
 
     name: str
@@ -69,6 +70,7 @@ class DatasetInfo:
     text: TextInfo | None = None
     num_polluted: int = 0
     is_far_smaller: bool = False
+    notes: tuple[str, ...] = ()
 
 
 class Drawing(Protocol):

@@ -185,4 +185,5 @@ def _describe(spec: DataSpec, source: Source) -> DatasetInfo:
         task=spec.task,
         text=source.text,
         is_far_smaller=source.num_found is not None and is_far_below(source.num_found, total),
+        notes=source.notes,
     )

@@ -25,10 +25,17 @@ class TextInfo:
         vocabulary_size: Every id is below it.
         pad_id: Id of what fills a record up to its length. A tokenizer without a pad token pads
             with its end of text.
+        separator_id: Of pairs: tokens after the first such id are of the second text, where the
+            tokenizer tells networks so; None where it does not.
+        end_id: Of prompts with targets: id that ends both of them; None for other records.
+        tokenizer: Of prompts with targets: what ``data.tokenizer`` names; empty for other records.
     """
 
     vocabulary_size: int
     pad_id: int
+    separator_id: int | None = None
+    end_id: int | None = None
+    tokenizer: str = ""
 
 
 Arrays = tuple[np.ndarray, np.ndarray]
@@ -56,6 +63,8 @@ class Source:
         preparation: The way from a record as its file has it to ``read``'s inputs, which goes with
             a registered model; ``read`` had better use it, too. None: inputs are the records as
             they are.
+        notes: What whoever launches a study should know of it, one line each; nothing of private
+            records.
     """
 
     input_shape: tuple[int, ...]
@@ -70,6 +79,7 @@ class Source:
     num_found: int | None = None
     tasks: frozenset[str] = frozenset({"classification"})
     preparation: Preparation | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def prepared_by(self) -> Preparation:

@@ -32,7 +32,7 @@ DATASETS = Registry(
         "fashion_mnist": f"{_DATA}.built_in:open_fashion_mnist",
         "image_folder": f"{_DATA}.images:open_image_folder",
         "npz": f"{_DATA}.npz:open_npz",
-        "text": f"{_DATA}.text:open_text",
+        "text": f"{_DATA}.text.opening:open_text",
     },
     group=DATASET_GROUP,
 )

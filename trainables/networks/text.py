@@ -53,7 +53,9 @@ def build_text(name: str, info: DatasetInfo) -> nn.Module:
     - A language model must be complete.
 
     Padding is masked for classification. It needs no mask in a language model, where it comes
-    last and no position sees what comes later.
+    last and no position sees what comes later. Of a pair, the tokens after the first separator are
+    told to be of the second text, where the tokenizer and the network do so (BERT; not RoBERTa). A
+    text that spells out the separator, such as ``[SEP]``, moves that border within its own record.
 
     Args:
         name: ``text/DIRECTORY``, an absolute path.
@@ -261,6 +263,11 @@ def _graph(
     )
     mask = graph.call_method("long", (counts,))
     arguments["attention_mask"] = ones if _LANGUAGE_MODEL in parts else mask
+    if _tells_texts_apart(next(iter(parts.values())), info):
+        ends = graph.call_method("long", (call(torch.eq, (ids, info.text.separator_id)),))
+        before = call(operator.sub, (call(torch.cumsum, (ends,), {"dim": 1}), ends))
+        is_second = call(torch.logical_and, (call(torch.gt, (before, 0)), counts))
+        arguments["token_type_ids"] = graph.call_method("long", (is_second,))
     record = graph.call_module(next(iter(parts)), kwargs=arguments)
     if _ENCODER in parts:
         hidden = call(getattr, (record, "last_hidden_state"))
@@ -276,6 +283,15 @@ def _graph(
     model.graph.eliminate_dead_code()  # a language model masks nothing
     model.recompile()
     return model
+
+
+def _tells_texts_apart(network: nn.Module, info: DatasetInfo) -> bool:
+    """Say whether a network has an embedding of which text of a pair a token belongs to."""
+    assert info.text is not None
+    if info.text.separator_id is None:
+        return False
+    kinds = getattr(getattr(network, "config", None), "type_vocab_size", None) or 0
+    return kinds > 1 and "token_type_ids" in inspect.signature(network.forward).parameters
 
 
 def _examples(info: DatasetInfo) -> tuple[torch.Tensor, ...]:

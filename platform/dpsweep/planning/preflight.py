@@ -150,6 +150,7 @@ class Preflight:
         notes += start_notes(self.spec, self.methods, self.space.values())
         notes += [barrier_note(self.spec, self.space.values())]
         notes += [delta_note(self.spec), budget_note(self.spec), validation_note(self.info)]
+        notes += self.info.notes
         return [note for note in dict.fromkeys(notes) if note]
 
     @property

@@ -22,7 +22,7 @@ from dpsweep.foundation.errors import ModelError
 from dpsweep.search_spaces import SPACES, SearchSpace, bitfit
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 from dpsweep.trainables.data.source import TextInfo
-from dpsweep.trainables.data.text import next_tokens
+from dpsweep.trainables.data.text.ids import next_tokens
 from dpsweep.trainables.gradients.noise import SecretNoise
 from dpsweep.trainables.method import RunContext
 from dpsweep.trainables.methods.bitfit.bitfit import BiTFiT

@@ -19,7 +19,7 @@ from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 from dpsweep.trainables.data.source import TextInfo
 from dpsweep.trainables.data.tasks import task_of
-from dpsweep.trainables.data.text import next_tokens
+from dpsweep.trainables.data.text.ids import next_tokens
 from dpsweep.trainables.gradients.bias_engine import BiasEngine
 from dpsweep.trainables.gradients.per_example import OpacusEngine
 from dpsweep.trainables.method import RunContext
