@@ -8,6 +8,7 @@ record; texts and labels are read when asked. Needs the extra ``text``, and no t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -224,18 +225,43 @@ def _load_tokenizer(name: str) -> Any:
             fix="pip install 'dpsweep[text]'",
         ) from error
     place = Path(name).expanduser()
-    is_local = place.is_dir()
-    if not is_local and (name.startswith((".", "/", "~")) or name.count("/") > 1):
+    if place.is_dir():
+        try:
+            return transformers.AutoTokenizer.from_pretrained(place, local_files_only=True)
+        except Exception as error:  # each kind of tokenizer raises its own
+            raise _no_tokenizer(name, error) from error
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise DataError(f"no directory {place}", fix="correct data.tokenizer")
+    loaded = _tokenizer_of_hub(name)
+    if isinstance(loaded, DataError):
+        raise loaded
+    return loaded
+
+
+@lru_cache(maxsize=8)  # without a network each try takes half a minute
+def _tokenizer_of_hub(name: str) -> Any:
+    """Return a tokenizer of the hub, from the cache of this machine if it is there, or an error."""
+    import transformers
+    from huggingface_hub.utils import logging
+
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # it says of each retry that there is no network
     try:
-        return transformers.AutoTokenizer.from_pretrained(
-            place if is_local else name, local_files_only=is_local
-        )
-    except Exception as error:  # the hub, the network and each kind of tokenizer raise their own
-        raise DataError(
-            f"cannot load the tokenizer {name}: {' '.join(str(error).split())[:200]}",
-            fix="give a directory written by save_pretrained of a tokenizer",
-        ) from error
+        for is_cached in (True, False):
+            try:
+                return transformers.AutoTokenizer.from_pretrained(name, local_files_only=is_cached)
+            except Exception as error:  # the hub, the network and each kind raise their own
+                if not is_cached:
+                    return _no_tokenizer(name, error)
+    finally:
+        logging.set_verbosity(verbosity)
+
+
+def _no_tokenizer(name: str, error: Exception) -> DataError:
+    return DataError(
+        f"cannot load the tokenizer {name}: {' '.join(str(error).split())[:200]}",
+        fix="give a directory written by save_pretrained of a tokenizer",
+    )
 
 
 def _text_info(tokenizer: Any, spec: DataSpec) -> TextInfo:

@@ -210,8 +210,6 @@ def test_what_cannot_be_used_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
     info = info_of()
     with pytest.raises(BadInputError, match="no network of transformers"):
         build_model(f"text/{tmp_path / 'none'}", info, seed=0)
-    with pytest.raises(BadInputError, match="there is no bert-base here; names on the hub"):
-        build_model("text/bert-base", info, seed=0)
     save_encoder(tmp_path / "bert")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BadInputError, match="is a relative path") as caught:
