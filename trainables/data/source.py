@@ -14,6 +14,7 @@ from dpsweep.foundation.words import counted
 from dpsweep.trainables.data.raw.preparation import ArrayRecords, Preparation
 
 if TYPE_CHECKING:
+    from dpsweep.spec.data.generation import GenerationSpec
     from dpsweep.spec.study import DataSpec
 
 
@@ -28,7 +29,8 @@ class TextInfo:
         separator_id: Of pairs: tokens after the first such id are of the second text, where the
             tokenizer tells networks so; None where it does not.
         end_id: Of prompts with targets: id that ends both of them; None for other records.
-        tokenizer: Of prompts with targets: what ``data.tokenizer`` names; empty for other records.
+        tokenizer: Where texts are written: what ``data.tokenizer`` names; else empty.
+        generation: How texts are written for the prompts of the test part; None: none are.
     """
 
     vocabulary_size: int
@@ -36,6 +38,7 @@ class TextInfo:
     separator_id: int | None = None
     end_id: int | None = None
     tokenizer: str = ""
+    generation: GenerationSpec | None = None
 
 
 Arrays = tuple[np.ndarray, np.ndarray]

@@ -94,6 +94,7 @@ def build_text(name: str, info: DatasetInfo) -> nn.Module:
             f"{name} knows {num_tokens} tokens, and the tokenizer has {text.vocabulary_size}",
             fix="use the tokenizer that the network was trained with (data.tokenizer)",
         )
+    _refuse_short(network, name, info)
     remove_dropout(network)
     for module in network.modules():
         if isinstance(module, nn.Embedding):
@@ -101,6 +102,24 @@ def build_text(name: str, info: DatasetInfo) -> nn.Module:
     model = _with_positions(parts, name, info)
     _probe(model, name, info)
     return model.train()
+
+
+def _refuse_short(network: Any, name: str, info: DatasetInfo) -> None:
+    """Refuse a network without a place for each token of a prompt and of what is written after it.
+
+    Raises:
+        ModelError: It has fewer.
+    """
+    places = getattr(network.config, "max_position_embeddings", None)
+    if info.text is None or info.text.generation is None or places is None:
+        return
+    new = info.text.generation.max_new_tokens
+    if info.input_shape[0] + new > places:
+        raise ModelError(
+            f"{name} has {places} places, and a prompt of up to {info.input_shape[0]} tokens with "
+            f"{new} new ones needs more",
+            fix="lower data.test.generation.max_new_tokens or data.max_length",
+        )
 
 
 def text_head(model: nn.Module) -> tuple[nn.Module, ...]:

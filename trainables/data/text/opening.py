@@ -32,6 +32,7 @@ from dpsweep.trainables.data.source import (
 from dpsweep.trainables.data.text.ids import next_tokens, open_ids
 from dpsweep.trainables.data.text.prompts import prompted
 from dpsweep.trainables.data.text.tables import Table, Wanted, choose_parts, open_tables
+from dpsweep.trainables.data.text.written import check_packages, left_out
 
 if TYPE_CHECKING:
     from dpsweep.spec.study import DataSpec
@@ -66,7 +67,7 @@ def open_text(spec: DataSpec) -> Source:
             "data.num_classes is missing for text",
             because="the labels are private, so the number of classes must be declared",
         )
-    tokenizer = _load_tokenizer(str(spec.tokenizer))
+    tokenizer = load_tokenizer(str(spec.tokenizer))
     info = _text_info(tokenizer, spec)
     length = int(spec.max_length or 0)
     preparation: Preparation = ArrayRecords.as_read((length,), "int64")
@@ -76,6 +77,8 @@ def open_text(spec: DataSpec) -> Source:
     else:
         wanted = Wanted.of(spec)
         tables, sizes, notes = _open_parts(spec, path, wanted)
+        if info.generation is not None:
+            notes += tuple(filter(None, [left_out(info.generation.scores)]))
         if spec.prompt_column is not None:
             read_ids = _read_prompts(tables, wanted, tokenizer, info, spec)
         else:
@@ -215,7 +218,7 @@ def _finished(
     return ids, checked_labels(numbers, num_classes, f"the {part} part", task)
 
 
-def _load_tokenizer(name: str) -> Any:
+def load_tokenizer(name: str) -> Any:
     """Return a tokenizer of a directory, or of the hub if there is no such directory."""
     try:
         import transformers
@@ -281,7 +284,13 @@ def _text_info(tokenizer: Any, spec: DataSpec) -> TextInfo:
                 "and target",
                 fix="use one of a language model, or set its eos_token and save it",
             )
-        return TextInfo(size, int(pad), end_id=int(end), tokenizer=str(spec.tokenizer))
+        generation = spec.test.generation
+        if generation is None:
+            return TextInfo(size, int(pad), end_id=int(end))
+        check_packages(generation.scores)
+        place = Path(str(spec.tokenizer)).expanduser()
+        name = str(place.absolute()) if place.is_dir() else str(spec.tokenizer)
+        return TextInfo(size, int(pad), None, int(end), name, generation)
     if spec.text_pair_column is not None:
         return TextInfo(size, int(pad), separator_id=_separator(tokenizer, str(spec.tokenizer)))
     return TextInfo(size, int(pad))

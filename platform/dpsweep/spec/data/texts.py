@@ -87,6 +87,12 @@ def text_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
             "has no meaning for a record of one text, whose end is cut",
             "remove it",
         )
+    if given(raw, "test", "generation") and not has_prompt:
+        yield Mistake(
+            "test.generation",
+            "has no prompts to write on",
+            "name data.prompt_column and data.target_column, or remove it",
+        )
     if given(raw, "splits") and is_file and any(_named(raw)):
         yield Mistake(
             "splits",

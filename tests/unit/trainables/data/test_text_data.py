@@ -279,6 +279,6 @@ def test_a_tokenizer_without_an_end(text_spec: MakeSpec, tmp_path: Path, monkeyp
     class Bare:
         pad_token_id = eos_token_id = None
 
-    monkeypatch.setattr(text_data, "_load_tokenizer", lambda name: Bare())
+    monkeypatch.setattr(text_data, "load_tokenizer", lambda name: Bare())
     with pytest.raises(DataError, match="neither a pad token nor an end of text"):
         describe_dataset(text_spec(write_csv(tmp_path / "d.csv", rows())))

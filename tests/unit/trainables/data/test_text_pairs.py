@@ -21,7 +21,7 @@ from dpsweep.trainables.data.raw.preparation import RecordError, TextRecords, lo
 from dpsweep.trainables.data.source import TextInfo
 from dpsweep.trainables.data.sources import open_source
 from dpsweep.trainables.data.tasks import IGNORED
-from dpsweep.trainables.data.text.opening import _load_tokenizer
+from dpsweep.trainables.data.text.opening import load_tokenizer
 from dpsweep.trainables.data.text.prompts import _cut, parted, prompted
 from dpsweep.trainables.networks.build import build_model
 
@@ -81,7 +81,7 @@ def sst2(text_spec: MakeSpec, path: Path, **changes: Any) -> DataSpec:
 def test_a_pair_is_read_as_the_tokenizer_makes_it(text_spec, tmp_path: Path, bert: Path) -> None:
     data = load_dataset(text_spec(saved(tmp_path / "d", {"train": rows()})))
     assert data.info.text == TextInfo(VOCABULARY, PAD, separator_id=SEP)
-    tokenizer = _load_tokenizer(str(bert))
+    tokenizer = load_tokenizer(str(bert))
     made = [
         tokenizer(a, b, truncation=True, max_length=10, padding="max_length")["input_ids"]
         for a, b in PAIRS
@@ -96,7 +96,7 @@ def test_truncation_is_that_of_the_tokenizer(text_spec, tmp_path: Path, bert: Pa
     records = [{"question": a, "sentence": b, "label": 0} for a, b in texts] * 10
     spec = text_spec(saved(tmp_path / "d", {"train": records}), truncation=how, max_length=9)
     data = load_dataset(spec)
-    tokenizer = _load_tokenizer(str(bert))
+    tokenizer = load_tokenizer(str(bert))
     made = {tuple(tokenizer(a, b, truncation=how, max_length=9)["input_ids"]) for a, b in texts}
     ids = np.concatenate([data.parts["private"][0], data.parts["validation"][0]])
     assert {tuple(row) for row in ids.tolist()} == made
@@ -113,7 +113,7 @@ def test_the_network_sees_which_text_a_token_is_of(text_spec, tmp_path: Path, be
     model = build_model(f"text/{bert}", info, seed=0).eval()
     network = model.get_submodule("network")
     network.bert.embeddings.token_type_embeddings.weight.data *= 100  # random ones are small
-    tokenizer = _load_tokenizer(str(bert))
+    tokenizer = load_tokenizer(str(bert))
     firsts, seconds = zip(*PAIRS)
     batch = tokenizer(
         list(firsts), list(seconds), truncation=True, max_length=10, padding="max_length",
@@ -150,7 +150,7 @@ def test_a_tokenizer_with_another_way_of_pairs_is_refused(text_spec, tmp_path, m
 
     from dpsweep.trainables.data.text import opening
 
-    monkeypatch.setattr(opening, "_load_tokenizer", lambda name: Odd())
+    monkeypatch.setattr(opening, "load_tokenizer", lambda name: Odd())
     with pytest.raises(DataError, match="numbers the texts of a pair as"):
         describe_dataset(text_spec(saved(tmp_path / "d", {"train": rows()})))
 
@@ -272,8 +272,8 @@ def test_targets_alone_are_learned(lm_spec, tmp_path: Path, gpt2: Path) -> None:
         writer.writeheader()
         writer.writerows(e2e())
     data = load_dataset(lm_spec(path))
-    assert data.info.text == TextInfo(VOCABULARY, SEP, end_id=SEP, tokenizer=str(gpt2))
-    good, film, and_, a, fine = (_load_tokenizer(str(gpt2)).convert_tokens_to_ids(w) for w in (
+    assert data.info.text == TextInfo(VOCABULARY, SEP, end_id=SEP)
+    good, film, and_, a, fine = (load_tokenizer(str(gpt2)).convert_tokens_to_ids(w) for w in (
         "good", "film", "and", "a", "fine"))  # fmt: skip
     no = IGNORED
     expected = {
@@ -291,7 +291,7 @@ def test_the_loss_is_that_of_target_tokens(lm_spec, tmp_path: Path, gpt2: Path) 
     """Labels of the prompt's positions change nothing; those of the target's do."""
     from dpsweep.trainables.data.tasks import task_of
 
-    tokenizer = _load_tokenizer(str(gpt2))
+    tokenizer = load_tokenizer(str(gpt2))
     _ids, labels = prompted(
         tokenizer, ["good film"], ["a bad book"], length=10, pad_id=SEP, end_id=SEP
     )
@@ -304,7 +304,7 @@ def test_the_loss_is_that_of_target_tokens(lm_spec, tmp_path: Path, gpt2: Path) 
 
 
 def test_prompts_are_cut_as_named(gpt2: Path) -> None:
-    tokenizer = _load_tokenizer(str(gpt2))
+    tokenizer = load_tokenizer(str(gpt2))
     options = {"pad_id": PAD, "end_id": SEP}
     (a, b, c, d) = tokenizer("a b c d")["input_ids"]
 
