@@ -50,10 +50,10 @@ def save_encoder(path: Path, kind: str = "BertModel", **changes: Any) -> Path:
     return _save(getattr(transformers, kind), config, save_tokenizer(path))
 
 
-def save_gpt2(path: Path, kind: str = "GPT2LMHeadModel") -> Path:
+def save_gpt2(path: Path, kind: str = "GPT2LMHeadModel", *, n_positions: int = 16) -> Path:
     """Write a GPT-2 with random weights, and a tokenizer without a pad token."""
     config = transformers.GPT2Config(
-        vocab_size=VOCABULARY, n_embd=16, n_layer=2, n_head=2, n_positions=16,
+        vocab_size=VOCABULARY, n_embd=16, n_layer=2, n_head=2, n_positions=n_positions,
         bos_token_id=3, eos_token_id=3,
     )  # fmt: skip
     return _save(getattr(transformers, kind), config, save_tokenizer(path, special=False, pad=None))
