@@ -63,7 +63,8 @@ SETTINGS: Mapping[str, Setting] = {
 _FULL_EPOCHS = {"lite0": 0.1}
 _TWO_PHASE = (
     "two_phase trains everything at first, then biases and the classifier; the paper's X+BiTFiT "
-    "holds the classifier in the second phase (appendix E.3), so its figures are not comparable."
+    "holds the classifier in the second phase (appendix E.3; bitfit.head_in_second_phase: false), "
+    "so its figures are not comparable."
 )
 #: Setting -> variant -> the best rate found so far.
 BEST: Mapping[str, Mapping[str, float]] = {

@@ -13,6 +13,8 @@ README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 #: Where texts of the pages say something that each reader has elsewhere.
 ENCODER = "/models/minilm"
+#: Where docs/text.md has a language model.
+LANGUAGE_MODEL = "/models/gpt2"
 #: What a fragment is put into on a page that has no whole spec above it.
 BASE = """\
 name: base
@@ -115,8 +117,34 @@ def add_materials(folder: Path, page: Path) -> None:
         save_encoder(folder / "encoder", max_position_embeddings=64)
         rows = [f"{WORDS[i % 7]} {WORDS[8 + i % 5]},{i % 2}" for i in range(5926)]
         (folder / "glosses.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+        _add_glue_and_e2e(folder)
+
+
+def _add_glue_and_e2e(folder: Path) -> None:
+    """Write a QNLI, an E2E and a GPT-2 of few records and parameters."""
+    import datasets
+    from tiny_text import save_gpt2
+
+    datasets.disable_progress_bars()
+    texts = {"question": "good film", "sentence": "a b"}
+    sizes = {"train": 104743, "validation": 20, "test": 20}
+    splits = {
+        name: datasets.Dataset.from_dict(
+            {key: [text] * size for key, text in texts.items()}
+            | {"label": [-1 if name == "test" else i % 2 for i in range(size)]}
+        )
+        for name, size in sizes.items()
+    }
+    datasets.DatasetDict(splits).save_to_disk(folder / "qnli")
+    save_gpt2(folder / "gpt2", n_positions=256)
+    (folder / "e2e").mkdir()
+    for name in ("trainset", "devset", "testset"):
+        lines = ["mr,ref", *["good film,a fine film", "bad book,a poor book"] * 4]
+        (folder / "e2e" / f"{name}.csv").write_text("\n".join(lines) + "\n")
 
 
 def localized(text: str, folder: Path) -> str:
     """Return a block's text with the places of this machine in it."""
-    return text.replace(ENCODER, str(folder / "encoder"))
+    for place, name in ((ENCODER, "encoder"), (LANGUAGE_MODEL, "gpt2")):
+        text = text.replace(place, str(folder / name))
+    return text

@@ -31,9 +31,13 @@ def save_tokenizer(path: Path, *, special: bool = True, pad: str | None = "[PAD]
     if special:
         ends = [(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")]
         backend.post_processor = tokenizers.processors.TemplateProcessing(
-            single="[CLS] $A [SEP]", special_tokens=ends
+            single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
         )
-    named = {"unk_token": "[UNK]", "eos_token": "[SEP]"} | ({"pad_token": pad} if pad else {})
+    named: dict[str, Any] = {"unk_token": "[UNK]", "eos_token": "[SEP]"}
+    if pad:
+        named["pad_token"] = pad
+    if special:
+        named["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **named).save_pretrained(path)
     return path
 
@@ -46,10 +50,10 @@ def save_encoder(path: Path, kind: str = "BertModel", **changes: Any) -> Path:
     return _save(getattr(transformers, kind), config, save_tokenizer(path))
 
 
-def save_gpt2(path: Path, kind: str = "GPT2LMHeadModel") -> Path:
+def save_gpt2(path: Path, kind: str = "GPT2LMHeadModel", *, n_positions: int = 16) -> Path:
     """Write a GPT-2 with random weights, and a tokenizer without a pad token."""
     config = transformers.GPT2Config(
-        vocab_size=VOCABULARY, n_embd=16, n_layer=2, n_head=2, n_positions=16,
+        vocab_size=VOCABULARY, n_embd=16, n_layer=2, n_head=2, n_positions=n_positions,
         bos_token_id=3, eos_token_id=3,
     )  # fmt: skip
     return _save(getattr(transformers, kind), config, save_tokenizer(path, special=False, pad=None))

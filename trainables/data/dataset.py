@@ -6,27 +6,26 @@ no privacy, and the private part is disjoint from every part that is evaluated o
 
 from __future__ import annotations
 
-import hashlib
-import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
 from dpsweep.foundation.errors import DataError
-from dpsweep.trainables.data.kept.pixels import Pixels, blocks_of, taken
+from dpsweep.trainables.data.hashes import hash_of_parts
+from dpsweep.trainables.data.kept.pixels import Pixels, taken
+from dpsweep.trainables.data.source import PARTS as PARTS
 from dpsweep.trainables.data.source import Arrays
+from dpsweep.trainables.data.source import PartName as PartName
 
 if TYPE_CHECKING:
     import torch
 
     from dpsweep.trainables.data.source import TextInfo
 
-PartName = Literal["private", "public", "validation", "test"]
 Records = Literal["private", "public", "rest"]
-PARTS: tuple[PartName, ...] = ("private", "public", "validation", "test")
 
 #: Fixes the split of every study. Public; changing it changes every split.
 SPLIT_SEED = 20_211_005
@@ -60,6 +59,7 @@ class DatasetInfo:
         is_far_smaller: Whether headers or names tell that the training source holds less than half
             of the declared records. It is said to whoever launches a study, and kept nowhere. (That
             there are more than twice as many is seen when they are read: classes may be left out.)
+        notes: Of the source, for whoever launches a study.
     """
 
     name: str
@@ -78,6 +78,7 @@ class DatasetInfo:
     public_from: str = ""
     public_labels: Literal["known", "bought", "hidden"] = "known"
     is_far_smaller: bool = False
+    notes: tuple[str, ...] = ()
 
 
 class Drawing(Protocol):
@@ -243,51 +244,6 @@ def is_far_below(actual: int, declared: int) -> bool:
 def is_far_above(actual: int, declared: int) -> bool:
     """Say whether data are not what was declared: more than twice of it."""
     return actual > 2 * declared
-
-
-def hash_of_parts(parts: dict[str, Arrays], class_names: Sequence[str] = ()) -> str:
-    """Return the SHA-256 of records with the names of their classes; without names, as it was."""
-    digest = hashlib.sha256()
-    if class_names:
-        digest.update(json.dumps(list(class_names)).encode())
-    for part in PARTS:
-        for array in parts[part]:
-            digest.update(f"{part} {array.dtype.str} {array.shape}\n".encode())
-            for block in blocks_of(array):
-                digest.update(block.data)
-    return digest.hexdigest()
-
-
-def hashes_of(
-    parts: dict[str, Arrays], class_names: Sequence[str]
-) -> tuple[dict[str, str], str, str]:
-    """Return ``part_hash`` of each part, and ``hash_of_parts`` with and without class names.
-
-    All of them in one pass, since the records may be many.
-    """
-    named, bare = hashlib.sha256(), hashlib.sha256()
-    if class_names:
-        named.update(json.dumps(list(class_names)).encode())
-    hashes = {}
-    for part in PARTS:
-        for number, array in enumerate(parts[part]):
-            alone = hashlib.sha256(f"{array.dtype.str} {array.shape}\n".encode())
-            for digest in (named, bare):
-                digest.update(f"{part} {array.dtype.str} {array.shape}\n".encode())
-            for block in blocks_of(array):
-                for digest in (named, bare) if number else (named, bare, alone):
-                    digest.update(block.data)
-            if number == 0:
-                hashes[part] = alone.hexdigest()
-    return hashes, named.hexdigest(), bare.hexdigest()
-
-
-def part_hash(inputs: np.ndarray) -> str:
-    """Return the SHA-256 of C-contiguous records, their shape and their type, as hex digits."""
-    digest = hashlib.sha256(f"{inputs.dtype.str} {inputs.shape}\n".encode())
-    for block in blocks_of(inputs):
-        digest.update(block.data)
-    return digest.hexdigest()
 
 
 def first_rows(declared: int, wanted: int | None, actual: int) -> np.ndarray:

@@ -333,4 +333,5 @@ def _describe(
         task=spec.task,
         text=source.text,
         is_far_smaller=source.num_found is not None and is_far_below(source.num_found, total),
+        notes=source.notes,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from dpsweep.foundation.words import counted
 from dpsweep.trainables.data.raw.preparation import ArrayRecords, Preparation
 
 if TYPE_CHECKING:
+    from dpsweep.spec.data.generation import GenerationSpec
     from dpsweep.spec.study import DataSpec
     from dpsweep.trainables.data.kept.keep import Keep
 
@@ -26,11 +27,23 @@ class TextInfo:
         vocabulary_size: Every id is below it.
         pad_id: Id of what fills a record up to its length. A tokenizer without a pad token pads
             with its end of text.
+        separator_id: Of pairs: tokens after the first such id are of the second text, where the
+            tokenizer tells networks so; None where it does not.
+        end_id: Of prompts with targets: id that ends both of them; None for other records.
+        tokenizer: Where texts are written: what ``data.tokenizer`` names; else empty.
+        generation: How texts are written for the prompts of the test part; None: none are.
     """
 
     vocabulary_size: int
     pad_id: int
+    separator_id: int | None = None
+    end_id: int | None = None
+    tokenizer: str = ""
+    generation: GenerationSpec | None = None
 
+
+PartName = Literal["private", "public", "validation", "test"]
+PARTS: tuple[PartName, ...] = ("private", "public", "validation", "test")
 
 #: Inputs and labels. Inputs of many images are ``kept.pixels.Pixels``, which index as arrays do.
 Arrays = tuple[np.ndarray, np.ndarray]
@@ -60,6 +73,8 @@ class Source:
             they are.
         read_kept: ``read`` of images that are decoded once and kept in a directory; None where
             nothing is kept.
+        notes: What whoever launches a study should know of it, one line each; nothing of private
+            records.
     """
 
     input_shape: tuple[int, ...]
@@ -75,6 +90,7 @@ class Source:
     tasks: frozenset[str] = frozenset({"classification"})
     preparation: Preparation | None = None
     read_kept: Callable[[Keep], dict[str, Arrays]] | None = None
+    notes: tuple[str, ...] = ()
 
     def records(self, keep: Keep | None = None) -> dict[str, Arrays]:
         """Return what ``read`` returns; images that are many from where they are kept."""

@@ -38,7 +38,7 @@ DATASETS = Registry(
         "mnist": f"{_DATA}.built_in:open_mnist",
         "npz": f"{_DATA}.npz:open_npz",
         "svhn": f"{_DATA}.vision.svhn:open_svhn",
-        "text": f"{_DATA}.text:open_text",
+        "text": f"{_DATA}.text.opening:open_text",
     },
     group=DATASET_GROUP,
 )

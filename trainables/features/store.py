@@ -27,7 +27,8 @@ from dpsweep.foundation.bucket_path import BucketPath
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import ResourceError
 from dpsweep.foundation.file_paths import FilePath, cache_of
-from dpsweep.trainables.data.dataset import PARTS, SweepData, part_hash
+from dpsweep.trainables.data.dataset import PARTS, SweepData
+from dpsweep.trainables.data.hashes import part_hash
 from dpsweep.trainables.data.kept.files import Entry, locked, make_private, new_array
 from dpsweep.trainables.data.kept.room import Room
 from dpsweep.trainables.data.source import Arrays

@@ -35,17 +35,17 @@ from dpsweep.trainables.networks.pretrained.published_networks import (
     load_as_timm,
     timm_network,
 )
-from dpsweep.trainables.networks.pretrained.weights import PUBLISHED
-from dpsweep.trainables.networks.pretrained.weights_file import fits, load_weights, read_weights
-from dpsweep.trainables.networks.probe import probe
-from dpsweep.trainables.networks.standardized import standardize_weights
-from dpsweep.trainables.networks.text import TEXT, build_text
-from dpsweep.trainables.networks.timm_classifier import (
+from dpsweep.trainables.networks.pretrained.timm_classifier import (
     OPTIONS,
     STEM,
     options_of,
     timm_classifier,
 )
+from dpsweep.trainables.networks.pretrained.weights import PUBLISHED
+from dpsweep.trainables.networks.pretrained.weights_file import fits, load_weights, read_weights
+from dpsweep.trainables.networks.probe import probe
+from dpsweep.trainables.networks.standardized import standardize_weights
+from dpsweep.trainables.networks.text import TEXT, build_text
 
 NORMS = ("refuse", "group", "frozen")
 

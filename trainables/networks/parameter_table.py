@@ -19,6 +19,7 @@ from dpsweep.foundation.registry import did_you_mean
 from dpsweep.trainables.networks.build import BUILT_IN, build_untreated
 from dpsweep.trainables.networks.layers import head_layers
 from dpsweep.trainables.networks.own_models import is_own
+from dpsweep.trainables.networks.text import TEXT, text_untreated
 
 
 class Trains(Protocol):
@@ -58,9 +59,9 @@ class ParameterTable:
     """The parameters of a network, layer by layer.
 
     Attributes:
-        model: Name as in a spec: ``timm/NAME`` or a built-in network.
-        num_classes: Outputs of the classifier.
-        channels: Channels of an image.
+        model: Name as in a spec: ``timm/NAME``, ``text/DIRECTORY`` or a built-in network.
+        num_classes: Outputs of the classifier; tokens of a language model.
+        channels: Channels of an image; None for text.
         image_size: Height and width of an image, pixels; None: as timm defines the network.
         layers: Every module with parameters of its own, in the order of the network.
         head: Classifier: its layers in ``layers``, by name.
@@ -69,7 +70,7 @@ class ParameterTable:
 
     model: str
     num_classes: int
-    channels: int
+    channels: int | None
     image_size: int | None
     layers: tuple[Layer, ...]
     head: frozenset[str]
@@ -133,7 +134,7 @@ class ParameterTable:
 
 def parameter_table(
     name: str,
-    num_classes: int = 1000,
+    num_classes: int | None = None,
     image_size: int | None = None,
     is_trainable: Trains = everything,
     *,
@@ -149,13 +150,15 @@ def parameter_table(
     (26010, 90, [1040, 8224, 16416, 330])
 
     Args:
-        name: ``timm/NAME``, ``NAME`` of timm, or a built-in network.
-        num_classes: Outputs of the classifier, at least 1.
+        name: ``timm/NAME``, ``NAME`` of timm, a built-in network, ``text/DIRECTORY``, or
+            ``text/OWNER/NAME`` of the hub.
+        num_classes: Outputs of the classifier, at least 1; None: 1000, as ImageNet has; of text see
+            ``text_untreated``.
         image_size: Height and width of an image, pixels; None: as timm defines the network.
             Built-in networks need it.
         is_trainable: Says whether a method trains a parameter (``hooks.TrainsSome``); all, by
             default. Not asked about one that its network freezes.
-        channels: Channels of an image, at least 1.
+        channels: Channels of an image, at least 1; of no meaning for text, as ``image_size``.
     Raises:
         BadInputError: Unknown name, a size that is none, or a built-in network without one.
         ModelError: The network cannot be built for such images.
@@ -167,21 +170,26 @@ def parameter_table(
     ):
         if value is not None and value < 1:
             raise BadInputError(f"{key} must be at least 1, got {value}")
-    model_name = full_name(name)
-    try:
-        with torch.device("cpu" if is_own(model_name) else "meta"):
-            model = build_untreated(
-                model_name, num_classes, channels=channels, image_size=image_size
-            )
-    except ModelError as error:
-        other = "model" if image_size is None else "image size"
-        raise ModelError(error.message, fix=f"use another {other}") from error
+    model_name, is_text = full_name(name), name.startswith(TEXT)
+    if is_text:
+        with torch.device("meta"):
+            model, outputs = text_untreated(model_name, num_classes)
+    else:
+        outputs = num_classes or 1000
+        try:
+            with torch.device("cpu" if is_own(model_name) else "meta"):
+                model = build_untreated(
+                    model_name, outputs, channels=channels, image_size=image_size
+                )
+        except ModelError as error:
+            other = "model" if image_size is None else "image size"
+            raise ModelError(error.message, fix=f"use another {other}") from error
     head = head_layers(model)
     return ParameterTable(
         model_name,
-        num_classes,
-        channels,
-        image_size,
+        outputs,
+        None if is_text else channels,
+        None if is_text else image_size,
         layers=tuple(_layers(model, is_trainable, head)),
         head=head,
         batch_norms=tuple(p for p, m in model.named_modules() if isinstance(m, _BatchNorm)),
@@ -195,9 +203,9 @@ def full_name(name: str) -> str:
     ('timm/vit_tiny_patch16_224', 'linear')
 
     Raises:
-        BadInputError: Neither built in nor one of timm's.
+        BadInputError: Neither built in, nor one of timm's, nor on text.
     """
-    if name in BUILT_IN or is_own(name):
+    if name in BUILT_IN or is_own(name) or name.startswith(TEXT):
         return name
     import timm
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from dpsweep.trainables.data.dataset import part_hash
+from dpsweep.trainables.data.hashes import part_hash
 from dpsweep.trainables.data.kept.pixels import taken
 from dpsweep.trainables.data.source import Arrays
 from dpsweep.trainables.networks.image_turns import TURNS

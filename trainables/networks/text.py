@@ -1,34 +1,38 @@
 """Networks of transformers on token ids: encoders with a classifier, and language models.
 
-``text/DIRECTORY`` is a directory that ``save_pretrained`` wrote; its weights are public. The
-network maps ids (batch, tokens) to logits and is written as a graph, so that an exported one holds
-no class of this package and loads with torch and transformers alone. All dropout of the
-configuration is set to 0: noise and clipping regularise already, and every example's gradient is
-then a function of the example.
+``text/DIRECTORY`` is a directory that ``save_pretrained`` wrote, ``text/OWNER/NAME`` a network on
+the Hugging Face hub (``pretrained.text_weights``); its weights are public. The network maps ids
+(batch, tokens) to logits and is written as a graph, so that an exported one holds no class of this
+package and loads with torch and transformers alone. All dropout of the configuration is set to 0:
+noise and clipping regularise already, and every example's gradient is then a function of the
+example.
 """
 
 from __future__ import annotations
 
 import inspect
-import json
 import operator
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx, nn
 
 from dpsweep.foundation.errors import BadInputError, ModelError
+from dpsweep.trainables.data.dataset import DatasetInfo
+from dpsweep.trainables.data.source import TextInfo
 from dpsweep.trainables.networks.no_dropout import refuse_random, remove_dropout
+from dpsweep.trainables.networks.pretrained.text_weights import (
+    TEXT,
+    asks_for_mean,
+    find_directory,
+    has_weights,
+    load_network,
+    names_language_model,
+    random_network,
+)
 from dpsweep.trainables.networks.probe import refuse_not_finite, refuse_statistics
 
-if TYPE_CHECKING:
-    from dpsweep.trainables.data.dataset import DatasetInfo
-
-#: What the name of such a network begins with.
-TEXT = "text/"
 #: Names of a network's parts within the graph.
 _ENCODER, _CLASSIFIER, _WITH_HEAD, _LANGUAGE_MODEL = (
     "encoder",
@@ -36,6 +40,8 @@ _ENCODER, _CLASSIFIER, _WITH_HEAD, _LANGUAGE_MODEL = (
     "network",
     "language_model",
 )
+#: Classes of transformers: what is behind an encoder, or nothing.
+_HEADED, _BODY, _LM = "AutoModelForSequenceClassification", "AutoModel", "AutoModelForCausalLM"
 
 
 def build_text(name: str, info: DatasetInfo) -> nn.Module:
@@ -53,15 +59,18 @@ def build_text(name: str, info: DatasetInfo) -> nn.Module:
     - A language model must be complete.
 
     Padding is masked for classification. It needs no mask in a language model, where it comes
-    last and no position sees what comes later.
+    last and no position sees what comes later. Of a pair, the tokens after the first separator are
+    told to be of the second text, where the tokenizer and the network do so (BERT; not RoBERTa). A
+    text that spells out the separator, such as ``[SEP]``, moves that border within its own record.
 
     Args:
-        name: ``text/DIRECTORY``, an absolute path.
+        name: ``text/DIRECTORY``, an absolute path, or ``text/OWNER/NAME`` of the hub.
         info: What the data is: task, tokens per record, vocabulary, pad id.
     Raises:
         ModelError: The network cannot be built for this data, weights are missing, or records
             influence each other.
         BadInputError: There is no such directory, its path is relative, or the data is no text.
+            A name that the hub does not have, or cannot be asked for, is a ``ModelError``.
     """
     text = info.text
     if text is None or not name.startswith(TEXT):
@@ -70,31 +79,14 @@ def build_text(name: str, info: DatasetInfo) -> nn.Module:
             f"model.name {name} does not fit the data, which {kind}",
             fix="use dataset: text with model.name: text/DIRECTORY, and only with it",
         )
-    directory = Path(name.removeprefix(TEXT)).expanduser()
-    if not directory.is_absolute():
-        if not directory.is_dir():
-            raise BadInputError(
-                f"{TEXT} takes the absolute path of a directory, and there is no {directory} here; "
-                "names on the hub are not looked up",
-                fix=f"write the network with save_pretrained, and give {TEXT}/ABSOLUTE/DIRECTORY",
-            )
-        raise BadInputError(
-            f"{directory} is a relative path, and trials run in directories of their own",
-            fix=f"give {TEXT}{directory.absolute()}",
-        )
-    if not (directory / "config.json").is_file():
-        raise BadInputError(
-            f"no network of transformers in {directory}",
-            because="there is no config.json",
-            fix="give text/DIRECTORY, with a directory written by save_pretrained",
-        )
+    directory = find_directory(name)
     if info.task == "causal_lm":
-        network, missing = _load("AutoModelForCausalLM", directory, info)
+        network, missing = load_network(_LM, directory, pad_id=text.pad_id, num_labels=None)
         if missing:
             raise _incomplete(directory, missing)
         parts: dict[str, nn.Module] = {_LANGUAGE_MODEL: network}
     else:
-        parts = _classifier(directory, info)
+        parts = _classifier(directory, text.pad_id, info.num_classes)
         network = next(iter(parts.values()))
     num_tokens = network.get_input_embeddings().num_embeddings
     if num_tokens < text.vocabulary_size:
@@ -102,6 +94,7 @@ def build_text(name: str, info: DatasetInfo) -> nn.Module:
             f"{name} knows {num_tokens} tokens, and the tokenizer has {text.vocabulary_size}",
             fix="use the tokenizer that the network was trained with (data.tokenizer)",
         )
+    _refuse_short(network, name, info)
     remove_dropout(network)
     for module in network.modules():
         if isinstance(module, nn.Embedding):
@@ -109,6 +102,24 @@ def build_text(name: str, info: DatasetInfo) -> nn.Module:
     model = _with_positions(parts, name, info)
     _probe(model, name, info)
     return model.train()
+
+
+def _refuse_short(network: Any, name: str, info: DatasetInfo) -> None:
+    """Refuse a network without a place for each token of a prompt and of what is written after it.
+
+    Raises:
+        ModelError: It has fewer.
+    """
+    places = getattr(network.config, "max_position_embeddings", None)
+    if info.text is None or info.text.generation is None or places is None:
+        return
+    new = info.text.generation.max_new_tokens
+    if info.input_shape[0] + new > places:
+        raise ModelError(
+            f"{name} has {places} places, and a prompt of up to {info.input_shape[0]} tokens with "
+            f"{new} new ones needs more",
+            fix="lower data.test.generation.max_new_tokens or data.max_length",
+        )
 
 
 def text_head(model: nn.Module) -> tuple[nn.Module, ...]:
@@ -134,82 +145,62 @@ def is_language_model(model: nn.Module) -> bool:
     return isinstance(model, fx.GraphModule) and _LANGUAGE_MODEL in dict(model.named_children())
 
 
-def _classifier(directory: Path, info: DatasetInfo) -> dict[str, nn.Module]:
+def text_untreated(name: str, num_classes: int | None = None) -> tuple[nn.Module, int]:
+    """Return a network to be looked at, with the classifier it would have, and its outputs.
+
+    Of a directory with a configuration alone, and of a name on the hub, no weights are read:
+    transformers' own classifier is taken then, unless sentence-transformers ask for the mean. Under
+    ``torch.device("meta")`` such a network takes no memory.
+
+    Args:
+        name: As in ``build_text``.
+        num_classes: Outputs of the classifier; None: 2, or a language model where the
+            configuration names one.
+    Raises:
+        BadInputError, ModelError: See ``build_text``.
+    """
+    is_local = Path(name.removeprefix(TEXT)).expanduser().is_absolute()
+    directory = find_directory(name, with_weights=False)
+    is_lm = num_classes is None and names_language_model(directory)
+    num_labels = None if is_lm else num_classes or 2
+    if is_lm:
+        parts = {_LANGUAGE_MODEL: random_network(_LM, directory, num_labels=None)}
+    elif is_local and has_weights(directory):
+        with torch.device("cpu"):
+            parts = _classifier(directory, 0, num_classes or 2)
+    elif asks_for_mean(directory):
+        encoder = random_network(_BODY, directory, num_labels=num_labels)
+        parts = _with_mean(encoder, num_classes or 2)
+    else:
+        parts = {_WITH_HEAD: random_network(_HEADED, directory, num_labels=num_labels)}
+    network = next(iter(parts.values()))
+    size = int(network.get_input_embeddings().num_embeddings)  # type: ignore[operator]
+    task = "causal_lm" if is_lm else "classification"
+    classes = size if is_lm else num_classes or 2
+    info = DatasetInfo("", (2,), classes, 0, 0, 0, 0, (), task=task, text=TextInfo(size, 0))
+    return _graph(parts, info, gives_positions=False), classes
+
+
+def _classifier(directory: Path, pad_id: int, num_classes: int) -> dict[str, nn.Module]:
     """Return the parts of a classifier; see ``build_text`` for the choice."""
-    if not _asks_for_mean(directory):
-        network, missing = _load("AutoModelForSequenceClassification", directory, info)
+    if not asks_for_mean(directory):
+        network, missing = load_network(_HEADED, directory, pad_id=pad_id, num_labels=num_classes)
         body = f"{network.base_model_prefix}."
         if not any(key.startswith(body) for key in missing):
             return {_WITH_HEAD: network}
-    encoder, missing = _load("AutoModel", directory, info)
-    if getattr(encoder, "pooler", None) is not None:
-        encoder.pooler = None  # it would stand unused beside the mean
+    encoder, missing = load_network(_BODY, directory, pad_id=pad_id, num_labels=num_classes)
+    parts = _with_mean(encoder, num_classes)
     missing = {key for key in missing if not key.startswith("pooler.")}
     if missing:
         raise _incomplete(directory, missing)
-    return {_ENCODER: encoder, _CLASSIFIER: nn.Linear(encoder.config.hidden_size, info.num_classes)}
+    return parts
 
 
-def _asks_for_mean(directory: Path) -> bool:
-    """Say whether sentence-transformers trained this encoder for the mean of its outputs."""
-    file = directory / "1_Pooling" / "config.json"
-    if not file.is_file():
-        return False
-    facts = json.loads(file.read_text(encoding="utf-8"))
-    return bool(facts.get("pooling_mode_mean_tokens") or facts.get("pooling_mode") == "mean")
-
-
-def _load(kind: str, directory: Path, info: DatasetInfo) -> tuple[Any, set[str]]:
-    """Return a network of transformers, and the names of its weights that are random."""
-    try:
-        import transformers
-    except ImportError as error:
-        raise ModelError(
-            "text/DIRECTORY needs the package transformers, which is not installed",
-            fix="pip install 'dpsweep[text]'",
-        ) from error
-    assert info.text is not None
-    try:
-        with _quiet(transformers):
-            config = transformers.AutoConfig.from_pretrained(directory, local_files_only=True)
-            config.pad_token_id = info.text.pad_id
-            config.use_cache = False
-            if info.task != "causal_lm":
-                config.num_labels = info.num_classes
-            for key, value in config.to_dict().items():
-                if "drop" in key and type(value) is float:
-                    setattr(config, key, 0.0)
-            network, report = getattr(transformers, kind).from_pretrained(
-                directory,
-                config=config,
-                local_files_only=True,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-                dtype=torch.float32,
-            )
-    except Exception as error:  # each architecture and file format raises its own kinds
-        raise ModelError(
-            f"cannot load {kind.removeprefix('Auto')} from {directory}",
-            because=" ".join(str(error).split())[:300],
-            fix="give a directory written by save_pretrained, of an encoder or a language model",
-        ) from error
-    wrong_size = {key if isinstance(key, str) else key[0] for key in report["mismatched_keys"]}
-    return network, {*map(str, report["missing_keys"]), *wrong_size}
-
-
-@contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
-    """Keep transformers' table of missing weights and its progress bar off the screen."""
-    logging = transformers.utils.logging
-    level, shows_progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if shows_progress:
-            logging.enable_progress_bar()
+def _with_mean(encoder: Any, num_classes: int) -> dict[str, nn.Module]:
+    """Return an encoder and a new linear layer on the mean of its outputs."""
+    if getattr(encoder, "pooler", None) is not None:
+        encoder.pooler = None  # it would stand unused beside the mean
+    return {_ENCODER: encoder, _CLASSIFIER: nn.Linear(encoder.config.hidden_size, num_classes)}
 
 
 def _incomplete(directory: Path, missing: set[str]) -> ModelError:
@@ -261,6 +252,11 @@ def _graph(
     )
     mask = graph.call_method("long", (counts,))
     arguments["attention_mask"] = ones if _LANGUAGE_MODEL in parts else mask
+    if _tells_texts_apart(next(iter(parts.values())), info):
+        ends = graph.call_method("long", (call(torch.eq, (ids, info.text.separator_id)),))
+        before = call(operator.sub, (call(torch.cumsum, (ends,), {"dim": 1}), ends))
+        is_second = call(torch.logical_and, (call(torch.gt, (before, 0)), counts))
+        arguments["token_type_ids"] = graph.call_method("long", (is_second,))
     record = graph.call_module(next(iter(parts)), kwargs=arguments)
     if _ENCODER in parts:
         hidden = call(getattr, (record, "last_hidden_state"))
@@ -276,6 +272,15 @@ def _graph(
     model.graph.eliminate_dead_code()  # a language model masks nothing
     model.recompile()
     return model
+
+
+def _tells_texts_apart(network: nn.Module, info: DatasetInfo) -> bool:
+    """Say whether a network has an embedding of which text of a pair a token belongs to."""
+    assert info.text is not None
+    if info.text.separator_id is None:
+        return False
+    kinds = getattr(getattr(network, "config", None), "type_vocab_size", None) or 0
+    return kinds > 1 and "token_type_ids" in inspect.signature(network.forward).parameters
 
 
 def _examples(info: DatasetInfo) -> tuple[torch.Tensor, ...]:

@@ -179,7 +179,9 @@ class Admission:
         every = task_of(self.info.task).metric_names(self.info.class_names)
         is_noisy = self.spec.data.validation.visibility == "noisy"
         names = ("accuracy",) if is_noisy else every
-        tested = every if self.spec.data.test.visibility == "public" else ()
+        test = self.spec.data.test
+        written = () if test.generation is None else test.generation.scores
+        tested = (*every, *written) if test.visibility == "public" else ()
         scoring = [method for method in self.methods.values() if issubclass(method, PublicScores)]
         public = [name for method in scoring for name in method.public_metrics()]
         shown = {"validation": names, "test": tested, "public": public}

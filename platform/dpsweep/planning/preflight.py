@@ -153,6 +153,7 @@ class Preflight:
         notes += [barrier_note(self.spec, self.space.values())]
         notes += [blind_note(self.spec, self._shots, self.info)]
         notes += [delta_note(self.spec), budget_note(self.spec), validation_note(self.info)]
+        notes += self.info.notes
         return [note for note in dict.fromkeys(notes) if note]
 
     @property

@@ -19,7 +19,7 @@ from scipy import special
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import did_you_mean
 from dpsweep.privacy.statement import PrivacyStatement
-from dpsweep.results.public_data import public_data
+from dpsweep.results.origins import public_data
 from dpsweep.results.study import SweepResult
 from dpsweep.results.trial import TrialResult
 from dpsweep.search_spaces.base import SearchSpace

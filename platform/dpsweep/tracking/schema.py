@@ -79,6 +79,11 @@ METRICS = _items(
         ("test/accuracy", "1", "public", "Share of test records correct, by the same model."),
         ("test/loss", "nat", "public", "Mean cross-entropy on the test part."),
         ("test/perplexity", "1", "public", "Exponential of the loss per token."),
+        ("test/bleu", "%", "public", "BLEU of texts written for the prompts of the test part."),
+        ("test/rouge_l", "1", "public", "Their ROUGE-L: mean of the best F1 over references."),
+        ("test/nist", "1", "public", "Their NIST, n-grams up to 5."),
+        ("test/meteor", "1", "public", "Their mean METEOR."),
+        ("test/cider", "1", "public", "Their CIDEr."),
         ("test/accuracy/*", "1", "public", "test/accuracy of one attribute."),
         ("public/*", "1", "public", "Score of a method on public records; the method names it."),
         (

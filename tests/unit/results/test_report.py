@@ -16,7 +16,7 @@ from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
 from dpsweep.planning.preflight import preflight
 from dpsweep.privacy.statement import PrivacyStatement
-from dpsweep.results.public_data import public_data
+from dpsweep.results.origins import public_data
 from dpsweep.results.report import ReportedStudy, build_report
 from dpsweep.results.study import load_sweep
 from dpsweep.results.trial import TrialResult

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from dpsweep.foundation.durable import write_atomically
-from dpsweep.trainables.data.dataset import PARTS, hashes_of
+from dpsweep.trainables.data.dataset import PARTS
+from dpsweep.trainables.data.hashes import hashes_of
 from dpsweep.trainables.data.kept.keep import Keep
 from dpsweep.trainables.data.kept.pixels import PixelFile, Pixels
 from dpsweep.trainables.data.source import Arrays

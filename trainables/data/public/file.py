@@ -16,6 +16,7 @@ from dpsweep.spec.data.datasets import BUILT_IN
 from dpsweep.spec.data.evaluation import ValidationSpec
 from dpsweep.spec.data.places import about_file, kind_beside
 from dpsweep.spec.data.section import DataSpec
+from dpsweep.spec.data.texts import TEXT_KEYS
 from dpsweep.trainables.data.class_split import only
 from dpsweep.trainables.data.images import open_photos
 from dpsweep.trainables.data.npz import npz_array, npz_headers, open_npz
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 #: Fixes which records of a file are used, and which of them are validation records. Public.
 FILE_SEED = 20_211_009
-_TEXT_KEYS = ("tokenizer", "max_length", "text_column", "label_column")
+_TEXT_KEYS = ("tokenizer", "max_length", *(key for key in TEXT_KEYS if key != "splits"))
 
 
 @dataclass(frozen=True)

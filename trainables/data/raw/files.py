@@ -14,7 +14,7 @@ from dpsweep.foundation.registry import did_you_mean
 from dpsweep.trainables.data.images import IMAGE_SUFFIXES
 from dpsweep.trainables.data.npz import npz_array
 from dpsweep.trainables.data.raw.preparation import ArrayRecords, ImageRecords, TextRecords
-from dpsweep.trainables.data.text import csv_rows, json_rows
+from dpsweep.trainables.data.text.tables import csv_rows, json_rows
 
 #: Names of the array of an .npz file that holds records; the first one that is there.
 KEYS = ("inputs", "x", "x_test")
@@ -53,7 +53,10 @@ def read_files(paths: Sequence[Path], facts: Mapping[str, Any]) -> tuple[list[st
         return names, np.concatenate(blocks)
     import pandas as pd
 
-    return names, pd.DataFrame({facts["kind"]: [record for block in blocks for record in block]})
+    records = [record for block in blocks for record in block]
+    if facts["preparation"].get("pair_column") is not None:
+        return names, pd.DataFrame(records, columns=["text", "text_pair"])
+    return names, pd.DataFrame({facts["kind"]: records})
 
 
 def _arrays(path: Path, facts: Mapping[str, Any]) -> np.ndarray:
@@ -101,22 +104,29 @@ def _table(path: Path, record: str) -> np.ndarray:
         return npz_array(file, key, path)
 
 
-def _texts(path: Path, facts: Mapping[str, Any]) -> Sequence[str]:
-    column = TextRecords(**facts).column
-    if path.suffix == ".txt":
+def _texts(path: Path, facts: Mapping[str, Any]) -> Sequence[Any]:
+    preparation = TextRecords(**facts)
+    columns = [name for name in (preparation.column, preparation.pair_column) if name is not None]
+    is_pair = len(columns) == 2
+    if path.suffix == ".txt" and not is_pair:
         return path.read_text(encoding="utf-8").splitlines()
     readers = {".csv": csv_rows, ".jsonl": json_rows}
     if path.suffix not in readers:
+        kinds = f".csv or .jsonl file with {' and '.join(columns)}"
         raise DataError(
-            f"{path} is no kind of file for texts", fix="give a .csv, .jsonl or .txt file"
+            f"{path} is no kind of file for texts",
+            fix=f"give a {kinds if is_pair else '.csv, .jsonl or .txt file'}",
         )
     rows = list(readers[path.suffix](path))
-    texts = [row.get(column) for row in rows]
-    if None in texts:
-        there = [str(name) for name in rows[texts.index(None)]]
-        hint = did_you_mean(column, there) or f"it has {', '.join(there[:10])}"
-        raise DataError(f"{path} has no column {column!r} in row {texts.index(None)}", fix=hint)
-    return [str(text) for text in texts]
+    for column in columns:
+        texts = [row.get(column) for row in rows]
+        if None in texts:
+            there = [str(name) for name in rows[texts.index(None)]]
+            hint = did_you_mean(column, there) or f"it has {', '.join(there[:10])}"
+            raise DataError(f"{path} has no column {column!r} in row {texts.index(None)}", fix=hint)
+    if is_pair:
+        return [tuple(str(row[column]) for column in columns) for row in rows]
+    return [str(row[columns[0]]) for row in rows]
 
 
 _READERS: dict[str, Callable[[Path, Mapping[str, Any]], Any]] = {

@@ -208,13 +208,15 @@ def _pixels(record: Any) -> tuple[np.ndarray, str]:
 
 @dataclass(frozen=True)
 class TextRecords:
-    """Records that are texts: token ids of one length, special tokens included.
+    """Records that are texts, or pairs of them: token ids of one length, special tokens included.
 
     Attributes:
         length: Tokens of a record; longer ones are cut, shorter ones padded, both on the right.
         pad_id: Id of padding.
         column: Name of the texts in a file with columns.
         tokenizer: Of transformers.
+        pair_column: Name of the second texts; None where a record is one text.
+        truncation: Which text of a pair is cut, as transformers names it.
     """
 
     kind: ClassVar[str] = "text"
@@ -222,6 +224,8 @@ class TextRecords:
     pad_id: int
     column: str = "text"
     tokenizer: Any = field(default=None, repr=False, compare=False)
+    pair_column: str | None = None
+    truncation: str = "longest_first"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -229,28 +233,41 @@ class TextRecords:
         return (self.length,)
 
     @property
-    def zero(self) -> str:
-        """The empty text, which is nobody's."""
-        return ""
+    def zero(self) -> Any:
+        """The empty text, which is nobody's, or a pair of it."""
+        return "" if self.pair_column is None else ("", "")
 
     def prepare(self, records: Iterable[Any]) -> np.ndarray:
         """Return texts as a method reads them, int64 (records, length).
 
+        Args:
+            records: Texts; of pairs, two texts each.
         Raises:
-            RecordError: One of them is no text.
+            RecordError: One of them is no text, or no two.
         """
-        texts = list(records)
+        texts = [*records]
+        if self.pair_column is None:
+            columns = [texts]
+        elif any(isinstance(pair, (str, bytes)) or len(pair) != 2 for pair in texts):
+            raise RecordError("there are records that are not two texts")
+        else:
+            columns = [[pair[place] for pair in texts] for place in (0, 1)]
         ids_of_all = np.full((len(texts), self.length), self.pad_id, np.int64)
-        if not all(isinstance(text, str) for text in texts):
+        if not all(isinstance(text, str) for column in columns for text in column):
             raise RecordError("there are values that are not text")
         for begin in range(0, len(texts), _BLOCK):
-            texts_now = texts[begin : begin + _BLOCK]
+            columns_now = [column[begin : begin + _BLOCK] for column in columns]
             try:
-                block = self.tokenizer(texts_now, truncation=True, max_length=self.length)
+                block = self.tokenizer(
+                    *columns_now, truncation=self.truncation, max_length=self.length
+                )
             except Exception as error:  # tokenizers raise their own kinds, which may quote a text
-                raise RecordError(
-                    f"the tokenizer cannot read a text: {type(error).__name__}"
-                ) from None
+                problem = f"the tokenizer cannot read a text: {type(error).__name__}"
+                if self.truncation != "longest_first":
+                    problem += (
+                        f" ({self.truncation} cuts one text, and the other may fill a record)"
+                    )
+                raise RecordError(problem) from None
             for row, ids in enumerate(block["input_ids"], start=begin):
                 ids_of_all[row, : len(ids)] = ids
         return ids_of_all
@@ -272,7 +289,9 @@ def save(preparation: Preparation, folder: Path, **more: Any) -> None:
     """
     if isinstance(preparation, TextRecords):
         preparation.tokenizer.save_pretrained(folder / TOKENIZER)
-        names = ("length", "pad_id", "column")
+        names: tuple[str, ...] = ("length", "pad_id", "column")
+        if preparation.pair_column is not None:
+            names += ("pair_column", "truncation")
         facts = {name: getattr(preparation, name) for name in names}
     else:
         facts = asdict(preparation)

@@ -19,7 +19,7 @@ from torch import nn
 from dpsweep.foundation.errors import StorageError
 from dpsweep.foundation.file_paths import FilePath, size_of
 from dpsweep.foundation.version import __version__
-from dpsweep.trainables.data.dataset import part_hash
+from dpsweep.trainables.data.hashes import part_hash
 from dpsweep.trainables.execution.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.networks.own_models import fingerprint, is_own
 

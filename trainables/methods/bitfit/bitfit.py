@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dpsweep.trainables.data.dataset import DatasetInfo
     from dpsweep.trainables.gradients.per_example import GradientEngine
 
+HEAD_IN_SECOND = "bitfit.head_in_second_phase"
 BITFIT_HYPERPARAMETERS = (
     Hyperparameter(
         "bitfit.variant",
@@ -50,10 +51,16 @@ BITFIT_HYPERPARAMETERS = (
         "bitfit.full_epochs",
         "float",
         1.0,
-        "Expected passes of the first phase of two_phase, which trains everything. In the second "
-        "the classifier trains too; the paper's X+BiTFiT holds it there.",
+        "Expected passes of the first phase of two_phase, which trains everything.",
         low=0,
         open_low=True,
+    ),
+    Hyperparameter(
+        HEAD_IN_SECOND,
+        "bool",
+        True,
+        "Whether the classifier goes on training in the second phase of two_phase; false is the "
+        "paper's X+BiTFiT, which holds it there.",
     ),
     Hyperparameter(
         "bitfit.full_lr",
@@ -87,7 +94,8 @@ class BiTFiT(DPSGD):
     - ``bitfit_add``: the same, after layers without bias were given one of zeros.
     - ``two_phase``: everything for ``bitfit.full_epochs`` expected passes (at least one step, the
       whole plan if that is shorter), then ``bitfit`` with a new optimizer; one plan and one ledger.
-      Unlike the paper's X+BiTFiT (its appendix E.3), the classifier goes on training.
+      With ``bitfit.head_in_second_phase: false`` the classifier is held in the second phase, as in
+      the paper's X+BiTFiT (its appendix E.3).
     - ``last_layer``: the classifier alone. ``full``: everything.
     - ``lora``, ``adapter``: the parts of ``dpsweep.trainables.networks.low_rank``; ``+bitfit``: and
       biases.
@@ -125,11 +133,15 @@ class BiTFiT(DPSGD):
 
         problems = super().preflight(values, info)
         variants = cls._possible(values, "bitfit.variant")
+        holds = False in cls._possible(values, HEAD_IN_SECOND)
         if "two_phase" in variants:
             problems += cls._phase_problems(values)
+        elif holds:
+            wrong = "false has no meaning without bitfit.variant: two_phase"
+            problems.append(Mistake(HEAD_IN_SECOND, wrong, "leave it out"))
         for name in cls._possible(values, "model.name"):
             for front in networks_to_try(lambda knob: cls._possible(values, knob)):
-                problems += network_problems(name, variants, info, front)
+                problems += network_problems(name, variants, info, front, holds_head=holds)
         return problems
 
     @classmethod
@@ -186,7 +198,12 @@ class BiTFiT(DPSGD):
         variant = self._hparams["bitfit.variant"]
         border = self._border(self._hparams, self._num_steps, self._sample_rate)
         self._phases = Phases(
-            self._model, variant, self._added, border=border, num_steps=self._num_steps
+            self._model,
+            variant,
+            self._added,
+            border=border,
+            num_steps=self._num_steps,
+            holds_head=not self._hparams.get(HEAD_IN_SECOND, True),  # older records have none
         )
         return self._phases.enter(self._phases.first)
 

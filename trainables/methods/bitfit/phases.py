@@ -48,6 +48,7 @@ class Phases:
         *,
         border: int,
         num_steps: int,
+        holds_head: bool = False,
     ) -> None:
         """Choose the parameters of every phase.
 
@@ -57,13 +58,20 @@ class Phases:
             added: What ``extend`` returned.
             border: Step at which the last phase begins: 0 for all variants but ``two_phase``.
             num_steps: Steps of the trial, at least 1.
+            holds_head: Whether the classifier stays as it is in the last of two phases.
         Raises:
-            ModelError: The network does not say which layers are its classifier.
+            ModelError: The network does not say which layers are its classifier, or nothing is left
+                that trains.
         """
         self._model, self._last, self.border = model, _last_phase(variant), border
         self.first = self.now = self.at(0)
         self.in_order = tuple(dict.fromkeys((self.first, self.at(num_steps - 1))))
-        self._names = {phase: chosen_names(model, phase, added) for phase in self.in_order}
+        self._names = {
+            phase: chosen_names(
+                model, phase, added, has_head=not holds_head or border == 0 or phase == _FULL
+            )
+            for phase in self.in_order
+        }
 
     def at(self, step: int) -> str:
         """Return the phase of a step."""
@@ -115,7 +123,12 @@ class Phases:
 
 
 def network_problems(
-    name: str, variants: Sequence[str], info: DatasetInfo, options: Mapping[str, Any]
+    name: str,
+    variants: Sequence[str],
+    info: DatasetInfo,
+    options: Mapping[str, Any],
+    *,
+    holds_head: bool = False,
 ) -> list[Mistake]:
     """Return the variants that cannot train a network, as ``Method.preflight`` does.
 
@@ -124,6 +137,7 @@ def network_problems(
         variants: Values of ``bitfit.variant``.
         info: Shape of the records, number of classes.
         options: Further arguments of ``build_model``.
+        holds_head: As of ``Phases``.
     """
     try:
         model = build_model(name, info, seed=0, is_initial=False, **options)
@@ -132,7 +146,7 @@ def network_problems(
     reasons: dict[str, list[str]] = {}
     for variant in variants:
         try:
-            _try(copy.deepcopy(model), variant, info, name)
+            _try(copy.deepcopy(model), variant, info, name, holds_head)
         except ModelError as error:
             reason = error.message + (f" ({error.because})" if error.because else "")
             reasons.setdefault(reason, []).append(variant)
@@ -165,14 +179,18 @@ def extend(model: torch.nn.Module, hparams: Mapping[str, Any], seed: int) -> lis
     return []
 
 
-def chosen_names(model: torch.nn.Module, phase: str, added: Sequence[str]) -> set[str]:
+def chosen_names(
+    model: torch.nn.Module, phase: str, added: Sequence[str], *, has_head: bool = True
+) -> set[str]:
     """Return the names of the parameters that train in a phase.
 
     A parameter that the network froze stays frozen, but for the weights of BatchNorm. A language
-    model has no classifier: its last layer trains in phase ``full`` alone.
+    model has no classifier: its last layer trains in phase ``full`` alone. Without ``has_head``
+    neither weights nor biases of the classifier train.
 
     Raises:
-        ModelError: Another network does not say which layers are its classifier.
+        ModelError: Another network does not say which layers are its classifier, or it has no bias
+            besides it.
     """
     head = head_layers(model)
     if not head and not is_language_model(model):
@@ -180,16 +198,22 @@ def chosen_names(model: torch.nn.Module, phase: str, added: Sequence[str]) -> se
     whole = {*head, *added}
     names = set()
     for path, module in model.named_modules():
+        if path in head and not has_head:
+            continue
         for own, parameter in module.named_parameters(recurse=False):
             if not (parameter.requires_grad or isinstance(module, _BatchNorm)):
                 continue
             is_small = _is_bias(own) and phase.endswith("bitfit")
             if phase == _FULL or path in whole or is_small:
                 names.add(f"{path}.{own}" if path else own)
+    if not names and not has_head:
+        raise ModelError("this network has no bias besides its classifier, which is held")
     return names
 
 
-def _try(model: torch.nn.Module, variant: str, info: DatasetInfo, name: str) -> None:
+def _try(
+    model: torch.nn.Module, variant: str, info: DatasetInfo, name: str, holds_head: bool
+) -> None:
     """Make a variant's engines for a network that may be changed, and try that of few parameters.
 
     Of a user's own network, that of all parameters is tried too.
@@ -199,7 +223,8 @@ def _try(model: torch.nn.Module, variant: str, info: DatasetInfo, name: str) -> 
     """
     small = {"bitfit.variant": variant, "lora.rank": 1, "lora.alpha": 1.0, "adapter.width": 1}
     added = extend(model, small, seed=0)
-    phases = Phases(model, variant, added, border=int(variant == "two_phase"), num_steps=2)
+    border = int(variant == "two_phase")
+    phases = Phases(model, variant, added, border=border, num_steps=2, holds_head=holds_head)
     for phase in phases.in_order:
         engine = phases.make_engine(phase, 1, 1, loss=stand_in_loss, rule="abadi")
         if phase == _FULL and is_own(name):

@@ -42,11 +42,13 @@ def describe(
     model: Annotated[
         str | None,
         typer.Option(
-            "--model", help="Count this network's parameters: timm/NAME, built in, or yours."
+            "--model",
+            help="Count this network's parameters: timm/NAME, text/DIRECTORY, built in, or yours.",
         ),
     ] = None,
     classes: Annotated[
-        int | None, typer.Option("--classes", min=1, help="Outputs of the classifier [1000].")
+        int | None,
+        typer.Option("--classes", min=1, help="Outputs of the classifier [1000; of text 2]."),
     ] = None,
     image_size: Annotated[
         int | None,
@@ -61,9 +63,7 @@ def describe(
     """List a method's hyperparameters; with --model, what it trains of a network."""
     output = Format.JSON if as_json else output
     if model is not None:
-        _print_parameters(
-            TRAINABLES[method], model, classes or 1000, image_size, channels or 3, output
-        )
+        _print_parameters(TRAINABLES[method], model, classes, image_size, channels, output)
         return
     flags = {"--classes": classes, "--image-size": image_size, "--channels": channels}
     for flag, value in flags.items():
@@ -92,7 +92,12 @@ def _bounds(parameter: Hyperparameter) -> str:
 
 
 def _print_parameters(
-    method: Any, model: str, classes: int, image_size: int | None, channels: int, output: Format
+    method: Any,
+    model: str,
+    classes: int | None,
+    image_size: int | None,
+    channels: int | None,
+    output: Format,
 ) -> None:
     """Print totals and layers: one record in JSON and YAML, the layers alone in CSV."""
     from dpsweep.trainables.networks.build import BUILT_IN
@@ -103,10 +108,9 @@ def _print_parameters(
     from dpsweep.trainables.networks.parameter_table import everything, full_name, parameter_table
 
     if model.startswith("text/"):
-        raise BadInputError(
-            f"{model}: only timm's and built-in networks are counted, not those on text",
-            fix="count the parameters of the directory in transformers",
-        )
+        for flag, value in (("--image-size", image_size), ("--channels", channels)):
+            if value is not None:
+                raise BadInputError(f"{flag} says nothing of a network on text", fix="leave it out")
     name = full_name(model)
     problem = knob.problem(name)
     if problem is not None:
@@ -114,7 +118,7 @@ def _print_parameters(
     if (name in BUILT_IN or is_own(name)) and image_size is None:
         raise BadInputError(f"the size of {name} follows from its images: add --image-size PIXELS")
     trains = method.trains if issubclass(method, TrainsSome) else everything
-    table = parameter_table(name, classes, image_size, trains, channels=channels)
+    table = parameter_table(name, classes, image_size, trains, channels=channels or 3)
     record = {"method": method.name, **table.to_dict()}
     if output in (Format.JSON, Format.YAML):
         print_records(record, output)

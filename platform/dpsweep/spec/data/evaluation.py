@@ -16,6 +16,7 @@ from dpsweep.spec.base import (
     maybe_number,
     seen,
 )
+from dpsweep.spec.data.generation import GenerationSpec
 
 Share = Annotated[float, Field(ge=0, lt=1), AS_NUMBER]
 
@@ -89,3 +90,16 @@ class TestSpec(Part):
         description="public: the model that each trial delivers is scored, once, at its end; "
         "private: never scored.",
     )
+    generation: GenerationSpec | None = Field(
+        default=None,
+        description="causal_lm with prompt_column: the delivered model also writes a text for each "
+        "prompt, which is scored beside the targets; {} for the defaults.",
+    )
+
+    @classmethod
+    def rules(cls, raw: Mapping[str, Any]) -> Iterator[Mistake]:
+        """Check that what is to be written may be scored."""
+        if raw.get("generation") is not None and raw.get("visibility", "private") != "public":
+            problem = "scores test records, which are private"
+            fix = "set data.test.visibility: public if they need no protection, or remove it"
+            yield Mistake("generation", problem, fix)

@@ -32,6 +32,7 @@ from dpsweep.spec.data.datasets import (
 from dpsweep.spec.data.evaluation import TestSpec, ValidationSpec
 from dpsweep.spec.data.public import PublicSpec, has_public_validation
 from dpsweep.spec.data.public_rules import public_data_rules
+from dpsweep.spec.data.texts import TEXT_KEYS, SplitsSpec, Truncation, text_rules
 
 
 def _image_size(value: Any) -> Any:
@@ -137,8 +138,30 @@ class DataSpec(Part):
     text_column: Text | None = Field(
         default=None, description="text: column of the texts; null: text."
     )
+    text_pair_column: Text | None = Field(
+        default=None,
+        description="text: column of the second text of a pair, such as a question's answer; null: "
+        "a record is one text.",
+    )
+    prompt_column: Text | None = Field(
+        default=None,
+        description="text, causal_lm: column of what stands before the target and is not learned.",
+    )
+    target_column: Text | None = Field(
+        default=None,
+        description="text, causal_lm: column of what follows the prompt; its tokens alone count.",
+    )
+    truncation: Truncation | None = Field(
+        default=None,
+        description="text of two columns: which of them is cut to max_length, at its end: "
+        "longest_first (null), token by token from the longer one; only_first; only_second.",
+    )
     label_column: Text | None = Field(
         default=None, description="text: column of the class numbers, from 0; null: label."
+    )
+    splits: SplitsSpec | None = Field(
+        default=None,
+        description="text: which splits of a directory are the parts; null: by their names.",
     )
     classes: Classes | None = Field(
         default=None,
@@ -169,6 +192,7 @@ class DataSpec(Part):
                 "use example; somebody with k examples is protected k times less",
             )
         yield from cls._dataset_rules(raw)
+        yield from text_rules(raw)
         yield from class_rules(raw, raw)
         num_classes = BUILT_IN.get(peek_word(raw, "dataset"), (0, 0))[1]
         yield from name_rules(raw, num_classes or int(peek_number(raw, "num_classes", default=0)))
@@ -211,8 +235,8 @@ class DataSpec(Part):
             **dict.fromkeys(("image_size", "channels", "resize"), OF_IMAGE_FILES),
             "layout": ("npz",),
             "attributes": ("celeba",),
+            **dict.fromkeys(("tokenizer", "max_length", *TEXT_KEYS), ("text",)),
             "label_column": ("text", "image_dataset"),
-            **dict.fromkeys(("tokenizer", "max_length", "text_column"), ("text",)),
         }
         for key, datasets in only_for.items():
             is_listed = dataset in BUILT_IN or dataset in needed  # another name has its own flaw

@@ -16,6 +16,8 @@ from dpsweep.tracking.mlflow_models import requirements, save_network
 from dpsweep.tracking.mlflow_reach import quiet
 from dpsweep.tracking.model_label import CARD_FILE, METADATA, ModelLabel
 
+#: Columns of records that are pairs of texts, as a served model takes them.
+PAIR = ["text", "text_pair"]
 _SERVED = Path(__file__).with_name("served.py")
 
 
@@ -27,7 +29,8 @@ class Package:
         network: A ``torch.nn.Module`` on the CPU.
         inputs: What it reads, (records, ...): only shape and dtype are used.
         preparation: Folder with ``preparation.py`` and what it loads.
-        zero: A record of zeros, as a file would hold it: an array, the bytes of an image or a text.
+        zero: A record of zeros, as a file would hold it: an array, the bytes of an image, a text or
+            a pair of texts.
         classes: Name of each class or attribute.
         task: ``classification`` or ``multi_label``.
         packages: Packages that the preparation imports beside those of every model.
@@ -82,19 +85,23 @@ class Package:
         from mlflow.types import ColSpec, Schema, TensorSpec
 
         if isinstance(self.zero, np.ndarray):
-            inputs = TensorSpec(self.zero.dtype, (-1, *self.zero.shape))
+            inputs = [TensorSpec(self.zero.dtype, (-1, *self.zero.shape))]
+        elif isinstance(self.zero, tuple):
+            inputs = [ColSpec("string", name) for name in PAIR]
         else:  # without a name, so that a list will do as well as a column
-            inputs = ColSpec("string" if isinstance(self.zero, str) else "binary")
+            inputs = [ColSpec("string" if isinstance(self.zero, str) else "binary")]
         shares = [ColSpec("double", f"probability/{name}") for name in self.classes]
         if self.task == "multi_label":
             decided = [ColSpec("boolean", f"attribute/{name}") for name in self.classes]
         else:
             decided = [ColSpec("string", "class"), ColSpec("double", "probability")]
-        return ModelSignature(inputs=Schema([inputs]), outputs=Schema([*decided, *shares]))
+        return ModelSignature(inputs=Schema(inputs), outputs=Schema([*decided, *shares]))
 
     def _example(self) -> Any:
         import pandas as pd
 
         if isinstance(self.zero, np.ndarray):
             return np.stack([self.zero])
+        if isinstance(self.zero, tuple):
+            return pd.DataFrame([self.zero], columns=PAIR)
         return pd.DataFrame({"text" if isinstance(self.zero, str) else "image": [self.zero]})

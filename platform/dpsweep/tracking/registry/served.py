@@ -42,7 +42,8 @@ class TrialModel(mlflow.pyfunc.PythonModel):
         Args:
             context: Of MLflow.
             model_input: Records as their files hold them: an array of numbers (records, ...), or a
-                column, series or list of images or texts.
+                column, series or list of images or texts; the columns ``text`` and ``text_pair``
+                of pairs.
             params: Of MLflow; there are none.
         Returns:
             ``class``, ``probability`` and ``probability/NAME`` of each class; where a record has

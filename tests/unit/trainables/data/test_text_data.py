@@ -13,12 +13,12 @@ from tiny_text import PAD, VOCABULARY, save_tokenizer
 
 from dpsweep.foundation.errors import DataError
 from dpsweep.spec.study import DataSpec
-from dpsweep.trainables.data import text as text_data
-from dpsweep.trainables.data.dataset import part_hash
+from dpsweep.trainables.data.hashes import part_hash
 from dpsweep.trainables.data.loading import describe_dataset, load_dataset
 from dpsweep.trainables.data.source import TextInfo
 from dpsweep.trainables.data.tasks import IGNORED
-from dpsweep.trainables.data.text import next_tokens
+from dpsweep.trainables.data.text import opening as text_data
+from dpsweep.trainables.data.text.ids import next_tokens
 
 MakeSpec = Callable[..., DataSpec]
 TEXTS = ["good film", "a bad book and a poor song", "fine", "what is this"]
@@ -279,6 +279,6 @@ def test_a_tokenizer_without_an_end(text_spec: MakeSpec, tmp_path: Path, monkeyp
     class Bare:
         pad_token_id = eos_token_id = None
 
-    monkeypatch.setattr(text_data, "_load_tokenizer", lambda name: Bare())
+    monkeypatch.setattr(text_data, "load_tokenizer", lambda name: Bare())
     with pytest.raises(DataError, match="neither a pad token nor an end of text"):
         describe_dataset(text_spec(write_csv(tmp_path / "d.csv", rows())))

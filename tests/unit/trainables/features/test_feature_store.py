@@ -19,7 +19,8 @@ import pytest
 
 from dpsweep.foundation.errors import ResourceError
 from dpsweep.spec.study import DataSpec
-from dpsweep.trainables.data.dataset import SweepData, part_hash
+from dpsweep.trainables.data.dataset import SweepData
+from dpsweep.trainables.data.hashes import part_hash
 from dpsweep.trainables.data.kept.files import Entry
 from dpsweep.trainables.data.loading import load_dataset
 from dpsweep.trainables.features import store as feature_store

@@ -22,10 +22,11 @@ from dpsweep.foundation.errors import ModelError
 from dpsweep.search_spaces import SPACES, SearchSpace, bitfit
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 from dpsweep.trainables.data.source import TextInfo
-from dpsweep.trainables.data.text import next_tokens
+from dpsweep.trainables.data.text.ids import next_tokens
 from dpsweep.trainables.gradients.noise import SecretNoise
 from dpsweep.trainables.method import RunContext
 from dpsweep.trainables.methods.bitfit.bitfit import BiTFiT
+from dpsweep.trainables.networks.layers import head_layers
 
 MakePlan = Callable[..., tuple[dict[str, Any], Any]]
 CONTEXT = RunContext(study_seed=0, trial=0)
@@ -368,6 +369,27 @@ def test_learning_rates_of_both_phases(
     assert trained.count(trained[0]) == border
 
 
+@pytest.mark.usefixtures("no_noise")
+@pytest.mark.parametrize("holds", [False, True])
+def test_the_head_is_held_in_the_second_phase_if_asked(
+    start: Callable[..., Any], holds: bool
+) -> None:
+    """As in appendix E.3 of the paper; by default the head goes on."""
+    given = {"bitfit__head_in_second_phase": False} if holds else {}
+    method, _ = start("two_phase", "timm/vit", optim__name="adam", **given)
+    head = head_layers(method._model)
+    early = copy.deepcopy(state(method))
+    method.run(0, 3)
+    middle = copy.deepcopy(state(method))
+    method.run(3, 6)
+    late = state(method)
+    for name, value in middle.items():
+        assert not torch.equal(value, early[name]), name  # everything trained
+        is_head, is_bias = name.rpartition(".")[0] in head, name.endswith("bias")
+        trains = not holds if is_head else is_bias
+        assert torch.equal(value, late[name]) != trains, name
+
+
 # What the platform asks before anything starts.
 
 
@@ -376,6 +398,7 @@ def info_of(shape: tuple[int, ...] = (1, 8, 8)) -> DatasetInfo:
 
 
 TWO = {"bitfit.variant": ["two_phase"], "bitfit.full_epochs": [2.0, 3.0]}
+HELD = {"bitfit.head_in_second_phase": [False], "train.epochs": [3]}
 ATTENTION = "lora, adapter cannot train tanh_cnn: this network has no linear layer in an attention"
 
 
@@ -401,6 +424,10 @@ ATTENTION = "lora, adapter cannot train tanh_cnn: this network has no linear lay
         ({"model.name": ["tanh_cnn"], **TWO, "train.epochs": [1, 2], "train.max_steps": [9]}, [],
          ""),
         ({"batch.expected": [1001], "model.name": ["tanh_cnn"]}, ["batch.expected"], "1001"),
+        ({"model.name": ["tanh_cnn"], **HELD}, ["bitfit.head_in_second_phase"], "no meaning"),
+        ({"model.name": ["tanh_cnn"], **HELD, "bitfit.variant": ["two_phase"]},
+         ["bitfit.variant"], "no bias besides its classifier"),
+        ({"model.name": ["timm/vit"], **HELD, "bitfit.variant": ["two_phase"]}, [], ""),
     ],
 )  # fmt: skip
 def test_preflight(values: Mapping[str, Any], where: list[str], said: str) -> None:

@@ -175,6 +175,8 @@ def _takes(served: ServedModel) -> dict[str, Any]:
         "image": "images of any size; the network sees {height} x {width} pixels",
         "text": "texts, of which the network reads {length} tokens at most",
     }[served.facts["kind"]]
+    if "pair_column" in facts:
+        records = f"pairs of {records}; columns text and text_pair"
     return {"takes": records.format(**facts), "classes": list(served.facts["classes"])}
 
 

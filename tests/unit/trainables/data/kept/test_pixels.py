@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from dpsweep.foundation.errors import DataError, ResourceError
-from dpsweep.trainables.data.dataset import hash_of_parts, hashes_of, part_hash, tensor_of
+from dpsweep.trainables.data.dataset import tensor_of
+from dpsweep.trainables.data.hashes import hash_of_parts, hashes_of, part_hash
 from dpsweep.trainables.data.kept import pixels as module
 from dpsweep.trainables.data.kept.pixels import PixelFile, Pixels, taken
 

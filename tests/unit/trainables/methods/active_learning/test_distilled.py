@@ -20,7 +20,8 @@ from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.spec.study import DataSpec
-from dpsweep.trainables.data.dataset import SweepData, part_hash
+from dpsweep.trainables.data.dataset import SweepData
+from dpsweep.trainables.data.hashes import part_hash
 from dpsweep.trainables.data.loading import load_dataset
 from dpsweep.trainables.data.supplies import Supplies
 from dpsweep.trainables.execution.checkpoints import Checkpoint, CheckpointStore

@@ -1,0 +1,250 @@
+"""Tables of texts: csv, jsonl, directories of them, and of Hugging Face ``datasets``.
+
+A table tells the names of its columns without a record being read, where its file can. Texts and
+labels are read when asked.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpsweep.foundation.errors import DataError
+from dpsweep.foundation.registry import did_you_mean
+
+if TYPE_CHECKING:
+    from dpsweep.spec.study import DataSpec
+
+#: Our names of the parts -> those of Hugging Face datasets, of files and of arrays in npz.
+PARTS = {"train": ("train",), "validation": ("validation", "val"), "test": ("test",)}
+#: Label of a record without one, in the datasets of Hugging Face.
+NO_LABEL = -1
+_LABEL = "label"
+_SUFFIXES = (".csv", ".jsonl")
+#: Of a directory of ``save_to_disk``.
+_OF_SAVED = ("dataset_dict.json", "dataset_info.json", "state.json")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The columns that a record is made of.
+
+    Attributes:
+        texts: Key of the spec -> name of the column, for each text of a record, in their order.
+        label: Name of the column of labels; None where there are none.
+    """
+
+    texts: Mapping[str, str]
+    label: str | None
+
+    @classmethod
+    def of(cls, spec: DataSpec) -> Wanted:
+        """Return what a spec's ``data`` section names."""
+        if spec.prompt_column is not None:
+            keys = ("prompt_column", "target_column")
+        else:
+            keys = ("text_column", "text_pair_column")
+        columns = {key: getattr(spec, key) for key in keys}
+        if columns.get("text_column", "") is None:
+            columns["text_column"] = "text"
+        texts = {key: name for key, name in columns.items() if name is not None}
+        is_lm = spec.task == "causal_lm"
+        return cls(texts, None if is_lm else spec.label_column or _LABEL)
+
+    @property
+    def names(self) -> list[str]:
+        """All columns that are read, labels last."""
+        return [*self.texts.values(), *([] if self.label is None else [self.label])]
+
+    def check(self, table: Table, *, has_labels: bool = True) -> None:
+        """Check the names of columns; those of a file are shown only if they cannot be a record.
+
+        Raises:
+            DataError: One of them is not there.
+        """
+        wanted = [*self.texts.items()]
+        if has_labels and self.label is not None:
+            wanted.append(("label_column", self.label))
+        for key, name in wanted:
+            if table.columns is None or name in table.columns:
+                continue
+            hint = "the first line of a csv file must name its columns"
+            if table.are_names:
+                near = did_you_mean(name, list(table.columns))
+                hint = near or f"there are: {', '.join(table.columns[:10])}"
+            raise DataError(f"{table.where} has no column {name!r}", fix=f"set data.{key}; {hint}")
+
+
+@dataclass(frozen=True)
+class Table:
+    """The texts of one split.
+
+    Attributes:
+        where: What it is called in errors.
+        columns: Names of its columns; None where only records tell them.
+        are_names: Whether these are names for sure, and never a record.
+        count: Returns its number of records.
+        read: From names of columns to their values, column by column.
+    """
+
+    where: str
+    columns: Sequence[str] | None
+    are_names: bool
+    count: Callable[[], int]
+    read: Callable[[Sequence[str]], list[Sequence[Any]]]
+
+    def has_labels(self, label: str) -> bool:
+        """Say whether some record has a label: a column is there, with another value than -1."""
+        if self.columns is not None and label not in self.columns:
+            return False
+        try:
+            (labels,) = self.read([label])
+        except DataError:
+            return True  # damaged, or no such key: said when it is read as a whole
+        return not all(str(value) in (str(NO_LABEL), "") for value in labels)
+
+
+def open_tables(path: Path) -> tuple[dict[str, Table], bool]:
+    """Return the splits at a path by their names, and whether their sizes are written down.
+
+    Raises:
+        DataError: It holds no texts, or the package ``datasets`` is missing.
+    """
+    if path.suffix in _SUFFIXES and not path.is_dir():
+        return {"train": _file(path, path.name)}, False
+    if not path.is_dir():
+        raise DataError(
+            f"{path.name} is no kind of text that is known",
+            fix="give a .csv, .jsonl or .npz file, or a directory of datasets.save_to_disk",
+        )
+    files = sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES)
+    if files and not any((path / name).exists() for name in _OF_SAVED):
+        names = [file.stem for file in files]
+        for file in files:
+            if names.count(file.stem) > 1:
+                raise DataError(
+                    f"{path} has {file.stem}.csv and {file.stem}.jsonl",
+                    fix="keep one file for each split",
+                )
+        return {file.stem: _file(file, f"{path.name}/{file.name}") for file in files}, False
+    return _saved(path), True
+
+
+def choose_parts(
+    tables: Mapping[str, Table], named: Mapping[str, str | None], path: Path
+) -> dict[str, str]:
+    """Return which split is which part, by the names that are given, else by usual ones.
+
+    >>> choose_parts(dict.fromkeys(("train", "val", "test")), {"test": "val"}, Path("d"))
+    {'train': 'train', 'test': 'val'}
+
+    Args:
+        tables: The splits that are there.
+        named: Part -> name of a split, or None.
+        path: Where they are.
+    Raises:
+        DataError: One of them is not there.
+    """
+    there = f"there are: {', '.join(list(tables)[:20])}"
+    chosen = {}
+    for part, usual in PARTS.items():
+        name = named.get(part)
+        if name is None:
+            taken = {other for other in named.values() if other is not None}
+            names = [key for key in usual if key in tables and key not in taken]
+            if names:
+                chosen[part] = names[-1]  # of "validation" and "val" the latter
+        elif name in tables:
+            chosen[part] = name
+        else:
+            hint = did_you_mean(name, list(tables)) or there
+            raise DataError(f"{path} has no split {name!r}", fix=f"set data.splits.{part}; {hint}")
+    if "train" not in chosen:
+        raise DataError(f"{path} has no split train", fix=f"name one: data.splits.train; {there}")
+    return chosen
+
+
+def csv_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of a csv file in UTF-8, by the names in its first line."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        yield from csv.DictReader(file)
+
+
+def json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield the objects of a file with one in each line."""
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            if line.strip():
+                yield json.loads(line)
+
+
+def _file(path: Path, where: str) -> Table:
+    """Return the table of a ``.csv`` or ``.jsonl`` file."""
+    is_csv = path.suffix == ".csv"
+    rows = csv_rows if is_csv else json_rows
+
+    def read(names: Sequence[str]) -> list[Sequence[Any]]:
+        values: list[list[Any]] = [[] for _ in names]
+        try:
+            for row in rows(path):
+                for column, name in zip(values, names):
+                    column.append(row[name])
+        except _DAMAGES as error:
+            # The message of the error may hold a record.
+            needed = " and ".join(map(repr, names))
+            raise DataError(
+                f"cannot read {where}: {type(error).__name__}", fix=f"every record needs {needed}"
+            ) from None
+        return list(values)
+
+    def count() -> int:
+        try:
+            return sum(1 for _ in rows(path))
+        except _DAMAGES as error:
+            raise DataError(f"cannot read {where}: {type(error).__name__}") from None
+
+    return Table(where, _csv_columns(path) if is_csv else None, False, count, read)
+
+
+_DAMAGES = (OSError, ValueError, TypeError, KeyError, RecursionError, csv.Error)
+
+
+def _csv_columns(path: Path) -> list[str]:
+    """Return the names in the first line; no further byte is looked at."""
+    try:
+        with path.open("rb") as file:
+            header = file.readline().decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} is not a csv file in UTF-8: {type(error).__name__}") from error
+    return next(csv.reader([header]), [])
+
+
+def _saved(path: Path) -> dict[str, Table]:
+    """Return the splits that ``Dataset.save_to_disk`` or ``DatasetDict.save_to_disk`` wrote."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise DataError(
+            f"{path} is read by the package datasets, which is not installed",
+            fix="pip install 'dpsweep[text]', or store the texts as .csv or .jsonl",
+        ) from error
+    try:
+        saved = datasets.load_from_disk(str(path))  # maps the files into memory, reads no record
+    except Exception as error:  # datasets, pyarrow and the file system raise their own kinds
+        raise DataError(
+            f"{path} was not written by save_to_disk of datasets: {type(error).__name__}",
+            fix="give such a directory, one of .csv or .jsonl files, or a file",
+        ) from error
+    splits = dict(saved) if isinstance(saved, datasets.DatasetDict) else {"train": saved}
+    return {name: _split(split, f"{path.name} ({name})") for name, split in splits.items()}
+
+
+def _split(split: Any, where: str) -> Table:
+    def read(names: Sequence[str]) -> list[Sequence[Any]]:
+        return [list(split[name]) for name in names]
+
+    return Table(where, split.column_names, True, lambda: len(split), read)
