@@ -248,8 +248,10 @@ STUDIES = (
     Mutant(
         "methods without noise in a composed study",
         "platform/dpsweep/planning/problems.py",
-        "if spec.privacy.mode.is_accounted:",
-        "if spec.privacy.mode.is_sealed or spec.privacy.mode.is_public_search:",
+        """    if spec.privacy.mode.is_accounted:
+        fix =""",
+        """    if spec.privacy.mode.is_sealed or spec.privacy.mode.is_public_search:
+        fix =""",
         (
             "tests/unit/planning/test_before_spending.py::test_a_claim_covers_no_method_without_a_finite_epsilon",
         ),

@@ -58,8 +58,8 @@ class PublicFile:
     def num_records(self) -> int:
         """Records of the task's classes; reads labels where ``data.classes`` names them."""
         if self._has_all_classes:
-            found = self.source.num_found
-            return self.source.num_records if found is None else found
+            count = self.source.num_found
+            return self.source.num_records if count is None else count
         return len(self._rows(self._labels()))
 
     @property
@@ -205,8 +205,8 @@ def open_pollution(spec: DataSpec, own: Source) -> PollutionFile | None:
         inputs, labels = source.read()["train"]
         return stretched(np.asarray(inputs), own.input_shape), labels
 
-    found = source.num_found
-    return PollutionFile(source.num_records if found is None else found, read)
+    count = source.num_found
+    return PollutionFile(source.num_records if count is None else count, read)
 
 
 def _num_labels(path: Path) -> int:

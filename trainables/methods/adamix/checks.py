@@ -1,4 +1,4 @@
-"""What no configuration of a space of AdaMix could run."""
+"""Mistakes in spaces of AdaMix: values that no configuration could run with."""
 
 from __future__ import annotations
 
