@@ -99,19 +99,19 @@ def all_methods(dataset: str, *, is_searched: bool) -> AllMethods:
     epsilon = float(budget_for(dataset)[0])
     for method in methods_for(dataset):
         ours = recommended(method)
-        space = ours.space(dataset) if is_searched else ours.fixed.get(dataset)
+        space = ours.space(dataset) if is_searched else ours.single(dataset)
         if space is None:
             continue
         spaces[method] = space
         if ours.start:
             releases = f"[{LEAVING * epsilon:.2g}, {epsilon:g}]"
             line = f"epsilons: {releases:<18} "
-            start = re.sub(r"epsilons: \[[^]]*\] *", line, ours.start[dataset])
+            start = re.sub(r"epsilons: \[[^]]*\] *", line, ours.start_section(dataset))
     return AllMethods(
         tuple(spaces),
         _union(spaces),
         tuple({"method": method} for method in spaces) * TRIALS if is_searched else (),
-        min(MOST_PUBLIC, max(recommended(m).public.get(dataset, 0.0) for m in spaces)),
+        min(MOST_PUBLIC, max(recommended(m).public_share(dataset) for m in spaces)),
         start,
     )
 

@@ -22,7 +22,8 @@ _OF_A_FILE = (
 #: What must be said of a dataset, besides its path: key -> option of ``dpsweep init``.
 _NEEDED: Mapping[str, Mapping[str, str]] = {
     "npz": {"num_records": "--records N", "num_classes": "--classes K"},
-    "image_folder": {"num_records": "--records N", "image_size": "--image-size PIXELS"},
+    "image_folder": {"num_records": "--records N"},
+    "image_dataset": {"num_records": "--records N"},
     "text": {
         "num_records": "--records N",
         "num_classes": "--classes K",
@@ -31,6 +32,15 @@ _NEEDED: Mapping[str, Mapping[str, str]] = {
 }
 _SUFFIXES = {".npz": "npz", ".csv": "text", ".jsonl": "text"}
 _SAVED = ("dataset_dict.json", "dataset_info.json", "state.json")
+#: What lies in a directory -> the dataset that it is.
+_MARKS = {
+    "cifar-10-batches-py": "cifar10",
+    "data_batch_1": "cifar10",
+    "cifar-100-python": "cifar100",
+    "train_32x32.mat": "svhn",
+    "list_attr_celeba.txt": "celeba",
+    "list_attr_celeba.csv": "celeba",
+}
 #: Words that YAML reads as something else.
 _OTHER_WORDS = ("null", "true", "false", "yes", "no", "on", "off", ".", ".inf", ".nan")
 _KEY = re.compile(r"^  ([a-z_]+):(\s*)([^#]*?)(\s*#.*)?$")
@@ -88,12 +98,21 @@ def dataset_of(path: str) -> str:
     if place.suffix in _SUFFIXES:
         return _SUFFIXES[place.suffix]
     if place.is_dir():
-        return "text" if any((place / name).exists() for name in _SAVED) else "image_folder"
+        marked = [kind for mark, kind in _MARKS.items() if (place / mark).exists()]
+        if not marked and any((place / name).exists() for name in _SAVED):
+            return "image_dataset" if _has_images(place) else "text"
+        return marked[0] if marked else "image_folder"
     problem = f"--data-path {path} does not tell what it is"
     if not place.exists():
         problem = f"--data-path {path}: there is no such file or directory"
     fix = "name an .npz, .csv or .jsonl file or a directory of images, or say which by --dataset"
     raise BadInputError(problem, fix=fix)
+
+
+def _has_images(place: Path) -> bool:
+    """Say whether a directory of Hugging Face datasets names a column of images."""
+    infos = (place / "dataset_info.json", *place.glob("*/dataset_info.json"))
+    return any('"Image"' in path.read_text() for path in infos if path.is_file())
 
 
 def on_own_data(section: str, own: OwnData) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import Registry
@@ -26,6 +26,15 @@ SPACES = Registry(
     },
     group="dpsweep.search_spaces",
 )
+
+
+#: Dataset -> the one whose recommendations it shares where it has none of its own.
+LIKE: Mapping[str, str] = {
+    "mnist": "fashion_mnist",
+    **dict.fromkeys(("cifar10", "cifar100", "svhn", "celeba", "image_dataset"), "image_folder"),
+}
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -60,7 +69,24 @@ scheduler:                     # every trial to its end: {{type: fifo}}
 
     def space(self, dataset: str) -> Mapping[str, Any] | None:
         """Return the space for a dataset, or None if there is none."""
-        return self.spaces.get(dataset, self.spaces.get("*"))
+        return _of(self.spaces, dataset) or self.spaces.get("*")
+
+    def single(self, dataset: str) -> Mapping[str, Any] | None:
+        """Return the configuration that needs no search, or None if there is none."""
+        return _of(self.fixed, dataset)
+
+    def public_share(self, dataset: str) -> float:
+        """Return the share of all records that a starter declares public."""
+        return _of(self.public, dataset) or 0.0
+
+    def start_section(self, dataset: str) -> str:
+        """Return the section ``start``, empty where the method has none."""
+        return _of(self.start, dataset) or ""
+
+
+def _of(table: Mapping[str, T], dataset: str) -> T | None:
+    """Return a dataset's entry, or that of the one it is like."""
+    return table.get(dataset, table.get(LIKE.get(dataset, dataset)))
 
 
 def recommended(method: str) -> Recommended:

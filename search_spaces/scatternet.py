@@ -65,6 +65,9 @@ def _fixed(norm: float, **changes: Any) -> dict[str, Any]:
 #: Dataset name -> one configuration. Records that are normalised in groups have the root of the
 #: number of their features as norm: 81 maps of a quarter of the height and of the width.
 FIXED: Mapping[str, Mapping[str, Any]] = {
+    **dict.fromkeys(
+        ("cifar10", "cifar100", "svhn"), _fixed(125, batch__expected=8192, train__epochs=60)
+    ),
     "digits": _fixed(18),
     "fashion_mnist": _fixed(63, batch__expected=8192, train__epochs=40),
 }

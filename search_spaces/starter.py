@@ -9,7 +9,7 @@ from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import did_you_mean, installed
 from dpsweep.search_spaces.own_data import OwnData, on_own_data, on_own_encoder, own_name
 from dpsweep.search_spaces.presets import space_text
-from dpsweep.search_spaces.recommended import SPACES, methods_for, recommended
+from dpsweep.search_spaces.recommended import LIKE, SPACES, methods_for, recommended
 from dpsweep.spec.data.datasets import DATASET_GROUP
 
 _DATA: Mapping[str, str] = {
@@ -89,6 +89,43 @@ _DATA: Mapping[str, str] = {
     visibility: private        # public: scored at the end of a trial; private: never
 """,
 }
+
+_PARTS = """\
+  validation:                  # what configurations are compared on
+    fraction: 0.1              # share of the records; which ones is fixed without looking at them
+    visibility: public         # public: needs no protection; noisy: private, scores get noise and
+                               # are charged; exact: private, no guarantee (only unaccounted)
+    noise_std: null            # noisy: standard deviation of that noise on an accuracy, say 0.01
+  test:                        # what the result is scored on: the test part that is there
+    visibility: public         # public: scored at the end of a trial; private: never
+"""
+
+
+def _of_files(dataset: str, about: str, *lines: str) -> str:
+    """Return the section ``data`` of a dataset that is read from the files its authors have."""
+    head = (f"  dataset: {dataset:<20}# {about}", "  path: images                 # EDIT: where")
+    return "\n".join([*head, *lines]) + "\n" + _PARTS
+
+
+_SIZED = (
+    "  num_records: 10000           # EDIT: training images; becomes public, may be rounded",
+    "  image_size: 32               # images are resized to this; [height, width] if not square",
+)
+_FILES: Mapping[str, str] = {
+    "mnist": _of_files("mnist", "60000 grey 28x28 images and a test part of 10000"),
+    "cifar10": _of_files("cifar10", "50000 colour 32x32 images and a test part of 10000"),
+    "cifar100": _of_files("cifar100", "50000 colour 32x32 images and a test part of 10000"),
+    "svhn": _of_files("svhn", "73257 colour 32x32 images and a test part of 26032"),
+    "celeba": _of_files(
+        "celeba",
+        "162770 faces, with 40 attributes and parts of their own",
+        "  task: multi_label            # classification of one attribute: attributes: [Smiling]",
+        "  image_size: 64               # images are resized to this",
+    ),
+    "image_dataset": _of_files("image_dataset", "a directory of datasets.save_to_disk", *_SIZED),
+}
+#: Section ``data`` of a starter by dataset.
+_SECTIONS: Mapping[str, str] = {**_DATA, **_FILES}
 
 #: Kinds of starters: many trials, probes and one run, or one run alone.
 Kind = Literal["search", "probe", "single"]
@@ -252,7 +289,7 @@ def starter_spec(
         BadInputError: There is no such dataset, or nothing is recommended for the method.
     """
     method = method or ("bitfit" if dataset == "text" else "dp_sgd")
-    datasets = [*_DATA, *(name for name in installed(DATASET_GROUP) if name not in _DATA)]
+    datasets = [*_SECTIONS, *(n for n in installed(DATASET_GROUP) if n not in _SECTIONS)]
     for kind_of, word, names in (("dataset", dataset, datasets), ("method", method, list(SPACES))):
         if word not in names:
             hint = did_you_mean(word, names)
@@ -261,7 +298,7 @@ def starter_spec(
                 fix=(hint + " " if hint else "") + f"known: {', '.join(names)}",
             )
     ours = recommended(method)
-    space = ours.space(dataset) if kind == "search" else ours.fixed.get(dataset)
+    space = ours.space(dataset) if kind == "search" else ours.single(dataset)
     if space is None or (kind == "probe" and _SCALE not in space):
         raise _nothing_for(dataset, method, kind)
     if kind == "probe":
@@ -271,7 +308,7 @@ def starter_spec(
         epsilon, study = ours.budget
     if kind != "search":
         study = epsilon
-    public = f"{ours.public.get(dataset, 0.0):g}"
+    public = f"{ours.public_share(dataset):g}"
     public = public if "." in public else public + ".0"
     of_method = "" if method == "dp_sgd" else f"-{method.replace('_', '-')}"
     search = (_PROBED if kind == "probe" else _SAMPLED).format(
@@ -287,7 +324,7 @@ def starter_spec(
         pad=" " * (7 - len(public)),
         epsilon=epsilon,
         study=study,
-        start="\n" + ours.start.get(dataset, "") if ours.start else "",
+        start="\n" + ours.start_section(dataset) if ours.start else "",
         modes="two with a start" if ours.start else "four",
         secret="" if ours.start else _SECRET_MODES,
         scheduler=ours.scheduler.format(rungs=rungs) if kind == "search" else _NO_SCHEDULER,
@@ -307,7 +344,7 @@ def data_section(dataset: str, own: OwnData | None) -> tuple[str, str]:
         dataset: Value of ``data.dataset``.
         own: Data of one's own, of this dataset.
     """
-    data = _DATA.get(dataset, _OF_A_PACKAGE).replace(_NAME, dataset)
+    data = _SECTIONS.get(dataset, _OF_A_PACKAGE).replace(_NAME, dataset)
     if own is None:
         return data, dataset.replace("_", "-")
     return on_own_data(data, own), own_name("", own.path)
@@ -315,7 +352,7 @@ def data_section(dataset: str, own: OwnData | None) -> tuple[str, str]:
 
 def budget_for(dataset: str) -> tuple[str, str, str]:
     """Return ``trial_epsilon``, ``study_epsilon`` and rungs of a starter."""
-    return _BUDGETS.get(dataset, ("2.0", "6.0", "[0.8, 1.3]"))
+    return _BUDGETS.get(LIKE.get(dataset, dataset), ("2.0", "6.0", "[0.8, 1.3]"))
 
 
 def _around(start: float) -> dict[str, list[float]]:
@@ -327,7 +364,7 @@ def _nothing_for(dataset: str, method: str, kind: Kind) -> BadInputError:
     """Return why there is no starter spec of a method for a dataset."""
     if kind != "search":
         option = "--no-search" if kind == "single" else "--probe"
-        fixed = {name: recommended(name).fixed.get(dataset, {}) for name in methods_for(dataset)}
+        fixed = {name: recommended(name).single(dataset) or {} for name in methods_for(dataset)}
         needed = _SCALE if kind == "probe" else "method"
         others = [name for name, space in fixed.items() if needed in space]
         return BadInputError(

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from dpsweep.cli.app import app
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.planning.reading import read_spec
-from dpsweep.search_spaces import OwnData, preset_spec, preset_titles, starter_spec
+from dpsweep.search_spaces import SPACES, OwnData, preset_spec, preset_titles, starter_spec
 from dpsweep.search_spaces.own_data import dataset_of, on_own_data, own_name
 
 IMAGES = ["tramer2021/fashion_mnist", "golatkar2022/adamix_fashion_mnist", "zhao2020/selectors"]
@@ -69,7 +69,8 @@ def test_comments_that_count_other_records_go(npz):
     [
         (OwnData("a.npz"), "--records N and --classes K"),
         (OwnData("a.npz", num_records=3), "npz needs --classes K"),
-        (OwnData("a", dataset="image_folder"), "image_folder needs --records N and --image-size"),
+        (OwnData("a", dataset="image_folder"), "image_folder needs --records N"),
+        (OwnData("a", dataset="image_dataset"), "image_dataset needs --records N"),
     ],
 )
 def test_what_must_be_declared_is_asked_for_at_once(own, wanted):
@@ -103,11 +104,34 @@ def test_a_path_tells_what_it_is(tmp_path):
     assert dataset_of(str(tmp_path)) == "image_folder"
     (tmp_path / "dataset_dict.json").write_text("{}")
     assert dataset_of(str(tmp_path)) == "text"
+    (tmp_path / "dataset_info.json").write_text('{"features": {"x": {"_type": "Image"}}}')
+    assert dataset_of(str(tmp_path)) == "image_dataset"
+    (tmp_path / "cifar-100-python").mkdir()
+    assert dataset_of(str(tmp_path)) == "cifar100"
     (tmp_path / "what.bin").write_bytes(b"")
     with pytest.raises(BadInputError, match="does not tell what it is"):
         dataset_of(str(tmp_path / "what.bin"))
     with pytest.raises(BadInputError, match="there is no such file"):
         dataset_of(str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("dataset", ["mnist", "cifar10", "cifar100", "svhn", "celeba"])
+def test_published_datasets_need_a_path_alone(dataset):
+    own = OwnData("there", dataset=dataset)
+    spec = read_spec(starter_spec(dataset, "dp_sgd", own=own))
+    assert (spec.data.dataset, spec.data.path, spec.data.num_records) == (dataset, "there", None)
+    if dataset == "celeba":  # a preset's task is one class a record
+        return
+    preset = read_spec(preset_spec("tramer2021/fashion_mnist", own))
+    assert (preset.data.dataset, preset.name) == (dataset, "tramer2021-there")
+
+
+@pytest.mark.parametrize("method", list(SPACES))
+def test_every_method_for_images_has_a_starter_for_files_that_people_have(method):
+    for dataset in ("cifar10", "image_dataset", "mnist"):
+        text = starter_spec(dataset, method)
+        assert read_spec(text).data.dataset == dataset
+        assert max(map(len, text.splitlines())) <= 100
 
 
 @pytest.mark.parametrize(
