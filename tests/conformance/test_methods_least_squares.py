@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 
 from dpsweep.testing.conformance import MethodConformance, tiny_data
+from dpsweep.trainables.method import RunContext
 from dpsweep.trainables.methods.least_squares.least_squares import LeastSquares
 
 GIVEN = {"features.name": "none"}
@@ -48,8 +49,8 @@ class TestFeatureCovariance(MethodConformance):
             LeastSquares, "noise_observer", staticmethod(lambda n: drawn.append(n.clone()))
         )
         hparams, plan = self._plan(**{"clip.max_grad_norm": clip})
-        instance = self._prepared(tiny_data(features=500))[0]
-        instance._hparams = hparams
+        instance = LeastSquares()
+        instance.prepare(tiny_data(features=500), hparams, plan, RunContext(0, 0))
         instance.run(0, len(plan))
         assert [len(noise.flatten()) for noise in drawn] == [500 * 501 // 2, *[2 * 500] * 20]
         sigmas = [plan.at(position).noise_multiplier for position in range(len(plan))]

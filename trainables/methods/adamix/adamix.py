@@ -350,11 +350,9 @@ class AdaMix(LinearProbe):
         """
         if self._spent is None:
             return None
-        from dpsweep.trainables.methods.adamix.noisy_gd import HeadRecords
-
         part = "test" if len(self._features.raw.parts["test"][1]) else "validation"
         inputs, labels = part_tensors(self._part(part), part)
-        others = HeadRecords(inputs, labels, device=self._context.device)
+        others = type(self._private)(inputs, labels, device=self._context.device)
         figures = report(
             per_instance_mu(self._spent.numpy()),
             self._hparams["adamix.report_delta"],

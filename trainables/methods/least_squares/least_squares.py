@@ -6,12 +6,12 @@ from Features" (https://arxiv.org/abs/2211.13403). Loads no torch until ``prepar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
-from math import prod, sqrt
+from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError, Mistake, ModelError
+from dpsweep.foundation.errors import InfeasibleBudgetError, Mistake, ModelError
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.calibration import gaussian_noise
 from dpsweep.privacy.events import Gaussian, Plan
@@ -26,26 +26,21 @@ from dpsweep.trainables.method import Method, PlanContext, RunContext, target_bu
 from dpsweep.trainables.methods.batches import num_private_of
 from dpsweep.trainables.methods.least_squares.knobs import (
     CLOSED,
-    COVARIANCE,
     FEATURES,
     LEAST_SQUARES_HYPERPARAMETERS,
     MOST_FEATURES,
     OF_STEPS,
     releases,
-    ridge_of,
 )
 from dpsweep.trainables.methods.scatternet.normalize import normalization_of
 
 if TYPE_CHECKING:
     import torch
 
-    from dpsweep.privacy.events import PrivacyEvent
     from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
     from dpsweep.trainables.features.spec import FeatureSpec
 
 _SCORE_BLOCK = 4096
-#: Bytes that an audit may hold of what canaries add.
-_MOST_AUDITED = 4 * 2**30
 #: Least step from a noise multiplier to a larger one, where rounding has passed the budget.
 _MORE_NOISE = 1 + 1e-9
 
@@ -166,8 +161,7 @@ class LeastSquares(Method):
         """
         import torch
 
-        from dpsweep.trainables.gradients.noise import SecretNoise
-        from dpsweep.trainables.methods.least_squares.statistics import UnitRecords
+        from dpsweep.trainables.methods.least_squares.releases import Releases
 
         for run in plan.runs:
             if not isinstance(run.event, Gaussian):
@@ -183,126 +177,54 @@ class LeastSquares(Method):
         if len(rows) < len(labels):
             index = torch.from_numpy(rows).to(inputs.device)
             inputs, labels = inputs.index_select(0, index), labels.index_select(0, index)
-        self._inputs, self._labels = inputs, labels
-        # The bound on rounding comes from declared numbers: the true number of records is private.
-        self._num_private = num_private_of(hparams, declared)
-        self._shape = private.info.input_shape
-        num_features = prod(self._shape)
+        num_features = prod(private.info.input_shape)
         for problem in _size_problems(hparams["features.name"], num_features):
             raise ModelError(problem.what, fix=problem.fix)
+        self._releases = Releases(
+            inputs,
+            labels,
+            hparams=hparams,
+            plan=plan,
+            # The bound on rounding comes from declared numbers: the true number is private.
+            num_private=num_private_of(hparams, declared),
+            num_classes=data.info.num_classes,
+            device=context.device,
+        )
         self._weight = torch.zeros(
             data.info.num_classes, num_features, dtype=torch.float64, device=context.device
         )
         self._inverse: torch.Tensor | None = None
-        self._is_closed = hparams["least_squares.variant"] == CLOSED
-        self._covariance_at = 1 if self._is_closed else 0
-        self._noise = SecretNoise(context.device)
-        self._records: UnitRecords | None = None
-        if not self._is_closed:
-            self._records = UnitRecords(inputs, labels, device=context.device)
 
     def _part(self, part: str) -> SweepData:
         return self._features[part]
 
-    @property
-    def _max_grad_norm(self) -> float:
-        return float(self._hparams["clip.max_grad_norm"])
-
-    def _bound(self, position: int) -> float:
-        """Return the most that one record moves the sum of a position, rounding aside."""
-        is_step = not self._is_closed and position != self._covariance_at
-        return self._max_grad_norm if is_step else 1.0
-
-    def _sum(
-        self, position: int, inputs: torch.Tensor, labels: torch.Tensor, records: Any
-    ) -> torch.Tensor:
-        """Return the sum of a position over records, without noise, float64."""
-        from dpsweep.trainables.methods.least_squares import statistics
-
-        device = self._context.device
-        if position == self._covariance_at:
-            return statistics.covariance(inputs, device=device)
-        if self._is_closed:
-            return statistics.class_sums(inputs, labels, len(self._weight), device=device)
-        total: torch.Tensor = records.gradient_sum(self._weight.float(), self._max_grad_norm)[0]
-        return total
-
     def _execute(self, position: int) -> None:
         """Release the sum of a position, and make weights of it."""
-        from dpsweep.trainables.gradients.clipping import noise_bound
-
-        total = self._sum(position, self._inputs, self._labels, self._records)
-        sigma = _noise_multiplier(self._plan.at(position))
-        bound = noise_bound(self._bound(position), self._num_private)
-        released = self._noise.release(total, sigma, bound, observer=self.noise_observer)
-        if position == self._covariance_at:
-            self._solve(released)
-        elif self._is_closed:
-            self._weight = released
-        else:
+        sums = self._releases
+        released = sums.release(position, self._weight, self.noise_observer)
+        if position != sums.covariance_at:
+            if sums.is_closed:
+                self._weight = released
+                return
             assert self._inverse is not None
             self._weight = self._weight - self._hparams["optim.lr"] * released @ self._inverse
-
-    def _solve(self, triangle: torch.Tensor) -> None:
-        """Take in the released covariance: solve for the weights, or keep its inverse for steps.
-
-        Args:
-            triangle: Released, float64 (d (d + 1) / 2,).
-        """
-        from dpsweep.trainables.methods.least_squares.solving import inverse
-        from dpsweep.trainables.methods.least_squares.statistics import symmetric
-
-        others = [run for run in self._plan.runs if run.phase != COVARIANCE]
-        bound = 1.0 if self._is_closed else self._max_grad_norm
-        noises = [bound * sqrt(run.count) * _noise_multiplier(run.event) for run in others]
-        ridge = ridge_of(self._hparams, noises)
-        solved = inverse(symmetric(triangle, self._weight.shape[1]), ridge)
-        if self._is_closed:
-            self._weight = solved.applied(self._weight)
+            return
+        inverse = sums.inverse(released)
+        if sums.is_closed:
+            self._weight = inverse.applied(self._weight)
         else:
-            self._inverse = (solved.vectors * solved.values) @ solved.vectors.T
+            self._inverse = (inverse.vectors * inverse.values) @ inverse.vectors.T
 
     def contributions(self, position: int) -> Contributions | None:
         """Return what each prepared record adds to a release, alone; see ``Auditable``.
 
         Raises:
-            BadInputError: They take more than 4 GiB.
+            BadInputError: They take more memory than is sensible.
         """
-        import torch
-
-        num_classes, size = self._weight.shape
-        is_covariance = position == self._covariance_at
-        entries = size * (size + 1) // 2 if is_covariance else num_classes * size
-        most = _MOST_AUDITED // (4 * entries)
-        if len(self._labels) > most:
-            raise BadInputError(
-                f"what {len(self._labels)} canaries add to a covariance of {size} features takes "
-                f"{len(self._labels) * entries * 4 / 2**30:.1f} GiB",
-                because=f"each adds {entries} numbers, and 4 GiB are the most",
-                fix=f"--canaries {most}, or an audit on fewer features: --method least_squares",
-            )
-        rows = [self._sum(position, *record).flatten().float().cpu() for record in self._alone()]
-        return Contributions(torch.stack(rows), self._bound(position))
-
-    def _alone(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, Any]]:
-        alone = iter(()) if self._records is None else self._records.alone()
-        for i in range(len(self._labels)):
-            yield self._inputs[i : i + 1], self._labels[i : i + 1], next(alone, None)
+        return self._releases.contributions(position, self._weight)
 
     def amplify(self, factor: float) -> None:
         """Do nothing: records are divided by their norms; see ``Auditable``."""
-
-    def _head(self) -> torch.nn.Sequential:
-        """Return the head as a network on features."""
-        from torch import nn
-
-        from dpsweep.trainables.features.extractors import norm_layers
-
-        num_classes, num_features = self._weight.shape
-        head = nn.Linear(num_features, num_classes, bias=False, device=self._weight.device)
-        head.weight.data.copy_(self._weight)
-        layers = [*norm_layers("l2", self._shape), nn.Flatten(), head]
-        return nn.Sequential(*layers).to(self._weight.device).requires_grad_(False).eval()
 
     def evaluate(self, part: str) -> dict[str, float]:
         """Return accuracy in [0, 1] and mean cross-entropy in nats on a part of the data.
@@ -312,8 +234,8 @@ class LeastSquares(Method):
         Raises:
             DataError: The part has no record.
         """
-        device = self._context.device
-        return score(self._head(), self._part(part), part, block=_SCORE_BLOCK, device=device)
+        device, network = self._context.device, self._releases.network(self._weight)
+        return score(network, self._part(part), part, block=_SCORE_BLOCK, device=device)
 
     def state_dict(self) -> dict[str, Any]:
         """Return weights, position, and for steps the inverse: all of it follows from releases."""
@@ -336,12 +258,7 @@ class LeastSquares(Method):
         from torch import nn
 
         extractor = self._features.spec.build(self._features.raw.info)
-        return nn.Sequential(extractor, *self._head().cpu()).eval()
-
-
-def _noise_multiplier(event: PrivacyEvent) -> float:
-    assert isinstance(event, Gaussian)
-    return event.noise_multiplier
+        return nn.Sequential(extractor, *self._releases.network(self._weight).cpu()).eval()
 
 
 def _norm_of(hparams: Mapping[str, Any]) -> str:

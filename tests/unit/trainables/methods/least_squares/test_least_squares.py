@@ -174,8 +174,8 @@ def test_a_killed_trial_goes_on_from_its_state_and_keeps_nothing_exact(
 def test_records_are_chosen_without_looking_at_them() -> None:
     data = tiny_data()
     instance = started(planned()[1], {**WITHOUT, "train.num_private": 100}, data)
-    assert len(instance._labels) == 100
-    assert instance._num_private == 100
+    assert len(instance._releases.labels) == 100
+    assert instance._releases.num_private == 100
 
 
 def test_what_is_exported_takes_raw_records() -> None:
