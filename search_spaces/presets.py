@@ -21,10 +21,10 @@ from dpsweep.search_spaces.own_data import OwnData, on_own_data, on_own_encoder,
 PAPERS = Registry(
     "paper",
     {
-        "bu2024": "dpsweep.search_spaces.papers.bu2024:PRESETS",
-        "golatkar2022": "dpsweep.search_spaces.papers.golatkar2022:PRESETS",
-        "luo2021": "dpsweep.search_spaces.papers.luo2021:PRESETS",
-        "tramer2021": "dpsweep.search_spaces.papers.tramer2021:PRESETS",
+        "bu2024": "dpsweep.search_spaces.papers.tables:BU2024",
+        "golatkar2022": "dpsweep.search_spaces.papers.tables:GOLATKAR2022",
+        "luo2021": "dpsweep.search_spaces.papers.tables:LUO2021",
+        "tramer2021": "dpsweep.search_spaces.papers.tables:TRAMER2021",
         "zhao2020": "dpsweep.search_spaces.papers.zhao2020:PRESETS",
     },
     group="dpsweep.presets",
@@ -54,17 +54,16 @@ name: {name}
 seed: 0                        # initial weights and other public randomness; noise stays secret
 
 data:
-{data}{pretrain}{start}
+{data}{pretrain}{start}{episodes}
 privacy:
   accounting: unaccounted      # {accounting_why}
   trial_epsilon: {epsilon:<14g}# {epsilon_why}
-  delta: 1e-5
+  delta: {delta}
   accountant: {accountant:<17}# {accountant_why}
 
 search:
   sampler: grid
-  num_trials: {num_trials:<17}# the whole grid
-  metric: validation/accuracy
+{num_trials}  metric: validation/accuracy
   space:
 {space}
 scheduler: {{type: fifo}}        # every trial runs to its end, as in the paper
@@ -74,6 +73,8 @@ tracking: {{uri: "sqlite:///mlflow.db"}}
 storage: {{path: studies}}
 """
 
+#: With episodes every configuration of the grid runs on each of them.
+_NUM_TRIALS = "  num_trials: {:<17}# the whole grid\n"
 _ACCOUNTANTS = {
     "rdp": "the paper's kind; pld is tighter, so it needs less noise",
     "pld": "tight for plans that are fixed beforehand, as these are",
@@ -101,6 +102,7 @@ class Preset:
         data: The ``data`` section, indented by two.
         pretrain: The ``pretrain`` section, indented by two; empty without one.
         start: The ``start`` section, in the same way.
+        episodes: The ``episodes`` section, in the same way.
         space: ``search.space``; varied values as choices, so that the grid is the table's.
         why: Comment for each parameter of ``space``.
         epsilon: ``privacy.trial_epsilon``.
@@ -108,6 +110,7 @@ class Preset:
         points: ``report.points``; 1: the model of the last step is delivered, as papers do.
         then: Commands to run afterwards; ``{name}`` stands for the study.
         is_private: False where no trial has a finite epsilon.
+        delta: ``privacy.delta``, as it is written.
     """
 
     title: str
@@ -123,6 +126,8 @@ class Preset:
     is_private: bool = True
     pretrain: str = ""
     start: str = ""
+    episodes: str = ""
+    delta: str = "1e-5"
 
 
 def preset_titles() -> dict[str, str]:
@@ -188,18 +193,21 @@ def study_name(preset: str) -> str:
 def render(preset: Preset, name: str) -> str:
     """Return a preset as YAML, every parameter of its space with a comment."""
     accounting_why, epsilon_why = _PRIVACY_WHY[preset.is_private]
+    count = len(SearchSpace.from_spec(preset.space).grid())
     return _SPEC.format(
         header=_header(preset, name),
         name=name,
         data=preset.data,
         pretrain=f"\npretrain:\n{preset.pretrain}" if preset.pretrain else "",
         start=f"\nstart:\n{preset.start}" if preset.start else "",
+        episodes=f"\nepisodes:\n{preset.episodes}" if preset.episodes else "",
+        delta=preset.delta,
         accounting_why=accounting_why,
         epsilon=preset.epsilon,
         epsilon_why=epsilon_why,
         accountant=preset.accountant,
         accountant_why=_ACCOUNTANTS[preset.accountant],
-        num_trials=len(SearchSpace.from_spec(preset.space).grid()),
+        num_trials="" if preset.episodes else _NUM_TRIALS.format(count),
         space=space_text(preset.space, preset.why),
         points=f"{{points: {preset.points}}}",
         points_why=_POINTS_WHY[preset.points > 1],

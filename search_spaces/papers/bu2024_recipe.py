@@ -1,0 +1,102 @@
+"""Presets of Bu et al. 2024 with the paper's own recipe on images (appendix D.2): CIFAR.
+
+https://arxiv.org/abs/2210.00036: a row of table 5, and tables 14 and 15. They read a file of yours,
+load ImageNet weights from timm's hub, and want a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dpsweep.search_spaces.bitfit import WHY as WHY_BITFIT
+from dpsweep.search_spaces.papers.bu2024 import _RECIPE, _TWO_PHASE, SOURCE
+from dpsweep.search_spaces.presets import Preset
+
+_DATA = """\
+  dataset: npz                 # x_train, x_test in [0, 1] or uint8; integer y_train, y_test
+  path: {path:<23}# EDIT: the file; images of shape (records, 3, 32, 32)
+  num_records: 50000           # of x_train
+  num_classes: {classes}
+  validation:                  # what configurations are compared on
+    fraction: 0.1
+    visibility: exact          # private, and their scores are exact: no guarantee covers them
+  test: {{visibility: public}}   # x_test: scored once, at the end of a trial
+"""
+#: Learning rates of appendix D.2: of biases and of the whole network.
+_BIASES, _WHOLE = 5e-3, 5e-4
+_BUDGETS = {"choice": [1, 2, 4, 8]}
+#: Task -> variant -> accuracy in per cent of ViT-base at epsilon 1, 2, 4, 8 (tables 14 and 15).
+_ACCURACY: Mapping[str, Mapping[str, str]] = {
+    "cifar10": {"two_phase": "95.2, 97.7, 97.7 and 97.6", "full": "96.8, 97.1, 97.2 and 97.4"},
+    "cifar100": {"two_phase": "64.3, 77.0, 83.0 and 83.8", "full": "83.9, 85.5, 87.2 and 87.1"},
+}
+_RATES: Mapping[str, float] = {
+    "last_layer": _BIASES,
+    "bitfit": _BIASES,
+    "two_phase": _BIASES,
+    "full": _WHOLE,
+}
+_PLACES: Mapping[str, str] = {
+    "last_layer": "the recipe of a row of table 5",
+    "bitfit": "the recipe of a row of table 5",
+    "two_phase": "1+BiTFiT of tables 14 and 15",
+    "full": "the recipe of a row of table 5",
+}
+_WHY: Mapping[str, str] = {
+    **WHY_BITFIT,
+    "model.name": "86 million weights; timm/vit_large_patch16_224 is the paper's best",
+    "model.checkpoint": "its ImageNet weights, from timm's hub",
+    "model.image_size": "images are enlarged to this, in pixels",
+    "noise.target_epsilon": "the noise is the least that stays within it",
+    "batch.physical": "examples at a time, for memory; no effect on results",
+    "train.epochs": "expected passes over the private records",
+    "bitfit.full_lr": "learning rate of the first phase, which trains everything",
+    "bitfit.full_epochs": "X: passes of the first phase",
+}
+
+
+def _preset(task: str, variant: str) -> Preset:
+    """Return one variant on CIFAR-10 or CIFAR-100 at the paper's four budgets."""
+    classes = int(task.removeprefix("cifar"))
+    accuracy = _ACCURACY[task].get(variant)
+    about = (
+        "ViT-base with ImageNet weights, images at 224 pixels, Adam, a clipping norm of .1, three "
+        "epochs of 1,000, no decay, no augmentation, as in the paper (appendix D.2); its rate is "
+        f"{_RATES[variant]:g}. "
+    )
+    about += f"It reports {accuracy} % at epsilon 1, 2, 4 and 8. " if accuracy else ""
+    about += (
+        "It trains on all 50,000 records and converts epsilon from Renyi DP, as here; a tenth of "
+        "the records is kept apart here."
+    )
+    more = {"bitfit.full_epochs": 1.0, "bitfit.full_lr": _WHOLE} if variant == "two_phase" else {}
+    space: dict[str, Any] = {
+        "method": "bitfit",
+        "model.name": "timm/vit_base_patch16_224",
+        "model.checkpoint": "published",
+        "model.image_size": 224,
+        **_RECIPE,
+        "bitfit.variant": variant,
+        "optim.lr": _RATES[variant],
+        **more,
+        "noise.target_epsilon": _BUDGETS,
+        "batch.expected": 1000,
+        "batch.physical": 50,
+        "train.epochs": 3,
+    }
+    return Preset(
+        title=f"DP-BiTFiT on CIFAR-{classes}, variant {variant}: {_PLACES[variant]}.",
+        source=SOURCE,
+        about=(about, _TWO_PHASE) if variant == "two_phase" else (about,),
+        data=_DATA.format(path=f"{task}.npz", classes=classes),
+        space=space,
+        why=_WHY,
+        epsilon=8.0,
+        then=("dpsweep report {name} --by noise.target_epsilon",),
+    )
+
+
+PRESETS: Mapping[str, Preset] = {
+    f"{variant}_{task}_vit": _preset(task, variant) for task in _ACCURACY for variant in _RATES
+}
