@@ -153,6 +153,11 @@ def open_public_file(spec: DataSpec, own: Source) -> PublicFile | None:
     source = _opened(_section(public, spec, raw), is_hidden=is_hidden)
     _check_shape(source, own, public)
     numbers = None if is_hidden else _class_numbers(source, raw, spec)
+    if source.num_found is None and public.num_records is None and source.num_records == 1:
+        raise DataError(
+            f"{about_file(public, spec)} is counted only as it is read",
+            fix="declare data.public.num_records, its number of records",
+        )
     file = PublicFile(spec, own, source, numbers)
     if file.num_public < 1 or (public.validation and file.num_validation < 1):
         raise DataError(
