@@ -72,8 +72,8 @@ SEARCHES = (
     Mutant(
         "a norm of private records",
         _LOADING,
-        "slots = split_slots(info, source, spec.max_private)[part]",
-        'slots = split_slots(info, source, spec.max_private)["private"]',
+        "slots = _slots(spec, info, source, labels)[part]",
+        'slots = _slots(spec, info, source, labels)["private"]',
         (
             f"{_NORMS}::test_no_private_record_moves_it[more0]",
             f"{_NORMS}::test_it_is_the_mean_norm_of_the_public_records",

@@ -57,8 +57,8 @@ class PublicFile:
     def num_records(self) -> int:
         """Records of the task's classes; reads labels where ``data.classes`` names them."""
         if self._has_all_classes:
-            found = self.source.num_found
-            return self.source.num_records if found is None else found
+            size = self.source.num_found
+            return self.source.num_records if size is None else size
         return len(self._rows(self._labels()))
 
     @property
@@ -209,8 +209,8 @@ def open_pollution(spec: DataSpec, own: Source) -> PollutionFile | None:
         inputs, labels = source.read()["train"]
         return stretched(inputs, own.input_shape), labels
 
-    found = source.num_found
-    return PollutionFile(source.num_records if found is None else found, read)
+    size = source.num_found
+    return PollutionFile(source.num_records if size is None else size, read)
 
 
 def _num_labels(path: Path) -> int:
