@@ -68,9 +68,23 @@ def _unkept(spec: SweepSpec, mount: str | None, is_mounted: bool) -> Iterator[Mi
             yield Mistake(key, problem, f"name {where}")
         elif mount is not None and not PurePosixPath(place).is_relative_to(mount):
             yield Mistake(key, f"{place!r} would be lost with its node", f"name {where}")
-    if spec.data.path is not None and not spec.data.path.startswith("/"):
-        problem = f"{spec.data.path!r} is relative, and means another place on each node"
-        yield Mistake("data.path", problem, "name an absolute path that every node has")
+    for key, path in _read(spec):
+        if not path.startswith("/"):
+            problem = f"{path!r} is relative, and means another place on each node"
+            yield Mistake(key, problem, "name an absolute path that every node has")
+
+
+def _read(spec: SweepSpec) -> Iterator[tuple[str, str]]:
+    public = spec.data.public
+    pollution = None if public.pollution is None else public.pollution.path
+    for key, path in (
+        ("data.path", spec.data.path),
+        ("data.public.path", public.path),
+        ("data.public.positions", public.positions),
+        ("data.public.pollution.path", pollution),
+    ):
+        if isinstance(path, str):
+            yield key, path
 
 
 def _written(spec: SweepSpec) -> Iterator[tuple[str, str]]:

@@ -4,6 +4,7 @@ from mutant import Mutant
 from mutants_databases import DATABASES
 from mutants_ledgers import LEDGERS
 from mutants_privacy import PRIVACY
+from mutants_public import PUBLIC
 from mutants_rates import RATES
 from mutants_searches import SEARCHES
 from mutants_secret_part import SECRET_PART
@@ -22,5 +23,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *SPLIT,
     *SEARCHES,
     *SECRET_PART,
+    *PUBLIC,
     *STUDIES,
 )

@@ -6,6 +6,8 @@ no privacy, and the private part is disjoint from every part that is evaluated o
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -243,16 +245,25 @@ def _others(spec: DataSpec, source: Source) -> tuple[PublicFile | None, Pollutio
     Raises:
         DataError: One is missing, or not as it must be.
     """
-    opened = []
-    for opener, key in ((open_public_file, "public"), (open_pollution, "public.pollution")):
-        try:
-            opened.append(opener(spec, source))
-        except DataError as error:
-            said = error.message.replace("data.", f"data.{key}.")
-            message = said if said.startswith("data.") else f"data.{key}: {said}"
-            fix = None if error.fix is None else error.fix.replace("data.path", f"data.{key}.path")
-            raise DataError(message, because=error.because, fix=fix) from error
-    return opened[0], opened[1]
+    with _named("data.public"):
+        public = open_public_file(spec, source)
+    with _named("data.public.pollution"):
+        pollution = open_pollution(spec, source)
+    return public, pollution
+
+
+@contextlib.contextmanager
+def _named(key: str) -> Iterator[None]:
+    """Have errors about another file name the keys of its own section."""
+    try:
+        yield
+    except DataError as error:
+        about = error.message
+        if not about.startswith("data.public"):
+            about = about.replace("data.", f"{key}.")
+        about = about if about.startswith("data.") else f"{key}: {about}"
+        fix = None if error.fix is None else error.fix.replace("data.path", f"{key}.path")
+        raise DataError(about, because=error.because, fix=fix) from error
 
 
 def _describe(

@@ -16,6 +16,7 @@ from dpsweep.foundation.file_paths import matching
 from dpsweep.foundation.words import counted
 from dpsweep.planning.networks import network_of_start, networks_of
 from dpsweep.search_spaces.base import SearchSpace
+from dpsweep.spec.data.public import without_defaults
 from dpsweep.spec.facts import describe_pretraining, file_of
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.data.loading import describe_dataset
@@ -193,7 +194,8 @@ def source_of(spec: SweepSpec, block: PretrainSpec) -> dict[str, Any]:
         other = block.model_dump(mode="json")
         counted = {} if block.num_records is None else {"num_records": block.num_records}
         return {key: other[key] for key in _OF_DATA} | counted
-    return {"part": "public", "of": own}
+    public = {"pollution": None, **without_defaults(own["public"])}  # as it was before new keys
+    return {"part": "public", "of": {**own, "public": public}}
 
 
 def _keeps_classifier(spec: SweepSpec) -> bool:

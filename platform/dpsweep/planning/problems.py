@@ -268,7 +268,8 @@ def record_notes(spec: SweepSpec, data: SweepData) -> list[str]:
 
     That is whether their number is off, and whether some are in a public file, too.
     """
-    if spec.privacy.mode.is_accounted:
+    mode = spec.privacy.mode
+    if mode.is_accounted:
         return []
     notes = copies_note(data)
     if not 0.9 < len(data.parts["private"][1]) / data.info.num_private < 1.1:

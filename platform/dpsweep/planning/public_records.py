@@ -93,19 +93,20 @@ def _digest(path: Path) -> str:
 
 
 def check_overlap(spec: SweepSpec, data: SweepData) -> None:
-    """Refuse a public file that is made of private records.
+    """Refuse public or polluting records of a file that are private ones.
 
     Guarantees:
         Looks at one bit of private records, in a study that is not there yet: whether half of the
         file, or half of them, is in both. Nothing about it is written down.
 
     Raises:
-        DataError: It is.
+        DataError: They are.
     """
-    if is_new(spec) and max(_shares_of_copies(data)) >= SAME:
+    where = _other_file(data)
+    if where and is_new(spec) and max(_shares_of_copies(data)) >= SAME:
         raise DataError(
-            f"half of the records of {data.info.public_from} or more are records of the study's "
-            "own data, which are private",
+            f"half of the records of {where} or more are records of the study's own data, which "
+            "are private",
             because="what is declared public has no protection",
             fix="name a file of other records in data.public",
         )
@@ -113,18 +114,25 @@ def check_overlap(spec: SweepSpec, data: SweepData) -> None:
 
 def copies_note(data: SweepData) -> list[str]:
     """Return a line on private records that are in a public file, too; it tells of single ones."""
-    if max(_shares_of_copies(data)) == 0:
+    where = _other_file(data)
+    if not where or max(_shares_of_copies(data)) == 0:
         return []
-    where = data.info.public_from
     return [f"note: some private records are in {where} too, and have no protection there"]
 
 
+def _other_file(data: SweepData) -> str:
+    """Return which public records are none of the training source, in words; empty: none are."""
+    of_pollution = "" if data.polluted is None else "data.public.pollution"
+    return data.info.public_from or of_pollution
+
+
 def _shares_of_copies(data: SweepData) -> tuple[float, float]:
-    """Return which share of the private records is in the public file, and of this in those."""
+    """Return which share of the private records is in the other file, and of this in those."""
     private, public = (data.parts[part][0] for part in ("private", "public"))
-    are_read = isinstance(private, np.ndarray) and isinstance(public, np.ndarray)
-    if not data.info.public_from or not are_read:
+    if not (isinstance(private, np.ndarray) and isinstance(public, np.ndarray)):
         return 0.0, 0.0  # of images that are read one by one, all would have to be
+    if not data.info.public_from and data.polluted is not None:
+        public = public[data.polluted]  # the others are of the training source, as they should be
     ours, theirs = _digests(private), _digests(public)
     both = set(ours) & set(theirs)
     first, second = (

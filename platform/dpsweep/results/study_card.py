@@ -47,6 +47,7 @@ def card(result: SweepResult) -> str:
             "about": describe_public(spec.data),
             "labels": spec.data.public.labels,
             "is_file": spec.data.public.is_of_file,
+            "is_by_class": spec.data.public.per_class is not None,
         }
     if spec.final_trial is not None:
         probe = spec.search.probe

@@ -123,6 +123,19 @@ def test_a_file_that_is_half_private(
     assert "some private records are in npz" in note
 
 
+def test_pollution_that_is_private(raw: dict[str, Any], tmp_path: Path) -> None:
+    own = np.load(raw["data"]["path"])
+    copy = tmp_path / "dirt.npz"
+    np.savez(copy, x_train=own["x_train"])  # without its labels it is another file
+    raw["data"]["public"] = {"fraction": 0.1, "pollution": {"path": str(copy), "records": 30}}
+    spec = SweepSpec(**raw)
+    with pytest.raises(DataError, match=r"half of the records of data\.public\.pollution"):
+        check_records(spec, {}, load_dataset(spec.data), {})
+    public = {"fraction": 0.1, "pollution": {"path": raw["data"]["path"], "records": 3}}
+    with pytest.raises(SpecError, match="is the study's own data"):
+        SweepSpec(**changed(raw, {"data/public": public}))
+
+
 def test_ledgers_of_a_dataset_tell_such_studies_apart(raw: dict[str, Any]) -> None:
     def parts(public: dict[str, Any]) -> dict[str, Any]:
         return preflight(SweepSpec(**changed(raw, {"data/public": public}))).dataset_parts

@@ -21,13 +21,14 @@ from dpsweep.results.origins import weights_path
 from dpsweep.results.study import SweepResult
 from dpsweep.running import entries
 from dpsweep.running.pretrain import _public_records, pretrained_weights
-from dpsweep.spec.pretrain import is_same_data
+from dpsweep.spec.data.places import is_same_data
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Observer, Study
 from dpsweep.tracking.memory import MemoryTracker
 from dpsweep.tracking.state import PRETRAINING
 from dpsweep.trainables.data.kept.files import locked
 from dpsweep.trainables.data.loading import describe_dataset, load_dataset
+from dpsweep.trainables.data.public.stretching import coloured
 from dpsweep.trainables.networks.build import build_model
 
 GOOD = """\
@@ -474,5 +475,25 @@ def test_records_of_another_size_are_resized_where_both_sections_say_so(tmp_path
     assert preflight(read_spec(write(tmp_path, resized))).spec.pretrain.resize == 16
     colour = np.zeros((50, 3, 28, 28), np.float32)
     np.savez(tmp_path / "big.npz", x_train=colour, y_train=np.arange(50) % 3)
-    (said,) = lines_of(write(tmp_path, resized))
+    assert preflight(read_spec(write(tmp_path, resized))).spec.pretrain.resize == 16
+    (said,) = lines_of(write(tmp_path, text))
     assert "its records are 3x28x28" in said
+    odd = np.zeros((50, 4, 28, 28), np.float32)
+    np.savez(tmp_path / "big.npz", x_train=odd, y_train=np.arange(50) % 3)
+    (said,) = lines_of(write(tmp_path, resized))
+    assert "its records are 4x28x28" in said
+
+
+def test_colours_of_other_records_become_those_of_the_study(tmp_path):
+    colour = np.random.default_rng(0).random((50, 3, 12, 12), dtype=np.float32)
+    np.savez(tmp_path / "big.npz", x_train=colour, y_train=np.arange(50) % 3)
+    other = f"dataset: npz\n  path: {tmp_path / 'big.npz'}\n  num_classes: 3\n  resize: 16"
+    text = GOOD.replace("classes: [0, 1, 2]", other)
+    text = text.replace(
+        "tanh_cnn\n    model.ch", "tanh_cnn\n    model.image_size: 16\n    model.ch"
+    )
+    spec = preflight(read_spec(write(tmp_path, text))).spec
+    inputs, labels = _public_records(spec, spec.pretrain, load_dataset(spec.data))
+    assert inputs.shape == (50, 1, 12, 12)
+    assert np.array_equal(inputs, coloured(colour, (1, 8, 8)))
+    assert labels.tolist() == (np.arange(50) % 3).tolist()

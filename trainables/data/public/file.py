@@ -58,8 +58,8 @@ class PublicFile:
     def num_records(self) -> int:
         """Records of the task's classes; reads labels where ``data.classes`` names them."""
         if self._has_all_classes:
-            count = self.source.num_found
-            return self.source.num_records if count is None else count
+            size = self.source.num_found
+            return self.source.num_records if size is None else size
         return len(self._rows(self._labels()))
 
     @property
@@ -154,6 +154,11 @@ def open_public_file(spec: DataSpec, own: Source) -> PublicFile | None:
     source = _opened(_section(public, spec, raw), is_hidden=is_hidden)
     _check_shape(source, own, public)
     numbers = None if is_hidden else _class_numbers(source, raw, spec)
+    if source.num_found is None and public.num_records is None and source.num_records == 1:
+        raise DataError(
+            f"{about_file(public, spec)} is counted only as it is read",
+            fix="declare data.public.num_records, its number of records",
+        )
     file = PublicFile(spec, own, source, numbers)
     if file.num_public < 1 or (public.validation and file.num_validation < 1):
         raise DataError(
@@ -205,8 +210,8 @@ def open_pollution(spec: DataSpec, own: Source) -> PollutionFile | None:
         inputs, labels = source.read()["train"]
         return stretched(np.asarray(inputs), own.input_shape), labels
 
-    count = source.num_found
-    return PollutionFile(source.num_records if count is None else count, read)
+    size = source.num_found
+    return PollutionFile(source.num_records if size is None else size, read)
 
 
 def _num_labels(path: Path) -> int:

@@ -77,8 +77,8 @@ class LinearProbe(Method):
             wrong = feature_problems(hparams, info, norm=NORM)[1]
             problems += [problem for problem in wrong if problem not in problems]
         if info.public_labels != "known":
-            wrong = f"draws shots by the labels of public records, which are {info.public_labels}"
-            problems.append(Mistake("method", wrong, "set data.public.labels: known"))
+            hidden = f"draws shots by the labels of public records, which are {info.public_labels}"
+            problems.append(Mistake("method", hidden, "set data.public.labels: known"))
         most = max(cls._possible(values, "public.shots"))
         if most * info.num_classes > info.num_public:
             problems.append(

@@ -165,7 +165,8 @@ class PublicSpec(Part):
     )
     num_records: Count | None = Field(
         default=None,
-        description="Of an installed package's dataset: its number of records, where it needs it.",
+        description="Number of records of a dataset that only reading counts: of text, and of an "
+        "installed package's.",
     )
     per_class: Count | None = Field(
         default=None,

@@ -275,6 +275,20 @@ def test_a_missing_package_is_named(
     assert "dpsweep[text]" in str(caught.value.fix)
 
 
+def test_texts_of_another_file_are_public(text_spec: MakeSpec, tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "own.csv", rows())
+    public = {"path": str(write_csv(tmp_path / "other.csv", rows(9))), "num_records": 9}
+    spec = text_spec(path, public=public)
+    data = load_dataset(spec)
+    assert (data.info.num_private, data.info.num_public) == (16, 9)
+    expected = load_dataset(text_spec(path, public={"positions": list(range(9))}))
+    for ours, theirs in zip(data.parts["public"], expected.parts["public"]):
+        assert np.array_equal(ours, theirs)
+    del public["num_records"]
+    with pytest.raises(DataError, match="is counted only as it is read"):
+        describe_dataset(text_spec(path, public=public))
+
+
 def test_a_tokenizer_without_an_end(text_spec: MakeSpec, tmp_path: Path, monkeypatch) -> None:
     class Bare:
         pad_token_id = eos_token_id = None

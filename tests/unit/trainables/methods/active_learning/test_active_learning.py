@@ -91,6 +91,32 @@ def test_no_configuration_wants_more_labels_than_candidates(digits: Begun, by: s
     prepared(digits, select__by="margin", labels__max=201)
 
 
+@pytest.mark.parametrize("by", ["random", "near_private"])
+def test_without_labels_it_distils_and_asks_nobody(digits: Begun, by: str) -> None:
+    inputs, labels = digits.parts["public"]
+    hidden = {**digits.parts, "public": (inputs, np.full_like(labels, -1))}
+    instance, plan = prepared(replace(digits, parts=hidden), select__by=by, labels__max=0)
+    assert [(run.phase, run.part, run.count) for run in plan.runs] == [("distill", "public", 2)]
+    before = instance.evaluate("validation")["loss"]
+    instance.run(0, len(plan))
+    assert instance.public_scores() == {"labels": 0.0}
+    assert instance.evaluate("validation")["loss"] != before
+    with pytest.raises(InfeasibleBudgetError, match=r"leaves finetune\.recipe=plain nothing"):
+        prepared(digits, labels__max=0, finetune__recipe="plain")
+
+
+def test_hidden_labels_cannot_be_bought(digits: Begun) -> None:
+    info = replace(digits.info, public_labels="hidden")
+    values = {"labels.max": [0, 40], "select.by": ["random"]}
+    (mistake,) = ActiveLearning.preflight(values, info)
+    assert str(mistake).startswith("labels.max: 40 labels are to be bought, and data.public.labels")
+    assert ActiveLearning.preflight({**values, "labels.max": [0]}, info) == []
+    assert ActiveLearning.preflight(values, replace(info, public_labels="bought")) == []
+    alone = {**values, "labels.max": [0], "finetune.recipe": ["plain"]}
+    (mistake,) = ActiveLearning.preflight(alone, info)
+    assert "nothing else is learned from but labels" in mistake.what
+
+
 def test_labels_for_each_cluster_are_within_what_may_be_bought(digits: Begun) -> None:
     with pytest.raises(InfeasibleBudgetError, match=r"select.each=6 labels in select.clusters=8"):
         prepared(digits, select__each=6)

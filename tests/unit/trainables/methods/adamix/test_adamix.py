@@ -19,7 +19,7 @@ from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.gradients.noise import SecretNoise
 from dpsweep.trainables.method import PlanContext, RunContext
-from dpsweep.trainables.methods.adamix import noisy_gd
+from dpsweep.trainables.methods.adamix import few_shot, noisy_gd
 from dpsweep.trainables.methods.adamix.adamix import AdaMix
 from dpsweep.trainables.methods.adamix.paragon import AdaMixParagon
 from dpsweep.trainables.methods.adamix.parts import VARIANTS
@@ -336,6 +336,21 @@ def test_public_solutions_are_shared_by_variants_and_trials(data) -> None:
     ]
     assert bool(found[0].any())
     assert all(torch.equal(found[0], other) for other in found)
+
+
+def test_without_a_rate_the_best_one_of_public_records_is_taken(data) -> None:
+    instance, plan = prepared(data, public__lr=None, public__shots=4)
+    rate = instance.public_scores()["few_shot_lr"]
+    assert rate in few_shot.RATES
+    same, _ = prepared(data, plan, public__lr=rate, public__shots=4)
+    assert torch.equal(instance._reference, same._reference)
+    assert same.public_scores() == {}  # nothing was chosen
+    with pytest.raises(BadInputError, match="none can be left out"):
+        planned(public__lr=None, public__shots=1)
+    (mistake,) = AdaMix.preflight(
+        {"features.name": ["none"], "public.lr": [None], "public.shots": [1]}, data.info
+    )
+    assert mistake.key == "public.lr"
 
 
 def test_too_few_public_records_are_an_error(data) -> None:

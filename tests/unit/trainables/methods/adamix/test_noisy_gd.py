@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpsweep.foundation.errors import DataError
-from dpsweep.trainables.methods.adamix import noisy_gd
+from dpsweep.trainables.methods.adamix import few_shot, noisy_gd
 from dpsweep.trainables.methods.adamix.few_shot import draw_shots, fit_few_shot
 from dpsweep.trainables.methods.adamix.noisy_gd import HeadRecords, PublicSubspace, percentile_clip
 
@@ -190,6 +190,27 @@ def test_the_few_shot_solution_is_gradient_descent() -> None:
     found = fit_few_shot(HeadRecords(x, y, device="cpu"), start, epochs=30, lr=0.1)
     torch.testing.assert_close(found, weight.detach(), rtol=1e-4, atol=1e-5)
     assert torch.equal(start, records(12)[2])
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.1])
+def test_the_best_rate_explains_shots_that_are_left_out(scale: float) -> None:
+    """Against a loop over all that is left out; smaller features want a larger rate."""
+    x, y, _ = records(24)
+    x = scale * (x + 2 * torch.eye(CLASSES, FEATURES)[y])
+    start = torch.zeros(CLASSES, FEATURES)
+    losses = {}
+    for rate in few_shot.RATES:
+        total = 0.0
+        for out in range(6):
+            left = torch.arange(24) // CLASSES == out
+            others = HeadRecords(x[~left], y[~left], device="cpu")
+            weight = fit_few_shot(others, start, epochs=20, lr=rate)
+            total += float(torch.nn.functional.cross_entropy(x[left] @ weight.T, y[left]))
+        losses[rate] = total
+    best = min(losses, key=lambda rate: losses[rate])
+    assert few_shot.best_rate(HeadRecords(x, y, device="cpu"), start, epochs=20) == best
+    assert (best == few_shot.RATES[0]) is (scale == 1.0)
+    assert torch.equal(start, torch.zeros(CLASSES, FEATURES))
 
 
 class Largest(TorchDispatchMode):
