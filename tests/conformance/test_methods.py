@@ -11,6 +11,7 @@ from scipy import stats
 
 from dpsweep.testing.conformance import MethodConformance, tiny_data
 from dpsweep.trainables import TRAINABLES
+from dpsweep.trainables.methods.dope_sgd import DOPESGD
 from dpsweep.trainables.methods.dp_sgd import DPSGD
 from dpsweep.trainables.methods.non_private import NonPrivate
 from dpsweep.trainables.methods.scatternet.non_private import ScatterNetNonPrivate
@@ -39,6 +40,11 @@ class TestDPSGD(MethodConformance):
             sigma = plan.at(position).noise_multiplier  # the clip norm is 1
             assert stats.kstest(noise, "norm", args=(0, sigma)).pvalue > 1e-6
             assert stats.kstest(noise, "norm", args=(0, 1.5 * sigma)).pvalue < 1e-6
+
+
+class TestDOPESGD(MethodConformance):
+    method = DOPESGD
+    given: ClassVar[Mapping[str, Any]] = GIVEN
 
 
 class TestNonPrivate(MethodConformance):

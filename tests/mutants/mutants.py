@@ -1,6 +1,7 @@
 """All mutants."""
 
 from mutant import Mutant
+from mutants_centred import CENTRED
 from mutants_databases import DATABASES
 from mutants_ledgers import LEDGERS
 from mutants_privacy import PRIVACY
@@ -18,6 +19,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *LEDGERS,
     *DATABASES,
     *TRAINING,
+    *CENTRED,
     *RATES,
     *TRIALS,
     *SPLIT,

@@ -18,6 +18,8 @@ from dpsweep.trainables.networks.own_models import fingerprint, is_own
 
 #: Part of every address: a change of how weights come about needs a change of it.
 _FORMAT = 1
+#: Outputs by which views are compared.
+_OF_VIEWS = 128
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class PretrainSettings:
         model: Name as in ``build_model``.
         objective: ``classes``; ``rotations`` of images by quarter turns (Gidaris et al. 2018,
             https://arxiv.org/abs/1803.07728); ``classes_and_rotations``, each pair a class of its
-            own (Lee et al. 2020, https://arxiv.org/abs/1910.05872).
+            own (Lee et al. 2020, https://arxiv.org/abs/1910.05872); ``views``: which two views
+            show the same image (``views_loss``), by outputs that stand for no class.
         norm: What becomes of BatchNorm. ``frozen`` means: trained here, as it is, and frozen later.
         resize: Pixels that images are resized to in the network, or None.
         num_classes: Classes of the public records.
@@ -42,6 +45,8 @@ class PretrainSettings:
         holdout: Share of the records, in [0, 1), that is scored on instead of trained on.
         augment: Shift images by up to 2 pixels and mirror half of them.
         seed: Of initial weights, order, holdout and augmentation; it may be known.
+        options: Further arguments of timm's network, as in ``build_model``.
+        stem: Its first layers, as in ``build_model``.
     """
 
     model: str
@@ -58,10 +63,14 @@ class PretrainSettings:
     holdout: float
     augment: bool
     seed: int
+    options: str | None = None
+    stem: str | None = None
 
     @property
     def num_outputs(self) -> int:
         """Outputs of the classifier that is trained."""
+        if self.objective == "views":
+            return _OF_VIEWS
         turns = 1 if self.objective == "classes" else TURNS
         return turns * (1 if self.objective == "rotations" else self.num_classes)
 
@@ -69,6 +78,9 @@ class PretrainSettings:
     def facts(self) -> dict[str, Any]:
         """The settings as plain data, with the versions of what computes and the format."""
         facts = {**dataclasses.asdict(self), "torch": torch.__version__, "format": _FORMAT}
+        for added in ("options", "stem"):  # addresses from before there were these stay
+            if facts[added] is None:
+                del facts[added]
         if self.model.startswith("timm/"):
             import timm
 

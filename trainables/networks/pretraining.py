@@ -32,7 +32,14 @@ from dpsweep.privacy.randomness import public_seed
 from dpsweep.trainables.data.dataset import DatasetInfo, tensor_of
 from dpsweep.trainables.data.source import Arrays
 from dpsweep.trainables.networks.build import build_model
-from dpsweep.trainables.networks.image_turns import TURNS, augmented, turn
+from dpsweep.trainables.networks.image_turns import (
+    TURNS,
+    augmented,
+    is_recognised,
+    turn,
+    view,
+    views_loss,
+)
 from dpsweep.trainables.networks.layers import head_layers
 from dpsweep.trainables.networks.pretrain_settings import PretrainSettings
 from dpsweep.trainables.networks.pretrained.image_front import resize_layers
@@ -49,8 +56,8 @@ class Progress:
         epoch: Number of the current epoch, from 1.
         share: Share of all steps that are done.
         epochs: The scores of every complete epoch: ``loss`` (mean cross-entropy of the epoch's
-            training batches, nats), ``accuracy`` (share of them that was correct) and, with a
-            holdout, ``holdout_accuracy``.
+            training batches, nats; of views, ``views_loss``), ``accuracy`` (share of them that was
+            correct) and, with a holdout, ``holdout_accuracy``.
         left_s: Seconds left, at the pace so far.
     """
 
@@ -265,10 +272,15 @@ class _Run:
             x = inputs[chosen]
             if settings.augment:
                 x = augmented(x, order)
-            turns = order.integers(0, TURNS, len(x)) if is_turned else None
-            x, y = self._task(x, labels[chosen], turns)
-            logits = self.model(x)
-            loss = nn.functional.cross_entropy(logits, y)
+            if settings.objective == "views":
+                outputs = self._outputs_of_views(x, order)
+                loss, is_correct = views_loss(*outputs), is_recognised(*outputs)
+            else:
+                turns = order.integers(0, TURNS, len(x)) if is_turned else None
+                x, y = self._task(x, labels[chosen], turns)
+                logits = self.model(x)
+                loss = nn.functional.cross_entropy(logits, y)
+                is_correct = logits.argmax(dim=1) == y
             self._optimizer.zero_grad(set_to_none=True)
             loss.backward()
             done = (epoch * self._steps + step) / (settings.epochs * self._steps)
@@ -276,7 +288,7 @@ class _Run:
                 group["lr"] = settings.lr * (1 + math.cos(math.pi * done)) / 2
             self._optimizer.step()
             loss_sum += loss.detach()
-            num_correct += (logits.argmax(dim=1) == y).sum()
+            num_correct += is_correct.sum()
             self._say(epoch, step)
         mean_loss = float(loss_sum) / self._steps
         if not math.isfinite(mean_loss):
@@ -291,6 +303,14 @@ class _Run:
         self.epochs.append(scores)
         self._keep()
 
+    def _outputs_of_views(
+        self, x: torch.Tensor, order: np.random.Generator
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the outputs for two views of each image."""
+        x = x.to(self._device)
+        one, other = self.model(torch.cat([view(x, order), view(x, order)])).chunk(2)
+        return one, other
+
     def _task(
         self, x: torch.Tensor, y: torch.Tensor, turns: np.ndarray | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -302,12 +322,19 @@ class _Run:
         return x.to(self._device), y.to(self._device)
 
     def _accuracy(self, inputs: torch.Tensor, labels: torch.Tensor) -> float:
-        """Return the share that is correct; the first image is turned by 0, the next by 1, ..."""
+        """Return the share that is correct; the first image is turned by 0, the next by 1, ...
+
+        Of views, the share that is recognised among 512 images.
+        """
         self.model.eval()
         num_correct = 0
         with torch.no_grad():
             for begin in range(0, len(labels), 512):
                 x, y = inputs[begin : begin + 512], labels[begin : begin + 512]
+                if self.settings.objective == "views":
+                    order = np.random.default_rng(begin)
+                    num_correct += int(is_recognised(*self._outputs_of_views(x, order)).sum())
+                    continue
                 turns = None if self.settings.objective == "classes" else np.arange(len(y)) % TURNS
                 x, y = self._task(x, y, turns)
                 num_correct += int((self.model(x).argmax(dim=1) == y).sum())
@@ -348,6 +375,8 @@ def network_for(shape: tuple[int, ...], settings: PretrainSettings) -> nn.Module
         norm=settings.norm,
         seed=public_seed(settings.seed, 0, "pretrain weights"),
         image_size=settings.resize,
+        options=settings.options,
+        stem=settings.stem,
     )
     for module in model.modules():
         if isinstance(module, _BatchNorm):  # frozen means: frozen later, in the private trials

@@ -18,6 +18,7 @@ from dpsweep.planning.networks import network_of_start, networks_of
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.data.public import without_defaults
 from dpsweep.spec.facts import describe_pretraining, file_of
+from dpsweep.spec.pretrain import RANDOM_PROCESS, PretrainSpec
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.data.loading import describe_dataset
 from dpsweep.trainables.data.public.stretching import is_stretchable
@@ -25,12 +26,17 @@ from dpsweep.trainables.data.sources import open_source
 from dpsweep.trainables.networks.pretrained.weights import PRETRAIN
 
 if TYPE_CHECKING:
-    from dpsweep.spec.pretrain import PretrainSpec
     from dpsweep.spec.study import SweepSpec
     from dpsweep.trainables.networks.pretrain_settings import PretrainSettings
 
 #: What a configuration and the section must agree on: hyperparameter -> key of the section.
-_SHARED = {"model.name": "model", "model.norm": "norm", "model.image_size": "resize"}
+_SHARED = {
+    "model.name": "model",
+    "model.norm": "norm",
+    "model.image_size": "resize",
+    "model.options": "options",
+    "model.stem": "stem",
+}
 _OF_DATA = ("dataset", "path", "num_classes", "image_size", "channels")
 _OF_TRAINING = (
     "model",
@@ -44,6 +50,8 @@ _OF_TRAINING = (
     "momentum",
     "holdout",
     "augment",
+    "options",
+    "stem",
 )
 
 
@@ -118,6 +126,9 @@ def _record_problems(spec: SweepSpec, block: PretrainSpec, info: DatasetInfo) ->
                 f"has {max(block.classes)}, but the dataset has the classes 0 to {num_classes - 1}"
             )
             yield Mistake("pretrain.classes", problem, "give class numbers of the dataset")
+    elif block.dataset == RANDOM_PROCESS:
+        if len(shape) != 3:
+            yield Mistake("pretrain.dataset", f"{RANDOM_PROCESS} are images", "use other records")
     elif block.dataset is not None:
         try:
             shape = open_source(block.as_data()).input_shape
@@ -132,7 +143,7 @@ def _record_problems(spec: SweepSpec, block: PretrainSpec, info: DatasetInfo) ->
             f"data.public has {counted(info.num_public, 'record')}",
             "raise data.public.fraction",
         )
-    elif spec.start is not None and block.objective != "rotations":
+    elif spec.start is not None and block.objective in ("classes", "classes_and_rotations"):
         problem = f"{block.objective} reads the labels of the pool, which trials buy one by one"
         yield Mistake("pretrain.objective", problem, "use rotations, or other public records")
     is_resized = block.resize is not None and is_stretchable(shape, info.input_shape)
@@ -143,7 +154,9 @@ def _record_problems(spec: SweepSpec, block: PretrainSpec, info: DatasetInfo) ->
         yield Mistake(key, f"its records are {theirs}, those of the study {own}", fix)
     if block.augment and len(shape) != 3:
         yield Mistake("pretrain.augment", "needs images", "remove it")
-    if block.objective != "classes" and (len(shape) != 3 or shape[1] != shape[2]):
+    if block.objective == "views" and len(shape) != 3:
+        yield Mistake("pretrain.objective", "views needs images", "use classes")
+    if "rotations" in block.objective and (len(shape) != 3 or shape[1] != shape[2]):
         yield Mistake("pretrain.objective", f"{block.objective} needs square images", "use classes")
 
 
@@ -173,6 +186,8 @@ def settings_of(spec: SweepSpec) -> PretrainSettings:
     assert block is not None
     if block.classes is not None:
         num_classes = len(block.classes)
+    elif block.dataset == RANDOM_PROCESS:
+        num_classes = 1
     elif block.dataset is not None:
         num_classes = open_source(block.as_data()).num_classes
     else:

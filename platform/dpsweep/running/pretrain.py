@@ -15,6 +15,7 @@ from dpsweep.foundation.errors import StudyError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.planning.pretrain import settings_of, source_of
 from dpsweep.spec.facts import counted_epochs, describe_pretraining, file_of
+from dpsweep.spec.pretrain import RANDOM_PROCESS, PretrainSpec
 from dpsweep.study.events import Pretrained
 from dpsweep.study.study import Observer, Study
 from dpsweep.trainables.data.class_split import read_classes
@@ -22,12 +23,12 @@ from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.data.kept.files import locked
 from dpsweep.trainables.data.kept.keep import Keep
 from dpsweep.trainables.data.public.stretching import coloured
+from dpsweep.trainables.data.random_images import NUM_IMAGES, random_images
 from dpsweep.trainables.data.source import Arrays
 from dpsweep.trainables.data.sources import open_source
 from dpsweep.trainables.networks.pretrained.weights import hash_of
 
 if TYPE_CHECKING:
-    from dpsweep.spec.pretrain import PretrainSpec
     from dpsweep.spec.study import SweepSpec
     from dpsweep.trainables.networks.pretrain_settings import PretrainSettings
     from dpsweep.trainables.networks.pretraining import Progress
@@ -111,6 +112,11 @@ def _trained(
 def _public_records(spec: SweepSpec, block: PretrainSpec, data: SweepData) -> Arrays:
     if block.classes is not None:
         return read_classes(spec.data, block.classes, Keep.of(spec.storage))
+    if block.dataset == RANDOM_PROCESS:
+        count = NUM_IMAGES if block.num_records is None else block.num_records
+        channels, height, width = data.info.input_shape
+        seed = spec.seed if block.seed is None else block.seed
+        return random_images(count, (channels, height, width), seed)
     if block.dataset is not None:
         inputs, labels = open_source(block.as_data()).records(Keep.of(spec.storage))["train"]
         # Their size is up to `resize`, in the network; their colours are those of the study's.

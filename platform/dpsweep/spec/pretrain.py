@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -34,12 +35,18 @@ _RECORDS = ("classes", "dataset", *_OF_DATASET)
 
 
 #: Datasets of dpsweep's own that a network can be pre-trained on: those of images and numbers.
-DATASETS = ("digits", "fashion_mnist", "npz", "image_folder")
+DATASETS = ("digits", "fashion_mnist", "npz", "image_folder", "random_process")
+#: Of them, images that are generated in the shape of the study's.
+RANDOM_PROCESS = "random_process"
 PublicDataset = Annotated[
     str,
     BeforeValidator(known_name(DATASETS, DATASET_GROUP)),
     WithJsonSchema(name_schema(DATASETS)),
 ]
+
+
+def _as_json(value: Any) -> Any:
+    return json.dumps(value, sort_keys=True) if isinstance(value, dict) else value
 
 
 class PretrainSpec(Part):
@@ -66,7 +73,8 @@ class PretrainSpec(Part):
     dataset: PublicDataset | None = Field(
         default=None,
         description="Train on another dataset, which this declares public: digits, fashion_mnist, "
-        "npz, image_folder, or that of an installed package.",
+        "npz, image_folder, random_process (images that nobody took), or that of an installed "
+        "package.",
     )
     path: Text | None = Field(default=None, description="Where it is, as data.path.")
     num_classes: Annotated[int, Field(ge=2), AS_WHOLE] | None = Field(
@@ -80,7 +88,8 @@ class PretrainSpec(Part):
     )
     num_records: Count | None = Field(
         default=None,
-        description="Of an installed package's dataset: its number of records, where it needs it.",
+        description="random_process: number of images [10000]; of an installed package's dataset: "
+        "its number of records, where it needs it.",
     )
     model: Text | None = Field(
         default=None, description="name the network, as model.name in the space does"
@@ -90,10 +99,15 @@ class PretrainSpec(Part):
         description="BatchNorm, as model.norm of the trials: frozen trains it here, on public "
         "records, and trials then keep its statistics.",
     )
-    objective: Literal["classes", "rotations", "classes_and_rotations"] = Field(
+    options: Annotated[str, BeforeValidator(_as_json)] | None = Field(
+        default=None, description="Further arguments of timm's network, as model.options."
+    )
+    stem: Literal["cifar"] | None = Field(default=None, description="As model.stem.")
+    objective: Literal["classes", "rotations", "classes_and_rotations", "views"] = Field(
         default="classes",
         description="What is predicted: the class; by how many quarter turns an image was turned "
-        "(no label is used); or both at once, which transfers better to other classes.",
+        "(no label is used); both at once, which transfers better to other classes; or views: "
+        "which two crops are of the same image (no label is used).",
     )
     resize: Count | None = Field(
         default=None,
@@ -146,11 +160,16 @@ class PretrainSpec(Part):
             "fashion_mnist": ("path",),
             "npz": ("path", "num_classes"),
             "image_folder": ("path", "image_size", "channels"),
+            RANDOM_PROCESS: ("num_records",),
         }.get(dataset if isinstance(dataset, str) else None, _OF_DATASET)
         for key in _OF_DATASET:
             if given(raw, key) and key not in allowed:
                 of = f"for {dataset}" if dataset is not None else "without dataset"
                 yield Mistake(key, f"has no meaning {of}", "remove it")
+        objective = raw.get("objective", "classes")
+        if dataset == RANDOM_PROCESS and objective in ("classes", "classes_and_rotations"):
+            problem = f"{objective} reads labels, and images of {RANDOM_PROCESS} have none"
+            yield Mistake("objective", problem, "write objective: views")
         needed = {"npz": ("path", "num_classes"), "image_folder": ("path", "image_size")}
         for key in needed.get(str(dataset), ()):
             if raw.get(key) is None:

@@ -1,0 +1,49 @@
+"""Sums of gradients that are clipped around a public one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from dpsweep.trainables.gradients.layer_gradients import add_clipped, full_chunks
+from dpsweep.trainables.gradients.per_example import OpacusEngine
+from dpsweep.trainables.gradients.sums import zero_sums
+
+
+class CentredEngine(OpacusEngine):
+    """Sums of ``clip(g_i - c, C)``: gradients of examples less a public vector c, clipped to C.
+
+    Gradients per example are held in memory, as the norm of a difference does not follow from
+    norms: ``batch.physical`` times the number of trained weights, in float32.
+
+    Guarantees:
+        Each example adds a function of itself, the weights and c, of norm at most C, so that one
+        example more or less moves the sum by at most C (``sums`` has what rounding adds). An
+        example outside of the batch adds zero and not ``clip(-c, C)``. That c is public is up to
+        whoever sets it.
+
+    Attributes:
+        centre: c, one tensor for each trained parameter; None stands for zero.
+    """
+
+    centre: Sequence[torch.Tensor] | None = None
+
+    def clipped_gradient_sum(
+        self, x_source: torch.Tensor, y_source: torch.Tensor, rows: np.ndarray, max_grad_norm: float
+    ) -> list[torch.Tensor]:
+        """See ``GradientEngine``; what is clipped and added up are the differences."""
+        if self._checked_shape != x_source.shape[1:]:
+            self._check(x_source, y_source)
+            self._checked_shape = x_source.shape[1:]
+        sums = zero_sums(self._parameters)
+        for x, y, count in full_chunks(x_source, y_source, rows, self._physical, self._device):
+            each = [
+                sample if isinstance(sample, torch.Tensor) else sample.each().flatten(1)
+                for sample in self._per_example_gradients(x, y)
+            ]
+            if self.centre is not None:
+                each = [rows - c.flatten() for rows, c in zip(each, self.centre)]
+            add_clipped(sums, each, max_grad_norm, self._factors, count)
+        return sums
