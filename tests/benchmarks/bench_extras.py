@@ -50,9 +50,13 @@ PARTS: Mapping[str, Variants] = {
         },
     },
     "clip": {
-        f"C = {bound:g}, {rule}": ({"clip.max_grad_norm": bound, "clip.rule": rule}, rates)
-        for bound, rates in ((0.1, SGD), (10.0, (0.04, 0.08, 0.16)))
-        for rule in ("abadi", "quantile", "automatic")
+        f"{rule}, C = {bound:g}": ({"clip.max_grad_norm": bound, "clip.rule": rule}, rates)
+        for rule, bound, rates in (
+            ("abadi", 10.0, (0.04, 0.08, 0.16)),
+            ("abadi", 0.1, SGD),
+            ("automatic", 0.1, SGD),
+            ("quantile", 10.0, (0.25, 0.5, 1.0)),
+        )
     },
 }
 

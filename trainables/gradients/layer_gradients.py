@@ -84,7 +84,7 @@ class Views(Protocol):
 
     multiplicity: int
 
-    def __call__(self, records: torch.Tensor) -> Iterable[torch.Tensor]:
+    def __call__(self, records: torch.Tensor, /) -> Iterable[torch.Tensor]:
         """Yield as many views as ``multiplicity`` says, each in the shape of the records."""
         ...
 
