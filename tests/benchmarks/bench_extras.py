@@ -33,7 +33,7 @@ FIXED = {
 VIEWS = {"augment.multiplicity": 2, "augment.kinds": "crop+flip", "augment.padding": 2}
 AVERAGE = {"optim.ema": 0.95}
 Variants = Mapping[str, tuple[Mapping[str, Any], Sequence[float]]]
-SGD, ADAM = (4.0, 8.0, 16.0), (0.003, 0.01, 0.03)
+SGD, ADAM, ADAM_BC = (4.0, 8.0, 16.0), (0.01, 0.03, 0.1), (0.003, 0.01, 0.03)
 #: Part -> variant -> (hyperparameters, rates); the first variant is the baseline.
 PARTS: Mapping[str, Variants] = {
     "recipe": {
@@ -45,9 +45,18 @@ PARTS: Mapping[str, Variants] = {
     "adam_bc": {
         "adam": ({"optim.name": "adam"}, ADAM),
         **{
-            f"adam_bc, floor {floor:g}": ({"optim.name": "adam_bc", "optim.floor": floor}, ADAM)
-            for floor in (0.03, 0.1, 0.3)
+            f"adam_bc, floor {floor:g}": ({"optim.name": "adam_bc", "optim.floor": floor}, ADAM_BC)
+            for floor in (0.1, 0.3)
         },
+    },
+    "clip": {
+        f"{rule}, C = {bound:g}": ({"clip.max_grad_norm": bound, "clip.rule": rule}, rates)
+        for rule, bound, rates in (
+            ("abadi", 10.0, (0.04, 0.08, 0.16)),
+            ("abadi", 0.1, SGD),
+            ("automatic", 0.1, SGD),
+            ("quantile", 10.0, (0.25, 0.5, 1.0)),
+        )
     },
 }
 

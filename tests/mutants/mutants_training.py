@@ -87,12 +87,53 @@ TRAINING = (
     Mutant(
         "a larger clipping norm than the noise is for",
         "trainables/methods/dp_sgd.py",
-        "sums = self._engine.clipped_gradient_sum(self._inputs, self._labels, rows, max_grad_norm)",
+        "sums = engine.clipped_gradient_sum(self._inputs, self._labels, rows, max_grad_norm)",
         "sums = self._engine.clipped_gradient_sum(self._inputs, self._labels, rows, 1.1 * max_grad_norm)",
         (
             "tests/unit/trainables/methods/test_dp_sgd.py::test_one_step_is_the_clipped_sum_plus_noise_over_declared_numbers",
         ),
         "the sensitivity of a step",
+    ),
+    Mutant(
+        "a count that nothing pays for",
+        "trainables/methods/extras/quantile.py",
+        "share = noise_multiplier / (2 * count_noise)",
+        "share = 0 * noise_multiplier / (2 * count_noise)",
+        (
+            "tests/unit/trainables/methods/extras/test_quantile.py::test_one_record_moves_gradients_and_count_by_the_joint_bound[dp_sgd-given1]",
+            "tests/unit/trainables/methods/extras/test_quantile.py::test_gradients_and_count_cost_what_the_event_says[2.0]",
+        ),
+        "the count is released beside the gradients",
+    ),
+    Mutant(
+        "a count with less noise than is split off for it",
+        "trainables/methods/extras/quantile.py",
+        "return noise_multiplier * self.joint(noise_multiplier) / self._count_noise",
+        "return 1.1 * noise_multiplier * self.joint(noise_multiplier) / self._count_noise",
+        (
+            "tests/unit/trainables/methods/extras/test_quantile.py::test_the_count_has_the_noise_that_is_split_off_for_it",
+        ),
+        "the sensitivity of a count is a half, in its own unit",
+    ),
+    Mutant(
+        "rows that are no examples in a count",
+        "trainables/gradients/linear_head.py",
+        "norms[count:] = math.inf",
+        "pass",
+        (
+            "tests/unit/trainables/methods/extras/test_quantile.py::test_rows_that_fill_a_chunk_up_are_not_counted",
+        ),
+        "how many there are depends on who is in the batch",
+    ),
+    Mutant(
+        "views by place in the batch",
+        "trainables/methods/extras/views.py",
+        "sums = (bits.long() * self._multipliers).sum(dim=1).cpu().numpy().view(np.uint64)",
+        "sums = np.arange(len(bits), dtype=np.uint64)",
+        (
+            "tests/unit/trainables/methods/extras/test_views.py::test_views_depend_on_the_image_the_step_and_the_seed_alone",
+        ),
+        "one example less would change the views of all after it",
     ),
     Mutant(
         "the true size of a batch as divisor",

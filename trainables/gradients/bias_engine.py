@@ -22,6 +22,7 @@ Guarantees:
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -249,6 +250,7 @@ class BiasEngine:
             if bool(broken.any()):
                 gradients.clear(broken)
                 norms = norms.masked_fill(broken, 0.0)
+            norms[count:] = math.inf
             factors = self._factors(norms, max_grad_norm).minimum(max_grad_norm / norms)
             factors = exact_factors(factors, norms)
             factors[count:] = 0.0

@@ -23,7 +23,8 @@ MOST_TERMS = 256
 #: Most that the terms of such a gradient may add up to, in parts of C.
 MOST_CANCELLED = 512
 
-#: From norms (examples,) and C to the factor of each example, at most C / norm.
+#: From norms (examples,) and C to the factor of each example, at most C / norm. Rows that are no
+#: examples, which fill a chunk up, have an infinite norm.
 Factors = Callable[[torch.Tensor, float], torch.Tensor]
 
 
@@ -112,12 +113,30 @@ def automatic_factors(
     return exact_factors(max_grad_norm / (norms + gamma), norms)
 
 
+class CountedFactors:
+    """``clip_factors``, and how many gradients they left as they were.
+
+    Attributes:
+        count: Of norms that were at most C, since it was set to 0; as private as the gradients.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, norms: torch.Tensor, max_grad_norm: float) -> torch.Tensor:
+        """Return min(1, C / norm) per example; a norm that is infinite counts for nothing."""
+        self.count += int((norms <= max_grad_norm).sum())
+        return clip_factors(norms, max_grad_norm)
+
+
 def clip_rule_factors(rule: str) -> Factors:
-    """Return the factors of a clipping rule, as ``CLIP_RULE`` names it.
+    """Return the factors of a clipping rule, as ``CLIP_RULE`` names it; one counter for each call.
 
     >>> clip_rule_factors("abadi")(torch.tensor([4.0]), 2.0).tolist()
     [0.5]
     """
+    if rule == "quantile":
+        return CountedFactors()
     return {"abadi": clip_factors, "automatic": automatic_factors}[rule]
 
 

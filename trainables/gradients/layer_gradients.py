@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
@@ -83,7 +84,7 @@ class Views(Protocol):
 
     multiplicity: int
 
-    def __call__(self, records: torch.Tensor) -> Iterable[torch.Tensor]:
+    def __call__(self, records: torch.Tensor, /) -> Iterable[torch.Tensor]:
         """Yield as many views as ``multiplicity`` says, each in the shape of the records."""
         ...
 
@@ -184,6 +185,8 @@ def add_clipped(
     norms, rounding = joint_norms(samples)
     broken = ~norms.isfinite()
     has_broken = bool(broken.any())
+    if count is not None:
+        norms[count:] = math.inf
     scales = factors(norms, max_grad_norm)
     if rounding is not None:
         most = norms + rounding

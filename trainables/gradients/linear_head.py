@@ -23,7 +23,13 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from dpsweep.trainables.gradients.clipping import clip_factors, norm64, product_of_norms, row_norms
+from dpsweep.trainables.gradients.clipping import (
+    Factors,
+    clip_factors,
+    norm64,
+    product_of_norms,
+    row_norms,
+)
 from dpsweep.trainables.gradients.sums import add_product, chunk_size, filled, tile_of, zero_sums
 
 #: Rows of a block on the CPU: the block stays in the cache between its uses.
@@ -120,6 +126,7 @@ class LinearHeadEngine:
         head: The layer; its gradients are wanted where its weights are.
         front: Fixed BatchNorm without weights before it, or None.
         expected_batch: Expected examples of a batch, which blocks are to suit.
+        factors: From norms and C to the factor of each example, at most C / norm.
     """
 
     def __init__(
@@ -128,8 +135,9 @@ class LinearHeadEngine:
         front: _BatchNorm | None = None,
         *,
         expected_batch: float = math.inf,
+        factors: Factors = clip_factors,
     ) -> None:
-        self._head = head
+        self._head, self._factors = head, factors
         device = head.weight.device
         most = CUDA_BLOCK if head.weight.is_cuda else CPU_BLOCK
         size = chunk_size(expected_batch, most, device, _ROWS_TO_BEGIN)
@@ -153,8 +161,9 @@ class LinearHeadEngine:
             if bias is not None:
                 squares += 1.0
             norms = product_of_norms(squares.sqrt_(), norm64(residual, 0))
-            residual *= clip_factors(norms, max_grad_norm)
             broken = ~norms.isfinite()
+            norms[count:] = math.inf
+            residual *= self._factors(norms, max_grad_norm)
             if bool(broken.any()):
                 # A factor of zero does not clear what is not finite; x is the engine's own copy.
                 residual[:, broken] = 0.0
@@ -176,6 +185,7 @@ class ManyHeadsEngine:
         heads: Layers of one size on one device.
         front: As for ``LinearHeadEngine``.
         expected_batch: As for ``LinearHeadEngine``.
+        factors: As for ``LinearHeadEngine``, from norms (heads, examples).
     """
 
     def __init__(
@@ -184,8 +194,9 @@ class ManyHeadsEngine:
         front: _BatchNorm | None = None,
         *,
         expected_batch: float = math.inf,
+        factors: Factors = clip_factors,
     ) -> None:
-        self._heads = heads
+        self._heads, self._factors = heads, factors
         self._num_classes = heads[0].out_features
         device = heads[0].weight.device
         most = CUDA_BLOCK if heads[0].weight.is_cuda else MANY_HEADS_CPU_BLOCK
@@ -210,8 +221,9 @@ class ManyHeadsEngine:
             residual.scatter_add_(1, target, residual.new_full((1, 1, 1), -1.0).expand_as(target))
             squares = row_norms(x).square_().add_(1.0)
             norms = product_of_norms(squares.sqrt(), norm64(residual, 1))
-            residual *= clip_factors(norms, max_grad_norm)[:, None]
             broken = ~norms.isfinite()
+            norms[:, num:] = math.inf
+            residual *= self._factors(norms, max_grad_norm)[:, None]
             if bool(broken.any()):
                 # As for one head; but a record that breaks one head alone counts for the others.
                 residual.masked_fill_(broken[:, None], 0.0)

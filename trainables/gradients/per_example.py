@@ -85,8 +85,7 @@ def make_engine(
         physical_batch: Most examples per chunk where per-example gradients are held in memory.
         loss: From outputs and labels to the sum of the losses of the examples; the closed form is
             that of the cross-entropy.
-        factors: From norms (chunk,) and C to the factor of each example, at most C / norm; the
-            closed form clips to C.
+        factors: From norms (chunk,) and C to the factor of each example, at most C / norm.
         expected_batch: Expected examples of a batch, which chunks are to suit.
         views: An example's gradient is the mean over these views of it; the closed form has none.
     Raises:
@@ -94,7 +93,7 @@ def make_engine(
     """
     device = next(model.parameters()).device
     physical_batch = chunk_size(expected_batch, physical_batch, device)
-    if loss is not cross_entropy_sum or factors is not clip_factors or views is not None:
+    if loss is not cross_entropy_sum or views is not None:
         return OpacusEngine(model, physical_batch, loss=loss, factors=factors, views=views)
     layers = list(model) if isinstance(model, nn.Sequential) else [model]
     front = None
@@ -106,10 +105,12 @@ def make_engine(
     head = layers[0]
     if len(layers) == 1 and all(p.requires_grad for p in head.parameters()):
         if type(head) is nn.Linear:
-            return LinearHeadEngine(head, front, expected_batch=expected_batch)
+            return LinearHeadEngine(head, front, expected_batch=expected_batch, factors=factors)
         if type(head) is LinearHeads:
-            return ManyHeadsEngine(head.layers, front, expected_batch=expected_batch)
-    return OpacusEngine(model, physical_batch)
+            return ManyHeadsEngine(
+                head.layers, front, expected_batch=expected_batch, factors=factors
+            )
+    return OpacusEngine(model, physical_batch, factors=factors)
 
 
 class OpacusEngine:

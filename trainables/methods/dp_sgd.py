@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -20,10 +20,18 @@ from dpsweep.trainables.method import PlanContext, RunContext, target_budget
 from dpsweep.trainables.methods.batches import num_private_of, num_steps_of, sample_rate_of
 from dpsweep.trainables.methods.carrying_over import carried_over
 from dpsweep.trainables.methods.classifier import ClassifierMethod
+from dpsweep.trainables.methods.extras.quantile import (
+    QuantileClip,
+    checked_counts,
+    follows_quantile,
+    quantile_problems,
+    refuse_beside_quantile,
+)
 from dpsweep.trainables.methods.extras.views import AUGMENT_HYPERPARAMETERS
 from dpsweep.trainables.methods.hyperparameters import (
     BATCH_HYPERPARAMETERS,
     CLIP_HYPERPARAMETERS,
+    CLIP_RULE,
     NOISE_HYPERPARAMETERS,
     OPTIM_HYPERPARAMETERS,
     TRAIN_HYPERPARAMETERS,
@@ -81,15 +89,18 @@ class DPSGD(ClassifierMethod):
     @classmethod
     def preflight(cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo) -> list[Mistake]:
         """Return also the learning rates that have no meaning beside each other."""
-        return super().preflight(values, info) + rate_problems(values, plain=cls._plain_rates)
+        problems = super().preflight(values, info) + quantile_problems(values)
+        return problems + rate_problems(values, plain=cls._plain_rates)
 
     @classmethod
     def complete(cls, hparams: Mapping[str, Any], context: PlanContext) -> dict[str, Any]:
         """See ``ClassifierMethod``; ``optim.lr`` is null where it follows the noise of the plan.
 
         Raises:
-            InfeasibleBudgetError: The learning rate is given twice, or not at all.
+            InfeasibleBudgetError: The learning rate is given twice, or not at all; or something
+                stands beside a bound that follows a quantile, and cannot.
         """
+        refuse_beside_quantile(hparams)
         return settled(super().complete(hparams, context), context, plain=cls._plain_rates)
 
     @classmethod
@@ -105,28 +116,6 @@ class DPSGD(ClassifierMethod):
         from dpsweep.trainables.methods.own_model_checks import check_gradients
 
         check_gradients(model, info)
-
-    @classmethod
-    def _notes_on_random_weights(
-        cls, values: Mapping[str, Sequence[Any]], part: str, *, whole: Collection[str]
-    ) -> list[str]:
-        """Return a note if weights that never train may be random.
-
-        Args:
-            values: As for ``preflight``.
-            part: Hyperparameter that says what trains.
-            whole: Its values under which everything does.
-        """
-        possible = cls._possible(values, "model.name")
-        names = [name for name in possible if name != "linear" and not name.startswith("text/")]
-        frozen = [value for value in cls._possible(values, part) if value not in whole]
-        if not names or not frozen or None not in cls._possible(values, "model.checkpoint"):
-            return []
-        return [
-            f"without model.checkpoint the weights of {', '.join(names)} that {part}: "
-            f"{', '.join(frozen)} never trains are random; published, pretrain or a file gives "
-            "it public ones"
-        ]
 
     @classmethod
     def plan(cls, hparams: Mapping[str, Any], context: PlanContext) -> Plan:
@@ -164,8 +153,11 @@ class DPSGD(ClassifierMethod):
                 accountant=context.accountant,
                 before=before,
             )
-            return before + schedule.plan(start, sample_rate, steps)
-        plan = before + schedule.plan(start, sample_rate, steps)
+            plan = before + schedule.plan(start, sample_rate, steps)
+            return checked_counts(plan, hparams, context.num_private)
+        plan = checked_counts(
+            before + schedule.plan(start, sample_rate, steps), hparams, context.num_private
+        )
         clock = EpsilonClock(plan, delta=context.budget.delta, accountant=context.accountant)
         allowed = clock.last_allowed(context.budget.target_epsilon)
         first = len(before) + 1
@@ -235,6 +227,7 @@ class DPSGD(ClassifierMethod):
         Raises:
             ValueError: The plan holds an event that is not this method's.
         """
+        from dpsweep.trainables.gradients.clipping import clip_rule_factors, noise_bound
         from dpsweep.trainables.gradients.noise import SecretNoise
 
         if follows_noise(hparams):  # each step sets its rate, below
@@ -254,6 +247,10 @@ class DPSGD(ClassifierMethod):
             noise_stds = self._noise_stds(hparams, noises)
             self._learning_rates = self._noise_rates(hparams, noise_stds, data.info.num_private)
             self._momentum_ratios = np.append(1.0, noise_stds[1:] / noise_stds[:-1])
+        factors: Any = clip_rule_factors(hparams.get(CLIP_RULE.name, "abadi"))  # older: none
+        self._factors, self._noise_bound, self._quantile = factors, noise_bound, None
+        if follows_quantile(hparams):
+            self._quantile = QuantileClip(hparams, self._expected_batch, factors)
         self._engine = self._make_engine()
         self._batches = secret_numpy_generator()
         self._noise = SecretNoise(context.device)
@@ -266,6 +263,7 @@ class DPSGD(ClassifierMethod):
             self._model,
             int(self._hparams["batch.physical"]),
             loss=self._loss,
+            factors=self._factors,
             expected_batch=self._expected_batch,
             views=self._views,
         )
@@ -276,20 +274,47 @@ class DPSGD(ClassifierMethod):
         super()._take_step(step)
 
     def _gradient(self, step: int) -> list[torch.Tensor]:
-        from dpsweep.trainables.gradients.clipping import noise_bound
-
-        event = self._events[step]
-        max_grad_norm = float(self._max_grad_norms[step])
+        event, engine = self._events[step], self._engine_at(step)
+        max_grad_norm, joint = self._bound_at(step)
         rows = self._draw_batch(self._batches, event.sample_rate)
-        sums = self._engine.clipped_gradient_sum(self._inputs, self._labels, rows, max_grad_norm)
-        num_private, joint = self._data.info.num_private, self._joint_sensitivity
-        bound = noise_bound(max_grad_norm, num_private, joint=joint)
-        released = (
+        sums = engine.clipped_gradient_sum(self._inputs, self._labels, rows, max_grad_norm)
+        num_private = self._data.info.num_private
+        bound = self._noise_bound(max_grad_norm, num_private, joint=joint)
+        released = [
             self._noise.release(t, event.noise_multiplier, bound, observer=self.noise_observer)
             for t in sums
-        )
+        ]
+        if self._quantile is not None:
+            self._quantile.follow(float(released.pop()), event.noise_multiplier)
         tell_noise(self._optimizer, event.noise_multiplier * bound / self._expected_batch)
         return [total.float() / self._expected_batch for total in released]
+
+    def _bound_at(self, step: int) -> tuple[float, float]:
+        """Return C at a step that comes next, and the sensitivity of all it releases over C."""
+        if self._quantile is None:
+            return float(self._max_grad_norms[step]), self._joint_sensitivity
+        joint = self._quantile.joint(self._events[step].noise_multiplier)
+        return self._quantile.bound, joint * self._joint_sensitivity
+
+    def _engine_at(self, step: int) -> GradientEngine:
+        """Return what computes the sums that a step releases, in the order of ``_parameters``.
+
+        One more tensor, the count, comes last where the bound follows a quantile.
+        """
+        if self._quantile is None:
+            return self._engine
+        return self._quantile.counting(self._engine, self._events[step].noise_multiplier)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return also the bound, where it follows a quantile."""
+        state = super().state_dict()
+        return state if self._quantile is None else {**state, "bound": self._quantile.bound}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See ``ClassifierMethod``."""
+        super().load_state_dict(state)
+        if self._quantile is not None:
+            self._quantile.bound = float(state["bound"])
 
     def contributions(self, position: int) -> Contributions | None:
         """Return the clipped gradients of the prepared records, each alone; see ``Auditable``."""
@@ -299,9 +324,9 @@ class DPSGD(ClassifierMethod):
         self._begin()
         self._reach(step)
         self._look_at(step)
-        bound = float(self._max_grad_norms[step])
-        rows = clipped_gradients(self._engine, self._inputs, self._labels, self._rows, bound)
-        return Contributions(rows, bound * self._joint_sensitivity)
+        engine, (bound, joint) = self._engine_at(step), self._bound_at(step)
+        rows = clipped_gradients(engine, self._inputs, self._labels, self._rows, bound)
+        return Contributions(rows, bound * joint)
 
     def amplify(self, factor: float) -> None:
         """Multiply gradients that come back from the network's outputs; see ``Auditable``."""
@@ -338,8 +363,8 @@ class DPSGD(ClassifierMethod):
         if self._data.records != "public":
             raise BadInputError("figures of single layers are exact, so they need public records")
         step = min(self._position - self._num_before, len(self._events) - 1)
-        noise_multiplier = self._events[step].noise_multiplier * self._joint_sensitivity
-        max_grad_norm = float(self._max_grad_norms[step])
+        max_grad_norm, joint = self._bound_at(step)
+        noise_multiplier = self._events[step].noise_multiplier * joint
         inputs, labels = self._inputs[:num_records], self._labels[:num_records]
         set_training_mode(self._model)
         layers = layer_noise(

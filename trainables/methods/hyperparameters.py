@@ -22,7 +22,7 @@ ADAMS = ("adam", "adamw", "adam_bc")
 FLOOR = Hyperparameter(
     "optim.floor",
     "float",
-    0.1,
+    0.3,
     "Least second moment of adam_bc, once the noise is subtracted, in parts of that noise.",
     low=0,
     high=1e6,
@@ -200,14 +200,25 @@ def with_noise_rates(
 
 SHAPES = ("constant", "linear", "cosine", "exponential", "step")
 #: Of a bound, and of the last one relative to the first: squares of entries below 1e-20 vanish.
-_LEAST_CLIP = 1e-6
+LEAST_CLIP, MOST_CLIP = 1e-6, 1e6
+#: Word for a bound that follows a quantile (``extras.quantile``).
+QUANTILE = "quantile"
+#: Its factors are ``clip_rule_factors``.
+CLIP_RULE = Hyperparameter(
+    "clip.rule",
+    "str",
+    "abadi",
+    "Scale of a gradient, given the bound C: abadi, min(1, C / norm); automatic (AUTO-S), "
+    "C / (norm + .01); quantile: abadi's, and C follows a quantile of the norms, by noisy counts.",
+    choices=("abadi", "automatic", QUANTILE),
+)
 CLIP_HYPERPARAMETERS = (
     Hyperparameter(
         "clip.max_grad_norm",
         "float",
         1.0,
         "L2 bound on one example's gradient at the first step.",
-        low=_LEAST_CLIP,
+        low=LEAST_CLIP,
         high=1e6,
     ),
     Hyperparameter(
@@ -218,17 +229,38 @@ CLIP_HYPERPARAMETERS = (
         "float",
         1.0,
         "Last bound divided by the first; no meaning for a constant shape.",
-        low=_LEAST_CLIP,
+        low=LEAST_CLIP,
         high=1e6,
     ),
-)
-#: Of the methods that offer both; its factors are ``clip_rule_factors``.
-CLIP_RULE = Hyperparameter(
-    "clip.rule",
-    "str",
-    "abadi",
-    "Scale of a gradient, given the bound C: abadi, min(1, C / norm); automatic, C / (norm + .01).",
-    choices=("abadi", "automatic"),
+    CLIP_RULE,
+    Hyperparameter(
+        "clip.quantile",
+        "float",
+        0.5,
+        "Of quantile: share of the gradients of a batch whose norm the bound is to be above.",
+        low=0,
+        high=1,
+    ),
+    Hyperparameter(
+        "clip.quantile_rate",
+        "float",
+        0.2,
+        "Of quantile: how fast the bound moves; a share that is off by 1 moves its logarithm by "
+        "this.",
+        low=0,
+        high=10,
+        open_low=True,
+    ),
+    Hyperparameter(
+        "clip.count_noise",
+        "float",
+        None,
+        "Of quantile: standard deviation of the noise in the count, examples; where absent, a "
+        "twentieth of the expected batch. What it costs is taken out of the gradients' share.",
+        low=0,
+        open_low=True,
+        optional=True,
+    ),
 )
 NOISE_HYPERPARAMETERS = (
     Hyperparameter(

@@ -6,7 +6,7 @@ says it: ``model.normalize``. Loads no torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -204,6 +204,27 @@ def weight_problems(possible: Callable[[str], Sequence[Any]]) -> list[Mistake]:
             wrong = f"{path} is a relative path, and trials run in directories of their own"
             problems.append(Mistake("model.checkpoint", wrong, f"write {Path(path).resolve()}"))
     return problems
+
+
+def random_notes(
+    possible: Callable[[str], Sequence[Any]], part: str, *, whole: Collection[str]
+) -> list[str]:
+    """Return a note if weights that never train may be random.
+
+    Args:
+        possible: As for ``weight_problems``.
+        part: Hyperparameter that says what trains.
+        whole: Its values under which everything does.
+    """
+    names = [n for n in possible("model.name") if n != "linear" and not n.startswith("text/")]
+    frozen = [value for value in possible(part) if value not in whole]
+    if not names or not frozen or None not in possible("model.checkpoint"):
+        return []
+    return [
+        f"without model.checkpoint the weights of {', '.join(names)} that {part}: "
+        f"{', '.join(frozen)} never trains are random; published, pretrain or a file gives "
+        "it public ones"
+    ]
 
 
 def text_problems(checkpoints: Sequence[str | None]) -> list[Mistake]:

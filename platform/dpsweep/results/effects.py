@@ -6,13 +6,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dpsweep.spec.space.hyperparameters import Hyperparameter
-from dpsweep.trainables.methods.hyperparameters import ADAMS
+from dpsweep.trainables.methods.hyperparameters import ADAMS, QUANTILE
 
 #: Hyperparameters that count only beside some words of another one.
 _ONLY_BESIDE = {
     "noise.end_ratio": ("noise.shape", ("constant",), False),
     "noise.prefix_share": ("noise.prefix_factor", (1.0,), False),
     "clip.end_ratio": ("clip.shape", ("constant",), False),
+    "clip.quantile": ("clip.rule", (QUANTILE,), True),
+    "clip.quantile_rate": ("clip.rule", (QUANTILE,), True),
+    "clip.count_noise": ("clip.rule", (QUANTILE,), True),
     "optim.momentum": ("optim.name", ("sgd",), True),
     "optim.beta1": ("optim.name", ADAMS, True),
     "optim.beta2": ("optim.name", ADAMS, True),

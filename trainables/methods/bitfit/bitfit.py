@@ -8,6 +8,7 @@ changes neither the plan nor its epsilon. Loads no torch until ``prepare`` or ``
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -16,8 +17,7 @@ from dpsweep.foundation.errors import Mistake
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.methods.dp_sgd import DPSGD
-from dpsweep.trainables.methods.hyperparameters import CLIP_RULE
-from dpsweep.trainables.methods.model_knobs import networks_to_try
+from dpsweep.trainables.methods.model_knobs import networks_to_try, random_notes
 from dpsweep.trainables.methods.optim import build_optimizer
 
 if TYPE_CHECKING:
@@ -81,7 +81,6 @@ BITFIT_HYPERPARAMETERS = (
         open_low=True,
     ),
     Hyperparameter("adapter.width", "int", 16, "Outputs of an adapter's first layer.", low=1),
-    CLIP_RULE,
 )
 
 
@@ -152,8 +151,8 @@ class BiTFiT(DPSGD):
     def notes(cls, values: Mapping[str, Sequence[Any]]) -> list[str]:
         """Return what works, but hardly as it is meant: random weights that never train."""
         whole = ("full", "two_phase")
-        random = cls._notes_on_random_weights(values, "bitfit.variant", whole=whole)
-        return super().notes(values) + random
+        possible = partial(cls._possible, values)
+        return super().notes(values) + random_notes(possible, "bitfit.variant", whole=whole)
 
     @classmethod
     def _phase_problems(cls, values: Mapping[str, Sequence[Any]]) -> list[Mistake]:
@@ -226,7 +225,7 @@ class BiTFiT(DPSGD):
                 int(self._hparams["batch.physical"]),
                 self._expected_batch,
                 loss=self._loss,
-                rule=self._hparams["clip.rule"],
+                factors=self._factors,
                 views=self._views,
             )
             if phase != first:  # checks itself, on shapes alone: no row is read

@@ -14,7 +14,7 @@ from dpsweep.foundation.errors import BadInputError, Mistake, ModelError
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.data.losses import Loss
 from dpsweep.trainables.gradients.bias_engine import BiasEngine
-from dpsweep.trainables.gradients.clipping import clip_rule_factors
+from dpsweep.trainables.gradients.clipping import Factors, clip_factors
 from dpsweep.trainables.gradients.layer_gradients import Views
 from dpsweep.trainables.gradients.per_example import GradientEngine, make_engine
 from dpsweep.trainables.gradients.sums import chunk_size
@@ -91,7 +91,7 @@ class Phases:
         expected_batch: float,
         *,
         loss: Loss,
-        rule: str,
+        factors: Factors = clip_factors,
         views: Views | None = None,
     ) -> GradientEngine:
         """Enter a phase, and return what computes the clipped sums of its parameters.
@@ -101,13 +101,12 @@ class Phases:
             physical_batch: Value of ``batch.physical``.
             expected_batch: Declared expected number of records in a batch.
             loss: From outputs and labels to the sum of the losses of the examples.
-            rule: Value of ``clip.rule``.
+            factors: From norms and C to the factor of each example, at most C / norm.
             views: Of every record, where its gradient is a mean over some.
         Raises:
             ModelError: The gradients of single examples cannot be computed.
         """
         self.enter(phase)
-        factors = clip_rule_factors(rule)
         if phase != _FULL:
             device = next(self._model.parameters()).device
             chunk = chunk_size(expected_batch, physical_batch, device)
@@ -226,7 +225,7 @@ def _try(
     border = int(variant == "two_phase")
     phases = Phases(model, variant, added, border=border, num_steps=2, holds_head=holds_head)
     for phase in phases.in_order:
-        engine = phases.make_engine(phase, 1, 1, loss=stand_in_loss, rule="abadi")
+        engine = phases.make_engine(phase, 1, 1, loss=stand_in_loss)
         if phase == _FULL and is_own(name):
             try_engine(engine, info)
     if phase == _FULL:

@@ -1,1 +1,1 @@
-"""Extras of a training step: several views of an image, averaged weights."""
+"""Extras of a training step: views, averages, corrected moments, a moving clip."""

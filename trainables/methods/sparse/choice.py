@@ -14,7 +14,7 @@ from dpsweep.foundation.errors import Mistake, ModelError
 from dpsweep.foundation.words import counted
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.data.losses import Loss
-from dpsweep.trainables.gradients.clipping import clip_rule_factors
+from dpsweep.trainables.gradients.clipping import Factors
 from dpsweep.trainables.gradients.layer_gradients import Views
 from dpsweep.trainables.gradients.per_example import GradientEngine, make_engine
 from dpsweep.trainables.gradients.sparse_engine import SparseEngine
@@ -73,7 +73,7 @@ class Choice:
         expected_batch: float,
         *,
         loss: Loss,
-        rule: str,
+        factors: Factors,
         views: Views | None,
         is_whole: bool,
     ) -> GradientEngine:
@@ -83,13 +83,12 @@ class Choice:
             physical_batch: Value of ``batch.physical``.
             expected_batch: Declared expected number of records in a batch.
             loss: From outputs and labels to the sum of the losses of the examples.
-            rule: Value of ``clip.rule``.
+            factors: From norms and C to the factor of each example, at most C / norm.
             views: Of every record, where its gradient is a mean over some.
             is_whole: Whether the whole network is meant to train.
         Raises:
             ModelError: The gradients of single examples cannot be computed.
         """
-        factors = clip_rule_factors(rule)
         if is_whole or all(p.requires_grad for p in self._model.parameters()):
             return make_engine(
                 self._model,

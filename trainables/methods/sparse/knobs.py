@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dpsweep.spec.space.hyperparameters import Hyperparameter
-from dpsweep.trainables.methods.hyperparameters import CLIP_RULE
 
 #: Kinds of parameters that train under each ``sparse.train`` (``networks.layers.KINDS``).
 KINDS: Mapping[str, frozenset[str]] = {
@@ -57,5 +56,4 @@ SPARSE_HYPERPARAMETERS = (
         open_low=True,
         optional=True,
     ),
-    CLIP_RULE,
 )

@@ -7,12 +7,13 @@ baselines. Loads no torch until ``prepare``, so that plans can be made and check
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpsweep.foundation.errors import InfeasibleBudgetError, Mistake
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.methods.dp_sgd import DPSGD
-from dpsweep.trainables.methods.model_knobs import STANDARDIZE, networks_to_try
+from dpsweep.trainables.methods.model_knobs import STANDARDIZE, networks_to_try, random_notes
 from dpsweep.trainables.methods.optim import build_optimizer
 from dpsweep.trainables.methods.sparse.knobs import MASKED, SPARSE_HYPERPARAMETERS, WHOLE
 from dpsweep.trainables.networks.own_models import is_own
@@ -87,8 +88,8 @@ class SparseFinetuning(DPSGD):
     @classmethod
     def notes(cls, values: Mapping[str, Sequence[Any]]) -> list[str]:
         """Return what works, but hardly as it is meant: random weights that never train."""
-        random = cls._notes_on_random_weights(values, "sparse.train", whole=WHOLE)
-        return super().notes(values) + random
+        possible = partial(cls._possible, values)
+        return super().notes(values) + random_notes(possible, "sparse.train", whole=WHOLE)
 
     @classmethod
     def _choice_problems(
@@ -146,7 +147,7 @@ class SparseFinetuning(DPSGD):
             int(self._hparams["batch.physical"]),
             self._expected_batch,
             loss=self._loss,
-            rule=self._hparams["clip.rule"],
+            factors=self._factors,
             views=self._views,
             is_whole=self._hparams["sparse.train"] in WHOLE,
         )
