@@ -25,7 +25,7 @@ PAPERS = Registry(
         "golatkar2022": "dpsweep.search_spaces.papers.tables:GOLATKAR2022",
         "luo2021": "dpsweep.search_spaces.papers.tables:LUO2021",
         "tramer2021": "dpsweep.search_spaces.papers.tables:TRAMER2021",
-        "zhao2020": "dpsweep.search_spaces.papers.zhao2020:PRESETS",
+        "zhao2020": "dpsweep.search_spaces.papers.tables:ZHAO2020",
     },
     group="dpsweep.presets",
 )
@@ -63,7 +63,7 @@ privacy:
 
 search:
   sampler: grid
-{num_trials}  metric: validation/accuracy
+{num_trials}  metric: {metric}
   space:
 {space}
 scheduler: {{type: fifo}}        # every trial runs to its end, as in the paper
@@ -111,6 +111,7 @@ class Preset:
         then: Commands to run afterwards; ``{name}`` stands for the study.
         is_private: False where no trial has a finite epsilon.
         delta: ``privacy.delta``, as it is written.
+        metric: ``search.metric``; a loss is minimised.
     """
 
     title: str
@@ -128,6 +129,7 @@ class Preset:
     start: str = ""
     episodes: str = ""
     delta: str = "1e-5"
+    metric: str = "validation/accuracy"
 
 
 def preset_titles() -> dict[str, str]:
@@ -197,6 +199,7 @@ def render(preset: Preset, name: str) -> str:
     return _SPEC.format(
         header=_header(preset, name),
         name=name,
+        metric=preset.metric + ("\n  mode: min" if preset.metric.endswith("/loss") else ""),
         data=preset.data,
         pretrain=f"\npretrain:\n{preset.pretrain}" if preset.pretrain else "",
         start=f"\nstart:\n{preset.start}" if preset.start else "",
