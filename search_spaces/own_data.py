@@ -135,10 +135,12 @@ def on_own_data(section: str, own: OwnData) -> str:
         )
     stays = {key: value for key, value in old.items() if key in _OF_A_FILE} if is_same else {}
     values = {**stays, **own.values}
+    is_next_token = old.get("task") == "causal_lm"
     missing = [
         option
         for key, option in _NEEDED.get(own.kind, {}).items()
-        if key not in values or (key in open_keys and key not in own.values)
+        if (key not in values or (key in open_keys and key not in own.values))
+        and not (key == "num_classes" and is_next_token)
     ]
     if missing:
         raise BadInputError(
