@@ -33,14 +33,14 @@ LIGHT := -n 2 -m 'not (ray or slow or gpu)'
 test-lowest:
 	rm -rf build/lowest && $(PYTHON) -m venv build/lowest
 	build/lowest/bin/python .ci/lowest.py pyproject.toml > build/lowest/constraints.txt
-	build/lowest/bin/python -m pip install --quiet --disable-pip-version-check -c build/lowest/constraints.txt -e '.[test,scatternet,backbones,text,server]'
+	build/lowest/bin/python -m pip install --quiet --disable-pip-version-check -c build/lowest/constraints.txt -e '.[test,scatternet,backbones,text,generation,server]'
 	OMP_NUM_THREADS=1 build/lowest/bin/python -m pytest $(LIGHT)
 	rm -rf build/lowest
 
 NEWEST ?= python3.13
 test-newest:
 	rm -rf build/newest && $(NEWEST) -m venv build/newest
-	build/newest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,scatternet,backbones,text,server]'
+	build/newest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,scatternet,backbones,text,generation,server]'
 	OMP_NUM_THREADS=1 build/newest/bin/python -m pytest $(LIGHT)
 	rm -rf build/newest
 
