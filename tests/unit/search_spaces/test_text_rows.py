@@ -42,7 +42,7 @@ def test_a_row_of_glue_reads_a_directory_of_datasets(task, variant, encoder, tmp
 @pytest.mark.parametrize("variant", ["bitfit", "full"])
 def test_a_row_of_e2e_trains_on_targets_and_writes(variant, tmp_path):
     path, network = save_e2e(tmp_path / "e2e"), tmp_path / "gpt2"
-    save_gpt2(network)
+    save_gpt2(network, n_positions=128)
     save_tokenizer(network)
     own = OwnData(str(path), dataset="text", num_records=200, encoder=str(network))
     spec = read_spec(preset_spec(f"bu2024/{variant}_e2e", own), overrides=SMALL)
