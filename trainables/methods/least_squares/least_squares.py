@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from dpsweep.trainables.features.spec import FeatureSpec
 
 _SCORE_BLOCK = 4096
-#: Least step from a noise multiplier to a larger one, where rounding has passed the budget.
-_MORE_NOISE = 1 + 1e-9
+#: Noise that is added first, in parts of it, where rounding has passed the budget.
+_MORE_NOISE = 1e-9
 
 
 class LeastSquares(Method):
@@ -99,8 +99,9 @@ class LeastSquares(Method):
 
         sigma = hparams["noise.noise_multiplier"]
         least = gaussian_noise(budget, steps=1, accountant=context.accountant)
+        more = _MORE_NOISE
         while epsilon(least) > budget.target_epsilon:
-            least *= _MORE_NOISE
+            least, more = least * (1 + more), 10 * more
         if sigma is None:
             sigma = least
         elif epsilon(sigma) > budget.target_epsilon:
