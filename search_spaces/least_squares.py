@@ -1,6 +1,6 @@
 """Recommended search spaces of least_squares, one per dataset.
 
-The ridge follows from the noise (``methods.least_squares.solving``). What may be worth a search is
+The ridge follows from the noise (``methods.least_squares.knobs``). What may be worth a search is
 how the privacy is split, and which of the two ways of Mehta et al. 2023
 (https://arxiv.org/abs/2211.13403) it is.
 """
@@ -13,7 +13,6 @@ from typing import Any
 from dpsweep.search_spaces.changes import changed
 from dpsweep.search_spaces.recommended import Recommended
 
-
 #: Places of what only features of networks have.
 _OF_NETWORKS = dict.fromkeys(("features.image_size", "normalize.kind", "normalize.groups"))
 
@@ -24,7 +23,7 @@ def _space(**changes: Any) -> dict[str, Any]:
         "features.name": "none",
         **_OF_NETWORKS,
         "least_squares.variant": {"choice": ["closed_form", "feature_covariance"]},
-        "least_squares.covariance_share": {"choice": [0.3, 0.5, 0.7]},
+        "least_squares.covariance_share": {"choice": [0.1, 0.2, 0.5]},
     }
     return changed(space, changes)
 
