@@ -58,9 +58,10 @@ class LeastSquares(Method):
     The ridge is relative to the noise that it holds down (``knobs.ridge_of``), which is public.
 
     What is not as in the paper: each class's own covariance, which gives its records another weight
-    than the rest's (alpha), is left out, as it costs a third release and was no better where we
-    measured it; noise of the covariance is symmetric, which makes it smaller by sqrt(2); steps have
-    softmax cross-entropy, where the paper has one logistic loss for each class.
+    than the rest's (alpha), is left out, as it costs a third release and changed nothing beyond the
+    spread of seeds where we measured it; noise of the covariance is symmetric, which makes it
+    smaller by sqrt(2); steps have softmax cross-entropy, where the paper has one logistic loss for
+    each class.
 
     Guarantees:
         The releases of a plan are ``statistics.class_sums`` and ``statistics.covariance`` over all
