@@ -39,6 +39,7 @@ PARTS: Mapping[str, Variants] = {
     "recipe": {
         "plain": ({}, SGD),
         "average": (AVERAGE, SGD),
+        "1 view": ({**VIEWS, "augment.multiplicity": 1}, SGD),
         "2 views": (VIEWS, SGD),
         "2 views, average": ({**VIEWS, **AVERAGE}, SGD),
     },
