@@ -39,6 +39,7 @@ PARTS: Mapping[str, Variants] = {
     "recipe": {
         "plain": ({}, SGD),
         "average": (AVERAGE, SGD),
+        "1 view": ({**VIEWS, "augment.multiplicity": 1}, SGD),
         "2 views": (VIEWS, SGD),
         "2 views, average": ({**VIEWS, **AVERAGE}, SGD),
     },
@@ -55,7 +56,8 @@ PARTS: Mapping[str, Variants] = {
             ("abadi", 10.0, (0.04, 0.08, 0.16)),
             ("abadi", 0.1, SGD),
             ("automatic", 0.1, SGD),
-            ("quantile", 10.0, (0.25, 0.5, 1.0)),
+            ("quantile", 10.0, (0.04, 0.08, 0.16)),
+            ("quantile", 1.0, (0.2, 0.4, 0.8)),
         )
     },
 }

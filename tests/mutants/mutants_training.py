@@ -106,12 +106,12 @@ TRAINING = (
         "the count is released beside the gradients",
     ),
     Mutant(
-        "a count with less noise than is split off for it",
+        "a count that moves further than its noise is for",
         "trainables/methods/extras/quantile.py",
         "return noise_multiplier * self.joint(noise_multiplier) / self._count_noise",
         "return 1.1 * noise_multiplier * self.joint(noise_multiplier) / self._count_noise",
         (
-            "tests/unit/trainables/methods/extras/test_quantile.py::test_the_count_has_the_noise_that_is_split_off_for_it",
+            "tests/unit/trainables/methods/extras/test_quantile.py::test_one_record_moves_gradients_and_count_by_the_joint_bound[dp_sgd-given1]",
         ),
         "the sensitivity of a count is a half, in its own unit",
     ),

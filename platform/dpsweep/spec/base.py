@@ -309,7 +309,7 @@ def _flaw(cls: type[Part], detail: ErrorDetails) -> Mistake:
 
 
 #: First words of hyperparameters that many methods have.
-HYPERPARAMETERS = ("batch", "clip", "model", "noise", "optim", "train")
+HYPERPARAMETERS = ("augment", "batch", "clip", "model", "noise", "optim", "train")
 
 
 def _is_parameter(path: Sequence[int | str], got: Any) -> bool:
