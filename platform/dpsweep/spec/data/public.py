@@ -211,9 +211,9 @@ class PublicSpec(Part):
             ("positions", given(raw, "positions"), "rows of the study's own records"),
             ("path" if given(raw, "path") else "dataset", has_file, "another file"),
         ]
-        sources = [(key, words) for key, is_there, words in places if is_there]
-        for key, words in sources[1:]:
-            problem = f"is {words}, and stands beside {sources[0][0]}"
+        sources = [(key, whose) for key, is_there, whose in places if is_there]
+        for key, whose in sources[1:]:
+            problem = f"is {whose}, and stands beside {sources[0][0]}"
             yield Mistake(key, problem, "keep one of the two")
         if given(raw, "per_class") and sources[:1] and sources[0][0] == "fraction":
             problem = "stands beside fraction, which draws records whatever their class"
