@@ -101,7 +101,7 @@ def _row(row: str) -> Preset:
     if row in ("cls_norm", "cls_conv"):
         about.append(_TABLE_3)
     return Preset(
-        title=f"Sparse finetuning from CIFAR-100 to CIFAR-10, {train}: {_PLACES[row]}.",
+        title=f"Sparse, CIFAR-100 to CIFAR-10, {train}: {_PLACES[row]}.",
         source=SOURCE,
         about=(*about, _EPSILON),
         data=_CIFAR,
