@@ -252,20 +252,23 @@ PRESETS: Mapping[str, Preset] = {
         space={**_PARAGON.space, "train.num_private": 2000, "public.shots": _SHOTS},
         then=("dpsweep report {name} --by public.shots --over public.draw",),
     ),
-    "epsilon": _study(
-        "Error against epsilon for each method: figure 1, left and centre.",
-        (
-            "Fully-Private, NGD, PPGD and AdaMix at the same budgets, shots and draws. The paper "
-            "finds AdaMix ahead at all of them on MIT-67; beyond a few thousand private records of "
-            "this easy task the methods come together.",
+    "epsilon": replace(
+        _study(
+            "Error against epsilon for each method: figure 1, left and centre.",
+            (
+                "Fully-Private, NGD, PPGD and AdaMix at the same budgets, shots and draws. The "
+                "paper finds AdaMix ahead at all of them on MIT-67; beyond a few thousand private "
+                "records of this easy task the methods come together.",
+            ),
+            "adamix.variant,noise.target_epsilon",
+            _space(
+                adamix__variant={"choice": ["fully_private", "ngd", "private_public_gd", "adamix"]},
+                train__num_private=2000,
+                noise__target_epsilon={"choice": [0.5, 1, 2, 3, 5]},
+                public__shots=5,
+            ),
         ),
-        "adamix.variant,noise.target_epsilon",
-        _space(
-            adamix__variant={"choice": ["fully_private", "ngd", "private_public_gd", "adamix"]},
-            train__num_private=2000,
-            noise__target_epsilon={"choice": [0.5, 1, 2, 3, 5]},
-            public__shots=5,
-        ),
+        epsilon=5.0,
     ),
     "private_report": replace(
         _study(
@@ -287,6 +290,7 @@ PRESETS: Mapping[str, Preset] = {
                 optim__lr=0.004,
             ),
         ),
+        epsilon=5.0,
         why={**WHY, "adamix.private_report": "written to a local file: private, and exact"},
     ),
     "clip_init": replace(
