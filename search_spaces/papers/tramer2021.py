@@ -133,8 +133,8 @@ _GRID = Preset(
     epsilon=3.0,
     accountant="pld",
     then=(
-        "dpsweep report {name} --by batch.expected",
-        "dpsweep report {name} --by normalize.kind",
+        "dpsweep report {name} --by batch.expected --spread",
+        "dpsweep report {name} --by normalize.kind --spread",
     ),
 )
 
@@ -345,7 +345,9 @@ PRESETS: Mapping[str, Preset] = {
             "The paper takes 10,000 to 550,000 records of CIFAR-10 and Tiny Images (tables 15 and "
             "16); Fashion-MNIST has fewer. Steps are those of 15, 30, 60 and 120 epochs of 50,000 "
             "records in batches of 8192, whatever the size, as in the paper. Its delta is "
-            "1 / (2N); the one below is that of 50,000 records.",
+            "1 / (2N); the one below is that of 50,000 records. One study has one delta: that of "
+            "10,000 records is `--set name=data-10000 --set privacy.delta=5e-5 --set "
+            "search.space.train.num_private=10000 --set search.num_trials=20`.",
         ),
         space=_space(
             optim__lr={"choice": [0.125, 0.25, 0.5, 1, 2]},

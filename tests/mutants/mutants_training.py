@@ -491,4 +491,24 @@ TRAINING = (
         ),
         "noise for one count where two move",
     ),
+    Mutant(
+        "an epsilon of shuffled batches",
+        "trainables/methods/non_private.py",
+        "Plan((EventRun(NonPrivateEvent(), count=num_steps_of(hparams, sample_rate)),))",
+        "Plan(())",
+        (
+            "tests/unit/trainables/methods/test_shuffled.py::test_no_noise_buys_an_epsilon[rdp-1.0-shuffled-NonPrivate]",
+        ),
+        "training without a claim would look as if it were free",
+    ),
+    Mutant(
+        "a fixed extra over the budget",
+        "trainables/methods/active_learning/private_query.py",
+        "    if not cost <= budget.target_epsilon:",
+        "    if not cost <= 2 * budget.target_epsilon:",
+        (
+            "tests/unit/trainables/methods/active_learning/test_private_query.py::test_a_fixed_extra_is_never_over_the_budget[sum]",
+        ),
+        "near_private asks more than its trial may spend",
+    ),
 )

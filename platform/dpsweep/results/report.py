@@ -14,12 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scipy import special
-
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import did_you_mean
 from dpsweep.privacy.statement import PrivacyStatement
 from dpsweep.results.origins import public_data
+from dpsweep.results.spread import half_width, spread_of
 from dpsweep.results.study import SweepResult
 from dpsweep.results.trial import TrialResult
 from dpsweep.search_spaces.base import SearchSpace
@@ -97,6 +96,7 @@ class Cell:
         num_expected: Repetitions that a complete configuration has.
         chosen: Values of the other varied hyperparameters.
         repetitions: Trial of each repetition, by the values of the ``over`` parameters.
+        configurations: Repetitions of every configuration of the cell, the chosen one included.
     """
 
     study: ReportedStudy
@@ -105,6 +105,21 @@ class Cell:
     num_expected: int
     chosen: Mapping[str, Any]
     repetitions: Mapping[Key, TrialResult] = field(repr=False)
+    configurations: Sequence[Mapping[Key, TrialResult]] = field(default=(), repr=False)
+
+    def spread(self) -> dict[str, float]:
+        """Return the spread of all its configurations, each at the mean of its repetitions.
+
+        The score is the test accuracy where all have one, else the metric.
+        """
+        runs = [list(each.values()) for each in self.configurations]
+        has_test = all(TEST in trial.metrics for trials in runs for trial in trials)
+        score = TEST if has_test else _metric(self)
+        means = [
+            statistics.fmean(t.metrics[TEST] if has_test else t.value or 0.0 for t in trials)
+            for trials in runs
+        ]
+        return spread_of(means, score) if means else {}
 
     def scores(self, score: str) -> dict[Key, float]:
         """Return a score of every repetition that has it."""
@@ -134,6 +149,7 @@ def build_report(
     upper: ReportedStudy | None = None,
     is_paired: bool = False,
     has_costs: bool = False,
+    has_spread: bool = False,
 ) -> list[dict[str, Any]]:
     """Return one record per study and per combination of the ``by`` values.
 
@@ -167,6 +183,7 @@ def build_report(
         is_paired: Add differences to the first study, repetition by repetition.
         has_costs: Add mean seconds of a repetition, its largest peak memory in MiB, and the public
             data it rests on. The first two are None where nothing tells them, see ``TrialResult``.
+        has_spread: Add least, median, largest and median deviation over configurations.
     Raises:
         BadInputError: A parameter that no study has, one of ``lower`` and ``upper`` without the
             other, or studies that have no score in common where they are compared.
@@ -205,6 +222,8 @@ def build_report(
         row = _row(cell)
         if has_costs:
             row.update(_costs(cell))
+        if has_spread:
+            row.update(cell.spread())
         if others and score is not None:
             row[f"boost ({score})"] = _boost(cell, bounds[0], bounds[1], score)
         if is_paired and score is not None and cell.study is not studies[0]:
@@ -257,6 +276,7 @@ def _cells(study: ReportedStudy, by: Sequence[str], over: Sequence[str]) -> list
                 expected,
                 dict(zip(others, chosen[0])),
                 dict(sorted(chosen[1].items(), key=lambda item: _order(item[0]))),
+                tuple(configurations.values()),
             )
         )
     return result
@@ -330,18 +350,6 @@ def _costs(cell: Cell) -> dict[str, Any]:
         "memory MiB": max(memory) if memory else None,
         "public data": public_data(trials[0].config),
     }
-
-
-def half_width(values: Sequence[float]) -> float | None:
-    """Return half the width of the 95% interval of a mean by Student's t; None for one value.
-
-    >>> round(half_width([0.5, 0.6, 0.7]), 4)
-    0.2484
-    """
-    if len(values) < 2:
-        return None
-    quantile = float(special.stdtrit(len(values) - 1, 0.975))
-    return quantile * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def _matching(cell: Cell, candidates: Sequence[Cell]) -> Cell | None:

@@ -10,7 +10,14 @@ from typer.testing import CliRunner
 from whole_studies import make_spec
 
 from dpsweep.cli.app import app
-from dpsweep.cli.verbs.results.report import TERMS, caption, differing_terms, short_names, table
+from dpsweep.cli.verbs.results.report import (
+    TERMS,
+    caption,
+    differing_terms,
+    legend,
+    short_names,
+    table,
+)
 from dpsweep.foundation.errors import BadInputError, NothingWithinBudgetError
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
@@ -457,3 +464,42 @@ def test_public_data_names_weights_and_records():
     assert public_data({"model.checkpoint": "pretrain"}) == "weights trained on public records"
     assert public_data({"model.checkpoint": "net.pt"}) == "weights net.pt"
     assert public_data({"labels.max": 500}) == "public records, 500 labels"
+
+
+# Spread over configurations
+
+
+def test_the_spread_is_of_all_configurations_of_a_row():
+    """Each at the mean of its repetitions; the chosen one is the best by the metric, not of them."""
+    space = {"method": ["adamix"], "train.num_private": [500], "optim.lr": [1, 2, 3, 4, 5],
+             "public.draw": [0, 1]}  # fmt: skip
+    tests = {1: (0.1, 0.3), 2: (0.5, 0.5), 3: (0.6, 0.8), 4: (0.9, 0.7), 5: (0.5, 0.7)}
+    trials = [
+        trial(
+            2 * rate + draw, {"train.num_private": 500, "optim.lr": rate, "public.draw": draw},
+            0.9 if rate == 2 else 0.5, test=score,
+        )
+        for rate, scores in tests.items()
+        for draw, score in enumerate(scores)
+    ]  # fmt: skip
+    given = ReportedStudy("s", trials, space)
+    (row,) = build_report([given], by=BY, over=OVER, has_spread=True)
+    means = [0.2, 0.5, 0.7, 0.8, 0.6]
+    assert row["test/accuracy"] == 0.5
+    assert row["min (test/accuracy)"] == pytest.approx(min(means))
+    assert row["max (test/accuracy)"] == pytest.approx(max(means))
+    assert row["median (test/accuracy)"] == pytest.approx(0.6)
+    assert row["MAD (test/accuracy)"] == pytest.approx(0.1)
+    (shown,) = table([row])
+    assert (shown["median"], shown["MAD"]) == ("0.6000", "0.1000")
+    assert "over all configurations of a row" in legend([row])
+    (plain,) = build_report([given], by=BY, over=OVER)
+    assert not any(name.startswith(("min", "median", "MAD")) for name in plain)
+
+
+def test_without_test_scores_the_spread_is_of_the_metric():
+    space = {"optim.lr": [1, 2]}
+    given = ReportedStudy("s", [trial(n, {"optim.lr": n}, n / 4) for n in (1, 2)], space)
+    (row,) = build_report([given], has_spread=True)
+    assert row["min (validation/accuracy)"] == 0.25
+    assert row["MAD (validation/accuracy)"] == 0.125

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import yaml
@@ -12,10 +10,15 @@ from dpsweep.foundation.errors import SpecError
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.reading import read_spec
 from dpsweep.privacy.accountants import epsilon_of
-from dpsweep.privacy.events import Gaussian, Laplace, NonPrivate, Plan, PoissonGaussian
+from dpsweep.privacy.budget import PrivacyBudget
+from dpsweep.privacy.events import EventRun, Gaussian, Laplace, NonPrivate, Plan, PoissonGaussian
 from dpsweep.search_spaces import SearchSpace, preset_spec
+from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.trial import TrialTask
+from dpsweep.trainables import TRAINABLES
+from dpsweep.trainables.method import PlanContext
+from dpsweep.trainables.methods.adamix.adamix import AdaMix
 
 
 def first_task(name: str, *, text: str | None = None, index: int = 0) -> TrialTask:
@@ -97,71 +100,86 @@ def test_the_extra_cost_is_the_same_after_every_start() -> None:
 
 # Recipes on files of one's own
 
-#: Preset -> shape of a record, and classes.
-FILES = {
-    "tramer2021/mnist": ((1, 28, 28), 10),
-    "tramer2021/mnist_cnn": ((1, 28, 28), 10),
-    "tramer2021/mnist_end_to_end": ((1, 28, 28), 10),
-    "tramer2021/cifar10": ((3, 32, 32), 10),
-    "tramer2021/cifar10_cnn": ((3, 32, 32), 10),
-    "tramer2021/cifar10_end_to_end": ((3, 32, 32), 10),
-    "tramer2021/cifar10_transfer": ((64,), 10),
-    "luo2021/cls_cifar100_to_cifar10": ((3, 32, 32), 10),
-    "luo2021/all_cifar100_to_cifar10": ((3, 32, 32), 10),
-    "luo2021/scratch_cifar100_to_cifar10": ((3, 32, 32), 10),
-    "bu2024/bitfit_cifar10_vit": ((3, 32, 32), 10),
-    "bu2024/two_phase_cifar100_vit": ((3, 32, 32), 100),
-}
 
-
-def on_own_file(name: str, tmp_path: Path) -> str:
-    """Return a preset whose paths are small files of the right shape."""
-    shape, classes = FILES[name]
-    spec = yaml.safe_load(preset_spec(name))
-    for block, num_classes in (("data", classes), ("pretrain", 100)):
-        if spec.get(block, {}).get("path"):
-            path = tmp_path / f"{block}.npz"
-            x = np.random.default_rng(0).random((2 * num_classes, *shape), np.float32)
-            y = np.arange(len(x)) % num_classes
-            np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
-            spec[block]["path"] = str(path)
-    return yaml.safe_dump(spec)
+def planned(name: str) -> tuple[Plan, float]:
+    """Return the plan of a preset's first point, without its file, and its epsilon."""
+    spec = SweepSpec.from_yaml(preset_spec(name))
+    point = dict(SearchSpace.from_spec(spec.search.space).grid()[0])
+    method = TRAINABLES[point.pop("method")]
+    budget = PrivacyBudget(spec.privacy.trial_epsilon, spec.privacy.delta)
+    assert spec.data.num_records is not None
+    share = 1 - spec.data.validation.fraction - spec.data.public.fraction
+    num_private = round(spec.data.num_records * share)
+    accountant = spec.privacy.accountant
+    context = PlanContext(budget, accountant, num_private, "exact", {}, frozenset(point))
+    hparams = method.complete(resolve(method.hyperparameters, point), context)
+    plan = method.plan(hparams, context)
+    return plan, epsilon_of(plan, delta=spec.privacy.delta, accountant=accountant)
 
 
 @pytest.mark.parametrize(
     ("name", "steps", "epsilon", "noise"),
     [
-        # The paper: epsilon 3 for all records by the conversion of its time. Noise is solved for
-        # the same 3 by today's, with 2 per cent fewer records: it is the least for epsilon 3.
-        ("tramer2021/mnist", 574, 3.0, 2.67),
-        ("tramer2021/mnist_cnn", 1436, 3.0, 1.29),
-        ("tramer2021/mnist_end_to_end", 4594, 3.0, 1.08),
-        ("tramer2021/cifar10", 359, 3.0, 4.87),
-        ("tramer2021/cifar10_cnn", 359, 3.0, 4.87),
-        ("tramer2021/cifar10_end_to_end", 1436, 3.0, 1.48),
-        ("tramer2021/cifar10_transfer", 1436, 2.0, 1.2),
-        # The paper: epsilon 1.5 for sigma 15, 200 epochs of 5,000 of 50,000 records. Its moments
-        # accountant has integer orders and the old conversion; the plan has 45,000 records.
-        ("luo2021/cls_cifar100_to_cifar10", 1800, 1.30, 15.0),
-        ("luo2021/all_cifar100_to_cifar10", 1800, 1.30, 15.0),
-        ("luo2021/scratch_cifar100_to_cifar10", 1800, 1.30, 15.0),
+        # The paper: epsilon 3 for all records, by the conversion of its time. The noise here is
+        # the least for the same 3 by today's, with 2 per cent fewer records.
+        ("tramer2021/mnist", 574, 3.0, 2.7443),
+        ("tramer2021/mnist_cnn", 1436, 3.0, 1.2705),
+        ("tramer2021/mnist_end_to_end", 4594, 3.0, 1.1311),
+        ("tramer2021/cifar10", 359, 3.0, 5.03),
+        ("tramer2021/cifar10_cnn", 359, 3.0, 5.03),
+        ("tramer2021/cifar10_end_to_end", 1436, 3.0, 1.4117),
+        ("tramer2021/cifar10_transfer", 1436, 2.0, 1.1346),
+        # The paper: epsilon 1.5 for sigma 15, 200 epochs of 5,000 of 50,000 records, where today's
+        # conversion gives 1.23; with the 45,000 records that validation leaves it is 1.305.
+        ("luo2021/cls_cifar100_to_cifar10", 1800, 1.305, 15.0),
+        ("luo2021/all_cifar100_to_cifar10", 1800, 1.305, 15.0),
+        ("luo2021/full_cifar100_to_cifar10", 1800, 1.305, 15.0),
+        ("luo2021/scratch_cifar100_to_cifar10", 1800, 1.305, 15.0),
         # The paper: epsilon 1, by Renyi DP as here.
-        ("bu2024/bitfit_cifar10_vit", 135, 1.0, 1.9),
-        ("bu2024/two_phase_cifar100_vit", 135, 1.0, 1.9),
+        ("bu2024/bitfit_cifar10_vit", 135, 1.0, 1.4289),
+        ("bu2024/two_phase_cifar100_vit", 135, 1.0, 1.4289),
     ],
 )
-def test_a_recipe_on_a_file_of_one_s_own_costs_what_the_paper_s_does(
-    name, steps, epsilon, noise, tmp_path
-) -> None:
-    task = first_task(name, text=on_own_file(name, tmp_path))
-    runs = [run for run in task.plan.runs if isinstance(run.event, PoissonGaussian)]
-    assert sum(run.count for run in runs) == pytest.approx(steps, rel=0.01)
-    assert runs[0].event.noise_multiplier == pytest.approx(noise, rel=0.1)
-    assert 0.98 * epsilon < task.planned_epsilon <= 1.02 * epsilon
-    before = [run.event for run in task.plan.runs if isinstance(run.event, Gaussian)]
-    statistics = name in ("tramer2021/mnist", "tramer2021/mnist_cnn", "tramer2021/cifar10",
-                          "tramer2021/cifar10_cnn")  # fmt: skip
-    assert before == ([Gaussian(8.0)] if statistics else [])
+def test_a_recipe_costs_what_the_paper_s_does(name, steps, epsilon, noise) -> None:
+    plan, cost = planned(name)
+    runs = [run for run in plan.runs if isinstance(run.event, PoissonGaussian)]
+    assert sum(run.count for run in runs) == steps
+    assert runs[0].event.noise_multiplier == pytest.approx(noise, rel=2e-3)
+    assert cost == pytest.approx(epsilon, rel=5e-3)
+    before = [(run.event, run.count) for run in plan.runs if isinstance(run.event, Gaussian)]
+    with_statistics = name.startswith("tramer2021") and not name.endswith(("end_to_end", "fer"))
+    assert before == ([(Gaussian(8.0), 2)] if with_statistics else [])
+
+
+@pytest.mark.parametrize("variant", ["fully_private", "private_public_gd", "ngd", "adamix"])
+@pytest.mark.parametrize("name", ["flowers", "cub", "dogs", "mit67", "pets", "caltech"])
+def test_rows_of_table_1_have_the_paper_s_budgets(name, variant) -> None:
+    """Sigma is 20, and steps are those that the analytic curve allows within 1 and 3."""
+    spec = SweepSpec.from_yaml(preset_spec(f"golatkar2022/{name}"))
+    points = [dict(point) for point in SearchSpace.from_spec(spec.search.space).grid()]
+    steps = {}
+    for point in points:
+        if point["adamix.variant"] == variant:
+            hparams = resolve(
+                AdaMix.hyperparameters, {k: v for k, v in point.items() if k != "method"}
+            )
+            plan = AdaMix.plan(hparams, PlanContext(PrivacyBudget(3.0, 1e-5), "pld", 1000))
+            steps[point["noise.target_epsilon"]] = plan
+    assert steps == {
+        1: Plan((EventRun(Gaussian(20.0), 28),)), 3: Plan((EventRun(Gaussian(20.0), 206),))
+    }  # fmt: skip
+    fewest = spec.data.num_records * spec.data.public.fraction / spec.data.num_classes
+    assert fewest > point["public.shots"]
+
+
+def test_a_file_of_the_right_shape_is_all_that_a_recipe_needs(tmp_path) -> None:
+    spec = yaml.safe_load(preset_spec("tramer2021/cifar10_cnn"))
+    x, y = np.zeros((400, 3, 32, 32), np.float32), np.arange(400) % 10
+    np.savez(tmp_path / "mine.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    spec["data"] |= {"path": str(tmp_path / "mine.npz"), "num_records": 400}
+    spec["search"]["space"]["batch.expected"] = 64
+    task = first_task("", text=yaml.safe_dump(spec))
+    assert task.planned_epsilon <= 3.0
 
 
 @pytest.mark.parametrize("name", ["tramer2021/cifar10", "golatkar2022/pets", "luo2021/cdfsl_5shot"])
@@ -170,3 +188,16 @@ def test_a_recipe_without_its_file_says_so_in_a_line(name, tmp_path, monkeypatch
     with pytest.raises(SpecError) as caught:
         first_task(name)
     assert "data.path: no " in str(caught.value)
+
+
+@pytest.mark.parametrize("shots", [5, 20, 50])
+def test_few_shots_cost_what_their_presets_say(shots) -> None:
+    """All records in 200 steps with sigma 15: mu is sqrt(200) / 15."""
+    spec = SweepSpec.from_yaml(preset_spec(f"luo2021/cdfsl_{shots}shot"))
+    assert spec.episodes is not None
+    assert (spec.episodes.ways, spec.episodes.shots, spec.episodes.number) == (5, shots, 60)
+    space = spec.search.space
+    assert (space["noise.noise_multiplier"], space["train.epochs"]) == (15, 200)
+    plan = Plan((EventRun(PoissonGaussian(15.0, 1.0), 200),))
+    assert epsilon_of(plan, delta=1e-5, accountant="rdp") == pytest.approx(4.42, rel=5e-3)
+    assert spec.privacy.trial_epsilon >= 4.42

@@ -60,7 +60,7 @@ def values_of(name, *keys):
 def test_each_preset_fits_its_methods(name):
     spec = read_spec(preset_spec(name))
     assert spec.name == study_name(name)
-    for point in grid_of(name)[:: max(1, spec.search.num_trials // 40)]:
+    for point in grid_of(name)[:: max(1, len(grid_of(name)) // 40)]:
         declared = {h.name: h for h in TRAINABLES[point.pop("method")].hyperparameters}
         problems = {key: declared[key].problem(value) for key, value in point.items()}
         assert problems == dict.fromkeys(problems)
@@ -69,7 +69,8 @@ def test_each_preset_fits_its_methods(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_each_preset_is_its_whole_grid_and_claims_nothing_of_the_search(name):
     spec, text = spec_of(name), preset_spec(name)
-    assert (spec.search.sampler, spec.search.num_trials) == ("grid", len(grid_of(name)))
+    assert spec.search.sampler == "grid"
+    assert spec.search.num_trials == len(grid_of(name)) or spec.episodes is not None
     assert (spec.privacy.accounting, spec.privacy.study_epsilon) == ("unaccounted", None)
     assert (spec.data.validation.visibility, spec.data.test.visibility) == ("exact", "public")
     is_small = name.startswith("tramer") and name != "tramer2021/fashion_mnist_pld"

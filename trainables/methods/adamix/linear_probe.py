@@ -179,7 +179,18 @@ class LinearProbe(Method):
             if self._mean is None:
                 self._mean = self._weight.clone()
             else:
-                self._mean += (self._weight - self._mean) / self._num_averaged
+                self._mean += (self._weight - self._mean) * self._share_of_newest(position)
+
+    def _share_of_newest(self, position: int) -> float:
+        """Return the share that the newest of the averaged weights has of their mean.
+
+        The same for all, or, with ``linear``, in proportion to the number of the step (Golatkar et
+        al. 2022, theorems 3 and 15: sum_t 2 t w_t / (T (T + 1))).
+        """
+        count = self._num_averaged
+        if self._hparams.get("optim.average_weights", "uniform") == "uniform":
+            return 1 / count
+        return (position + 1) / (count * (2 * position + 3 - count) / 2)
 
     @abstractmethod
     def _step(self, position: int) -> None:

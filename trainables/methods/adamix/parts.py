@@ -146,6 +146,14 @@ _STEP = (
         high=1,
     ),
     Hyperparameter(
+        "optim.average_weights",
+        "str",
+        "uniform",
+        "Weights of that average: uniform; or linear, in proportion to the number of the step, "
+        "which with optim.average 1 is the average of the paper's theorem 3.",
+        choices=("uniform", "linear"),
+    ),
+    Hyperparameter(
         "regularize.weight",
         "float",
         1e-2,

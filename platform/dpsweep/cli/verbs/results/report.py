@@ -18,6 +18,7 @@ from dpsweep.foundation.words import counted
 from dpsweep.privacy.terms import COLUMNS
 from dpsweep.results.page.html import page_of
 from dpsweep.results.report import ReportedStudy, build_report
+from dpsweep.results.spread import is_spread
 from dpsweep.results.study import load_sweep
 
 #: What stands beside every epsilon: columns of a record, the caption of a table.
@@ -57,6 +58,13 @@ def report(
     costs: Annotated[
         bool, typer.Option("--costs", help="Also time, peak memory and public data of each row.")
     ] = False,
+    spread: Annotated[
+        bool,
+        typer.Option(
+            "--spread",
+            help="Least, median, largest and median deviation (MAD) over a row's configurations.",
+        ),
+    ] = False,
     html: Annotated[
         Path | None,
         typer.Option(
@@ -81,6 +89,7 @@ def report(
         upper=bounds[1],
         is_paired=paired,
         has_costs=costs,
+        has_spread=spread,
     )
     if not rows:
         raise NothingWithinBudgetError(
@@ -137,6 +146,8 @@ def _table_row(row: Mapping[str, Any], dropped: Collection[str]) -> dict[str, An
             shown[name] = None if value is None else round(value)
         elif isinstance(value, float) and "epsilon" not in name and " " not in name:
             shown[name] = f"{value:g}"
+        elif is_spread(name):
+            shown[name.split(" ")[0]] = f"{value:.4f}"
         elif name.startswith("difference"):
             shown["difference"] = None if value is None else f"{value:+.4f}"
         else:
@@ -212,10 +223,19 @@ def caption(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def legend(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return what the spreads of a table are, as a line; nothing where there are none."""
-    spreads = [row[name] for row in rows for name in row if _is_interval(name)]
-    if all(spread is None for spread in spreads):
-        return ""
-    return "\n±: standard deviation over runs; 95%: half width of Student's interval of the mean."
+    lines = []
+    if any(row[name] is not None for row in rows for name in row if _is_interval(name)):
+        lines.append(
+            "±: standard deviation over runs; 95%: half width of Student's interval of the mean."
+        )
+    names = list(dict.fromkeys(name for row in rows for name in row if is_spread(name)))
+    if names:
+        score = names[0].split(" (")[1].removesuffix(")")
+        lines.append(
+            f"min, median, max, MAD: of {score} over all configurations of a row, each at the mean "
+            "of its runs; MAD: median absolute deviation. No row's epsilon covers them together."
+        )
+    return "".join(f"\n{line}" for line in lines)
 
 
 def _is_interval(name: str) -> bool:

@@ -306,6 +306,31 @@ def test_the_last_iterates_are_averaged(data) -> None:
     assert other.evaluate("test") == instance.evaluate("test")
 
 
+@pytest.mark.parametrize("share", [1.0, 0.3])
+def test_theorem_3_s_average_weighs_by_the_number_of_the_step(data, share) -> None:
+    """sum_t 2 t w_t / (T (T + 1)) over all steps, and so over the last of them."""
+    given = {"optim__average": share, "optim__average_weights": "linear"}
+    instance, _ = prepared(data, steps(10), **given)
+    seen = []
+    for position in range(10):
+        instance.run(position, position + 1)
+        seen.append(instance._weight.double())
+        if position == 8:  # a trial that goes on from here ends at the same average
+            middle = instance.state_dict()
+    first = 10 - round(share * 10)
+    numbers = torch.arange(first + 1, 11, dtype=torch.float64)
+    expected = (numbers[:, None, None] * torch.stack(seen[first:])).sum(dim=0) / numbers.sum()
+    torch.testing.assert_close(instance._released.double(), expected, rtol=1e-5, atol=1e-6)
+    if share == 1.0:
+        assert float(numbers.sum()) == 10 * 11 / 2
+    uniform = torch.stack(seen[first:]).mean(dim=0)
+    assert not torch.allclose(expected, uniform, rtol=1e-4)
+    again, _ = prepared(data, steps(10), **given)
+    again.load_state_dict(middle)
+    again.run(9, 10)
+    assert again._num_averaged == instance._num_averaged
+
+
 # --- Variants and public records --------------------------------------------------------------
 
 

@@ -202,8 +202,9 @@ def test_one_budget_covers_both_phases(share) -> None:
 
 def test_tasks_of_older_studies_run_as_they_did(data, no_noise) -> None:
     """What they recorded names no statistic, no factor and no second phase."""
-    new = ("clip.statistic", "clip.factor", "reuse.first_share", "reuse.weight")
-    hparams = configured(adamix__variant="adamix")
+    new = ("clip.statistic", "clip.factor", "reuse.first_share", "reuse.weight",
+           "optim.average_weights")  # fmt: skip
+    hparams = configured(adamix__variant="adamix", optim__average=0.5)
     old = {key: value for key, value in hparams.items() if key not in new}
     runs = [prepared(data, 4, each) for each in (hparams, old)]
     for instance in runs:

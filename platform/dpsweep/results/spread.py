@@ -1,0 +1,52 @@
+"""Spread of scores: over repetitions of a configuration, and over configurations."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from scipy import special
+
+#: Columns of a report, each beside the score that it is of: ``median (test/accuracy)``.
+SPREADS = ("min", "median", "max", "MAD")
+
+
+def spread_of(values: Sequence[float], score: str) -> dict[str, float]:
+    """Return the least, the median and the largest of values, and their median deviation.
+
+    MAD is the median of the absolute deviations from the median (Tramer & Boneh 2021,
+    https://arxiv.org/abs/2011.11660, table 3 and figure 8).
+
+    >>> {name: round(value, 2) for name, value in spread_of([0.1, 0.5, 0.6, 0.9], "s").items()}
+    {'min (s)': 0.1, 'median (s)': 0.55, 'max (s)': 0.9, 'MAD (s)': 0.2}
+
+    Args:
+        values: Scores of configurations, at least one.
+        score: Their name.
+    """
+    median = statistics.median(values)
+    deviation = statistics.median([abs(value - median) for value in values])
+    figures = (min(values), median, max(values), deviation)
+    return {f"{name} ({score})": value for name, value in zip(SPREADS, figures)}
+
+
+def is_spread(name: str) -> bool:
+    """Return whether a column of a report is one of these.
+
+    >>> is_spread("MAD (test/accuracy)"), is_spread("test/accuracy")
+    (True, False)
+    """
+    return name.split(" (")[0] in SPREADS and name.endswith(")")
+
+
+def half_width(values: Sequence[float]) -> float | None:
+    """Return half the width of the 95% interval of a mean by Student's t; None for one value.
+
+    >>> round(half_width([0.5, 0.6, 0.7]), 4)
+    0.2484
+    """
+    if len(values) < 2:
+        return None
+    quantile = float(special.stdtrit(len(values) - 1, 0.975))
+    return quantile * statistics.stdev(values) / math.sqrt(len(values))
