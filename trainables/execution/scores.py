@@ -16,6 +16,7 @@ from dpsweep.trainables.execution.settings import ExecutionSettings
 from dpsweep.trainables.gradients.noise import noisy_accuracy
 from dpsweep.trainables.hooks import PublicScores
 from dpsweep.trainables.method import Method
+from dpsweep.trainables.networks.pretrained.generation import generation_scores
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data.dataset import SweepData
@@ -93,8 +94,6 @@ class TrialScores:
         text = self._data.info.text
         if text is None or text.generation is None:
             return {}
-        from dpsweep.trainables.networks.pretrained.generation import generation_scores
-
         device, block = self._settings.device, int(self._task.hparams["batch.physical"])
         model = self._method.export().to(device)
         return generation_scores(model, self._data, block=block, device=device)
