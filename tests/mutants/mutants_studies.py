@@ -4,6 +4,24 @@ from mutant import Mutant
 
 STUDIES = (
     Mutant(
+        "one split that is two parts",
+        "platform/dpsweep/spec/data/texts.py",
+        "            if others:",
+        "            if False:",
+        ("tests/unit/trainables/data/test_text_pairs.py::test_mistakes_of_a_spec",),
+        "private records that are scored exactly, as those of a public part",
+    ),
+    Mutant(
+        "texts that are written for private records",
+        "platform/dpsweep/spec/data/evaluation.py",
+        'raw.get("visibility", "private") != "public"',
+        'raw.get("visibility", "private") == "none"',
+        (
+            "tests/unit/trainables/networks/test_generation.py::test_only_public_test_records_are_written_for",
+        ),
+        "exact scores of private test records",
+    ),
+    Mutant(
         "a trial that runs what its file says",
         "platform/dpsweep/ledgers/admission.py",
         'or record.get("task_sha256", task) != task:',

@@ -6,7 +6,7 @@ Value, validation scores and test scores are of one model, the one that is expor
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from dpsweep.trainables.execution.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.method import Method
@@ -21,7 +21,11 @@ def named_scores(part: str, values: Mapping[str, float]) -> dict[str, float]:
     return {f"{part}/{name}": value for name, value in values.items() if math.isfinite(value)}
 
 
-def scores_on_test(method: Method, store: CheckpointStore | None) -> dict[str, float]:
+def scores_on_test(
+    method: Method,
+    store: CheckpointStore | None,
+    written: Callable[[], Mapping[str, float]] = dict,
+) -> dict[str, float]:
     """Return the test scores of the model that is delivered.
 
     Whatever the last steps did to the model that is here, it stays as it is. Test records are
@@ -30,14 +34,19 @@ def scores_on_test(method: Method, store: CheckpointStore | None) -> dict[str, f
     Args:
         method: With the model that the trial has come to.
         store: Where the best checkpoint is, or None if the model that is here is delivered.
+        written: Returns further scores of the model that the method has then.
     """
+
+    def scores() -> dict[str, float]:
+        return named_scores("test", {**method.evaluate("test"), **written()})
+
     best = store.load("best") if store else None
     if best is None:
-        return named_scores("test", method.evaluate("test"))
+        return scores()
     here = method.state_dict()
     method.load_state_dict(best.state)
     try:
-        return named_scores("test", method.evaluate("test"))
+        return scores()
     finally:
         method.load_state_dict(here)
 

@@ -16,6 +16,7 @@ from dpsweep.trainables.execution.settings import ExecutionSettings
 from dpsweep.trainables.gradients.noise import noisy_accuracy
 from dpsweep.trainables.hooks import PublicScores
 from dpsweep.trainables.method import Method
+from dpsweep.trainables.networks.pretrained.generation import generation_scores
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data.dataset import SweepData
@@ -83,7 +84,19 @@ class TrialScores:
 
     def on_test(self, store: CheckpointStore | None) -> dict[str, float]:
         """Return the test scores of the model that is delivered; see ``scores_on_test``."""
-        return self._computed("test", lambda: scores_on_test(self._method, store))
+        return self._computed("test", lambda: scores_on_test(self._method, store, self._written))
+
+    def _written(self) -> dict[str, float]:
+        """Return the scores of texts that the model writes (``data.test.generation``), if it does.
+
+        Its test records are public, as the spec's check sees to.
+        """
+        text = self._data.info.text
+        if text is None or text.generation is None:
+            return {}
+        device, block = self._settings.device, int(self._task.hparams["batch.physical"])
+        model = self._method.export().to(device)
+        return generation_scores(model, self._data, block=block, device=device)
 
     def _evaluate(self, part: str) -> dict[str, float]:
         """Return the exact scores of the model that is here; none where they fail."""

@@ -322,22 +322,12 @@ class ClassifierMethod(Method):
     def evaluate(self, part: str) -> dict[str, float]:
         """Return accuracy (share in [0, 1]) and mean loss (nats) on a part of the data.
 
-        Other tasks than classification have more scores, see ``dpsweep.trainables.data.tasks``;
-        of the test part perhaps those of texts that are written (``data.test.generation``).
+        Other tasks than classification have more scores, see ``dpsweep.trainables.data.tasks``.
 
         Raises:
             DataError: The part has no record.
         """
-        scores = self._score(self._delivered, part)
-        text = self._data.info.text
-        if part == "test" and text is not None and text.generation is not None:
-            from dpsweep.trainables.networks.pretrained.generation import generation_scores
-
-            block = int(self._hparams["batch.physical"])
-            scores |= generation_scores(
-                self._delivered, self._data, block=block, device=self._context.device
-            )
-        return scores
+        return self._score(self._delivered, part)
 
     @property
     def _delivered(self) -> torch.nn.Module:

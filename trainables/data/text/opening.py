@@ -172,7 +172,7 @@ def _read_prompts(
     tables: Mapping[str, Table], wanted: Wanted, tokenizer: Any, info: TextInfo, spec: DataSpec
 ) -> Read:
     assert info.end_id is not None
-    options = {
+    options: dict[str, Any] = {
         "length": int(spec.max_length or 0),
         "pad_id": info.pad_id,
         "end_id": info.end_id,

@@ -107,7 +107,7 @@ def _bleu(written: Texts, references: References) -> float:
     import sacrebleu
 
     most = max(map(len, references))
-    columns = [
+    columns: list[list[Any]] = [  # sacrebleu takes None where a text has fewer references
         [texts[place] if place < len(texts) else None for texts in references]
         for place in range(most)
     ]

@@ -150,6 +150,30 @@ def test_texts(tmp_path):
     assert "transformers" in (path / "requirements.txt").read_text()
 
 
+def test_pairs_of_texts(tmp_path):
+    """A frame of two columns, as ``predict`` makes it of a file and as a server gets it."""
+    import pandas as pd
+    from mlflow.pyfunc.scoring_server import infer_and_parse_data
+    from tiny_text import VOCABULARY, save_tokenizer
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(save_tokenizer(tmp_path / "t"))
+    way = TextRecords(8, 0, "question", tokenizer, pair_column="sentence")
+    torch.manual_seed(0)
+    bag = torch.nn.EmbeddingBag(VOCABULARY, 3).eval()
+    path = saved(tmp_path, way, bag, packages=("transformers", "tokenizers"))
+    pairs = [("good film", "fine"), ("bad book", "poor song")]
+    wanted = torch.softmax(bag(torch.from_numpy(way.prepare(pairs))).double(), 1)
+    model = loaded(path)
+    body = {"dataframe_split": {"columns": ["text", "text_pair"], "data": pairs}}
+    for frame in (
+        pd.DataFrame(pairs, columns=["text", "text_pair"]),
+        infer_and_parse_data(body, model.metadata.get_input_schema()),
+    ):
+        shares = model.predict(frame).iloc[:, 2:].to_numpy(float)
+        assert np.abs(shares - wanted.detach().numpy()).max() < 1e-6
+
+
 def test_what_is_no_registered_model_is_said_so(tmp_path):
     import mlflow.pytorch
 

@@ -6,6 +6,7 @@ import importlib.util
 import math
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,11 +16,13 @@ from tiny_text import save_gpt2
 from dpsweep.foundation.errors import DataError, ModelError, SpecError
 from dpsweep.spec.data.generation import GenerationSpec
 from dpsweep.spec.study import DataSpec
+from dpsweep.study.trial import TrialTask
 from dpsweep.tracking.schema import check_loggable
 from dpsweep.trainables.data.loading import describe_dataset, load_dataset
 from dpsweep.trainables.data.text import written
 from dpsweep.trainables.data.text.prompts import parted
 from dpsweep.trainables.data.text.written import check_packages, left_out, written_scores
+from dpsweep.trainables.execution.scores import TrialScores
 from dpsweep.trainables.networks.build import build_model
 from dpsweep.trainables.networks.pretrained.generation import generation_scores, write
 
@@ -122,7 +125,7 @@ def test_a_trained_model_is_scored(
     from dpsweep.trainables import TRAINABLES
     from dpsweep.trainables.method import RunContext
 
-    data = load_dataset(e2e(scores=["bleu", "rouge_l", "nist"]))
+    data = load_dataset(e2e(scores=["bleu", "rouge_l", "cider"]))
     given = {"model.name": f"text/{gpt2}", "batch.expected": 20, "train.max_steps": 2, **changes}
     cls = TRAINABLES[method]
     full, plan = make_plan(
@@ -131,11 +134,22 @@ def test_a_trained_model_is_scored(
     instance = cls()
     instance.prepare(data, full, plan, RunContext(study_seed=0, trial=0))
     instance.run(0, 2)
-    scores = instance.evaluate("test")
-    assert {"accuracy", "loss", "perplexity", "bleu", "rouge_l", "nist"} == set(scores)
-    assert 0 <= scores["rouge_l"] <= 1
+    before = {key: value.clone() for key, value in instance.state_dict()["model"].items()}
+    task = TrialTask(0, method, full, plan, 3.0, method != "non_private")
+    settings: Any = SimpleNamespace(device="cpu", validation="exact")
+    ledger: Any = None  # exact scores are charged to none
+    held = TrialScores(instance, data, task, settings, ledger)
+    scores = held.on_test(None)
+    assert held.missing == {}
+    expected = {"accuracy", "loss", "perplexity", "bleu", "rouge_l", "cider"}
+    assert set(scores) == {f"test/{name}" for name in expected}
+    assert 0 <= scores["test/rouge_l"] <= 1
+    after = instance.state_dict()["model"]
+    assert all(torch.equal(value, after[key]) for key, value in before.items())
+    direct = generation_scores(instance.export(), data, block=3, device="cpu")
+    assert direct["rouge_l"] == scores["test/rouge_l"]
     assert set(instance.evaluate("validation")) == {"accuracy", "loss", "perplexity"}
-    assert math.isfinite(scores["bleu"])
+    assert math.isfinite(scores["test/bleu"])
 
 
 # Scores
