@@ -20,7 +20,7 @@ from dpsweep.study.events import Pretrained
 from dpsweep.study.study import Observer, Study
 from dpsweep.trainables.data.class_split import read_classes
 from dpsweep.trainables.data.dataset import SweepData
-from dpsweep.trainables.data.random_images import NUM_IMAGES, random_images
+from dpsweep.trainables.data.raw.random_images import NUM_IMAGES, random_images
 from dpsweep.trainables.data.source import Arrays
 from dpsweep.trainables.data.sources import open_source
 from dpsweep.trainables.features.files import locked
