@@ -78,6 +78,20 @@ class DOPESGD(DPSGD):
             )
         return problems
 
+    @classmethod
+    def check_records(cls, values: Mapping[str, Sequence[Any]], data: SweepData) -> None:
+        """See ``ChecksRecords``.
+
+        Raises:
+            DataError: Pollution is among the public records, which is of no class of the task.
+        """
+        if data.polluted is not None:
+            raise DataError(
+                f"the public records of {data.info.name} are polluted, and {cls.name} clips around "
+                "their gradient",
+                fix="remove data.public.pollution, or use dp_sgd",
+            )
+
     def prepare(
         self, data: SweepData, hparams: Mapping[str, Any], plan: Plan, context: RunContext
     ) -> None:
