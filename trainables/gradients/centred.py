@@ -47,7 +47,7 @@ class CentredEngine(OpacusEngine):
                 for sample in self._per_example_gradients(x, y)
             ]
             if self.centre is not None:
-                each = [rows - c.flatten() for rows, c in zip(each, self.centre)]
+                each = [sample - c.flatten() for sample, c in zip(each, self.centre)]
             add_clipped(sums, each, max_grad_norm, self._factors, count)
         return sums
 
