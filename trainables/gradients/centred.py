@@ -6,10 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import nn
 
-from dpsweep.trainables.gradients.layer_gradients import add_clipped, full_chunks
+from dpsweep.trainables.data.losses import Loss
+from dpsweep.trainables.gradients.clipping import clip_rule_factors
+from dpsweep.trainables.gradients.layer_gradients import add_clipped, chunks, full_chunks
 from dpsweep.trainables.gradients.per_example import OpacusEngine
-from dpsweep.trainables.gradients.sums import zero_sums
+from dpsweep.trainables.gradients.sums import chunk_size, zero_sums
 
 
 class CentredEngine(OpacusEngine):
@@ -44,6 +47,39 @@ class CentredEngine(OpacusEngine):
                 for sample in self._per_example_gradients(x, y)
             ]
             if self.centre is not None:
-                each = [rows - c.flatten() for rows, c in zip(each, self.centre)]
+                each = [sample - c.flatten() for sample, c in zip(each, self.centre)]
             add_clipped(sums, each, max_grad_norm, self._factors, count)
         return sums
+
+    def mean_gradient(
+        self, x_source: torch.Tensor, y_source: torch.Tensor, rows: np.ndarray
+    ) -> list[torch.Tensor]:
+        """Return the mean gradient of public records, neither clipped nor noised, float32.
+
+        Args:
+            x_source: As for ``clipped_gradient_sum``; public.
+            y_source: As for ``clipped_gradient_sum``.
+            rows: Which of them, int64 (m,), at least one.
+        """
+        sums = [torch.zeros_like(parameter) for parameter in self._parameters]
+        for x, y in chunks(x_source, y_source, rows, self._physical, self._device):
+            loss = self._loss(self._model(x), y)
+            for total, gradient in zip(sums, torch.autograd.grad(loss, self._parameters)):
+                total.add_(gradient)
+        return [total.div_(len(rows)) for total in sums]
+
+
+def make_centred_engine(
+    model: nn.Module, physical_batch: int, *, loss: Loss, rule: str, expected_batch: float
+) -> CentredEngine:
+    """Return the engine of a network, with no centre yet.
+
+    Args:
+        model: As for ``make_engine``.
+        physical_batch: As for ``make_engine``.
+        loss: As for ``make_engine``.
+        rule: A clipping rule (``clip_rule_factors``).
+        expected_batch: As for ``make_engine``.
+    """
+    size = chunk_size(expected_batch, physical_batch, next(model.parameters()).device)
+    return CentredEngine(model, size, loss=loss, factors=clip_rule_factors(rule))

@@ -78,6 +78,20 @@ class DOPESGD(DPSGD):
             )
         return problems
 
+    @classmethod
+    def check_records(cls, values: Mapping[str, Sequence[Any]], data: SweepData) -> None:
+        """See ``ChecksRecords``.
+
+        Raises:
+            DataError: Pollution is among the public records, which is of no class of the task.
+        """
+        if data.polluted is not None:
+            raise DataError(
+                f"the public records of {data.info.name} are polluted, and {cls.name} clips around "
+                "their gradient",
+                fix="remove data.public.pollution, or use dp_sgd",
+            )
+
     def prepare(
         self, data: SweepData, hparams: Mapping[str, Any], plan: Plan, context: RunContext
     ) -> None:
@@ -98,17 +112,14 @@ class DOPESGD(DPSGD):
         self._public = training_tensors(data, part, context.device)
 
     def _make_engine(self) -> GradientEngine:
-        from dpsweep.trainables.gradients.centred import CentredEngine
-        from dpsweep.trainables.gradients.clipping import clip_rule_factors
-        from dpsweep.trainables.gradients.sums import chunk_size
+        from dpsweep.trainables.gradients.centred import make_centred_engine
 
-        device = self._parameters[0].device
-        most = int(self._hparams["batch.physical"])
-        self._centred = CentredEngine(
+        self._centred = make_centred_engine(
             self._model,
-            chunk_size(self._expected_batch, most, device),
+            int(self._hparams["batch.physical"]),
             loss=self._loss,
-            factors=clip_rule_factors(self._hparams.get("clip.rule", "abadi")),
+            rule=self._hparams.get("clip.rule", "abadi"),
+            expected_batch=self._expected_batch,
         )
         return self._centred
 
@@ -118,21 +129,11 @@ class DOPESGD(DPSGD):
 
     def _public_gradient(self, step: int) -> list[torch.Tensor]:
         """Return the mean gradient of the public batch of a step."""
-        import torch
-
-        from dpsweep.trainables.gradients.layer_gradients import chunks
-
         seed = public_seed(self._context.seed, self._context.trial, f"public batch {step}")
         inputs, labels = self._public
         count = min(int(self._hparams["public.batch"]), len(labels))
         rows = np.sort(np.random.default_rng(seed).choice(len(labels), count, replace=False))
-        sums = [torch.zeros_like(parameter) for parameter in self._parameters]
-        physical, device = int(self._hparams["batch.physical"]), sums[0].device
-        for x, y in chunks(inputs, labels, rows, physical, device):
-            loss = self._loss(self._model(x), y)
-            for total, gradient in zip(sums, torch.autograd.grad(loss, self._parameters)):
-                total.add_(gradient)
-        return [total.div_(count) for total in sums]
+        return self._centred.mean_gradient(inputs, labels, rows)
 
     def _gradient(self, step: int) -> list[torch.Tensor]:
         self._reach(step)

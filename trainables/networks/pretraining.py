@@ -1,22 +1,12 @@
-"""Pre-training on public records: plain SGD, kept under the address of all it depends on.
-
-DIRECTORY/                  public: nothing in it depends on a private record
-  ADDRESS.safetensors       weights, under the names of the network's own definition
-  ADDRESS.json              written last: settings, scores of every epoch, SHA-256 of the weights
-  ADDRESS.state             while it runs: where to continue, after the last complete epoch
-  ADDRESS.lock              held by whoever computes
-"""
+"""Pre-training on public records: plain SGD, kept under the address of all it depends on."""
 
 from __future__ import annotations
 
 import io
-import json
 import math
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +16,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import CheckpointError, DataError, ModelError
-from dpsweep.foundation.file_paths import FilePath, cache_of, sha256_of
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.trainables.data.dataset import DatasetInfo, tensor_of
@@ -43,6 +32,7 @@ from dpsweep.trainables.networks.image_turns import (
 from dpsweep.trainables.networks.layers import head_layers
 from dpsweep.trainables.networks.pretrain_settings import PretrainSettings
 from dpsweep.trainables.networks.pretrained.image_front import resize_layers
+from dpsweep.trainables.networks.pretrained.pretrained_file import PretrainedFile
 from dpsweep.trainables.networks.torch_process import torch_threads, uncompiled
 
 _EVERY_S = 5.0
@@ -65,74 +55,6 @@ class Progress:
     share: float
     epochs: list[dict[str, float]]
     left_s: float
-
-
-class PretrainedFile:
-    """The files of one address.
-
-    Args:
-        store: The store: a directory, or a folder in a bucket, of which this node keeps copies.
-        address: See ``PretrainSettings.address``.
-    """
-
-    def __init__(self, store: FilePath, address: str) -> None:
-        self.address = address
-        if isinstance(store, Path):
-            store.mkdir(parents=True, exist_ok=True)
-        directory = store if isinstance(store, Path) else cache_of(store)
-        self._store = store
-        self.weights = directory / f"{address}.safetensors"
-        self.sidecar = directory / f"{address}.json"
-        self.state = directory / f"{address}.state"
-        self.lock = directory / f"{address}.lock"
-
-    def publish(self) -> FilePath:
-        """Return where every node finds the weights, which are there by then.
-
-        Raises:
-            StorageError: The bucket cannot be written.
-        """
-        if isinstance(self._store, Path):
-            return self.weights
-        content = self.weights.read_bytes()
-        target = self._store / f"{sha256_of(content)}.safetensors"
-        if target.size() != len(content):
-            target.write_bytes(content)
-        (self._store / self.sidecar.name).write_bytes(self.sidecar.read_bytes())
-        return target
-
-    def _fetch(self) -> None:
-        if isinstance(self._store, Path) or self.sidecar.exists():
-            return
-        with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
-            sidecar = (self._store / self.sidecar.name).read_bytes()
-            named = f"{json.loads(sidecar)['sha256']}.safetensors"
-            write_atomically(self.weights, (self._store / named).read_bytes())
-            write_atomically(self.sidecar, sidecar)
-
-    def read(self) -> dict[str, Any] | None:
-        """Return what the sidecar says; None if the weights are not there, whole and unchanged."""
-        self._fetch()
-        try:
-            facts = json.loads(self.sidecar.read_text())
-            content = self.weights.read_bytes()
-        except (FileNotFoundError, ValueError):
-            return None
-        is_whole = isinstance(facts, dict) and facts.get("sha256") == sha256_of(content)
-        return facts if is_whole else None
-
-    def write(
-        self, weights: Mapping[str, torch.Tensor], facts: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Put the weights in place, durably, then the sidecar that makes them count; return it."""
-        from safetensors.torch import save
-
-        content = save({key: value.contiguous() for key, value in weights.items()})
-        write_atomically(self.weights, content)
-        facts = {**facts, "sha256": sha256_of(content)}
-        write_atomically(self.sidecar, (json.dumps(facts, indent=1) + "\n").encode())
-        self.state.unlink(missing_ok=True)
-        return facts
 
 
 def pretrain_network(

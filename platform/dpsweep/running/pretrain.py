@@ -23,7 +23,7 @@ from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.data.kept.files import locked
 from dpsweep.trainables.data.kept.keep import Keep
 from dpsweep.trainables.data.public.stretching import coloured
-from dpsweep.trainables.data.random_images import NUM_IMAGES, random_images
+from dpsweep.trainables.data.raw.random_images import NUM_IMAGES, random_images
 from dpsweep.trainables.data.source import Arrays
 from dpsweep.trainables.data.sources import open_source
 from dpsweep.trainables.networks.pretrained.weights import hash_of

@@ -176,3 +176,10 @@ def test_large_weights_are_held_by_example(make_plan: MakePlan, make_data: MakeB
     centre = flat(list(method._engine.centre or ()))
     centred = flat(method._engine.clipped_gradient_sum(*args))
     torch.testing.assert_close(centred, plain - 8 * centre.double(), rtol=1e-3, atol=1e-4)
+
+
+def test_polluted_records_are_refused(make_data: MakeBlobs) -> None:
+    data = make_data(10)
+    DOPESGD.check_records({}, data)
+    with pytest.raises(DataError, match="are polluted"):
+        DOPESGD.check_records({}, replace(data, polluted=np.zeros(20, bool)))

@@ -10,7 +10,7 @@ import torch
 
 from dpsweep.foundation.errors import SpecError
 from dpsweep.planning.reading import read_spec
-from dpsweep.trainables.data.random_images import random_images
+from dpsweep.trainables.data.raw.random_images import random_images
 from dpsweep.trainables.networks.image_turns import is_recognised, view, views_loss
 from dpsweep.trainables.networks.pretrain_settings import PretrainSettings
 from dpsweep.trainables.networks.pretraining import PretrainedFile, pretrain_network
