@@ -2,6 +2,7 @@
 
 from mutant import Mutant
 from mutants_databases import DATABASES
+from mutants_images import IMAGES
 from mutants_ledgers import LEDGERS
 from mutants_privacy import PRIVACY
 from mutants_rates import RATES
@@ -14,6 +15,7 @@ from mutants_trials import TRIALS
 
 MUTANTS: tuple[Mutant, ...] = (
     *PRIVACY,
+    *IMAGES,
     *LEDGERS,
     *DATABASES,
     *TRAINING,

@@ -79,12 +79,12 @@ def _open_idx(spec: DataSpec, root: Path, archive: str, names: tuple[str, ...], 
     files, missing = _idx_files(folder)
     if missing:
         raise DataError(f"{spec.dataset}: {', '.join(missing)} not found in {folder}", fix=fix)
-    found = {}
+    sizes = {}
     for part, (image_path, label_path) in files.items():
         images, labels = idx_shape(image_path, 3), idx_shape(label_path, 1)
         if images[1:] != _MNIST.raw_shape or images[0] != labels[0]:
             raise DataError(f"{spec.dataset}: {image_path.name} and its labels do not fit")
-        found[part] = images[0]
+        sizes[part] = images[0]
 
     def read() -> dict[str, Arrays]:
         parts = {}
@@ -102,7 +102,7 @@ def _open_idx(spec: DataSpec, root: Path, archive: str, names: tuple[str, ...], 
         None,
         10_000,
         read,
-        num_found=found["train"],
+        num_found=sizes["train"],
         preparation=_MNIST,
     )
 

@@ -23,7 +23,7 @@ from dpsweep.spec.base import (
     peek_word,
 )
 from dpsweep.spec.data.classes import Classes, class_rules
-from dpsweep.spec.data.datasets import BUILT_IN, DATASET_GROUP
+from dpsweep.spec.data.datasets import BUILT_IN, DATASET_GROUP, WITH_PATH
 from dpsweep.spec.data.evaluation import ValidationSpec
 from dpsweep.spec.data.section import DataSpec, ImageSize
 from dpsweep.spec.installed import known_name, name_schema
@@ -34,7 +34,7 @@ _RECORDS = ("classes", "dataset", *_OF_DATASET)
 
 
 #: Datasets of dpsweep's own that a network can be pre-trained on: those of images and numbers.
-DATASETS = ("digits", "fashion_mnist", "npz", "image_folder")
+DATASETS = (*BUILT_IN, "npz", "image_folder", "image_dataset")
 PublicDataset = Annotated[
     str,
     BeforeValidator(known_name(DATASETS, DATASET_GROUP)),
@@ -66,17 +66,20 @@ class PretrainSpec(Part):
     dataset: PublicDataset | None = Field(
         default=None,
         description="Train on another dataset, which this declares public: digits, fashion_mnist, "
-        "npz, image_folder, or that of an installed package.",
+        "mnist, cifar10, cifar100, svhn, npz, image_folder, image_dataset, or that of an installed "
+        "package.",
     )
     path: Text | None = Field(default=None, description="Where it is, as data.path.")
     num_classes: Annotated[int, Field(ge=2), AS_WHOLE] | None = Field(
-        default=None, description="npz: its number of classes."
+        default=None, description="npz, image_dataset: its number of classes."
     )
     image_size: ImageSize | None = Field(
-        default=None, description="image_folder: size that its images are resized to."
+        default=None,
+        description="image_folder, image_dataset: size that its images are resized to.",
     )
     channels: Literal[1, 3] | None = Field(
-        default=None, description="image_folder: 1 (grey) or 3 (colour, the default)."
+        default=None,
+        description="image_folder, image_dataset: 1 (grey) or 3 (colour, the default).",
     )
     num_records: Count | None = Field(
         default=None,
@@ -141,16 +144,21 @@ class PretrainSpec(Part):
             yield Mistake("dataset", problem, "keep one of the two")
         allowed = {
             None: (),
+            **dict.fromkeys(BUILT_IN, ("path",)),
             "digits": (),
-            "fashion_mnist": ("path",),
             "npz": ("path", "num_classes"),
             "image_folder": ("path", "image_size", "channels"),
+            "image_dataset": ("path", "image_size", "channels", "num_classes"),
         }.get(dataset if isinstance(dataset, str) else None, _OF_DATASET)
         for key in _OF_DATASET:
             if given(raw, key) and key not in allowed:
                 of = f"for {dataset}" if dataset is not None else "without dataset"
                 yield Mistake(key, f"has no meaning {of}", "remove it")
-        needed = {"npz": ("path", "num_classes"), "image_folder": ("path", "image_size")}
+        needed = {
+            **dict.fromkeys(WITH_PATH, ("path",)),
+            "npz": ("path", "num_classes"),
+            **dict.fromkeys(("image_folder", "image_dataset"), ("path", "image_size")),
+        }
         for key in needed.get(str(dataset), ()):
             if raw.get(key) is None:
                 description = cls.model_fields[key].description or ""
@@ -163,7 +171,7 @@ class PretrainSpec(Part):
         """
         assert self.dataset is not None
         named: dict[str, Any] = {key: getattr(self, key) for key in _OF_DATASET}
-        if self.dataset in ("npz", "image_folder"):
+        if self.dataset in ("npz", "image_folder", "image_dataset"):
             named["num_records"] = 1  # the real number is public, and counted when they are read
         return DataSpec(
             dataset=self.dataset, validation=ValidationSpec(visibility="public"), **named

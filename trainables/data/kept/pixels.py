@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from dpsweep.foundation.errors import DataError, ResourceError
+from dpsweep.trainables.data.kept.files import hold
 
 #: Most bytes of float32 that are made at once where all rows are passed over.
 BLOCK_BYTES = 2**25
@@ -50,8 +51,6 @@ class PixelFile:
             ResourceError: It is not there, or another user's.
         """
         if self._handle is None:
-            from dpsweep.trainables.data.kept.files import hold
-
             try:
                 self._handle = hold(self.path)
             except OSError as error:

@@ -34,7 +34,7 @@ def open_svhn(spec: DataSpec) -> Source:
             f"svhn: {', '.join(missing)} not found in {folder}",
             fix="set data.path to the directory of these files, where torchvision puts them",
         )
-    found = {part: _records_of(path) for part, path in paths.items()}
+    sizes = {part: _records_of(path) for part, path in paths.items()}
 
     def read() -> dict[str, Arrays]:
         return {part: _read(path) for part, path in paths.items()}
@@ -47,7 +47,7 @@ def open_svhn(spec: DataSpec) -> Source:
         None,
         _SIZES[1],
         read,
-        num_found=found["train"],
+        num_found=sizes["train"],
         preparation=_SVHN,
     )
 
