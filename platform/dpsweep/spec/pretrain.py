@@ -142,19 +142,19 @@ class PretrainSpec(Part):
         if dataset is not None and raw.get("classes") is not None:
             problem = "stands beside classes, which are of the study's own dataset"
             yield Mistake("dataset", problem, "keep one of the two")
-        allowed = {
-            None: (),
+        allowed: dict[str, tuple[str, ...]] = {
             **dict.fromkeys(BUILT_IN, ("path",)),
             "digits": (),
             "npz": ("path", "num_classes"),
             "image_folder": ("path", "image_size", "channels"),
             "image_dataset": ("path", "image_size", "channels", "num_classes"),
-        }.get(dataset if isinstance(dataset, str) else None, _OF_DATASET)
+        }
+        keys = allowed.get(dataset, _OF_DATASET) if isinstance(dataset, str) else ()
         for key in _OF_DATASET:
-            if given(raw, key) and key not in allowed:
+            if given(raw, key) and key not in keys:
                 of = f"for {dataset}" if dataset is not None else "without dataset"
                 yield Mistake(key, f"has no meaning {of}", "remove it")
-        needed = {
+        needed: dict[str, tuple[str, ...]] = {
             **dict.fromkeys(WITH_PATH, ("path",)),
             "npz": ("path", "num_classes"),
             **dict.fromkeys(("image_folder", "image_dataset"), ("path", "image_size")),

@@ -71,7 +71,7 @@ class PixelFile:
         handle = self.open()
         size = int(np.prod(self.shape[1:]))
         values = np.empty((len(rows), *self.shape[1:]), np.uint8)
-        view = memoryview(values.reshape(-1))
+        view: memoryview = values.reshape(-1).data
         ends = np.flatnonzero(np.diff(rows) != 1) + 1
         first = 0
         for end in [*ends.tolist(), len(rows)] if len(rows) else []:
@@ -188,7 +188,7 @@ class Pixels:
 Inputs = np.ndarray | Pixels
 
 
-def taken(inputs: Inputs, rows: Any) -> Inputs:
+def taken(inputs: Inputs, rows: Any) -> Any:
     """Return some rows: a C-contiguous array of an array, and of images kept as bytes others."""
     return inputs[rows] if isinstance(inputs, Pixels) else np.ascontiguousarray(inputs[rows])
 
