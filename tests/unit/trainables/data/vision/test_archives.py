@@ -181,3 +181,16 @@ def test_what_is_no_svhn(make_spec, tmp_path):
     (tmp_path / "train_32x32.mat").write_bytes(io.BytesIO(b"page not there").getvalue())
     with pytest.raises(DataError, match="is not a MATLAB file"):
         describe_dataset(make_spec(dataset="svhn", path=str(tmp_path)))
+
+
+def test_headers_of_mnist_are_checked_before_a_record(make_spec, tmp_path):
+    mnist(tmp_path, count=40)
+    spec = make_spec(dataset="mnist", path=str(tmp_path))
+    assert describe_dataset(spec).is_far_smaller  # 40 of 60,000
+    name = "train-labels-idx1-ubyte.gz"
+    other = tmp_path / "other"
+    other.mkdir()
+    mnist(other, count=39)
+    (tmp_path / name).write_bytes((other / name).read_bytes())
+    with pytest.raises(DataError, match="and its labels do not fit"):
+        describe_dataset(spec)
