@@ -3,6 +3,7 @@
 from mutant import Mutant
 from mutants_centred import CENTRED
 from mutants_databases import DATABASES
+from mutants_images import IMAGES
 from mutants_ledgers import LEDGERS
 from mutants_privacy import PRIVACY
 from mutants_public import PUBLIC
@@ -16,6 +17,7 @@ from mutants_trials import TRIALS
 
 MUTANTS: tuple[Mutant, ...] = (
     *PRIVACY,
+    *IMAGES,
     *LEDGERS,
     *DATABASES,
     *TRAINING,

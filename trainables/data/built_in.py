@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import struct
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,25 +73,23 @@ def open_mnist(spec: DataSpec) -> Source:
 def _open_idx(spec: DataSpec, root: Path, archive: str, names: tuple[str, ...], fix: str) -> Source:
     """Return the source of four idx files, gzipped or not, below ``root`` as torchvision has them.
 
-    Sizes and shapes are read from their first bytes.
+    Of mnist, sizes and shapes are read from their first bytes; of fashion_mnist, whose package is
+    installed whole, names alone.
     """
     folders = (root, root / "raw", root / archive / "raw")
     folder = next((place for place in folders if _idx_files(place)[0]), root)
     files, missing = _idx_files(folder)
     if missing:
         raise DataError(f"{spec.dataset}: {', '.join(missing)} not found in {folder}", fix=fix)
-    sizes = {}
-    for part, (image_path, label_path) in files.items():
-        images, labels = idx_shape(image_path, 3), idx_shape(label_path, 1)
-        if images[1:] != _MNIST.raw_shape or images[0] != labels[0]:
-            raise DataError(f"{spec.dataset}: {image_path.name} and its labels do not fit")
-        sizes[part] = images[0]
+    num_found = None if spec.dataset == "fashion_mnist" else _checked_sizes(spec, files)["train"]
 
     def read() -> dict[str, Arrays]:
         parts = {}
         for part, (image_path, label_path) in files.items():
-            inputs = _MNIST.prepare(_read_idx(image_path, dimensions=3))
+            images = _read_idx(image_path, dimensions=3)
             labels = _read_idx(label_path, dimensions=1)
+            _check_fit(spec, image_path, images.shape, labels.shape)
+            inputs = _MNIST.prepare(images)
             parts[part] = (inputs, checked_labels(labels, 10, label_path.name))
         return parts
 
@@ -102,9 +101,26 @@ def _open_idx(spec: DataSpec, root: Path, archive: str, names: tuple[str, ...], 
         None,
         10_000,
         read,
-        num_found=sizes["train"],
+        num_found=num_found,
         preparation=_MNIST,
     )
+
+
+def _checked_sizes(spec: DataSpec, files: Mapping[str, tuple[Path, Path]]) -> dict[str, int]:
+    """Return how many records each part says it has."""
+    sizes = {}
+    for part, (image_path, label_path) in files.items():
+        shape = idx_shape(image_path, 3)
+        _check_fit(spec, image_path, shape, idx_shape(label_path, 1))
+        sizes[part] = shape[0]
+    return sizes
+
+
+def _check_fit(
+    spec: DataSpec, path: Path, images: tuple[int, ...], labels: tuple[int, ...]
+) -> None:
+    if images[1:] != _MNIST.raw_shape or images[0] != labels[0]:
+        raise DataError(f"{spec.dataset}: {path.name} and its labels do not fit")
 
 
 def _idx_files(folder: Path) -> tuple[dict[str, tuple[Path, Path]], list[str]]:

@@ -35,7 +35,7 @@ def hashes_of(
     named, bare = hashlib.sha256(), hashlib.sha256()
     if class_names:
         named.update(json.dumps(list(class_names)).encode())
-    hashes = {}
+    hashes: dict[str, str] = {}
     for part in PARTS:
         for number, array in enumerate(parts[part]):
             alone = hashlib.sha256(f"{array.dtype.str} {array.shape}\n".encode())

@@ -22,7 +22,7 @@ from dpsweep.spec.base import (
     peek_word,
 )
 from dpsweep.spec.data.classes import Classes, class_rules
-from dpsweep.spec.data.datasets import DATASET_GROUP
+from dpsweep.spec.data.datasets import BUILT_IN, DATASET_GROUP, WITH_PATH
 from dpsweep.spec.data.evaluation import ValidationSpec
 from dpsweep.spec.data.places import is_same_data
 from dpsweep.spec.data.public import declares_public
@@ -35,9 +35,9 @@ _RECORDS = ("classes", "dataset", *_OF_DATASET)
 
 
 #: Datasets of dpsweep's own that a network can be pre-trained on: those of images and numbers.
-DATASETS = ("digits", "fashion_mnist", "npz", "image_folder", "random_process")
-#: Of them, images that are generated in the shape of the study's.
+#: ``RANDOM_PROCESS`` has images that are generated in the shape of the study's.
 RANDOM_PROCESS = "random_process"
+DATASETS = (*BUILT_IN, "npz", "image_folder", "image_dataset", RANDOM_PROCESS)
 PublicDataset = Annotated[
     str,
     BeforeValidator(known_name(DATASETS, DATASET_GROUP)),
@@ -73,18 +73,20 @@ class PretrainSpec(Part):
     dataset: PublicDataset | None = Field(
         default=None,
         description="Train on another dataset, which this declares public: digits, fashion_mnist, "
-        "npz, image_folder, random_process (images that nobody took), or that of an installed "
-        "package.",
+        "mnist, cifar10, cifar100, svhn, npz, image_folder, image_dataset, random_process (images "
+        "that nobody took), or that of an installed package.",
     )
     path: Text | None = Field(default=None, description="Where it is, as data.path.")
     num_classes: Annotated[int, Field(ge=2), AS_WHOLE] | None = Field(
-        default=None, description="npz: its number of classes."
+        default=None, description="npz, image_dataset: its number of classes."
     )
     image_size: ImageSize | None = Field(
-        default=None, description="image_folder: size that its images are resized to."
+        default=None,
+        description="image_folder, image_dataset: size that its images are resized to.",
     )
     channels: Literal[1, 3] | None = Field(
-        default=None, description="image_folder: 1 (grey) or 3 (colour, the default)."
+        default=None,
+        description="image_folder, image_dataset: 1 (grey) or 3 (colour, the default).",
     )
     num_records: Count | None = Field(
         default=None,
@@ -154,23 +156,28 @@ class PretrainSpec(Part):
         if dataset is not None and raw.get("classes") is not None:
             problem = "stands beside classes, which are of the study's own dataset"
             yield Mistake("dataset", problem, "keep one of the two")
-        allowed = {
-            None: (),
+        allowed: dict[str, tuple[str, ...]] = {
+            **dict.fromkeys(BUILT_IN, ("path",)),
             "digits": (),
-            "fashion_mnist": ("path",),
             "npz": ("path", "num_classes"),
             "image_folder": ("path", "image_size", "channels"),
+            "image_dataset": ("path", "image_size", "channels", "num_classes"),
             RANDOM_PROCESS: ("num_records",),
-        }.get(dataset if isinstance(dataset, str) else None, _OF_DATASET)
+        }
+        keys = allowed.get(dataset, _OF_DATASET) if isinstance(dataset, str) else ()
         for key in _OF_DATASET:
-            if given(raw, key) and key not in allowed:
+            if given(raw, key) and key not in keys:
                 of = f"for {dataset}" if dataset is not None else "without dataset"
                 yield Mistake(key, f"has no meaning {of}", "remove it")
         objective = raw.get("objective", "classes")
         if dataset == RANDOM_PROCESS and objective in ("classes", "classes_and_rotations"):
             problem = f"{objective} reads labels, and images of {RANDOM_PROCESS} have none"
             yield Mistake("objective", problem, "write objective: views")
-        needed = {"npz": ("path", "num_classes"), "image_folder": ("path", "image_size")}
+        needed: dict[str, tuple[str, ...]] = {
+            **dict.fromkeys(WITH_PATH, ("path",)),
+            "npz": ("path", "num_classes"),
+            **dict.fromkeys(("image_folder", "image_dataset"), ("path", "image_size")),
+        }
         for key in needed.get(str(dataset), ()):
             if raw.get(key) is None:
                 description = cls.model_fields[key].description or ""
@@ -183,7 +190,7 @@ class PretrainSpec(Part):
         """
         assert self.dataset is not None
         named: dict[str, Any] = {key: getattr(self, key) for key in _OF_DATASET}
-        if self.dataset in ("npz", "image_folder"):
+        if self.dataset in ("npz", "image_folder", "image_dataset"):
             named["num_records"] = 1  # the real number is public, and counted when they are read
         return DataSpec(
             dataset=self.dataset, validation=ValidationSpec(visibility="public"), **named

@@ -82,7 +82,7 @@ def stamp_of(paths: Sequence[Path]) -> str:
     digest = hashlib.sha256()
     for path in paths:
         facts = path.stat()
-        name = os.fsencode(path.resolve())
+        name = os.fsencode(os.path.abspath(path))
         digest.update(
             name + f"\0{facts.st_size} {facts.st_mtime_ns} {facts.st_ctime_ns}\n".encode()
         )

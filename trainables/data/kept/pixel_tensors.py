@@ -74,7 +74,8 @@ def _rows(function: Any, source: PixelTensor, *args: Any, **kwargs: Any) -> Any:
     if function is torch.ops.aten.index_select.default:
         axis, index = args
         return index.cpu().numpy() if axis == 0 else None
-    axis, begin, end, step = (*args, *(0, 0, None, 1)[len(args) :])
+    defaults: list[Any] = [0, 0, None, 1]
+    axis, begin, end, step = [*args, *defaults[len(args) :]]
     return slice(begin, end, step) if axis == 0 else None
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from dpsweep.foundation.errors import DataError, ResourceError
+from dpsweep.trainables.data.kept.files import hold
 
 #: Most bytes of float32 that are made at once where all rows are passed over.
 BLOCK_BYTES = 2**25
@@ -50,8 +51,6 @@ class PixelFile:
             ResourceError: It is not there, or another user's.
         """
         if self._handle is None:
-            from dpsweep.trainables.data.kept.files import hold
-
             try:
                 self._handle = hold(self.path)
             except OSError as error:
@@ -72,7 +71,7 @@ class PixelFile:
         handle = self.open()
         size = int(np.prod(self.shape[1:]))
         values = np.empty((len(rows), *self.shape[1:]), np.uint8)
-        view = memoryview(values.reshape(-1))
+        view: memoryview = values.reshape(-1).data
         ends = np.flatnonzero(np.diff(rows) != 1) + 1
         first = 0
         for end in [*ends.tolist(), len(rows)] if len(rows) else []:
@@ -189,7 +188,7 @@ class Pixels:
 Inputs = np.ndarray | Pixels
 
 
-def taken(inputs: Inputs, rows: Any) -> Inputs:
+def taken(inputs: Inputs, rows: Any) -> Any:
     """Return some rows: a C-contiguous array of an array, and of images kept as bytes others."""
     return inputs[rows] if isinstance(inputs, Pixels) else np.ascontiguousarray(inputs[rows])
 

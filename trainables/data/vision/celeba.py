@@ -5,6 +5,7 @@ Source: Liu et al. 2015, https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ NUM_RECORDS = 162_770
 _IMAGES, _ATTRIBUTES, _PARTITION = "img_align_celeba", "list_attr_celeba", "list_eval_partition"
 #: Parts by their number in the partition.
 _PARTS = {"0": "train", "1": "validation", "2": "test"}
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _GET_AGAIN = "get the files again, as the authors and torchvision have them"
 
 
@@ -57,6 +59,12 @@ def open_celeba(spec: DataSpec) -> Source:
         raise DataError(
             f"data.attributes has {unknown[0]!r}, which is no attribute in {attributes.name}",
             fix=did_you_mean(unknown[0], names) or f"there are: {', '.join(names)}",
+        )
+    odd = [name for name in chosen if not _NAME.fullmatch(name)]
+    if odd:
+        raise DataError(
+            f"{attributes.name} names an attribute {odd[0]!r}, and it would name a metric",
+            fix="use letters, digits and _ . - alone",
         )
     is_one = spec.task == "classification"
     classes = (f"not {chosen[0]}", chosen[0]) if is_one else chosen

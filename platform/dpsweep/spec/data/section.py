@@ -77,39 +77,40 @@ class DataSpec(Part):
     """
 
     dataset: Dataset = Field(
-        description="say which data to use: digits, fashion_mnist, npz, image_folder or text, "
-        "or a dataset of an installed package"
+        description="say which data to use: digits, fashion_mnist, mnist, cifar10, cifar100, svhn, "
+        "celeba, npz, image_folder, image_dataset or text, or a dataset of an installed package"
     )
     task: Task = Field(
         default="classification",
         description="classification: one class a record; multi_label: several attributes of 0 or 1 "
-        "(npz); causal_lm: the next token (text).",
+        "(npz, celeba); causal_lm: the next token (text).",
     )
     path: Text | None = Field(
         default=None,
-        description="npz: the file; image_folder: the directory; text: a .csv, .jsonl or .npz "
-        "file, or a directory of datasets.save_to_disk; fashion_mnist: optional.",
+        description="npz: the file; image_folder, archives: the directory; text: a .csv, .jsonl "
+        "or .npz file; text, image_dataset: a directory of datasets.save_to_disk; fashion_mnist: "
+        "optional.",
     )
     num_records: Count | None = Field(
         default=None,
-        description="Public number of records in the training source (npz, image_folder, text).",
+        description="Public number of records in the training source, where it is not published.",
     )
     num_classes: Annotated[int, Field(ge=2), AS_WHOLE] | None = Field(
         default=None,
-        description="Number of classes or attributes (npz, text); image_folder knows it "
-        "from its folders.",
+        description="Number of classes or attributes (npz, text, labels.csv); image_folder knows "
+        "it from its folders.",
     )
     class_names: ClassNames | None = Field(
         default=None,
         description="One name for each class or attribute of the dataset, in the order of their "
-        "numbers; null: its own, which are numbers for npz and digits.",
+        "numbers; null: its own, which are numbers for npz and digits. Of labels.csv: its labels.",
     )
     image_size: ImageSize | None = Field(
         default=None,
         description="Size that images are resized to: one number, or [height, width]; null: 224.",
     )
     channels: Literal[1, 3] | None = Field(
-        default=None, description="1 (grey) or 3 (colour, the default); image_folder only."
+        default=None, description="Of image files: 1 (grey) or 3 (colour, the default)."
     )
     resize: Literal["squash", "crop"] = Field(
         default="squash",
@@ -157,7 +158,9 @@ class DataSpec(Part):
         "longest_first (null), token by token from the longer one; only_first; only_second.",
     )
     label_column: Text | None = Field(
-        default=None, description="text: column of the class numbers, from 0; null: label."
+        default=None,
+        description="text: column of the class numbers, from 0; null: label. image_dataset: column "
+        "of the classes; null: the only one.",
     )
     splits: SplitsSpec | None = Field(
         default=None,

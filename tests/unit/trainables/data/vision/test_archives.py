@@ -1,13 +1,12 @@
 """CIFAR, SVHN and MNIST in the files that their authors and torchvision have."""
 
-import gzip
 import io
 import os
 import pickle
-import struct
 
 import numpy as np
 import pytest
+from image_sets import cifar10, cifar100, mnist, pixels, svhn
 from scipy.io import savemat
 
 from dpsweep.foundation.errors import DataError, SpecError
@@ -15,55 +14,6 @@ from dpsweep.trainables.data.class_split import open_classes
 from dpsweep.trainables.data.loading import describe_dataset, load_dataset
 from dpsweep.trainables.data.sources import open_source
 from dpsweep.trainables.data.vision.plain_pickle import read_plain_pickle
-
-RNG = np.random.default_rng(7)
-
-
-def pixels(*shape):
-    return RNG.integers(0, 256, shape, dtype=np.uint8)
-
-
-def cifar10(root, count=20):
-    """Write batches of Python 2's protocol; return all training images, as they are stored."""
-    folder = root / "cifar-10-batches-py"
-    folder.mkdir()
-    stored = []
-    for name in (*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"):
-        batch = {b"data": pixels(count, 3072), b"labels": [n % 10 for n in range(count)]}
-        (folder / name).write_bytes(pickle.dumps(batch, protocol=2))
-        stored.append(batch[b"data"])
-    names = {b"label_names": [f"kind {n}".encode() for n in range(10)], b"num_vis": 3072}
-    (folder / "batches.meta").write_bytes(pickle.dumps(names, protocol=2))
-    return np.concatenate(stored[:5])
-
-
-def cifar100(root, count=200):
-    folder = root / "cifar-100-python"
-    folder.mkdir()
-    for name in ("train", "test"):
-        batch = {"data": pixels(count, 3072), "fine_labels": [n % 100 for n in range(count)]}
-        (folder / name).write_bytes(pickle.dumps(batch, protocol=2))
-    names = {"fine_label_names": [f"kind {n}" for n in range(100)]}
-    (folder / "meta").write_bytes(pickle.dumps(names, protocol=2))
-
-
-def svhn(root, count=30):
-    stored = {}
-    for name in ("train", "test"):
-        labels = (np.arange(count, dtype=np.uint8) % 10 + 1)[:, None]  # 10 is the digit 0
-        stored[name] = {"X": pixels(32, 32, 3, count), "y": labels}
-        savemat(root / f"{name}_32x32.mat", stored[name])
-    return stored
-
-
-def mnist(root, end=".gz", count=40):
-    for prefix in ("train", "t10k"):
-        images, labels = pixels(count, 28, 28), np.arange(count, dtype=np.uint8) % 10
-        for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
-            header = bytes((0, 0, 8, array.ndim)) + struct.pack(f">{array.ndim}I", *array.shape)
-            content = header + array.tobytes()
-            path = root / f"{prefix}-{kind}-ubyte{end}"
-            path.write_bytes(gzip.compress(content) if end else content)
 
 
 @pytest.mark.parametrize("is_above", [True, False])
@@ -231,3 +181,16 @@ def test_what_is_no_svhn(make_spec, tmp_path):
     (tmp_path / "train_32x32.mat").write_bytes(io.BytesIO(b"page not there").getvalue())
     with pytest.raises(DataError, match="is not a MATLAB file"):
         describe_dataset(make_spec(dataset="svhn", path=str(tmp_path)))
+
+
+def test_headers_of_mnist_are_checked_before_a_record(make_spec, tmp_path):
+    mnist(tmp_path, count=40)
+    spec = make_spec(dataset="mnist", path=str(tmp_path))
+    assert describe_dataset(spec).is_far_smaller  # 40 of 60,000
+    name = "train-labels-idx1-ubyte.gz"
+    other = tmp_path / "other"
+    other.mkdir()
+    mnist(other, count=39)
+    (tmp_path / name).write_bytes((other / name).read_bytes())
+    with pytest.raises(DataError, match="and its labels do not fit"):
+        describe_dataset(spec)

@@ -4,6 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
+from image_sets import ATTRIBUTES, celeba, folders, image, labelled, saved
 from PIL import Image, ImageOps
 
 from dpsweep.foundation.errors import DataError, SpecError
@@ -12,65 +13,12 @@ from dpsweep.trainables.data.loading import describe_dataset, load_dataset
 from dpsweep.trainables.data.sources import open_source
 from dpsweep.trainables.data.tasks import task_of
 
-ATTRIBUTES = ("Attractive", "Male", "Smiling", "Young")
-
-
-def image(number, side=None):
-    """Return an image of unequal sides whose colour tells its number."""
-    rng = np.random.default_rng(number)
-    size = side or (int(rng.integers(9, 40)), int(rng.integers(9, 40)))
-    return Image.fromarray(np.full((*size, 3), number % 256, np.uint8))
-
-
-def labelled(root, rows, *, header="file,label", names=None):
-    root.mkdir(parents=True, exist_ok=True)
-    for number, name in enumerate(names or [name for name, _ in rows]):
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        image(number).save(root / name)
-    lines = [header, *(f"{name},{label}" for name, label in rows)]
-    (root / "labels.csv").write_text("\n".join(lines) + "\n")
-
-
 ROWS = [("b.jpg", "dog"), ("day/a.png", "cat"), ("c.BMP", "cat"), ("d.webp", "dog")]
 
 
 def table_spec(make_spec, root, **more):
     more = {"class_names": ["cat", "dog"], "num_records": 4, "image_size": 8, **more}
     return make_spec(dataset="image_folder", path=str(root), **more)
-
-
-def celeba(root, count=60, end=".txt"):
-    """Write a small CelebA: parts by thirds; attribute k of face n is a bit of n."""
-    (root / "img_align_celeba").mkdir(parents=True)
-    names = [f"{number + 1:06}.jpg" for number in range(count)]
-    for number, name in enumerate(names):
-        image(number, (218, 178)).save(root / "img_align_celeba" / name)
-    bits = [[1 if number >> k & 1 else -1 for k in range(4)] for number in range(count)]
-    is_csv = end == ".csv"
-    glue = "," if is_csv else "  "
-    head = [f"image_id,{','.join(ATTRIBUTES)}"] if is_csv else [str(count), " ".join(ATTRIBUTES)]
-    rows = [glue.join([name, *map(str, row)]) for name, row in zip(names, bits)]
-    (root / f"list_attr_celeba{end}").write_text("\n".join([*head, *rows]) + "\n")
-    parts = [f"{name}{',' if is_csv else ' '}{3 * n // count}" for n, name in enumerate(names)]
-    head = ["image_id,partition"] if is_csv else []
-    (root / f"list_eval_partition{end}").write_text("\n".join([*head, *parts]) + "\n")
-    return names
-
-
-def saved(root, *, count=30, parts=("train", "test"), **columns):
-    datasets = pytest.importorskip("datasets")
-    kinds = {"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog", "hen"])}
-    kinds |= {name: kind for name, (kind, _) in columns.items()}
-    rows = {
-        "image": [image(number) for number in range(count)],
-        "label": [number % 3 for number in range(count)],
-        **{name: values for name, (_, values) in columns.items()},
-    }
-    kinds = {name: kind for name, kind in kinds.items() if kind is not None}
-    rows = {name: rows[name] for name in kinds}
-    split = datasets.Dataset.from_dict(rows, features=datasets.Features(kinds))
-    datasets.DatasetDict(dict.fromkeys(parts, split)).save_to_disk(str(root))
-    return str(root)
 
 
 # Tables of labels
@@ -138,13 +86,6 @@ def test_classes_of_a_table_are_declared(make_spec, tmp_path):
 
 
 # Folders
-
-
-def folders(root, end=".jpg", sub=""):
-    for number in range(8):
-        path = root / f"class_{number % 2}" / sub / f"{number}{end}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        image(number).save(path)
 
 
 def test_every_suffix_is_one_of_pillow():
