@@ -17,9 +17,8 @@ from typing import Any
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import did_you_mean
 from dpsweep.privacy.statement import PrivacyStatement
-from dpsweep.results.origins import public_data
-from dpsweep.results.spread import half_width, spread_of
 from dpsweep.results.study import SweepResult
+from dpsweep.results.tables.spread import costs_of, half_width, spread_of
 from dpsweep.results.trial import TrialResult
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.episodes import EPISODE
@@ -221,7 +220,7 @@ def build_report(
     for cell in cells:
         row = _row(cell)
         if has_costs:
-            row.update(_costs(cell))
+            row.update(costs_of(list(cell.repetitions.values())))
         if has_spread:
             row.update(cell.spread())
         if others and score is not None:
@@ -339,17 +338,6 @@ def _row(cell: Cell) -> dict[str, Any]:
             row[f"{score} std"] = statistics.stdev(scores.values()) if len(scores) > 1 else None
             row[f"{score} 95%"] = half_width(list(scores.values()))
     return {**row, **cell.costliest.to_json(), "epsilon": cell.costliest.epsilon, **cell.chosen}
-
-
-def _costs(cell: Cell) -> dict[str, Any]:
-    trials = list(cell.repetitions.values())
-    seconds = [t.seconds for t in trials if t.seconds is not None]
-    memory = [t.memory_mb for t in trials if t.memory_mb is not None]
-    return {
-        "seconds": statistics.fmean(seconds) if seconds else None,
-        "memory MiB": max(memory) if memory else None,
-        "public data": public_data(trials[0].config),
-    }
 
 
 def _matching(cell: Cell, candidates: Sequence[Cell]) -> Cell | None:

@@ -1,12 +1,16 @@
-"""Spread of scores: over repetitions of a configuration, and over configurations."""
+"""Spread of scores over repetitions and configurations, and the costs of a configuration."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
 from scipy import special
+
+from dpsweep.results.origins import public_data
+from dpsweep.results.trial import TrialResult
 
 #: Columns of a report, each beside the score that it is of: ``median (test/accuracy)``.
 SPREADS = ("min", "median", "max", "MAD")
@@ -50,3 +54,17 @@ def half_width(values: Sequence[float]) -> float | None:
         return None
     quantile = float(special.stdtrit(len(values) - 1, 0.975))
     return quantile * statistics.stdev(values) / math.sqrt(len(values))
+
+
+def costs_of(repetitions: Sequence[TrialResult]) -> dict[str, Any]:
+    """Return mean seconds, largest peak memory in MiB, and the public data of one configuration.
+
+    The first two are None where nothing tells them, see ``TrialResult``.
+    """
+    seconds = [trial.seconds for trial in repetitions if trial.seconds is not None]
+    memory = [trial.memory_mb for trial in repetitions if trial.memory_mb is not None]
+    return {
+        "seconds": statistics.fmean(seconds) if seconds else None,
+        "memory MiB": max(memory) if memory else None,
+        "public data": public_data(repetitions[0].config),
+    }
