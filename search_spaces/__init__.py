@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dpsweep.search_spaces.all_methods import all_methods_spec
 from dpsweep.search_spaces.base import Parameter, SearchSpace
 from dpsweep.search_spaces.own_data import OwnData
 from dpsweep.search_spaces.presets import preset_spec, preset_titles
@@ -16,7 +15,6 @@ __all__ = [
     "Parameter",
     "Recommended",
     "SearchSpace",
-    "all_methods_spec",
     "preset_spec",
     "preset_titles",
     "starter_spec",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.privacy.composition.gaussian_filter import GaussianFilter
 from dpsweep.search_spaces.own_data import OwnData, on_own_encoder
 from dpsweep.search_spaces.presets import space_text
 from dpsweep.search_spaces.recommended import methods_for, recommended
@@ -174,7 +175,5 @@ def together(epsilon: float, delta: float, num_trials: int) -> float:
     >>> together(1.0, 1e-5, 1), together(1.0, 1e-5, 4)
     (1.2, 2.6)
     """
-    from dpsweep.privacy.composition.gaussian_filter import GaussianFilter  # loads numpy
-
     one = GaussianFilter.at(target_epsilon=epsilon, delta=delta)
     return math.ceil(11.5 * one.spent_epsilon({"private": one.budget * num_trials})) / 10

@@ -9,8 +9,8 @@ from dpsweep.cli.app import app
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.planning.reading import read_spec
 from dpsweep.privacy.accountants import analytic_gaussian_epsilon
-from dpsweep.search_spaces import SPACES, OwnData, SearchSpace, all_methods_spec
-from dpsweep.search_spaces.all_methods import TRIALS, all_methods, together
+from dpsweep.search_spaces import SPACES, OwnData, SearchSpace
+from dpsweep.search_spaces.all_methods import TRIALS, all_methods, all_methods_spec, together
 
 IMAGES = ["digits", "fashion_mnist", "npz", "image_folder"]
 

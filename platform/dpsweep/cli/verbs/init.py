@@ -16,11 +16,11 @@ from dpsweep.planning.reading import read_spec
 from dpsweep.search_spaces import (
     Kind,
     OwnData,
-    all_methods_spec,
     preset_spec,
     preset_titles,
     starter_spec,
 )
+from dpsweep.search_spaces.all_methods import all_methods_spec
 from dpsweep.spec.study import SweepSpec
 
 
