@@ -116,8 +116,6 @@ def test_shots_of_another_domain_start_adamix(files):
     )
     assert preflight(spec).info.num_private == 700
     result = run_sweep(spec)
-    scores = {
-        trial.config["adamix.variant"]: trial.metrics["test/accuracy"] for trial in result.results
-    }
-    assert 0.4 < scores["only_public"] < 0.7  # sharp digits are another domain
-    assert scores["adamix"] > scores["only_public"] + 0.05
+    losses = {t.config["adamix.variant"]: t.metrics["test/loss"] for t in result.results}
+    # Blurred records say what blurred digits look like: about .69 nats against .88.
+    assert losses["adamix"] < losses["only_public"] - 0.03
