@@ -12,7 +12,7 @@ from dpsweep.spec.study import SweepSpec
 from dpsweep.study.trial import TrialState
 from dpsweep.sweep import run_sweep
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
@@ -108,6 +108,7 @@ def test_shots_of_another_domain_start_adamix(files):
                     "features.name": "none",
                     "public.shots": 5,
                     "public.lr": None,
+                    "public.epochs": 50,
                 },
             },
             privacy=composed(2.0, study_epsilon=4.0),
@@ -116,8 +117,6 @@ def test_shots_of_another_domain_start_adamix(files):
     )
     assert preflight(spec).info.num_private == 700
     result = run_sweep(spec)
-    scores = {
-        trial.config["adamix.variant"]: trial.metrics["test/accuracy"] for trial in result.results
-    }
-    assert 0.4 < scores["only_public"] < 0.7  # sharp digits are another domain
-    assert scores["adamix"] > scores["only_public"] + 0.05
+    losses = {t.config["adamix.variant"]: t.metrics["test/loss"] for t in result.results}
+    # Blurred records say what blurred digits look like: about .64 nats against .92.
+    assert losses["adamix"] < losses["only_public"] - 0.03
