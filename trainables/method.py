@@ -113,6 +113,8 @@ class Method(ABC):
     tasks: ClassVar[frozenset[str]] = frozenset({"classification"})
     #: Whether it can learn from token ids.
     reads_text: ClassVar[bool] = False
+    #: Whether it reads labels of public records, which a study with a start buys one by one.
+    reads_public_labels: ClassVar[bool] = False
     #: Set by ``prepare``.
     _plan: Plan
     #: The next position of the plan; set by ``prepare`` and ``load_state_dict``, moved by ``run``.

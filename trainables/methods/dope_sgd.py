@@ -63,6 +63,7 @@ class DOPESGD(DPSGD):
     )
     tasks: ClassVar[frozenset[str]] = frozenset({"classification", "multi_label"})
     reads_text: ClassVar[bool] = False
+    reads_public_labels: ClassVar[bool] = True
 
     @classmethod
     def preflight(cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo) -> list[Mistake]:

@@ -100,7 +100,8 @@ def start_methods() -> dict[str, type[Method]]:
     """Return the methods that a start can be trained by, by name.
 
     They are private, start from nothing themselves and train all of a network that
-    ``model.name`` names, so that others can build it again and load its weights.
+    ``model.name`` names, so that others can build it again and load its weights. They leave the
+    labels of public records alone, which trials buy one by one.
     """
     others = (FromRelease, OnFrozenFeatures, TrainsSome)
     methods = TRAINABLES.loadable()
@@ -108,6 +109,7 @@ def start_methods() -> dict[str, type[Method]]:
         name: method
         for name, method in methods.items()
         if method.is_private
+        and not method.reads_public_labels
         and not any(issubclass(method, hook) for hook in others)
         and {"model.name", "model.norm"} <= {parameter.name for parameter in method.hyperparameters}
     }
