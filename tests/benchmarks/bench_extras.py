@@ -57,7 +57,7 @@ PARTS: Mapping[str, Variants] = {
             ("abadi", 0.1, SGD),
             ("automatic", 0.1, SGD),
             ("quantile", 10.0, (0.04, 0.08, 0.16)),
-            ("quantile", 1.0, (0.2, 0.4, 0.8)),
+            ("quantile", 1.0, (0.1, 0.2, 0.4)),
         )
     },
 }
