@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from dpsweep.trainables.data.losses import Loss
-from dpsweep.trainables.gradients.clipping import clip_rule_factors
-from dpsweep.trainables.gradients.layer_gradients import add_clipped, chunks, full_chunks
+from dpsweep.trainables.gradients.clipping import Factors
+from dpsweep.trainables.gradients.layer_gradients import Views, add_clipped, chunks, full_chunks
 from dpsweep.trainables.gradients.per_example import OpacusEngine
 from dpsweep.trainables.gradients.sums import chunk_size, zero_sums
 
@@ -44,7 +44,7 @@ class CentredEngine(OpacusEngine):
         for x, y, count in full_chunks(x_source, y_source, rows, self._physical, self._device):
             each = [
                 sample if isinstance(sample, torch.Tensor) else sample.each().flatten(1)
-                for sample in self._per_example_gradients(x, y)
+                for sample in self._samples(x, y)
             ]
             if self.centre is not None:
                 each = [sample - c.flatten() for sample, c in zip(each, self.centre)]
@@ -70,7 +70,13 @@ class CentredEngine(OpacusEngine):
 
 
 def make_centred_engine(
-    model: nn.Module, physical_batch: int, *, loss: Loss, rule: str, expected_batch: float
+    model: nn.Module,
+    physical_batch: int,
+    *,
+    loss: Loss,
+    factors: Factors,
+    expected_batch: float,
+    views: Views | None = None,
 ) -> CentredEngine:
     """Return the engine of a network, with no centre yet.
 
@@ -78,8 +84,9 @@ def make_centred_engine(
         model: As for ``make_engine``.
         physical_batch: As for ``make_engine``.
         loss: As for ``make_engine``.
-        rule: A clipping rule (``clip_rule_factors``).
+        factors: As for ``make_engine``, of the norms of differences.
         expected_batch: As for ``make_engine``.
+        views: As for ``make_engine``; c is of the records as they are.
     """
     size = chunk_size(expected_batch, physical_batch, next(model.parameters()).device)
-    return CentredEngine(model, size, loss=loss, factors=clip_rule_factors(rule))
+    return CentredEngine(model, size, loss=loss, factors=factors, views=views)

@@ -119,8 +119,9 @@ class DOPESGD(DPSGD):
             self._model,
             int(self._hparams["batch.physical"]),
             loss=self._loss,
-            rule=self._hparams.get("clip.rule", "abadi"),
+            factors=self._factors,
             expected_batch=self._expected_batch,
+            views=self._views,
         )
         return self._centred
 

@@ -183,3 +183,57 @@ def test_polluted_records_are_refused(make_data: MakeBlobs) -> None:
     DOPESGD.check_records({}, data)
     with pytest.raises(DataError, match="are polluted"):
         DOPESGD.check_records({}, replace(data, polluted=np.zeros(20, bool)))
+
+
+def test_the_bound_follows_a_quantile_of_the_differences(
+    make_plan: MakePlan, make_data: MakeBlobs
+) -> None:
+    """One record more or less moves sums and count together by the joint bound, and no further."""
+    method = prepared(
+        make_plan,
+        make_data(12),
+        clip__rule="quantile",
+        clip__count_noise=5.0,
+        clip__max_grad_norm=0.5,
+    )
+    method._begin()
+    method._reach(0)
+    engine, (bound, joint) = method._engine_at(0), method._bound_at(0)
+    rows = np.arange(12)
+
+    def total(kept: np.ndarray) -> torch.Tensor:
+        return flat(
+            engine.clipped_gradient_sum(method._inputs, method._labels, kept, bound)
+        ).double()
+
+    whole = total(rows)
+    moves = [float((whole - total(np.delete(rows, row))).norm()) for row in rows]
+    assert max(moves) <= bound * joint * (1 + TOLERANCE)
+    assert joint > 1.0
+    assert float(whole[-1]) != 0.0  # somebody counts
+    before = method._quantile.bound
+    method.run(0, 1)
+    assert method._quantile.bound != before
+
+
+def test_differences_are_those_of_the_mean_over_views(
+    make_plan: MakePlan, make_data: MakeBlobs
+) -> None:
+    data = make_data(6)
+    plain, seen = (
+        prepared(make_plan, data, augment__multiplicity=number, augment__padding=2)
+        for number in (0, 2)
+    )
+    sums = []
+    for method in (plain, seen):
+        method._begin()
+        method._reach(0)
+        sums.append(
+            flat(
+                method._engine.clipped_gradient_sum(
+                    method._inputs, method._labels, np.arange(6), 1e6
+                )
+            )
+        )
+    assert seen._views is not None
+    assert not torch.allclose(sums[0], sums[1])
