@@ -304,8 +304,9 @@ class Stage:
         hidden = sorted(reported - set(shown) - set(delivered))
         if hidden:
             self.downgrade(f"a trial reported {', '.join(hidden)}, which may not leave its actor")
-        usage = {} if self._is_timed else {"wall_s": 0.0, "memory_mb": 0.0}
-        return dataclasses.replace(report, metrics=shown, delivered=delivered, **usage)
+        if not self._is_timed:
+            report = dataclasses.replace(report, wall_s=0.0, memory_mb=0.0)
+        return dataclasses.replace(report, metrics=shown, delivered=delivered)
 
     @property
     def _is_timed(self) -> bool:

@@ -164,7 +164,11 @@ def _own_data(
     encoder: str | None,
 ) -> OwnData | None:
     """Return what is said of data of one's own; None if nothing is."""
-    said = {"--classes": classes, "--records": records, "--image-size": image_size}
+    said: dict[str, object] = {
+        "--classes": classes,
+        "--records": records,
+        "--image-size": image_size,
+    }
     said["--encoder"] = encoder
     if path is not None:
         return OwnData(path, dataset, records, classes, image_size, encoder)
