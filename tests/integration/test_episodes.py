@@ -11,8 +11,8 @@ from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.logs import read_log
 from dpsweep.ledgers.trial import trial_spent
 from dpsweep.privacy.accountants import epsilon_of
-from dpsweep.results.spread import half_width
 from dpsweep.results.study import load_sweep
+from dpsweep.results.tables.spread import half_width
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.trial import TrialState
 

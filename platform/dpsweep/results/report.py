@@ -17,8 +17,8 @@ from typing import Any
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import did_you_mean
 from dpsweep.privacy.statement import PrivacyStatement
-from dpsweep.results.spread import half_width, spread_of
 from dpsweep.results.study import SweepResult
+from dpsweep.results.tables.spread import half_width, spread_of
 from dpsweep.results.trial import TrialResult
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.episodes import EPISODE

@@ -11,7 +11,7 @@ from dpsweep.cli.verbs.results.report import caption, legend, table
 from dpsweep.privacy.statement import PrivacyStatement
 from dpsweep.results.choosing import choose
 from dpsweep.results.report import ReportedStudy, build_report
-from dpsweep.results.spread import half_width
+from dpsweep.results.tables.spread import half_width
 from dpsweep.results.trial import TrialResult
 from dpsweep.spec.episodes import EPISODE
 from dpsweep.study.trial import TrialState

@@ -9,8 +9,8 @@ from statistics import fmean
 from typing import Any
 
 from dpsweep.results.pictures.base import Picture, nominal, of_epsilon, quantitative, tooltip
-from dpsweep.results.spread import half_width
 from dpsweep.results.study import SweepResult
+from dpsweep.results.tables.spread import half_width
 from dpsweep.results.trial import TrialResult
 from dpsweep.spec.episodes import EPISODE
 

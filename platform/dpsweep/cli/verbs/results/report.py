@@ -18,8 +18,8 @@ from dpsweep.foundation.words import counted
 from dpsweep.privacy.terms import COLUMNS
 from dpsweep.results.page.html import page_of
 from dpsweep.results.report import ReportedStudy, build_report
-from dpsweep.results.spread import is_spread
 from dpsweep.results.study import load_sweep
+from dpsweep.results.tables.spread import is_spread
 
 #: What stands beside every epsilon: columns of a record, the caption of a table.
 TERMS = (*COLUMNS, "released")
