@@ -173,7 +173,7 @@ def together(epsilon: float, delta: float, num_trials: int) -> float:
     corollary 3.3); what it is by the study's own rule, ``dpsweep plan`` says.
 
     >>> together(1.0, 1e-5, 1), together(1.0, 1e-5, 4)
-    (1.2, 2.6)
+    (1.2, 2.5)
     """
     one = GaussianFilter.at(target_epsilon=epsilon, delta=delta)
     return math.ceil(11.5 * one.spent_epsilon({"private": one.budget * num_trials})) / 10
