@@ -58,6 +58,7 @@ _DATA: Mapping[str, str] = {
   path: images                 # EDIT: the directory
   num_records: 10000           # EDIT: training images; becomes public, may be rounded
   image_size: 32               # images are resized to this; [height, width] if they are not square
+  resize: squash               # crop keeps proportions and cuts the centre out
   channels: 3                  # 1 (grey) or 3 (colour)
   task: classification
   validation:                  # what configurations are compared on

@@ -153,7 +153,7 @@ def test_commands_of_a_page_that_start_nothing(page, tmp_path, monkeypatch):
         if command.startswith("python write_"):
             assert execute(command, tmp_path, timeout=60).returncode == 0
         elif verb(command) in QUICK and not re.search(r"[|<>]", command):
-            done = cli_here(*command.split()[1:])
+            done = cli_here(*localized(command, tmp_path).split()[1:])
             assert done.returncode == 0, f"{page.name}: {command}\n{done.stderr}"
             assert done.stdout + done.stderr
 
@@ -194,5 +194,5 @@ def test_extras_that_a_page_installs_are_extras():
         "optional-dependencies"
     ]
     named = {e for page in PAGES for e in re.findall(r"dpsweep\[(\w+)\]", page.read_text())}
-    assert {"scatternet", "backbones", "text", "cluster", "server"} == named
+    assert {"scatternet", "backbones", "text", "generation", "cluster", "server"} == named
     assert named <= extras.keys()

@@ -12,7 +12,7 @@ from dpsweep.auditing.subject import built_in
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy.one_run_audit import ceiling
 from dpsweep.study.audits import CONSISTENT, FAIL, NOTHING
-from dpsweep.trainables.gradients import linear_head
+from dpsweep.trainables.gradients import clipping, linear_head
 from dpsweep.trainables.gradients.noise import SecretNoise
 from dpsweep.trainables.methods import dp_sgd
 from dpsweep.trainables.methods.adamix import noisy_gd
@@ -86,9 +86,20 @@ def test_missing_noise_fails(method, noise, monkeypatch):
     assert (record.correct == record.guesses) or noise is little_noise
 
 
-@pytest.mark.parametrize(("method", "module"), [("dp_sgd", linear_head), ("adamix", noisy_gd)])
-def test_missing_clipping_fails(method, module, monkeypatch):
-    monkeypatch.setattr(module, "clip_factors", lambda norms, _: torch.ones_like(norms))
+def unclipped(norms, _):
+    return torch.ones_like(norms)
+
+
+@pytest.mark.parametrize(
+    ("method", "module", "name", "without"),
+    [
+        ("dp_sgd", clipping, "clip_rule_factors", lambda rule: unclipped),
+        ("adamix", noisy_gd, "clip_factors", unclipped),
+    ],
+    ids=["dp_sgd", "adamix"],
+)
+def test_missing_clipping_fails(method, module, name, without, monkeypatch):
+    monkeypatch.setattr(module, name, without)
     record = audited(method)
     assert record.verdict == FAIL
     assert record.is_refuted

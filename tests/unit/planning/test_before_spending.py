@@ -352,6 +352,7 @@ def test_methods_look_at_no_private_record():
 
     class Data:
         parts = Parts()
+        polluted = None
 
         class info:
             class_names = ("a", "b")

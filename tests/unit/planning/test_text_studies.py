@@ -56,8 +56,8 @@ def write(place: Path, tmp_path: Path) -> Callable[..., Path]:
             },
             "storage": {"path": str(tmp_path / "studies")},
         }  # fmt: skip
-        if method == "sparse":  # there are no convolutions to choose from
-            base["search"]["space"]["sparse.train"] = "cls_norm"
+        if method.startswith("sparse"):  # there are no convolutions to choose from
+            base["search"]["space"]["sparse.train"] = "cls+norm"
         if task == "qnli":
             base["data"]["text_column"] = "sentence"
         (tmp_path / "base.yaml").write_text(yaml.safe_dump(base))

@@ -32,6 +32,11 @@ ROWS = [
         "adamix_no_clip", "adamix_no_projection", "adamix_no_public_gradient", "adamix_no_init", "paragon",
     )
 ]  # fmt: skip
+GLUE = {
+    f"bu2024/{variant}_{task}"
+    for variant in ("bitfit", "full", "lora")
+    for task in ("sst2", "qnli", "qqp", "mnli")
+}
 DATASETS = ("digits", "fashion_mnist", "npz", "image_folder")
 METHODS = ("dp_sgd", "scatternet", "adamix", "bitfit", "sparse")
 
@@ -74,7 +79,9 @@ def test_each_preset_is_its_whole_grid_and_claims_nothing_of_the_search(name):
     assert (spec.privacy.accounting, spec.privacy.study_epsilon) == ("unaccounted", None)
     assert (spec.data.validation.visibility, spec.data.test.visibility) == ("exact", "public")
     is_small = name.startswith("tramer") and name != "tramer2021/fashion_mnist_pld"
-    assert spec.data.validation.fraction == (0.02 if is_small else 0.1)
+    is_small = is_small or name.startswith("zhao2020/svhn") or name == "zhao2020/mnist_qmnist"
+    share = 0.02 if is_small else 0.05 if name in GLUE else 0.1
+    assert spec.data.validation.fraction == share or name.endswith("_e2e")  # it has its own part
     assert spec.scheduler.type == "fifo"
     methods = {TRAINABLES[point["method"]] for point in grid_of(name)}
     if any(method.is_private for method in methods):

@@ -185,7 +185,10 @@ def test_what_is_trained_is_a_function_of_method_and_parameter() -> None:
 
 
 def test_methods_train_everything_unless_they_say_otherwise() -> None:
-    assert [n for n in TRAINABLES if issubclass(TRAINABLES[n], TrainsSome)] == ["bitfit"]
+    assert [n for n in TRAINABLES if issubclass(TRAINABLES[n], TrainsSome)] == [
+        "bitfit",
+        "bitfit_non_private",
+    ]
 
 
 def test_frozen_and_shared_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
