@@ -12,7 +12,7 @@ from dpsweep.spec.study import SweepSpec
 from dpsweep.study.trial import TrialState
 from dpsweep.sweep import run_sweep
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
