@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.errors import DataError
 from dpsweep.foundation.registry import did_you_mean
+from dpsweep.trainables.data.raw.saved import saved_splits
 
 if TYPE_CHECKING:
     from dpsweep.spec.study import DataSpec
@@ -225,21 +226,11 @@ def _csv_columns(path: Path) -> list[str]:
 
 def _saved(path: Path) -> dict[str, Table]:
     """Return the splits that ``Dataset.save_to_disk`` or ``DatasetDict.save_to_disk`` wrote."""
-    try:
-        import datasets
-    except ImportError as error:
-        raise DataError(
-            f"{path} is read by the package datasets, which is not installed",
-            fix="pip install 'dpsweep[text]', or store the texts as .csv or .jsonl",
-        ) from error
-    try:
-        saved = datasets.load_from_disk(str(path))  # maps the files into memory, reads no record
-    except Exception as error:  # datasets, pyarrow and the file system raise their own kinds
-        raise DataError(
-            f"{path} was not written by save_to_disk of datasets: {type(error).__name__}",
-            fix="give such a directory, one of .csv or .jsonl files, or a file",
-        ) from error
-    splits = dict(saved) if isinstance(saved, datasets.DatasetDict) else {"train": saved}
+    splits = saved_splits(
+        path,
+        instead="store the texts as .csv or .jsonl",
+        fix="give such a directory, one of .csv or .jsonl files, or a file",
+    )
     return {name: _split(split, f"{path.name} ({name})") for name, split in splits.items()}
 
 

@@ -12,6 +12,7 @@ from dpsweep.foundation.errors import DataError
 from dpsweep.foundation.registry import did_you_mean
 from dpsweep.trainables.data.images import image_records
 from dpsweep.trainables.data.kept.keep import Encoded, Keep, decoded, stamp_of
+from dpsweep.trainables.data.raw.saved import saved_splits
 from dpsweep.trainables.data.source import (
     Arrays,
     Source,
@@ -83,23 +84,11 @@ def open_image_dataset(spec: DataSpec) -> Source:
 
 def _splits(path: Path) -> dict[str, Any]:
     """Return our parts with their splits; maps files into memory and reads no record."""
-    try:
-        import datasets
-    except ImportError as error:
-        raise DataError(
-            f"{path} is read by the package datasets, which is not installed",
-            fix="pip install 'dpsweep[text]', or store the images in folders (image_folder)",
-        ) from error
     if not path.is_dir():
         raise DataError(f"no directory {path}", fix="correct data.path")
-    try:
-        saved = datasets.load_from_disk(str(path))
-    except Exception as error:  # datasets, pyarrow and the file system raise their own kinds
-        raise DataError(
-            f"{path} was not written by save_to_disk of datasets: {type(error).__name__}",
-            fix="give such a directory",
-        ) from error
-    splits = dict(saved) if isinstance(saved, datasets.DatasetDict) else {"train": saved}
+    splits = saved_splits(
+        path, instead="store the images in folders (image_folder)", fix="give such a directory"
+    )
     parts = {part: splits[key] for part, keys in _SPLITS.items() for key in keys if key in splits}
     if "train" not in parts:
         raise DataError(f"{path} has no split train", because=f"it has {', '.join(splits)}")
