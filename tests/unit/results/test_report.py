@@ -73,6 +73,10 @@ def test_runs_of_a_start_are_a_row_of_their_own_and_no_configuration():
     assert (first["method"], first["repetitions"]) == ("dp_sgd", 2)
     assert first["test/accuracy"] == pytest.approx(0.75)
     assert [row["select.by"] for row in rows] == ["margin", "margin", "random"]
+    assert [row["method"] for row in build_report([given], by=["method"])] == [
+        "(the start)",
+        "active_learning",
+    ]
     start, best = build_report([given])
     assert (start["method"], start["configurations"]) == ("dp_sgd", 1)
     assert (best["validation/accuracy"], best["configurations"]) == (0.8, 3)
