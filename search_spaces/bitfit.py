@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpsweep.search_spaces.changes import changed
+from dpsweep.search_spaces.finetuning import NETWORK, WITHOUT_SEARCH
 from dpsweep.search_spaces.recommended import Recommended
 
 _TWO_PHASE = {"bitfit.variant": "two_phase"}
@@ -19,10 +20,7 @@ _TWO_PHASE = {"bitfit.variant": "two_phase"}
 def _space(**changes: Any) -> dict[str, Any]:
     space: dict[str, Any] = {
         "method": "bitfit",
-        "model.name": "timm/tf_efficientnet_lite0",
-        "model.checkpoint": "published",
-        "model.norm": "frozen",
-        "model.image_size": 64,
+        **NETWORK,
         "bitfit.variant": {"choice": ["bitfit", "last_layer", "two_phase"]},
         "bitfit.full_epochs": {"choice": [0.5, 1], "when": _TWO_PHASE},
         "optim.name": "adam",
@@ -61,19 +59,10 @@ def _fixed(**changes: Any) -> dict[str, Any]:
     """Return one configuration for images, whose learning rate follows from the noise."""
     space: dict[str, Any] = {
         "method": "bitfit",
-        "model.name": "timm/tf_efficientnet_lite0",
-        "model.checkpoint": "published",
-        "model.norm": "frozen",
-        "model.image_size": 64,
+        **NETWORK,
         "bitfit.variant": "bitfit",
         "optim.name": "sgd",
-        "optim.noise_scale": 0.4,
-        "optim.input_norm": 1,
-        "optim.momentum": 0.9,
-        "optim.schedule": "cosine",
-        "clip.max_grad_norm": 0.1,
-        "batch.expected": 256,
-        "train.epochs": 5,
+        **WITHOUT_SEARCH,
     }
     return changed(space, changes)
 

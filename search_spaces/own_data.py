@@ -43,6 +43,8 @@ _MARKS = {
 }
 #: Words that YAML reads as something else.
 _OTHER_WORDS = ("null", "true", "false", "yes", "no", "on", "off", ".", ".inf", ".nan")
+#: Datasets that a study may be called by.
+_NAMES = tuple(name.replace("_", "-") for name in (*BUILT_IN, "npz", "image_folder"))
 _KEY = re.compile(r"^  ([a-z_]+):(\s*)([^#]*?)(\s*#.*)?$")
 
 
@@ -206,12 +208,9 @@ def own_name(name: str, path: str) -> str:
     'tramer2021-grid-mine'
     """
     stem = re.sub(r"[^a-z0-9]+", "-", Path(path).stem.lower()).strip("-") or "data"
-    for old in (*_NAMES, "cifar100", "cifar10", "mnist", "npz", "image-folder"):
+    for old in _NAMES:
         shorter = re.sub(rf"(^|-){old}(?=-|$)", "", name, count=1)
         if shorter != name:
             name = shorter.strip("-")
             break
     return f"{name}-{stem}".strip("-")[:64].rstrip("-")
-
-
-_NAMES = tuple(name.replace("_", "-") for name in BUILT_IN)

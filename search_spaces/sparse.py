@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpsweep.search_spaces.changes import changed
+from dpsweep.search_spaces.finetuning import NETWORK, WITHOUT_SEARCH
 from dpsweep.search_spaces.recommended import Recommended
 
 _BODY = {"sparse.train": ["cls+norm", "all"]}
@@ -22,10 +23,7 @@ _MASKED = {"sparse.train": "all"}
 def _space(**changes: Any) -> dict[str, Any]:
     space: dict[str, Any] = {
         "method": "sparse",
-        "model.name": "timm/tf_efficientnet_lite0",
-        "model.checkpoint": "published",
-        "model.norm": "frozen",
-        "model.image_size": 64,
+        **NETWORK,
         "sparse.train": {"choice": ["cls", "cls+norm", "all"]},
         "sparse.density": {"loguniform": [0.001, 0.1], "when": _MASKED},
         "sparse.body_lr": {"loguniform": [0.001, 0.3], "when": _BODY},
@@ -55,18 +53,9 @@ def _fixed(**changes: Any) -> dict[str, Any]:
     """Return one configuration, whose learning rate follows from the noise."""
     space: dict[str, Any] = {
         "method": "sparse",
-        "model.name": "timm/tf_efficientnet_lite0",
-        "model.checkpoint": "published",
-        "model.norm": "frozen",
-        "model.image_size": 64,
+        **NETWORK,
         "sparse.train": "cls+norm",
-        "optim.noise_scale": 0.4,
-        "optim.input_norm": 1,
-        "optim.momentum": 0.9,
-        "optim.schedule": "cosine",
-        "clip.max_grad_norm": 0.1,
-        "batch.expected": 256,
-        "train.epochs": 5,
+        **WITHOUT_SEARCH,
     }
     return changed(space, changes)
 

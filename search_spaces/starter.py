@@ -12,6 +12,16 @@ from dpsweep.search_spaces.presets import space_text
 from dpsweep.search_spaces.recommended import LIKE, SPACES, methods_for, recommended
 from dpsweep.spec.data.datasets import DATASET_GROUP
 
+_PARTS = """\
+  validation:                  # what configurations are compared on
+    fraction: 0.1              # share of the records; which ones is fixed without looking at them
+    visibility: public         # public: needs no protection; noisy: private, scores get noise and
+                               # are charged; exact: private, no guarantee (only unaccounted)
+    noise_std: null            # noisy: standard deviation of that noise on an accuracy, say 0.01
+  test:                        # what the result is scored on: the test part that is there
+    visibility: public         # public: scored at the end of a trial; private: never
+"""
+
 _DATA: Mapping[str, str] = {
     "digits": """\
   dataset: digits              # 1797 grey 8x8 images; or fashion_mnist, npz, image_folder, text
@@ -30,14 +40,8 @@ _DATA: Mapping[str, str] = {
   task: classification
   path: null                   # directory of the idx.gz files; null: where the Debian package
                                # dataset-fashion-mnist puts them
-  validation:                  # what configurations are compared on
-    fraction: 0.1              # share of the records; which ones is fixed without looking at them
-    visibility: public         # public: needs no protection; noisy: private, scores get noise and
-                               # are charged; exact: private, no guarantee (only unaccounted)
-    noise_std: null            # noisy: standard deviation of that noise on an accuracy, say 0.01
-  test:                        # what the result is scored on: the test part that is there
-    visibility: public         # public: scored at the end of a trial; private: never
-""",
+"""
+    + _PARTS,
     "npz": """\
   dataset: npz                 # arrays x_train, y_train; optional x_val, y_val, x_test, y_test
   path: data.npz               # EDIT: the file
@@ -90,16 +94,6 @@ _DATA: Mapping[str, str] = {
     visibility: private        # public: scored at the end of a trial; private: never
 """,
 }
-
-_PARTS = """\
-  validation:                  # what configurations are compared on
-    fraction: 0.1              # share of the records; which ones is fixed without looking at them
-    visibility: public         # public: needs no protection; noisy: private, scores get noise and
-                               # are charged; exact: private, no guarantee (only unaccounted)
-    noise_std: null            # noisy: standard deviation of that noise on an accuracy, say 0.01
-  test:                        # what the result is scored on: the test part that is there
-    visibility: public         # public: scored at the end of a trial; private: never
-"""
 
 
 def _of_files(dataset: str, about: str, *lines: str) -> str:

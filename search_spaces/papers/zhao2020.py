@@ -54,7 +54,8 @@ _POLLUTED = """\
 """
 
 
-def _start(runs: int, epsilons: str = "[2.2, 3.2]") -> str:
+def start_section(runs: int, epsilons: str = "[2.2, 3.2]") -> str:
+    """Return the section ``start``: so many independent runs; none leaves the network alone."""
     if not runs:
         return """\
   runs: 0                      # none is trained: only what the network is
@@ -74,7 +75,7 @@ def _start(runs: int, epsilons: str = "[2.2, 3.2]") -> str:
 """
 
 
-def _space(**changes: Any) -> dict[str, Any]:
+def space_of_study(**changes: Any) -> dict[str, Any]:
     """Return the space of one study; names are written with ``__``, None leaves one out."""
     space: dict[str, Any] = {
         "method": "active_learning",
@@ -121,15 +122,15 @@ PRESETS: Mapping[str, Preset] = {
         "Accuracy against the number of labels, for each selector: figures 1 and 2.",
         "Three private runs, three selections from each.",
         "select.by,labels.max",
-        _space(),
-        start=_start(3),
+        space_of_study(),
+        start=start_section(3),
     ),
     "public_only": _preset(
         "The labels alone, without any private model: what belongs beside every figure.",
         "A fresh network learns 500, 1,000 or 4,000 random labels. No private record is read, and "
         "no epsilon is spent.",
         "labels.max",
-        _space(
+        space_of_study(
             start__run=None,
             train__repeat={"choice": list(range(9))},
             select__by="random",
@@ -141,7 +142,7 @@ PRESETS: Mapping[str, Preset] = {
             finetune__replay=None,
             finetune__epochs=60,
         ),
-        start=_start(0),
+        start=start_section(0),
     ),
     "non_private": replace(
         _preset(
@@ -169,14 +170,14 @@ PRESETS: Mapping[str, Preset] = {
         "to 500 clusters and a start at 2.2, as zhao2020/clusters_paper has; here 50 to 200 and "
         "one at 3.2.",
         "select.clusters,select.each",
-        _space(
+        space_of_study(
             start__run=0,
             select__by="diverse_public",
             labels__max=4000,
             select__clusters={"choice": [50, 100, 200]},
             select__each={"choice": [5, 10, 20]},
         ),
-        start=_start(1),
+        start=start_section(1),
     ),
     "clusters_paper": replace(
         _preset(
@@ -185,7 +186,7 @@ PRESETS: Mapping[str, Preset] = {
             "the 10,000 most uncertain of the pool. All trials start at 2.2, as in the paper, and "
             "cost no more. Three selections from each of three private runs.",
             "select.clusters,select.each",
-            _space(
+            space_of_study(
                 start__epsilon=2.2,
                 select__by="diverse_public",
                 labels__max=10_000,
@@ -193,7 +194,7 @@ PRESETS: Mapping[str, Preset] = {
                 select__clusters={"choice": [100, 200, 300, 400, 500]},
                 select__each={"choice": [5, 10, 20]},
             ),
-            start=_start(3, "[2.2]"),
+            start=start_section(3, "[2.2]"),
         ),
         epsilon=2.2,
     ),
@@ -206,7 +207,7 @@ PRESETS: Mapping[str, Preset] = {
             "at a late checkpoint, and that 4,000 and more are. Its horizontal axis is the epoch; "
             "here it is the epsilon that was spent by then (its figure 5b).",
             "labels.max,start.epsilon",
-            _space(
+            space_of_study(
                 start__run=0,
                 start__epsilon={"choice": [1.2, 1.7, 2.2, 2.7, 3.2]},
                 select__by="near_private",
@@ -216,7 +217,7 @@ PRESETS: Mapping[str, Preset] = {
                 split__extra=1.0,
                 split__pca=0.5,
             ),
-            start=_start(1, "[1.2, 1.7, 2.2, 2.7, 3.2]"),
+            start=start_section(1, "[1.2, 1.7, 2.2, 2.7, 3.2]"),
         ),
         epsilon=4.2,
     ),
@@ -225,7 +226,7 @@ PRESETS: Mapping[str, Preset] = {
         "The paper finds a start in the middle best at a fixed total, which is 5.0 there. Its 5a, "
         "a fixed extra of 1.0 with more and more labels, is zhao2020/extra_cost.",
         "start.epsilon,split.pca",
-        _space(
+        space_of_study(
             start__run=0,
             start__epsilon={"choice": [1.2, 1.7, 2.2, 2.7]},
             select__by="near_private",
@@ -233,7 +234,7 @@ PRESETS: Mapping[str, Preset] = {
             select__clusters=None,
             split__pca={"choice": [0.2, 0.5, 0.8]},
         ),
-        start=_start(1, "[1.2, 1.7, 2.2, 2.7]"),
+        start=start_section(1, "[1.2, 1.7, 2.2, 2.7]"),
     ),
     "pollution": _preset(
         "A pool with records that do not belong to the task: figure 3.",
@@ -241,8 +242,8 @@ PRESETS: Mapping[str, Preset] = {
         "MLflow has the share of labels that they got, `public/polluted_share`. The paper finds "
         "near_private ahead here.",
         "select.by",
-        _space(labels__max=1000),
-        start=_start(3),
+        space_of_study(labels__max=1000),
+        start=start_section(3),
         data=_DATA + _POLLUTED,
     ),
 }

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpsweep.search_spaces.active_learning import WHY
-from dpsweep.search_spaces.papers.zhao2020 import SOURCE
+from dpsweep.search_spaces.papers.zhao2020 import SOURCE, space_of_study, start_section
 from dpsweep.search_spaces.presets import Preset
 
 _RUNS = {"choice": [0, 1, 2, 3, 4]}
@@ -47,40 +47,17 @@ _POLLUTED = """\
 """
 
 
-def _start(epsilons: str) -> str:
-    return f"""\
-  epsilons: {epsilons:<19}# the last models within each are released
-  runs: 5                      # independent ones
-  hyperparameters:
-    model.name: tanh_cnn
-    optim.lr: 2
-    optim.momentum: 0.9
-    clip.max_grad_norm: 0.1
-    batch.expected: 1024
-    batch.physical: 256
-    train.epochs: 30
-"""
-
-
 _ROTATIONS = """\
   objective: rotations         # of the pool: which way up an image is
   model: tanh_cnn
   epochs: 20
 """
-_SPACE: Mapping[str, Any] = {
-    "method": "active_learning",
-    "start.run": _RUNS,
-    "train.repeat": _RUNS,
-    "select.by": {"choice": ["random", "entropy", "margin", "diverse_public", "near_private"]},
-    "labels.max": {"choice": [500, 1000, 4000, 10_000]},
-    "select.candidates": 10_000,
-    "select.components": 10,
-    "select.clusters": {"choice": [100], "when": {"select.by": "diverse_public"}},
-    "finetune.distill_epochs": 10,
-    "finetune.epochs": 20,
-    "finetune.lr": 0.001,
-    "finetune.replay": 1,
-}
+_SPACE: Mapping[str, Any] = space_of_study(
+    start__run=_RUNS,
+    train__repeat=_RUNS,
+    labels__max={"choice": [500, 1000, 4000, 10_000]},
+    select__candidates=10_000,
+)
 _OURS = (
     "The network is that of the TensorFlow Privacy tutorial, five runs, up to 10,000 labels, as in "
     "the paper, which finds its rates by a search that it does not tell; these are ours of "
@@ -111,7 +88,7 @@ PRESETS: Mapping[str, Preset] = {
         "near_private starts at epsilon 2.2 and spends 1.0 on its questions, the others start at "
         "3.2, where the paper's model has 97.5 %.",
         _MNIST,
-        _start("[2.2, 3.2]"),
+        start_section(5, "[2.2, 3.2]"),
         3.2,
     ),
     "svhn": _preset(
@@ -120,7 +97,9 @@ PRESETS: Mapping[str, Preset] = {
         "epsilon 5 (the paper's model: 73.5 %), the others at 6 (75.0 %). The paper reports up to "
         "85 %.",
         _SVHN,
-        _start("[5.0, 6.0]").replace("tanh_cnn\n", "tanh_cnn\n    model.checkpoint: pretrain\n"),
+        start_section(5, "[5.0, 6.0]").replace(
+            "tanh_cnn\n", "tanh_cnn\n    model.checkpoint: pretrain\n"
+        ),
         6.0,
         pretrain=_ROTATIONS,
     ),
@@ -129,7 +108,7 @@ PRESETS: Mapping[str, Preset] = {
         "30,000 private records, 40,000 others of SVHN and 10,000 of CIFAR-10. The paper finds "
         "near_private ahead of diverse_public by over 2 points here.",
         _POLLUTED,
-        _start("[5.0, 6.0]"),
+        start_section(5, "[5.0, 6.0]"),
         6.0,
     ),
 }

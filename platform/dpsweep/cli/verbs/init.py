@@ -13,13 +13,7 @@ from dpsweep.cli.completion import method_names, preset_names
 from dpsweep.cli.output import Format, print_records
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.planning.reading import read_spec
-from dpsweep.search_spaces import (
-    Kind,
-    OwnData,
-    preset_spec,
-    preset_titles,
-    starter_spec,
-)
+from dpsweep.search_spaces import Kind, OwnData, preset_spec, preset_titles, starter_spec
 from dpsweep.search_spaces.all_methods import all_methods_spec
 from dpsweep.spec.study import SweepSpec
 
@@ -164,12 +158,12 @@ def _own_data(
     encoder: str | None,
 ) -> OwnData | None:
     """Return what is said of data of one's own; None if nothing is."""
-    said: dict[str, object] = {
+    said = {
         "--classes": classes,
         "--records": records,
         "--image-size": image_size,
+        "--encoder": encoder,
     }
-    said["--encoder"] = encoder
     if path is not None:
         return OwnData(path, dataset, records, classes, image_size, encoder)
     alone = [option for option, value in said.items() if value is not None]
