@@ -16,9 +16,7 @@ import numpy as np
 from dpsweep.foundation.errors import DataError
 from dpsweep.trainables.data.hashes import hash_of_parts
 from dpsweep.trainables.data.kept.pixels import Pixels, taken
-from dpsweep.trainables.data.source import PARTS as PARTS
 from dpsweep.trainables.data.source import Arrays
-from dpsweep.trainables.data.source import PartName as PartName
 
 if TYPE_CHECKING:
     import torch

@@ -16,7 +16,6 @@ from dpsweep.foundation.errors import DataError
 from dpsweep.foundation.words import counted
 from dpsweep.trainables.data.class_split import open_classes
 from dpsweep.trainables.data.dataset import (
-    PARTS,
     SPLIT_SEED,
     DatasetInfo,
     SweepData,
@@ -34,7 +33,7 @@ from dpsweep.trainables.data.public.file import (
 )
 from dpsweep.trainables.data.public.pollution import check_pollution, polluted
 from dpsweep.trainables.data.public.rows import declared_positions, first_of_each
-from dpsweep.trainables.data.source import Arrays, Source
+from dpsweep.trainables.data.source import PARTS, Arrays, Source
 
 if TYPE_CHECKING:
     from dpsweep.spec.study import DataSpec, SweepSpec

@@ -27,11 +27,11 @@ from dpsweep.foundation.bucket_path import BucketPath
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import ResourceError
 from dpsweep.foundation.file_paths import FilePath, cache_of
-from dpsweep.trainables.data.dataset import PARTS, SweepData
+from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.data.hashes import part_hash
 from dpsweep.trainables.data.kept.files import Entry, locked, make_private, new_array
 from dpsweep.trainables.data.kept.room import Room
-from dpsweep.trainables.data.source import Arrays
+from dpsweep.trainables.data.source import PARTS, Arrays
 from dpsweep.trainables.features.blocks import (
     BLOCK_ROWS,
     BlockJob,

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpsweep.auditing.subject import Subject
-from dpsweep.trainables.data.dataset import PARTS, DatasetInfo, SweepData
-from dpsweep.trainables.data.source import Arrays
+from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
+from dpsweep.trainables.data.source import PARTS, Arrays
 
 #: Norm of a canary's values in parts of the clipping norm, at least: closed forms of linear heads
 #: have gradients about as large.

@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from dpsweep.foundation.durable import write_atomically
-from dpsweep.trainables.data.dataset import PARTS
 from dpsweep.trainables.data.hashes import hashes_of
 from dpsweep.trainables.data.kept.keep import Keep
 from dpsweep.trainables.data.kept.pixels import PixelFile, Pixels
-from dpsweep.trainables.data.source import Arrays
+from dpsweep.trainables.data.source import PARTS, Arrays
 
 #: ``dataset.hashes_of``: of each part, of all with class names, and without.
 Hashes = tuple[dict[str, str], str, str]
