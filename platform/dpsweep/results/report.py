@@ -263,8 +263,8 @@ def _cells(study: ReportedStudy, by: Sequence[str], over: Sequence[str]) -> list
     if runs:
         label = {**dict.fromkeys(by), **dict.fromkeys(by[:1], "(the start)")}
         method = {"method": next(iter(runs.values())).config["method"]}
-        chosen = {} if "method" in by else method  # there it stands in the place of the label
-        result.append(Cell(study, label, 1, len(study.starts), chosen, runs))
+        others_of_start = {} if "method" in by else method  # the label takes its place there
+        result.append(Cell(study, label, 1, len(study.starts), others_of_start, runs))
     for values in sorted(table, key=_order):
         configurations = table[values]
         chosen = max(configurations.items(), key=lambda item: _rank(study, item[1]))
