@@ -95,6 +95,12 @@ class Single:
         return self.epsilon, self.strategy, self.seed
 
 
+def as_read_today(about: dict[str, object]) -> dict[str, object]:
+    """Give a stored spec the keys that came since it was written, which had no other meaning then."""
+    spec = SweepSpec.model_validate(about["base"])
+    return {**about, "base": json.loads(json.dumps(spec.to_dict()))}
+
+
 class Results:
     """All single results of a bench, on disk after each."""
 
@@ -104,7 +110,7 @@ class Results:
         if path is None or not path.exists():
             return
         stored = json.loads(path.read_text())
-        if stored["about"] != json.loads(json.dumps(about)):
+        if as_read_today(stored["about"]) != json.loads(json.dumps(about)):
             sys.exit(f"{path} has results of another spec or grid; give another --out")
         for fields in stored["singles"]:
             single = Single(**fields | {"tests": [tuple(pair) for pair in fields["tests"]]})

@@ -1,10 +1,15 @@
 """The bench of regret: its reference, its rows, and going on where it was."""
 
+import copy
+import json
+
 import pytest
 
+from dpsweep.planning.reading import read_spec
 from tests.benchmarks.bench_regret import ORACLE, Results, Single, print_table, reference
 
-ABOUT = {"base": {"name": "digits"}, "grid": [1.25, 20.0, 3]}
+SPEC = read_spec("tests/benchmarks/regret_digits.yaml").to_dict()
+ABOUT = {"base": SPEC, "grid": [1.25, 20.0, 3]}
 
 
 def single(strategy, seed, *tests, **changes):
@@ -52,3 +57,14 @@ def test_a_bench_goes_on_with_its_own_results_alone(results):
     assert again.singles == results.singles
     with pytest.raises(SystemExit, match="another spec or grid"):
         Results(results.path, {**ABOUT, "grid": [1, 2, 3]})
+    other = {**SPEC, "seed": 1}
+    with pytest.raises(SystemExit, match="another spec or grid"):
+        Results(results.path, {**ABOUT, "base": other})
+
+
+def test_a_bench_goes_on_after_an_upgrade_that_gave_the_spec_a_key(results):
+    before = json.loads(results.path.read_text())
+    old = copy.deepcopy(before)
+    del old["about"]["base"]["resources"]["hang_minutes"]
+    results.path.write_text(json.dumps(old))
+    assert Results(results.path, ABOUT).singles == results.singles
