@@ -16,6 +16,7 @@ from dpsweep.foundation.errors import DataError, Mistake
 from dpsweep.study.launched import is_new
 from dpsweep.trainables.data.class_split import open_classes
 from dpsweep.trainables.data.dataset import SweepData
+from dpsweep.trainables.data.kept.pixels import Inputs, blocks_of
 from dpsweep.trainables.data.public.file import open_public_file
 from dpsweep.trainables.hooks import ChecksRecords
 
@@ -129,8 +130,6 @@ def _other_file(data: SweepData) -> str:
 def _shares_of_copies(data: SweepData) -> tuple[float, float]:
     """Return which share of the private records is in the other file, and of this in those."""
     private, public = (data.parts[part][0] for part in ("private", "public"))
-    if not (isinstance(private, np.ndarray) and isinstance(public, np.ndarray)):
-        return 0.0, 0.0  # of images that are read one by one, all would have to be
     if not data.info.public_from and data.polluted is not None:
         public = public[data.polluted]  # the others are of the training source, as they should be
     ours, theirs = _digests(private), _digests(public)
@@ -142,9 +141,12 @@ def _shares_of_copies(data: SweepData) -> tuple[float, float]:
     return first, second
 
 
-def _digests(inputs: np.ndarray) -> list[bytes]:
+def _digests(inputs: Inputs) -> list[bytes]:
+    """Return a hash of each record as a method reads it; of images kept as bytes all are read."""
     return [
-        hashlib.blake2b(np.ascontiguousarray(row).data, digest_size=16).digest() for row in inputs
+        hashlib.blake2b(np.ascontiguousarray(row).data, digest_size=16).digest()
+        for block in blocks_of(inputs)
+        for row in block
     ]
 
 
