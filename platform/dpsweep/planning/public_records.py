@@ -55,7 +55,7 @@ def public_problems(
     if not public.is_of_file:
         return []
     key = "data.public.dataset" if public.path is None else "data.public.path"
-    if _is_same_content(spec):
+    if is_same_content(spec.data.path, public.path):
         fix = "name another file, or declare a part of it: fraction, positions or per_class"
         return [Mistake(key, "has the content of the study's own data, which are private", fix)]
     if public.labels == "hidden" or info.task != "classification":
@@ -78,9 +78,11 @@ def public_problems(
     return problems
 
 
-def _is_same_content(spec: SweepSpec) -> bool:
-    """Say whether the public file is the private one under another name."""
-    paths = [Path(str(path)).expanduser() for path in (spec.data.path, spec.data.public.path)]
+def is_same_content(own: str | None, other: str | None) -> bool:
+    """Say whether another file is the private one under another name."""
+    if own is None or other is None:
+        return False
+    paths = [Path(path).expanduser() for path in (own, other)]
     if not all(path.is_file() for path in paths):
         return False
     if paths[0].stat().st_size != paths[1].stat().st_size:

@@ -102,6 +102,26 @@ def test_the_private_file_under_another_name(raw: dict[str, Any], tmp_path: Path
     preflight(SweepSpec(**changed(raw, {"data/public/path": str(copy)})))
 
 
+def test_the_private_file_under_another_name_in_pretrain(
+    raw: dict[str, Any], tmp_path: Path
+) -> None:
+    """Weights that it gave would be those of training on all private records without noise."""
+    copy = tmp_path / "copy.npz"
+    copy.write_bytes(Path(raw["data"]["path"]).read_bytes())
+    raw["data"]["public"] = {}
+    raw["search"]["space"] = {
+        "method": "dp_sgd", "model.name": "small_resnet", "model.checkpoint": "pretrain",
+    }  # fmt: skip
+    raw["pretrain"] = {
+        "dataset": "npz", "path": str(copy), "num_classes": 2, "model": "small_resnet",
+    }  # fmt: skip
+    said = "pretrain.path: has the content of the study's own data, which are private"
+    assert any(line.startswith(said) for line in lines(raw))
+    other = store(tmp_path / "others.npz", NUM, seed=3)
+    raw["pretrain"]["path"] = other
+    preflight(SweepSpec(**raw))
+
+
 @pytest.mark.parametrize(("copied", "is_refused"), [(40, True), (20, True), (19, False)])
 def test_a_file_that_is_half_private(
     raw: dict[str, Any], tmp_path: Path, copied: int, is_refused: bool
