@@ -43,7 +43,7 @@ PUBLIC = (
     ),
     Mutant(
         "a ledger that takes studies with other private records",
-        "platform/dpsweep/planning/preflight.py",
+        "platform/dpsweep/planning/public_records.py",
         '"data.public.positions": positions_digest(data),',
         '"data.public.positions": None,',
         (f"{_PLANNING}::test_ledgers_of_a_dataset_tell_such_studies_apart",),

@@ -67,7 +67,7 @@ class DOPESGD(DPSGD):
 
     @classmethod
     def preflight(cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo) -> list[Mistake]:
-        """Return also that there are no public records."""
+        """Return also that there are no public records, or that their labels are not for it."""
         problems = super().preflight(values, info)
         if info.num_public == 0:
             problems.append(
@@ -75,6 +75,15 @@ class DOPESGD(DPSGD):
                     "method",
                     f"{cls.name} clips around the gradient of public records, and there are none",
                     "set data.public.fraction, if that many are public, or use dp_sgd",
+                )
+            )
+        if info.public_labels != "known":
+            problems.append(
+                Mistake(
+                    "method",
+                    f"{cls.name} reads the labels of all public records, which are "
+                    f"{info.public_labels}",
+                    "set data.public.labels: known, or use dp_sgd",
                 )
             )
         return problems

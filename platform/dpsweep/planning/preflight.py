@@ -28,7 +28,7 @@ from dpsweep.planning.problems import (
     space_notes,
     validation_note,
 )
-from dpsweep.planning.public_records import SHOTS, blind_note
+from dpsweep.planning.public_records import SHOTS, blind_note, private_parts
 from dpsweep.planning.start import (
     StartSummary,
     planned_starts,
@@ -48,7 +48,6 @@ from dpsweep.spec.study import SweepSpec
 from dpsweep.study.launched import is_new
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.data.dataset import DatasetInfo, info_of_records
-from dpsweep.trainables.data.public.rows import positions_digest
 from dpsweep.trainables.data.releases import ReleaseKey
 from dpsweep.trainables.hooks import CarriesOver
 from dpsweep.trainables.method import Method
@@ -312,21 +311,8 @@ class Preflight:
 
     @property
     def dataset_parts(self) -> dict[str, Any]:
-        """The keys that decide which records are private, and their values: for a ledger."""
-        data, pretrain = self.spec.data, self.spec.pretrain
-        declared = {
-            "data.num_records": data.num_records,
-            "data.classes": data.classes,
-            "data.validation.fraction": 0.0 if data.public.validation else data.validation.fraction,
-            "data.validation.visibility": data.validation.visibility,
-            "data.test.fraction": data.test.fraction,
-            "data.test.visibility": data.test.visibility,
-            "data.public.fraction": data.public.fraction,
-            "data.public.positions": positions_digest(data),
-            "data.public.per_class": None if data.public.is_of_file else data.public.per_class,
-            "pretrain.classes": None if pretrain is None else pretrain.classes,
-        }
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in declared.items()}
+        """What studies on one ledger of a dataset must agree on, see ``private_parts``."""
+        return private_parts(self.spec)
 
     def check_dataset_budget(self, selection: SelectionCharge | None) -> None:
         """Refuse a new study that the dataset's budget does not allow, before it is created.

@@ -15,6 +15,7 @@ from dpsweep.foundation.errors import DataError, Mistake
 from dpsweep.foundation.file_paths import matching
 from dpsweep.foundation.words import counted
 from dpsweep.planning.networks import network_of_start, networks_of
+from dpsweep.planning.public_records import is_same_content
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.data.public import without_defaults
 from dpsweep.spec.facts import describe_pretraining, file_of
@@ -130,6 +131,10 @@ def _record_problems(spec: SweepSpec, block: PretrainSpec, info: DatasetInfo) ->
         if len(shape) != 3:
             yield Mistake("pretrain.dataset", f"{RANDOM_PROCESS} are images", "use other records")
     elif block.dataset is not None:
+        if is_same_content(spec.data.path, block.path):
+            problem = "has the content of the study's own data, which are private"
+            yield Mistake("pretrain.path", problem, "name another file")
+            return
         try:
             shape = open_source(block.as_data()).input_shape
         except DataError as error:

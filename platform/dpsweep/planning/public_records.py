@@ -1,5 +1,7 @@
 """Public records, checked before anything starts: their labels, and that they are no private ones.
 
+Also what decides which records are private at all (``private_parts``).
+
 What is read here is declared public: labels of another file, and of no record of the study's own.
 """
 
@@ -16,10 +18,13 @@ from dpsweep.foundation.errors import DataError, Mistake
 from dpsweep.study.launched import is_new
 from dpsweep.trainables.data.class_split import open_classes
 from dpsweep.trainables.data.dataset import SweepData
+from dpsweep.trainables.data.kept.pixels import Inputs, blocks_of
 from dpsweep.trainables.data.public.file import open_public_file
+from dpsweep.trainables.data.public.rows import positions_digest
 from dpsweep.trainables.hooks import ChecksRecords
 
 if TYPE_CHECKING:
+    from dpsweep.spec.data.section import DataSpec
     from dpsweep.spec.study import SweepSpec
     from dpsweep.trainables.data.dataset import DatasetInfo
     from dpsweep.trainables.method import Method
@@ -30,6 +35,8 @@ SAME = 0.5
 _LIKELY = 0.05
 #: How many public records of each class a method of AdaMix draws.
 SHOTS = "public.shots"
+#: Datasets of which a key of the spec says where a record's class stands.
+_OF_CHOSEN_LABELS = ("image_dataset", "celeba")
 
 
 def public_problems(
@@ -54,7 +61,7 @@ def public_problems(
     if not public.is_of_file:
         return []
     key = "data.public.dataset" if public.path is None else "data.public.path"
-    if _is_same_content(spec):
+    if is_same_content(spec.data.path, public.path):
         fix = "name another file, or declare a part of it: fraction, positions or per_class"
         return [Mistake(key, "has the content of the study's own data, which are private", fix)]
     if public.labels == "hidden" or info.task != "classification":
@@ -77,9 +84,11 @@ def public_problems(
     return problems
 
 
-def _is_same_content(spec: SweepSpec) -> bool:
-    """Say whether the public file is the private one under another name."""
-    paths = [Path(str(path)).expanduser() for path in (spec.data.path, spec.data.public.path)]
+def is_same_content(own: str | None, other: str | None) -> bool:
+    """Say whether another file is the private one under another name."""
+    if own is None or other is None:
+        return False
+    paths = [Path(path).expanduser() for path in (own, other)]
     if not all(path.is_file() for path in paths):
         return False
     if paths[0].stat().st_size != paths[1].stat().st_size:
@@ -129,8 +138,6 @@ def _other_file(data: SweepData) -> str:
 def _shares_of_copies(data: SweepData) -> tuple[float, float]:
     """Return which share of the private records is in the other file, and of this in those."""
     private, public = (data.parts[part][0] for part in ("private", "public"))
-    if not (isinstance(private, np.ndarray) and isinstance(public, np.ndarray)):
-        return 0.0, 0.0  # of images that are read one by one, all would have to be
     if not data.info.public_from and data.polluted is not None:
         public = public[data.polluted]  # the others are of the training source, as they should be
     ours, theirs = _digests(private), _digests(public)
@@ -142,9 +149,12 @@ def _shares_of_copies(data: SweepData) -> tuple[float, float]:
     return first, second
 
 
-def _digests(inputs: np.ndarray) -> list[bytes]:
+def _digests(inputs: Inputs) -> list[bytes]:
+    """Return a hash of each record as a method reads it; of images kept as bytes all are read."""
     return [
-        hashlib.blake2b(np.ascontiguousarray(row).data, digest_size=16).digest() for row in inputs
+        hashlib.blake2b(np.ascontiguousarray(row).data, digest_size=16).digest()
+        for block in blocks_of(inputs)
+        for row in block
     ]
 
 
@@ -171,3 +181,36 @@ def blind_note(
         f"{'more than half' if chance > SAME else f'{chance:.0%}'}; data.public.per_class takes "
         "as many of each, and leaves the others private"
     )
+
+
+def private_parts(spec: SweepSpec) -> dict[str, Any]:
+    """Return the keys that decide which records are private, and their values as JSON has them.
+
+    A key that an older ledger does not know is None in every study that could be on it.
+    """
+    data, pretrain = spec.data, spec.pretrain
+    per_class = None if data.public.is_of_file else data.public.per_class
+    declared: dict[str, Any] = {
+        "data.num_records": data.num_records,
+        "data.classes": data.classes,
+        "data.validation.fraction": 0.0 if data.public.validation else data.validation.fraction,
+        "data.validation.visibility": data.validation.visibility,
+        "data.test.fraction": data.test.fraction,
+        "data.test.visibility": data.test.visibility,
+        "data.public.fraction": data.public.fraction,
+        "data.public.positions": positions_digest(data),
+        "data.public.per_class": per_class,
+        "pretrain.classes": None if pretrain is None else pretrain.classes,
+        "data.splits": _named_splits(data),
+    }
+    # Where classes decide, so does what is taken for a record's class.
+    is_of_chosen = data.classes is not None and data.dataset in _OF_CHOSEN_LABELS
+    if per_class is not None or is_of_chosen:
+        declared["data.label_column"] = data.label_column
+        declared["data.attributes"] = data.attributes
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in declared.items()}
+
+
+def _named_splits(data: DataSpec) -> dict[str, str] | None:
+    """Return which split is which part, as far as it is named: train and test may be exchanged."""
+    return None if data.splits is None else data.splits.model_dump(exclude_none=True) or None

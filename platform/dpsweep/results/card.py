@@ -53,7 +53,7 @@ def privacy_card(facts: Mapping[str, Any]) -> str:
             (why the label is not the one that was asked for), ``accounting_asked`` (that one),
             ``episodes`` (``number``, ``ways``, ``shots``), ``classes`` (names of the private
             task's, where the dataset has others), ``public`` (``about`` records that are declared
-            public, ``labels``, and ``is_file``: they are those of another file), ``start``
+            public, ``labels``, and ``is_file``: some are those of another file), ``start``
             (``runs``, ``epsilons`` that they release within, ``sampling``, None before the
             first), ``split`` (``searched`` and ``rest``, declared records of the
             search and of the final run, and ``accountant`` of the latter), ``pretrained``

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpsweep.privacy.modes import SEARCHED_PART, UNSEARCHED_REST, Mode
-from dpsweep.spec.data.places import about_file
+from dpsweep.spec.facts import public_files
 from dpsweep.spec.study import SweepSpec
 
 #: What the epsilon of a trial that did not run its whole plan is about.
@@ -18,9 +18,11 @@ def with_caveats(spec: SweepSpec, what: str) -> str:
     caveats = "" if spec.episodes is None else "; the draw of its episode is not covered"
     if spec.data.validation.visibility == "exact":
         caveats += "; exact private validation scores and choices by them are not covered"
-    if spec.data.public.is_of_file:
-        caveats += f"; records of {about_file(spec.data.public, spec.data)}, which is declared "
-        caveats += "public, are not covered"
+    files = public_files(spec.data)
+    if files:
+        are = "are" if len(files) > 1 else "is"
+        caveats += f"; records of {' and '.join(files)}, which {are} declared public, are not "
+        caveats += "covered"
     return what + caveats
 
 

@@ -23,8 +23,8 @@ def not_covered(facts: Mapping[str, Any]) -> str:
         copies = ""
         if facts["public"]["is_file"]:
             copies = " A private record that is there as well has no protection there."
-        elif facts["public"].get("is_by_class"):
-            copies = (
+        if facts["public"].get("is_by_class"):
+            copies += (
                 " Which records come first of their class is decided by labels, and by no private "
                 "record: with its position emptied in place the same ones are public."
             )

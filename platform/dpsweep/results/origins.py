@@ -137,12 +137,15 @@ def public_data(hparams: Mapping[str, Any]) -> str:
     """Return which weights and records that are declared public a configuration uses.
 
     Methods are asked by the names that hyperparameters share: a checkpoint or a network of frozen
-    features brings weights, ``public.shots`` and ``labels.max`` count public records.
+    features brings weights, ``public.shots`` and ``labels.max`` count public records, and whoever
+    has ``public.batch`` trains on all of them.
 
     >>> public_data({"model.checkpoint": "published"})
     'published weights'
     >>> public_data({"features.name": "efficientnet_lite0", "public.shots": 2})
     'weights of efficientnet_lite0, 2 records a class'
+    >>> public_data({"public.batch": 256})
+    'all public records'
     >>> public_data({"features.name": "scatternet"})
     'none'
 
@@ -159,6 +162,8 @@ def public_data(hparams: Mapping[str, Any]) -> str:
         words.append(f"weights of {features}")
     if hparams.get("public.shots") is not None:
         words.append(f"{hparams['public.shots']} records a class")
+    if hparams.get("public.batch") is not None:
+        words.append("all public records")
     if hparams.get("labels.max") is not None:
         words.append(f"public records, {hparams['labels.max']} labels")
     return ", ".join(words) or NONE

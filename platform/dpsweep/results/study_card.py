@@ -12,7 +12,7 @@ from dpsweep.ledgers.dataset import read_dataset_ledger
 from dpsweep.results.card import privacy_card
 from dpsweep.results.study import SweepResult
 from dpsweep.search_spaces.base import SearchSpace
-from dpsweep.spec.facts import describe_pretraining, describe_public
+from dpsweep.spec.facts import describe_pretraining, describe_public, public_files
 from dpsweep.study.audits import AuditRecord, read_audits
 from dpsweep.study.trial import TrialState
 from dpsweep.trainables import TRAINABLES
@@ -43,11 +43,12 @@ def card(result: SweepResult) -> str:
     if spec.data.classes is not None:
         facts["classes"] = list(info.class_names)
     if describe_public(spec.data):
+        public = spec.data.public
         facts["public"] = {
             "about": describe_public(spec.data),
-            "labels": spec.data.public.labels,
-            "is_file": spec.data.public.is_of_file,
-            "is_by_class": spec.data.public.per_class is not None,
+            "labels": public.labels,
+            "is_file": bool(public_files(spec.data)),
+            "is_by_class": public.per_class is not None and not public.is_of_file,
         }
     if spec.final_trial is not None:
         probe = spec.search.probe

@@ -34,8 +34,26 @@ def without_password(spec: SweepSpec) -> SweepSpec:
     return spec.model_copy(update={"tracking": tracking})
 
 
+def public_files(data: DataSpec) -> list[str]:
+    """Return the other files whose records a data section declares public, in words."""
+    others = (data.public, data.public.pollution)
+    return [about_file(other, data) for other in others if other is not None and other.is_of_file]
+
+
 def describe_public(data: DataSpec) -> str:
-    """Return which records are public by name, rows or classes, in words; empty of a share."""
+    """Return which records are public by name, rows or classes, in words; empty of a share alone.
+
+    A file of pollution is declared public too, and named.
+    """
+    public, pollution = data.public, data.public.pollution
+    own = _describe_own_public(data)
+    if pollution is None or not pollution.is_of_file:
+        return own
+    own = own or f"a share of {public.fraction:g} of the data"
+    return f"{own}, and records of {about_file(pollution, data)} mixed in"
+
+
+def _describe_own_public(data: DataSpec) -> str:
     public = data.public
     each = f"{public.per_class} of each class of " if public.per_class else ""
     if public.is_of_file:

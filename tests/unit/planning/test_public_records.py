@@ -1,5 +1,6 @@
 """Public records of another file: what `validate` says of them, and what a run refuses."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ from raw_specs import changed
 from dpsweep.foundation.errors import DataError, SpecError
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.problems import check_records, record_notes
+from dpsweep.planning.public_records import check_overlap
 from dpsweep.spec.study import SweepSpec
+from dpsweep.trainables.data.kept.pixels import Pixels
 from dpsweep.trainables.data.loading import load_dataset
 
 NUM = 120
@@ -99,6 +102,26 @@ def test_the_private_file_under_another_name(raw: dict[str, Any], tmp_path: Path
     preflight(SweepSpec(**changed(raw, {"data/public/path": str(copy)})))
 
 
+def test_the_private_file_under_another_name_in_pretrain(
+    raw: dict[str, Any], tmp_path: Path
+) -> None:
+    """Weights that it gave would be those of training on all private records without noise."""
+    copy = tmp_path / "copy.npz"
+    copy.write_bytes(Path(raw["data"]["path"]).read_bytes())
+    raw["data"]["public"] = {}
+    raw["search"]["space"] = {
+        "method": "dp_sgd", "model.name": "small_resnet", "model.checkpoint": "pretrain",
+    }  # fmt: skip
+    raw["pretrain"] = {
+        "dataset": "npz", "path": str(copy), "num_classes": 2, "model": "small_resnet",
+    }  # fmt: skip
+    said = "pretrain.path: has the content of the study's own data, which are private"
+    assert any(line.startswith(said) for line in lines(raw))
+    other = store(tmp_path / "others.npz", NUM, seed=3)
+    raw["pretrain"]["path"] = other
+    preflight(SweepSpec(**raw))
+
+
 @pytest.mark.parametrize(("copied", "is_refused"), [(40, True), (20, True), (19, False)])
 def test_a_file_that_is_half_private(
     raw: dict[str, Any], tmp_path: Path, copied: int, is_refused: bool
@@ -121,6 +144,26 @@ def test_a_file_that_is_half_private(
     open_spec = SweepSpec(**changed(raw, {"privacy": {"accounting": "unaccounted", "trial_epsilon": 2, "delta": 1e-3}}))  # fmt: skip
     (note,) = record_notes(open_spec, data)
     assert "some private records are in npz" in note
+
+
+@pytest.mark.parametrize("copied", [20, 19])
+def test_copies_of_images_that_are_kept_as_bytes(raw: dict[str, Any], copied: int) -> None:
+    """Records of a large folder are no array; public ones of it are, and have the same values."""
+    spec = SweepSpec(**raw)
+    data = load_dataset(spec.data)
+    images = np.random.default_rng(0).integers(0, 256, (80, 1, 8, 8), np.uint8)
+    theirs = np.concatenate([images[:copied], 255 - images[: 40 - copied]])
+    parts = {
+        **data.parts,
+        "private": (Pixels(images), np.zeros(80, np.int64)),
+        "public": (np.asarray(Pixels(theirs)), np.zeros(40, np.int64)),
+    }
+    kept = replace(data, parts=parts)
+    if copied == 20:
+        with pytest.raises(DataError, match="half of the records of npz "):
+            check_overlap(spec, kept)
+    else:
+        check_overlap(spec, kept)
 
 
 def test_pollution_that_is_private(raw: dict[str, Any], tmp_path: Path) -> None:

@@ -211,13 +211,14 @@ def test_a_public_card_is_about_one_final_run() -> None:
 
 
 def test_records_that_are_declared_public_are_named() -> None:
-    public = {"about": "npz pool.npz", "labels": "bought", "is_file": True, "is_by_class": True}
+    public = {"about": "npz pool.npz", "labels": "bought", "is_file": True, "is_by_class": False}
     card = privacy_card(facts("composed", public=public))
     assert "- Declared public: npz pool.npz, whose labels are bought one by one; not prot" in card
     assert "**Public records**: npz pool.npz. They are declared public" in card
     assert "A private record that is there as well has no protection there." in card
     assert "first of their class" not in card
     public |= {"about": "5 of each class of the data", "labels": "known", "is_file": False}
+    public["is_by_class"] = True
     card = privacy_card(facts("composed", public=public))
     assert "Declared public: 5 of each class of the data, with their labels" in card
     assert "decided by labels, and by no private record" in card

@@ -468,6 +468,7 @@ def test_public_data_names_weights_and_records():
     assert public_data({"model.checkpoint": "pretrain"}) == "weights trained on public records"
     assert public_data({"model.checkpoint": "net.pt"}) == "weights net.pt"
     assert public_data({"labels.max": 500}) == "public records, 500 labels"
+    assert public_data({"method": "dope_sgd", "public.batch": 256}) == "all public records"
 
 
 # Spread over configurations

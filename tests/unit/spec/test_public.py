@@ -6,6 +6,7 @@ import pytest
 from raw_specs import changed
 
 from dpsweep.foundation.errors import SpecError
+from dpsweep.results.coverage import with_caveats
 from dpsweep.spec.data.public import declares_public
 from dpsweep.spec.facts import describe_public
 from dpsweep.spec.study import DataSpec, SweepSpec
@@ -103,6 +104,24 @@ def test_every_place_is_written_and_read_again(public: dict[str, Any], words: st
     assert declares_public(spec.data) is bool(public)
     assert declares_public({"public": public}) is bool(public)
     assert describe_public(spec.data) == words
+
+
+@pytest.mark.parametrize(
+    ("public", "words", "files"),
+    [
+        ({"fraction": 0.2}, "a share of 0.2 of the data, and records of npz p.npz mixed in", "npz p.npz, which is"),
+        ({"path": "o.npz"}, "npz o.npz, and records of npz p.npz mixed in", "npz o.npz and npz p.npz, which are"),
+    ],
+)  # fmt: skip
+def test_a_file_of_pollution_is_named_beside_each_claim(
+    public: dict[str, Any], words: str, files: str
+) -> None:
+    """It is declared public like any other: a private record in it has no protection."""
+    polluted = {**public, "pollution": {"path": "p.npz", "share": 0.2}}
+    spec = SweepSpec(**changed(RAW, {"data/public": polluted}))
+    assert describe_public(spec.data) == words
+    claim = f"the study; records of {files} declared public, are not covered"
+    assert with_caveats(spec, "the study") == claim
 
 
 def test_pollution_of_a_file_is_written_without_kinds() -> None:

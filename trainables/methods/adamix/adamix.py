@@ -219,10 +219,18 @@ class AdaMix(LinearProbe):
         if self._hparams["init.kind"] == "text":
             names = self._features.raw.info.class_names
             return text_head(self._hparams, names, self._weight)
+        return self._fitted()
+
+    def _fitted(self, *, pull: float = 0.0) -> torch.Tensor:
+        """Return the weights that public records lead to from those that there are now.
+
+        Args:
+            pull: Weight of the pull back to these.
+        """
         epochs, rate = self._hparams["public.epochs"], self._hparams["public.lr"]
         if rate is None:
             rate = self._chosen_rate = best_rate(self._public, self._weight, epochs=epochs)
-        return fit_few_shot(self._public, self._weight, epochs=epochs, lr=rate)
+        return fit_few_shot(self._public, self._weight, epochs=epochs, lr=rate, pull=pull)
 
     @classmethod
     def public_metrics(cls) -> dict[str, str]:
@@ -299,13 +307,7 @@ class AdaMix(LinearProbe):
         self._reference = self._weight.clone()
         self._mean, self._num_averaged = None, 0
         if first_steps(hparams, len(self._plan)) == len(self._plan):
-            self._weight = fit_few_shot(
-                self._public,
-                self._weight,
-                epochs=hparams["public.epochs"],
-                lr=hparams["public.lr"],
-                pull=hparams["reuse.weight"],
-            )
+            self._weight = self._fitted(pull=hparams["reuse.weight"])
 
     def _descend(self, total: torch.Tensor, max_grad_norm: float, penalty: str) -> None:
         """Move along the noisy sum of gradients, and back towards the reference."""

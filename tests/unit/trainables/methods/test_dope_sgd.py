@@ -162,6 +162,15 @@ def test_without_public_records_it_is_refused(make_plan: MakePlan, make_data: Ma
         prepared(make_plan, replace(data, info=info, parts={**data.parts, "public": none}))
 
 
+@pytest.mark.parametrize("labels", ["bought", "hidden"])
+def test_labels_that_are_not_for_it_are_refused(make_data: MakeBlobs, labels: str) -> None:
+    """``bought`` says that active learning alone reads them, and ``hidden`` ones are all -1."""
+    info = replace(make_data(40).info, public_labels=labels)
+    (problem,) = DOPESGD.preflight({"model.name": ["tanh_cnn"]}, info)
+    assert problem.key == "method"
+    assert f"labels of all public records, which are {labels}" in problem.what
+
+
 def test_large_weights_are_held_by_example(make_plan: MakePlan, make_data: MakeBlobs) -> None:
     """Products of layers become rows, of which the public gradient is taken away."""
     data = make_data(8, (1, 16, 16))

@@ -17,7 +17,7 @@ from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.gradients.noise import SecretNoise
 from dpsweep.trainables.method import PlanContext, RunContext
 from dpsweep.trainables.methods.adamix.adamix import AdaMix
-from dpsweep.trainables.methods.adamix.few_shot import draw_shots
+from dpsweep.trainables.methods.adamix.few_shot import RATES, draw_shots
 from dpsweep.trainables.methods.adamix.noisy_gd import LEAST_CLIP, mean_gradient_clip
 
 DELTA, CLASSES, FEATURES = 1e-5, 3, 40
@@ -179,6 +179,17 @@ def test_without_steps_left_the_second_phase_is_public_and_free(data, no_noise) 
     pulled = prepared(data, 8, reuse__first_share=1.0, reuse__weight=1e9, public__epochs=50)
     pulled.run(0, 8)
     assert float((pulled._weight - reference).norm()) < float((whole._weight - reference).norm())
+
+
+def test_a_free_second_phase_chooses_its_rate_where_none_is_named(data, no_noise) -> None:
+    """By left-out shots, from the private model on: what that has cost is not lost to a null."""
+    chosen = prepared(data, 4, reuse__first_share=1.0, public__lr=None, public__shots=3)
+    chosen.run(0, 4)
+    rate = chosen.public_scores()["few_shot_lr"]
+    assert rate in RATES
+    named = prepared(data, 4, reuse__first_share=1.0, public__lr=rate, public__shots=3)
+    named.run(0, 4)
+    assert torch.equal(named._weight, chosen._weight)
 
 
 def test_iterates_of_the_private_model_are_not_averaged_in(data) -> None:
