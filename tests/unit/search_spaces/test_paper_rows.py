@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import yaml
+from image_sets import ATTRIBUTES, celeba
 
 from dpsweep.foundation.errors import SpecError
 from dpsweep.planning.preflight import preflight
@@ -135,6 +136,11 @@ def planned(name: str) -> tuple[Plan, float]:
         ("luo2021/all_cifar100_to_cifar10", 1800, 1.305, 15.0),
         ("luo2021/full_cifar100_to_cifar10", 1800, 1.305, 15.0),
         ("luo2021/scratch_cifar100_to_cifar10", 1800, 1.305, 15.0),
+        # The paper: epsilon 3, at the first point of each grid.
+        ("tramer2021/mnist_cnn_grid", 1723, 3.0, 0.8928),
+        ("tramer2021/cifar10_cnn_grid", 2871, 3.0, 1.1019),
+        ("tramer2021/small_cnn", 1436, 3.0, 1.4117),
+        ("tramer2021/data_size_550k", 92, 3.0, 1.6991),
         # The paper: epsilon 1, by Renyi DP as here.
         ("bu2024/bitfit_cifar10_vit", 135, 1.0, 1.4289),
         ("bu2024/two_phase_cifar100_vit", 135, 1.0, 1.4289),
@@ -147,11 +153,44 @@ def test_a_recipe_costs_what_the_paper_s_does(name, steps, epsilon, noise) -> No
     assert runs[0].event.noise_multiplier == pytest.approx(noise, rel=2e-3)
     assert cost == pytest.approx(epsilon, rel=5e-3)
     before = [(run.event, run.count) for run in plan.runs if isinstance(run.event, Gaussian)]
-    with_statistics = name.startswith("tramer2021") and not name.endswith(("end_to_end", "fer"))
+    on_pixels = ("end_to_end", "cnn_grid", "small_cnn", "transfer")
+    with_statistics = name.startswith("tramer2021") and not name.endswith(on_pixels)
     assert before == ([(Gaussian(8.0), 2)] if with_statistics else [])
 
 
-@pytest.mark.parametrize("variant", ["fully_private", "private_public_gd", "ngd", "adamix"])
+@pytest.mark.parametrize("model", ["tanh_cnn_small", "tanh_cnn_deep"])
+def test_the_grid_of_networks_on_pixels_holds_table_12(model) -> None:
+    text = preset_spec("tramer2021/cifar10_cnn_grid")
+    spec = SweepSpec.from_yaml(text.replace("tanh_cnn_deep", model))
+    points = {
+        (point["batch.expected"], point["optim.lr"], point["train.epochs"])
+        for point in SearchSpace.from_spec(spec.search.space).grid()
+    }
+    batches = [512 * 2**power for power in range(6)]
+    assert points >= {
+        (batch, base * batch / 512, epochs)
+        for batch in batches for base in (1 / 8, 1 / 4, 1 / 2, 1) for epochs in (30, 60, 120)
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("variant", ["bitfit", "bitfit_add", "full", "last_layer"])
+@pytest.mark.parametrize("task", ["smiling", "male", "multi_label"])
+def test_rows_of_faces_have_the_paper_s_recipe(task, variant) -> None:
+    """Ten epochs of 500 at epsilon 3, the first point, of the 162,770 faces that celeba has."""
+    spec = SweepSpec.from_yaml(preset_spec(f"bu2024/{variant}_celeba_{task}"))
+    assert spec.privacy.delta == 5e-6
+    space = spec.search.space
+    assert space["optim.lr"] == (0.001 if variant == "full" else 0.008)
+    point = dict(SearchSpace.from_spec(space).grid()[0])
+    method = TRAINABLES[point.pop("method")]
+    context = PlanContext(PrivacyBudget(8.0, 5e-6), "rdp", 162_770, "exact", {}, frozenset(point))
+    hparams = method.complete(resolve(method.hyperparameters, point), context)
+    plan = method.plan(hparams, context)
+    assert len(plan) == 3255  # 10 * 162,770 / 500
+    assert epsilon_of(plan, delta=5e-6, accountant="rdp") == pytest.approx(3.0, rel=5e-3)
+
+
+@pytest.mark.parametrize("variant", ["private_public_gd", "ngd", "adamix"])
 @pytest.mark.parametrize("name", ["flowers", "cub", "dogs", "mit67", "pets", "caltech"])
 def test_rows_of_table_1_have_the_paper_s_budgets(name, variant) -> None:
     """Sigma is 20, and steps are those that the analytic curve allows within 1 and 3."""
@@ -180,6 +219,19 @@ def test_a_file_of_the_right_shape_is_all_that_a_recipe_needs(tmp_path) -> None:
     spec["search"]["space"]["batch.expected"] = 64
     task = first_task("", text=yaml.safe_dump(spec))
     assert task.planned_epsilon <= 3.0
+
+
+@pytest.mark.parametrize(("task", "classes"), [("smiling", 2), ("multi_label", len(ATTRIBUTES))])
+def test_a_directory_of_faces_is_all_that_their_rows_need(task, classes, tmp_path) -> None:
+    celeba(tmp_path)
+    spec = yaml.safe_load(preset_spec(f"bu2024/bitfit_celeba_{task}"))
+    spec["data"] |= {"path": str(tmp_path), "num_records": 20}
+    space = spec["search"]["space"]
+    del space["model.checkpoint"]  # of the hub
+    space |= {"batch.expected": 8, "bitfit.variant": "last_layer"}
+    checked = preflight(read_spec(yaml.safe_dump(spec)))
+    assert checked.info.num_classes == classes
+    assert checked.info.input_shape == (3, 218, 178)
 
 
 @pytest.mark.parametrize("name", ["tramer2021/cifar10", "golatkar2022/pets", "luo2021/cdfsl_5shot"])

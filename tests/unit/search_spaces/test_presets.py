@@ -22,6 +22,7 @@ from dpsweep.spec.data.datasets import BUILT_IN
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.spec.study import SweepSpec
 from dpsweep.trainables import TRAINABLES
+from dpsweep.trainables.data.vision.celeba import NUM_RECORDS as NUM_FACES
 from dpsweep.trainables.method import PlanContext
 
 NAMES = list(preset_titles())
@@ -34,7 +35,7 @@ ROWS = [
 ]  # fmt: skip
 GLUE = {
     f"bu2024/{variant}_{task}"
-    for variant in ("bitfit", "full", "lora")
+    for variant in ("bitfit", "full", "lora", "adapter")
     for task in ("sst2", "qnli", "qqp", "mnli")
 }
 DATASETS = ("digits", "fashion_mnist", "npz", "image_folder")
@@ -81,7 +82,8 @@ def test_each_preset_is_its_whole_grid_and_claims_nothing_of_the_search(name):
     is_small = name.startswith("tramer") and name != "tramer2021/fashion_mnist_pld"
     is_small = is_small or name.startswith("zhao2020/svhn") or name == "zhao2020/mnist_qmnist"
     share = 0.02 if is_small else 0.05 if name in GLUE else 0.1
-    assert spec.data.validation.fraction == share or name.endswith("_e2e")  # it has its own part
+    has_own_part = name.endswith("_e2e") or "_celeba_" in name
+    assert spec.data.validation.fraction == share or has_own_part
     assert spec.scheduler.type == "fifo"
     methods = {TRAINABLES[point["method"]] for point in grid_of(name)}
     if any(method.is_private for method in methods):
@@ -97,7 +99,7 @@ def test_each_preset_is_its_whole_grid_and_claims_nothing_of_the_search(name):
 def test_each_preset_has_a_plan_within_its_budget(name):
     """The cheapest and the dearest corner of each grid can be planned."""
     spec = spec_of(name)
-    total = spec.data.num_records or BUILT_IN[spec.data.dataset][0]
+    total = spec.data.num_records or {**BUILT_IN, "celeba": (NUM_FACES,)}[spec.data.dataset][0]
     share = 1 - spec.data.validation.fraction - spec.data.public.fraction
     budget = PrivacyBudget(
         target_epsilon=spec.privacy.trial_epsilon,

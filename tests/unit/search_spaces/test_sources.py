@@ -80,6 +80,9 @@ def test_bu_s_rows_are_on_images(name):
     if name.endswith("_vit") and "_cifar" in name:
         place = "1+BiTFiT of tables" if "/two_phase_" in name else "the recipe of a row of table 5"
         assert place in preset_titles()[name]
+    elif "_celeba_" in name:
+        place = "section 3.4" if "/bitfit_add_" in name else "a row of table 6"
+        assert place in preset_titles()[name]
     elif "/rates_" not in name:
         place = "X+BiTFiT of tables 14 to 16" if "/two_phase_" in name else "a row of table 5"
         assert f"in kind {place}" in preset_titles()[name]
