@@ -135,6 +135,7 @@ RECOMMENDED = Recommended(
     START,
     BUDGET,
     fixed=FIXED,
+    of_public=("labels.max", "select.candidates"),
     scheduler="""\
 scheduler:                     # no rungs: trials begin with most of their epsilon spent
   type: fifo                   # every trial to its end

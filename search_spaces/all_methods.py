@@ -10,12 +10,17 @@ from typing import Any
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy.composition.gaussian_filter import GaussianFilter
-from dpsweep.search_spaces.own_data import OwnData, on_own_encoder
+from dpsweep.search_spaces.own_data import (
+    OwnData,
+    delta_of,
+    on_own_encoder,
+    on_own_records,
+    records_of,
+)
 from dpsweep.search_spaces.presets import space_text
 from dpsweep.search_spaces.recommended import methods_for, recommended
 from dpsweep.search_spaces.starter import budget_for, data_section
 
-_DELTA = 1e-5
 _SPEC = """\
 # Every method that fits the data, {shares}, all at one epsilon.
 # Check it with `dpsweep plan FILE`, start it with `dpsweep run FILE`, and then:
@@ -36,7 +41,7 @@ privacy:
   accounting: composed         # everything may be shown: all trials together cost study_epsilon
   trial_epsilon: {epsilon:<14}# of each method's every trial
   study_epsilon: {study:<14g}# room for all of them
-  delta: 1e-5
+  delta: {delta}
   accountant: rdp
 
 search:
@@ -147,7 +152,11 @@ def all_methods_spec(dataset: str, *, is_searched: bool, own: OwnData | None = N
         )
     data, subject = data_section(dataset, own)
     epsilon, _, _ = budget_for(dataset)
-    space = every.space if own is None else on_own_encoder(every.space, own)
+    delta = delta_of(records_of(dataset, data))
+    space = every.space
+    if own is not None:
+        counts = [name for method in every.methods for name in recommended(method).of_public]
+        space = on_own_records(on_own_encoder(space, own), counts, own, every.public)
     points = "".join(f"\n    - {{method: {point['method']}}}" for point in every.points)
     why = {"method": "each has its own branch below; remove one here to leave it out"}
     return _SPEC.format(
@@ -158,7 +167,8 @@ def all_methods_spec(dataset: str, *, is_searched: bool, own: OwnData | None = N
         pad=" " * (7 - len(f"{every.public:g}")),
         start=f"\n{every.start}" if every.start else "",
         epsilon=epsilon,
-        study=together(float(epsilon), _DELTA, every.num_trials),
+        study=together(float(epsilon), float(delta), every.num_trials),
+        delta=delta,
         sampler="tpe" if is_searched else "grid",
         trials=every.num_trials,
         points=points or " []",

@@ -6,8 +6,9 @@ other data.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,15 @@ _MARKS = {
     "train_32x32.mat": "svhn",
     "list_attr_celeba.txt": "celeba",
     "list_attr_celeba.csv": "celeba",
+}
+#: Dataset -> training records, where its starter does not declare them.
+_RECORDS = {
+    "fashion_mnist": 60_000,
+    "mnist": 60_000,
+    "cifar10": 50_000,
+    "cifar100": 50_000,
+    "svhn": 73_257,
+    "celeba": 162_770,
 }
 #: Words that YAML reads as something else.
 _OTHER_WORDS = ("null", "true", "false", "yes", "no", "on", "off", ".", ".inf", ".nan")
@@ -163,6 +173,63 @@ def on_own_encoder(space: Mapping[str, Any], own: OwnData) -> dict[str, Any]:
     changed = {"model.name": name, "features.name": name}
     is_text = {key: str(space.get(key)).startswith("text/") for key in changed}
     return {key: changed[key] if is_text.get(key) else value for key, value in space.items()}
+
+
+def on_own_records(
+    space: Mapping[str, Any], names: Collection[str], own: OwnData, public: float
+) -> dict[str, Any]:
+    """Return a search space none of whose counts of public records is more than there are.
+
+    >>> own = OwnData("a.npz", num_records=3000)
+    >>> on_own_records({"labels.max": {"choice": [500, 1000]}, "k": 5000}, ["labels.max"], own, 0.3)
+    {'labels.max': {'choice': [500, 900]}, 'k': 5000}
+
+    Args:
+        space: ``search.space`` of a starter.
+        names: Hyperparameters that count public records.
+        own: With ``num_records``; without, nothing changes.
+        public: Share of the records that is declared public.
+    """
+    if own.num_records is None:
+        return dict(space)
+    most = int(own.num_records * public)
+    return {
+        name: _at_most(value, most) if name in names else value for name, value in space.items()
+    }
+
+
+def _at_most(value: Any, most: int) -> Any:
+    if isinstance(value, int):
+        return min(value, most)
+    if "choice" in value:
+        return {**value, "choice": sorted({min(choice, most) for choice in value["choice"]})}
+    ((parent, branches),) = value["by"].items()
+    return {"by": {parent: {key: _at_most(branch, most) for key, branch in branches.items()}}}
+
+
+def records_of(dataset: str, section: str) -> int:
+    """Return the training records that a starter's ``data`` section declares, or its dataset has.
+
+    >>> records_of("celeba", ""), records_of("npz", "  num_records: 400   # EDIT")
+    (162770, 400)
+    """
+    declared = re.search(r"^  num_records: (\d+)", section, re.MULTILINE)
+    return int(declared[1]) if declared else _RECORDS.get(dataset, 1)
+
+
+def delta_of(num_records: int) -> str:
+    """Return delta for a starter on so many training records: 1e-5, of very many less.
+
+    From 1 / N on, publishing one record at random would keep the guarantee. Where 1e-5 is no less,
+    it is half of that, rounded down to one digit.
+
+    >>> delta_of(60_000), delta_of(162_770)
+    ('1e-5', '3e-6')
+    """
+    if 1e-5 * num_records < 1:
+        return "1e-5"
+    exponent = math.floor(math.log10(0.5 / num_records))
+    return f"{int(0.5 / num_records / 10**exponent)}e{exponent}"
 
 
 def _others(lines: list[str]) -> list[str]:

@@ -49,6 +49,8 @@ class Recommended:
         budget: ``trial_epsilon`` and ``study_epsilon``; None: the dataset's.
         scheduler: Section ``scheduler``; ``{rungs}`` stands for the dataset's.
         fixed: Dataset name -> ``search.space`` of one configuration, for one run without a search.
+        of_public: Hyperparameters that count public records: on data of one's own no value of
+            theirs is larger than there are.
     """
 
     spaces: Mapping[str, Mapping[str, Any]]
@@ -66,6 +68,7 @@ scheduler:                     # every trial to its end: {{type: fifo}}
 """
 
     fixed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    of_public: tuple[str, ...] = ()
 
     def space(self, dataset: str) -> Mapping[str, Any] | None:
         """Return the space for a dataset, or None if there is none."""

@@ -7,7 +7,15 @@ from typing import Literal
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import did_you_mean, installed
-from dpsweep.search_spaces.own_data import OwnData, on_own_data, on_own_encoder, own_name
+from dpsweep.search_spaces.own_data import (
+    OwnData,
+    delta_of,
+    on_own_data,
+    on_own_encoder,
+    on_own_records,
+    own_name,
+    records_of,
+)
 from dpsweep.search_spaces.presets import space_text
 from dpsweep.search_spaces.recommended import LIKE, SPACES, methods_for, recommended
 from dpsweep.spec.data.datasets import DATASET_GROUP
@@ -178,7 +186,7 @@ privacy:
   trial_epsilon: {epsilon}           # what one trial may spend: 1 is strict, 8 is loose
   study_epsilon: {study}           # what all trials together may spend
   composition: {composition:<16}# filter (as null): any plans; declared: more trials of one plan
-  delta: 1e-5                  # chance that the guarantee fails; below 1 / number of records
+  delta: {delta:<22}# chance that the guarantee fails; below 1 / number of records
   accountant: {accountant:<17}# rdp (fast) or pld (tighter; with fifo, and no filter)
   neighboring_relation: add_or_remove_one
   dataset_ledger: null         # file in which all studies on these records add up; its caps are
@@ -311,7 +319,8 @@ def starter_spec(
     )
     data, subject = data_section(dataset, own)
     if own is not None:
-        space = on_own_encoder(space, own)
+        share = ours.public_share(dataset)
+        space = on_own_records(on_own_encoder(space, own), ours.of_public, own, share)
     return _SPEC.format(
         name=f"{subject}{of_method}{_NAMES[kind]}-eps{epsilon[0]}",
         data=data,
@@ -319,6 +328,7 @@ def starter_spec(
         pad=" " * (7 - len(public)),
         epsilon=epsilon,
         study=study,
+        delta=delta_of(records_of(dataset, data)),
         start="\n" + ours.start_section(dataset) if ours.start else "",
         modes="two with a start" if ours.start else "four",
         secret="" if ours.start else _SECRET_MODES,

@@ -180,8 +180,9 @@ def build_report(
         lower: Study of the public records alone.
         upper: Study without privacy.
         is_paired: Add differences to the first study, repetition by repetition.
-        has_costs: Add mean seconds of a repetition, its largest peak memory in MiB, and the public
-            data it rests on. The first two are None where nothing tells them, see ``TrialResult``.
+        has_costs: Mean seconds of a repetition, its largest peak memory in MiB, and the public data
+            it rests on, in the place of the configuration. The first two are None where nothing
+            tells them, see ``TrialResult``.
         has_spread: Add least, median, largest and median deviation over configurations.
     Raises:
         BadInputError: A parameter that no study has, one of ``lower`` and ``upper`` without the
@@ -220,6 +221,7 @@ def build_report(
     for cell in cells:
         row = _row(cell)
         if has_costs:
+            row = {key: value for key, value in row.items() if key not in cell.chosen}
             row.update(costs_of(list(cell.repetitions.values())))
         if has_spread:
             row.update(cell.spread())

@@ -457,6 +457,14 @@ def test_costs_are_the_mean_time_and_the_largest_peak_of_a_rows_repetitions():
     assert row["public data"] == "2 records a class"
 
 
+def test_costs_stand_in_the_place_of_the_configuration():
+    studies = [study("a", FULL)]
+    (plain, *_), (row, *_) = build_report(studies), build_report(studies, has_costs=True)
+    configuration = {name for name in plain if name in SPACE}
+    assert configuration
+    assert plain.keys() - row.keys() == configuration
+
+
 def test_costs_that_may_not_be_told_are_none_and_not_zero():
     rows = build_report([ReportedStudy("a", [trial(0, {}, 0.5)], SPACE)], has_costs=True)
     assert [(row["seconds"], row["memory MiB"]) for row in rows] == [(None, None)]

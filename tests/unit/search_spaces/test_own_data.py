@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -9,6 +10,7 @@ from dpsweep.cli.app import app
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.planning.reading import read_spec
 from dpsweep.search_spaces import SPACES, OwnData, preset_spec, preset_titles, starter_spec
+from dpsweep.search_spaces.all_methods import all_methods_spec
 from dpsweep.search_spaces.own_data import dataset_of, on_own_data, own_name
 
 IMAGES = ["tramer2021/fashion_mnist", "golatkar2022/adamix_fashion_mnist", "zhao2020/selectors"]
@@ -196,3 +198,39 @@ def test_what_does_not_fit_is_refused(words, said):
     result = init(*words)
     assert isinstance(result.exception, (BadInputError, SystemExit))
     assert said in f"{result.exception} {result.output}"
+
+
+@pytest.mark.parametrize("is_searched", [True, False])
+def test_no_more_public_records_are_counted_than_mine_have(npz, is_searched):
+    own = OwnData(npz, num_records=40, num_classes=4)
+    for text, public in (
+        (starter_spec("npz", "active_learning", own=own), 12),
+        (all_methods_spec("npz", is_searched=is_searched, own=own), 4),
+    ):
+        spec = yaml.safe_load(text)
+        assert int(40 * spec["data"]["public"]["fraction"]) == public
+        labels = spec["search"]["space"]["labels.max"]
+        labels = labels["by"]["method"]["active_learning"] if "by" in labels else labels
+        assert labels in ({"choice": [public]}, public)
+
+
+def test_what_counts_public_records_stays_where_there_are_enough(npz):
+    own = OwnData(npz, num_records=100_000, num_classes=4)
+    mine = yaml.safe_load(starter_spec("npz", "active_learning", own=own))
+    theirs = yaml.safe_load(starter_spec("npz", "active_learning"))
+    assert mine["search"]["space"] == theirs["search"]["space"]
+
+
+@pytest.mark.parametrize(
+    ("records", "delta"),
+    [(40, 1e-5), (99_999, 1e-5), (100_000, 5e-6), (162_770, 3e-6), (2_000_000, 2e-7)],
+)
+def test_delta_of_a_starter_is_less_than_one_over_the_records(npz, records, delta):
+    own = OwnData(npz, num_records=records, num_classes=4)
+    for text in (starter_spec("npz", own=own), all_methods_spec("npz", is_searched=True, own=own)):
+        assert float(yaml.safe_load(text)["privacy"]["delta"]) == delta
+    assert delta * records < 1
+
+
+def test_delta_of_faces_is_less_than_one_over_theirs():
+    assert float(yaml.safe_load(starter_spec("celeba"))["privacy"]["delta"]) == 3e-6

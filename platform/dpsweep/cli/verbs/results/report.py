@@ -56,7 +56,11 @@ def report(
         bool, typer.Option("--paired", help="Differences to the first study, per repetition.")
     ] = False,
     costs: Annotated[
-        bool, typer.Option("--costs", help="Also time, peak memory and public data of each row.")
+        bool,
+        typer.Option(
+            "--costs",
+            help="Time, peak memory and public data of each row in the place of its configuration.",
+        ),
     ] = False,
     spread: Annotated[
         bool,
