@@ -1,12 +1,13 @@
 """What the extras of DP-SGD gain over doing without: each part beside its own baseline.
 
-The tanh CNN on a part of Fashion-MNIST, trained by ``dp_sgd``. All variants of a part have the same plan
-(batch, steps, epsilon), and each its own best learning rate of its public grid: that with the best mean
-accuracy over the seeds on validation records, which are public. The table has the mean over the seeds on
-test records, its spread, and the difference to the baseline from seed to seed. A seed is one of initial
-weights; batches and noise are secret, so figures differ from run to run.
+The tanh CNN on a part of Fashion-MNIST, trained by ``dp_sgd``; of ``bands`` and ``bands_many`` a linear
+model on its pixels. All variants of a part have the same plan (batch, steps, epsilon; with bands in
+rounds), and each its own best learning rate of its public grid: that with the best mean accuracy over the
+seeds on validation records, which are public. The table has the mean over the seeds on test records, its
+spread, and the difference to the baseline from seed to seed. A seed is one of initial weights; batches and
+noise are secret, so figures differ from run to run.
 
-    python tests/benchmarks/bench_extras.py {recipe,adam_bc,clip} [--epsilons 3 8] [--seeds 3] [--json FILE]
+    python tests/benchmarks/bench_extras.py PART [--epsilons 3 8] [--seeds 3] [--json FILE]
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ FIXED = {
 VIEWS = {"augment.multiplicity": 2, "augment.kinds": "crop+flip", "augment.padding": 2}
 AVERAGE = {"optim.ema": 0.95}
 Variants = Mapping[str, tuple[Mapping[str, Any], Sequence[float]]]
+LINEAR = {"model.name": "linear", "train.max_steps": 200}
+MANY = {"train.num_private": 50_000, "batch.expected": 500}
+BANDED_RATES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 SGD, ADAM, ADAM_BC = (4.0, 8.0, 16.0), (0.01, 0.03, 0.1), (0.003, 0.01, 0.03)
 #: Part -> variant -> (hyperparameters, rates); the first variant is the baseline.
 PARTS: Mapping[str, Variants] = {
@@ -59,6 +63,13 @@ PARTS: Mapping[str, Variants] = {
             ("quantile", 10.0, (0.04, 0.08, 0.16)),
             ("quantile", 1.0, (0.1, 0.2, 0.4)),
         )
+    },
+    **{
+        part: {
+            f"b = {bands}": ({**LINEAR, **records, "noise.bands": bands}, BANDED_RATES)
+            for bands in (1, 4, 8, 16)
+        }
+        for part, records in (("bands", {}), ("bands_many", MANY))
     },
 }
 

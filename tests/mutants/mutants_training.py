@@ -126,6 +126,46 @@ TRAINING = (
         "how many there are depends on who is in the batch",
     ),
     Mutant(
+        "a column of bands that moves further than its noise is for",
+        "trainables/methods/extras/bands.py",
+        "root / np.linalg.norm(root)",
+        "root / np.linalg.norm(root[:-1])",
+        (
+            "tests/unit/trainables/methods/extras/test_bands.py::test_no_way_of_taking_part_moves_a_round_by_more_than_its_bound[4-6]",
+        ),
+        "each record adds a column, whose norm is its sensitivity",
+    ),
+    Mutant(
+        "records of all groups in each step of a round",
+        "trainables/methods/extras/bands.py",
+        "return rows[self._now[rows] == step % self.bands]",
+        "return rows",
+        (
+            "tests/unit/trainables/methods/extras/test_bands.py::test_every_record_takes_part_in_one_group_of_its_round",
+        ),
+        "a round is charged once for each record",
+    ),
+    Mutant(
+        "noise of bands that goes on with a checkpoint",
+        "trainables/methods/dp_sgd.py",
+        "self._rounds.forget()",
+        "pass",
+        (
+            "tests/unit/trainables/methods/extras/test_bands.py::test_a_trial_that_goes_on_has_forgotten_noise_and_groups",
+        ),
+        "groups come again before b steps have passed",
+    ),
+    Mutant(
+        "groups that stay after half a round",
+        "trainables/methods/extras/bands.py",
+        "self._groups, self._now = None, groups",
+        "self._now = groups",
+        (
+            "tests/unit/trainables/methods/extras/test_bands.py::test_an_unfinished_or_short_round_is_followed_by_other_groups",
+        ),
+        "the same group comes again before b steps have passed",
+    ),
+    Mutant(
         "views by place in the batch",
         "trainables/methods/extras/views.py",
         "sums = (bits.long() * self._multipliers).sum(dim=1).cpu().numpy().view(np.uint64)",

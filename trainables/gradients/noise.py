@@ -117,6 +117,60 @@ class SecretNoise:
         return total.add_(noise)
 
 
+class BandedNoise(SecretNoise):
+    """Noise n of which ``C n`` is independent, C the banded matrix of ``methods.extras.bands``.
+
+    Releases of one step are told apart by their order, which is the same at each step. Before the
+    first step noise is independent.
+
+    Guarantees:
+        With noise z_t independent, N(0, (noise multiplier * bound)^2) for the step's, n_t is
+        (z_t - sum_j c_j n_{t-j}) / c_0. What is kept of the past stays in this process.
+
+    Args:
+        device: As for ``SecretNoise``.
+        column: c_0 .. c_{b-1}, of norm 1 at most.
+    """
+
+    def __init__(self, device: str, column: np.ndarray) -> None:
+        super().__init__(device)
+        self._column = [float(entry) for entry in column]
+        self._past: list[list[torch.Tensor]] = []
+
+    @property
+    def bands(self) -> int:
+        """Number of entries of a column of C that are not 0."""
+        return len(self._column)
+
+    def forget(self) -> None:
+        """Begin C anew."""
+        self._past.clear()
+
+    def next_step(self) -> None:
+        """Begin a step; call before its first release."""
+        self._past.insert(0, [])
+        del self._past[self.bands :]
+
+    def _noisy(
+        self,
+        total: torch.Tensor,
+        noise_multiplier: float,
+        bound: float,
+        observer: Callable[[torch.Tensor], None] | None,
+    ) -> torch.Tensor:
+        if not self._past:
+            return super()._noisy(total, noise_multiplier, bound, observer)
+        noise = self.like(total, noise_multiplier * bound)
+        now, *before = self._past
+        for entry, step in zip(self._column[1:], before):
+            noise.sub_(step[len(now)], alpha=entry)
+        noise.div_(self._column[0])
+        now.append(noise)
+        if observer is not None:
+            observer(noise)
+        return total.add_(noise)
+
+
 def noisy_accuracy(
     num_correct: int, *, num_declared: int, noise_multiplier: float, generator: np.random.Generator
 ) -> float:

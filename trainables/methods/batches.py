@@ -6,6 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpsweep.foundation.errors import InfeasibleBudgetError, Mistake
+from dpsweep.privacy.clock import EpsilonClock
+from dpsweep.privacy.events import Plan, PoissonGaussian
+from dpsweep.privacy.statement import shown_epsilon
+from dpsweep.trainables.method import PlanContext
 
 
 def num_private_of(hparams: Mapping[str, Any], declared: int) -> int:
@@ -88,3 +92,32 @@ def num_steps_of(hparams: Mapping[str, Any], sample_rate: float) -> int:
     if hparams["train.max_steps"] is not None:
         return int(hparams["train.max_steps"])
     return max(1, round(hparams["train.epochs"] / sample_rate))
+
+
+def cut_to_budget(plan: Plan, num_before: int, context: PlanContext) -> Plan:
+    """Return a plan up to the last position whose epsilon is within the budget.
+
+    Args:
+        plan: Steps of a given noise multiplier, and what comes before them.
+        num_before: Positions before the first step.
+        context: Has the budget.
+    Raises:
+        InfeasibleBudgetError: Not one step is.
+    """
+    budget = context.budget
+    clock = EpsilonClock(plan, delta=budget.delta, accountant=context.accountant)
+    allowed = clock.last_allowed(budget.target_epsilon)
+    first = num_before + 1
+    if allowed < first:
+        cost, event = shown_epsilon(clock.epsilon_after(first)), plan.at(num_before)
+        assert isinstance(event, PoissonGaussian)
+        raise InfeasibleBudgetError(
+            f"the first step already costs epsilon={cost} at delta={budget.delta:g}, over "
+            f"{budget.target_epsilon:g}",
+            because=f"noise_multiplier={event.noise_multiplier:g}, "
+            f"sample_rate={event.sample_rate:g} "
+            f"({context.accountant}, {budget.neighboring_relation})"
+            + (f", after {num_before} other events" if num_before else ""),
+            fix="raise noise.noise_multiplier or leave it out, so that it is calibrated",
+        )
+    return plan.slice(0, allowed)

@@ -7,19 +7,29 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError, Mistake
+from dpsweep.foundation.errors import BadInputError, Mistake
 from dpsweep.privacy.calibration import calibrate_noise_schedule
-from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import NO_PLAN, Plan, PoissonGaussian
 from dpsweep.privacy.randomness import secret_numpy_generator
 from dpsweep.privacy.schedules import ClipSchedule, NoiseSchedule
-from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.hooks import Contributions
 from dpsweep.trainables.method import PlanContext, RunContext, target_budget
-from dpsweep.trainables.methods.batches import num_private_of, num_steps_of, sample_rate_of
+from dpsweep.trainables.methods.batches import (
+    cut_to_budget,
+    num_private_of,
+    num_steps_of,
+    sample_rate_of,
+)
 from dpsweep.trainables.methods.carrying_over import carried_over
 from dpsweep.trainables.methods.classifier import ClassifierMethod
+from dpsweep.trainables.methods.extras.bands import (
+    BANDS,
+    bands_problems,
+    charged_rounds,
+    make_rounds,
+    refuse_figures,
+)
 from dpsweep.trainables.methods.extras.quantile import (
     QuantileClip,
     checked_counts,
@@ -65,7 +75,8 @@ class DPSGD(ClassifierMethod):
         more or less move the sum by C_t (1 + 1e-4), and by no more, whatever the records
         (``clipping.noise_margin``). The divisor is the declared expected batch size, an
         empty batch takes its step, and batches and noise come from secret seeds that are drawn anew
-        in ``prepare`` and never stored. Not covered: the discreteness of floating point numbers,
+        in ``prepare`` and never stored. With ``noise.bands`` a position is a round of steps, see
+        ``extras.bands``. Not covered: the discreteness of floating point numbers,
         kernels that round an example otherwise at another place in its chunk
         (``sums``), and the statistical quality of the generators (see
         ``dpsweep.privacy.randomness``).
@@ -78,6 +89,7 @@ class DPSGD(ClassifierMethod):
         + with_noise_rates(OPTIM_HYPERPARAMETERS)
         + CLIP_HYPERPARAMETERS
         + NOISE_HYPERPARAMETERS
+        + (BANDS,)
         + BATCH_HYPERPARAMETERS
         + TRAIN_HYPERPARAMETERS
     )
@@ -89,7 +101,8 @@ class DPSGD(ClassifierMethod):
     @classmethod
     def preflight(cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo) -> list[Mistake]:
         """Return also the learning rates that have no meaning beside each other."""
-        problems = super().preflight(values, info) + quantile_problems(values)
+        problems = super().preflight(values, info)
+        problems += quantile_problems(values) + bands_problems(values)
         return problems + rate_problems(values, plain=cls._plain_rates)
 
     @classmethod
@@ -136,6 +149,7 @@ class DPSGD(ClassifierMethod):
         """Return ``before`` and the steps, which get what it leaves of the budget."""
         sample_rate = sample_rate_of(hparams, context.num_private)
         steps = num_steps_of(hparams, sample_rate)
+        sample_rate, steps = charged_rounds(hparams, sample_rate, steps)
         shape = hparams["noise.shape"]
         schedule = NoiseSchedule(
             shape,
@@ -158,20 +172,7 @@ class DPSGD(ClassifierMethod):
         plan = checked_counts(
             before + schedule.plan(start, sample_rate, steps), hparams, context.num_private
         )
-        clock = EpsilonClock(plan, delta=context.budget.delta, accountant=context.accountant)
-        allowed = clock.last_allowed(context.budget.target_epsilon)
-        first = len(before) + 1
-        if allowed < first:
-            cost = shown_epsilon(clock.epsilon_after(first))
-            raise InfeasibleBudgetError(
-                f"the first step already costs epsilon={cost} at "
-                f"delta={context.budget.delta:g}, over {context.budget.target_epsilon:g}",
-                because=f"noise_multiplier={start:g}, sample_rate={sample_rate:g} "
-                f"({context.accountant}, {context.budget.neighboring_relation})"
-                + (f", after {len(before)} other events" if len(before) else ""),
-                fix="raise noise.noise_multiplier or leave it out, so that it is calibrated",
-            )
-        return plan.slice(0, allowed)
+        return cut_to_budget(plan, len(before), context)
 
     @classmethod
     def _joint_sensitivity_of(cls, hparams: Mapping[str, Any]) -> float:
@@ -181,12 +182,11 @@ class DPSGD(ClassifierMethod):
     @classmethod
     def peak_rate(cls, hparams: Mapping[str, Any], plan: Plan, num_private: int) -> float | None:
         """Return the largest learning rate where it follows the noise; see ``RateByNoise``."""
-        events = [(run.event, run.count) for run in plan.runs]
         noises = [
-            event.noise_multiplier
-            for event, count in events
-            if isinstance(event, PoissonGaussian)
-            for _ in range(count)
+            run.event.noise_multiplier
+            for run in plan.runs
+            if isinstance(run.event, PoissonGaussian)
+            for _ in range(run.count)
         ]
         if not noises or not follows_noise(hparams):
             return None
@@ -239,6 +239,11 @@ class DPSGD(ClassifierMethod):
             if not isinstance(run.event, PoissonGaussian):
                 raise ValueError(f"{self.name} cannot execute {run.event}")
             self._events += [run.event] * run.count
+        steps, rows = num_steps_of(hparams, self._sample_rate), len(self._labels)
+        self._rounds = make_rounds(hparams, self._events, steps, rows, context.device)
+        if self._rounds is not None:
+            self._events = self._rounds.events
+            self._learning_rates = self._rates(hparams, len(self._events), self._sample_rate)
         self._max_grad_norms = self._bounds(hparams, len(self._events))
         self._joint_sensitivity = self._joint_sensitivity_of(hparams)
         self._momentum_ratios: np.ndarray | None = None
@@ -253,7 +258,7 @@ class DPSGD(ClassifierMethod):
             self._quantile = QuantileClip(hparams, self._expected_batch, factors)
         self._engine = self._make_engine()
         self._batches = secret_numpy_generator()
-        self._noise = SecretNoise(context.device)
+        self._noise = self._rounds.noise if self._rounds else SecretNoise(context.device)
 
     def _make_engine(self) -> GradientEngine:
         """Return what computes clipped sums, in the order of ``_parameters``."""
@@ -268,6 +273,13 @@ class DPSGD(ClassifierMethod):
             views=self._views,
         )
 
+    def _execute(self, position: int) -> None:
+        if self._rounds is None or position < self._num_before:
+            super()._execute(position)
+            return
+        for step in self._rounds.steps(position - self._num_before):
+            self._take_step(step)
+
     def _take_step(self, step: int) -> None:
         if self._momentum_ratios is not None:
             rescale_momentum(self._optimizer, float(self._momentum_ratios[step]))
@@ -277,6 +289,8 @@ class DPSGD(ClassifierMethod):
         event, engine = self._events[step], self._engine_at(step)
         max_grad_norm, joint = self._bound_at(step)
         rows = self._draw_batch(self._batches, event.sample_rate)
+        if self._rounds is not None:
+            rows = self._rounds.of_group(rows, step)
         sums = engine.clipped_gradient_sum(self._inputs, self._labels, rows, max_grad_norm)
         num_private = self._data.info.num_private
         bound = self._noise_bound(max_grad_norm, num_private, joint=joint)
@@ -311,8 +325,10 @@ class DPSGD(ClassifierMethod):
         return state if self._quantile is None else {**state, "bound": self._quantile.bound}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See ``ClassifierMethod``."""
+        """See ``ClassifierMethod``; what noise of bands takes away is forgotten."""
         super().load_state_dict(state)
+        if self._rounds is not None:
+            self._rounds.forget()
         if self._quantile is not None:
             self._quantile.bound = float(state["bound"])
 
@@ -320,6 +336,7 @@ class DPSGD(ClassifierMethod):
         """Return the clipped gradients of the prepared records, each alone; see ``Auditable``."""
         from dpsweep.trainables.gradients.canaries import clipped_gradients
 
+        refuse_figures(self._rounds)
         step = position - self._num_before
         self._begin()
         self._reach(step)
@@ -362,6 +379,7 @@ class DPSGD(ClassifierMethod):
 
         if self._data.records != "public":
             raise BadInputError("figures of single layers are exact, so they need public records")
+        refuse_figures(self._rounds)
         step = min(self._position - self._num_before, len(self._events) - 1)
         max_grad_norm, joint = self._bound_at(step)
         noise_multiplier = self._events[step].noise_multiplier * joint

@@ -17,6 +17,7 @@ from dpsweep.foundation.errors import Mistake
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.methods.dp_sgd import DPSGD
+from dpsweep.trainables.methods.extras.bands import without_bands
 from dpsweep.trainables.methods.model_knobs import networks_to_try, random_notes
 from dpsweep.trainables.methods.optim import build_optimizer
 
@@ -117,7 +118,7 @@ class BiTFiT(DPSGD):
     name: ClassVar[str] = "bitfit"
     _plain_rates: ClassVar[tuple[str, ...]] = ("bitfit.full_lr",)
     hyperparameters: ClassVar[tuple[Hyperparameter, ...]] = (
-        DPSGD.hyperparameters + BITFIT_HYPERPARAMETERS
+        without_bands(DPSGD.hyperparameters) + BITFIT_HYPERPARAMETERS
     )
 
     @classmethod

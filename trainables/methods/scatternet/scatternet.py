@@ -21,6 +21,7 @@ from dpsweep.trainables.features.choice import FEATURE_HYPERPARAMETERS, with_def
 from dpsweep.trainables.hooks import Contributions
 from dpsweep.trainables.method import PlanContext, RunContext
 from dpsweep.trainables.methods.dp_sgd import DPSGD
+from dpsweep.trainables.methods.extras.bands import BANDS, bands_problems
 from dpsweep.trainables.methods.extras.quantile import quantile_problems
 from dpsweep.trainables.methods.hyperparameters import (
     CLIP_HYPERPARAMETERS,
@@ -94,6 +95,7 @@ class ScatterNet(OnFeatures, DPSGD):
         + HEAD_HYPERPARAMETERS
         + _CLIP_HYPERPARAMETERS
         + NOISE_HYPERPARAMETERS
+        + (BANDS,)
         + with_noise_rates(TRAINING_HYPERPARAMETERS)
         + _HEADS_HYPERPARAMETERS
     )
@@ -102,7 +104,7 @@ class ScatterNet(OnFeatures, DPSGD):
     def preflight(cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo) -> list[Mistake]:
         """Return what works in no combination; many heads need a linear model."""
         problems = super().preflight(values, info) + rate_problems(values)
-        problems += quantile_problems(values)
+        problems += quantile_problems(values) + bands_problems(values)
         has_linear = "linear" in cls._possible(values, "model.name")
         if min(cls._possible(values, "heads.count")) > 1 and not has_linear:
             problems.append(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dpsweep.foundation.errors import InfeasibleBudgetError, Mistake
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.methods.dp_sgd import DPSGD
+from dpsweep.trainables.methods.extras.bands import without_bands
 from dpsweep.trainables.methods.model_knobs import STANDARDIZE, networks_to_try, random_notes
 from dpsweep.trainables.methods.optim import build_optimizer
 from dpsweep.trainables.methods.sparse.knobs import MASKED, SPARSE_HYPERPARAMETERS, WHOLE
@@ -47,8 +48,8 @@ class SparseFinetuning(DPSGD):
 
     name: ClassVar[str] = "sparse"
     _plain_rates: ClassVar[tuple[str, ...]] = ("sparse.body_lr",)
-    hyperparameters: ClassVar[tuple[Hyperparameter, ...]] = (
-        SPARSE_HYPERPARAMETERS + DPSGD.hyperparameters
+    hyperparameters: ClassVar[tuple[Hyperparameter, ...]] = SPARSE_HYPERPARAMETERS + without_bands(
+        DPSGD.hyperparameters
     )
 
     @classmethod

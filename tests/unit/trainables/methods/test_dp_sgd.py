@@ -173,6 +173,7 @@ def test_hyperparameters_are_well_formed(name: str) -> None:
         "noise.prefix_share",
         "noise.noise_multiplier",
         "noise.target_epsilon",
+        "noise.bands",
     }
     assert privacy == always | (noise if name == "dp_sgd" else set())
 
