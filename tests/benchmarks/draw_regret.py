@@ -9,7 +9,7 @@ import argparse
 import json
 from pathlib import Path
 
-from bench_regret import Results, regret_of
+from bench_regret import Results, as_read_today, regret_of
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -23,7 +23,7 @@ def settings_of(paths: list[Path]) -> dict[str, Results]:
     """Return the results of each setting; one setting may lie in several files."""
     found: dict[str, Results] = {}
     for path in paths:
-        about = json.loads(path.read_text())["about"]
+        about = as_read_today(json.loads(path.read_text())["about"])
         results = Results(path, about)
         known = found.setdefault(about["base"]["name"], results)
         known.singles |= results.singles
