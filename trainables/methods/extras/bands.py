@@ -89,7 +89,7 @@ def without_bands(declared: Iterable[Hyperparameter]) -> tuple[Hyperparameter, .
 def column(bands: int) -> NDArray[np.float64]:
     """Return c, float64 (bands,), of norm 1.
 
-    >>> column(1).tolist(), (column(3) / column(3)[0]).tolist()
+    >>> column(1).tolist(), (column(3) / column(3)[0]).round(9).tolist()
     ([1.0], [1.0, 0.5, 0.375])
     """
     factors = [1.0, *((2 * k - 1) / (2 * k) for k in range(1, bands))]
