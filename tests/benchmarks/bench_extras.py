@@ -36,7 +36,7 @@ AVERAGE = {"optim.ema": 0.95}
 Variants = Mapping[str, tuple[Mapping[str, Any], Sequence[float]]]
 LINEAR = {"model.name": "linear", "train.max_steps": 200}
 MANY = {"train.num_private": 50_000, "batch.expected": 500}
-BANDED_RATES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+FEW_RATES, MANY_RATES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0), (8.0, 16.0, 32.0, 64.0)
 SGD, ADAM, ADAM_BC = (4.0, 8.0, 16.0), (0.01, 0.03, 0.1), (0.003, 0.01, 0.03)
 #: Part -> variant -> (hyperparameters, rates); the first variant is the baseline.
 PARTS: Mapping[str, Variants] = {
@@ -66,10 +66,13 @@ PARTS: Mapping[str, Variants] = {
     },
     **{
         part: {
-            f"b = {bands}": ({**LINEAR, **records, "noise.bands": bands}, BANDED_RATES)
+            f"b = {bands}": ({**LINEAR, **records, "noise.bands": bands}, rates)
             for bands in (1, 4, 8, 16)
         }
-        for part, records in (("bands", {}), ("bands_many", MANY))
+        for part, records, rates in (
+            ("bands", {}, FEW_RATES),
+            ("bands_many", MANY, MANY_RATES),
+        )
     },
 }
 

@@ -151,24 +151,16 @@ class BandedNoise(SecretNoise):
         self._past.insert(0, [])
         del self._past[self.bands :]
 
-    def _noisy(
-        self,
-        total: torch.Tensor,
-        noise_multiplier: float,
-        bound: float,
-        observer: Callable[[torch.Tensor], None] | None,
-    ) -> torch.Tensor:
+    def like(self, tensor: torch.Tensor, scale: float) -> torch.Tensor:
+        """Return the noise of the next release, ``scale`` being the deviation of its z."""
+        noise = super().like(tensor, scale)
         if not self._past:
-            return super()._noisy(total, noise_multiplier, bound, observer)
-        noise = self.like(total, noise_multiplier * bound)
+            return noise
         now, *before = self._past
         for entry, step in zip(self._column[1:], before):
             noise.sub_(step[len(now)], alpha=entry)
-        noise.div_(self._column[0])
-        now.append(noise)
-        if observer is not None:
-            observer(noise)
-        return total.add_(noise)
+        now.append(noise.div_(self._column[0]))
+        return noise
 
 
 def noisy_accuracy(
