@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from gradients import relative_error
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -38,11 +38,14 @@ def agree(product: WeightProduct, expected: torch.Tensor, factors: torch.Tensor)
     assert bool((rounding >= 0).all())
     whole = torch.zeros(expected.shape[1], dtype=torch.float64)
     product.add_to(whole, factors)
-    assert relative_error([whole], [factors @ expected]) < 1e-5
+    # Of terms that cancel in the sum, it is their own size that rounding follows.
+    error = (whole - (factors @ expected).double()).norm()
+    assert float(error) < 1e-5 * float(factors @ sizes)
     assert relative_error([product.each()], [expected]) < 1e-5
 
 
 @settings(max_examples=40, deadline=None)
+@example(out=1, into=1, kernel=1, stride=1, padding=0, dilation=1, size=6, seed=514)
 @given(
     out=st.sampled_from([1, 3, 40]),
     into=st.sampled_from([1, 5, 30]),
