@@ -15,7 +15,6 @@ from dpsweep.search_spaces.own_data import (
     delta_of,
     on_own_encoder,
     on_own_records,
-    records_of,
 )
 from dpsweep.search_spaces.presets import space_text
 from dpsweep.search_spaces.recommended import methods_for, recommended
@@ -152,7 +151,7 @@ def all_methods_spec(dataset: str, *, is_searched: bool, own: OwnData | None = N
         )
     data, subject = data_section(dataset, own)
     epsilon, _, _ = budget_for(dataset)
-    delta = delta_of(records_of(dataset, data))
+    delta = delta_of(dataset, data)
     space = every.space
     if own is not None:
         counts = [name for method in every.methods for name in recommended(method).of_public]

@@ -6,7 +6,6 @@ other data.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -14,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.spec.data.datasets import BUILT_IN
+from dpsweep.spec.data.datasets import BUILT_IN, PUBLISHED_RECORDS
+from dpsweep.spec.deltas import derived_delta
 
 #: Keys of the data section that describe the records of one file.
 _OF_A_FILE = (
@@ -41,15 +41,6 @@ _MARKS = {
     "train_32x32.mat": "svhn",
     "list_attr_celeba.txt": "celeba",
     "list_attr_celeba.csv": "celeba",
-}
-#: Dataset -> training records, where its starter does not declare them.
-_RECORDS = {
-    "fashion_mnist": 60_000,
-    "mnist": 60_000,
-    "cifar10": 50_000,
-    "cifar100": 50_000,
-    "svhn": 73_257,
-    "celeba": 162_770,
 }
 #: Words that YAML reads as something else.
 _OTHER_WORDS = ("null", "true", "false", "yes", "no", "on", "off", ".", ".inf", ".nan")
@@ -199,37 +190,39 @@ def on_own_records(
 
 
 def _at_most(value: Any, most: int) -> Any:
+    """Return a number, a choice, a range or the branches of one, with no number above a limit.
+
+    >>> _at_most({"logint": [100, 5000]}, 900), _at_most({"int": [1000, 5000]}, 900)
+    ({'logint': [100, 900]}, {'choice': [900]})
+    """
     if isinstance(value, int):
         return min(value, most)
-    if "choice" in value:
-        return {**value, "choice": sorted({min(choice, most) for choice in value["choice"]})}
-    ((parent, branches),) = value["by"].items()
-    return {"by": {parent: {key: _at_most(branch, most) for key, branch in branches.items()}}}
+    if isinstance(value, list):
+        return list(dict.fromkeys(_at_most(one, most) for one in value))
+    if not isinstance(value, Mapping):
+        return value
+    if "by" in value:
+        ((parent, branches),) = value["by"].items()
+        return {"by": {parent: {key: _at_most(one, most) for key, one in branches.items()}}}
+    fitted: dict[str, Any] = {}
+    for key, one in value.items():
+        numbers = _at_most(one, most) if isinstance(one, list) else one
+        is_one_number = key in ("int", "logint") and len(numbers) == 1
+        fitted["choice" if is_one_number else key] = numbers
+    return fitted
 
 
-def records_of(dataset: str, section: str) -> int:
-    """Return the training records that a starter's ``data`` section declares, or its dataset has.
+def delta_of(dataset: str, section: str) -> str:
+    """Return delta for a starter: 1e-5, or less where that is not below 1 / N.
 
-    >>> records_of("celeba", ""), records_of("npz", "  num_records: 400   # EDIT")
-    (162770, 400)
+    N are the training records that its ``data`` section declares, or that the dataset has.
+
+    >>> delta_of("mnist", ""), delta_of("celeba", ""), delta_of("npz", "  num_records: 400  # EDIT")
+    ('1e-5', '6e-07', '1e-5')
     """
     declared = re.search(r"^  num_records: (\d+)", section, re.MULTILINE)
-    return int(declared[1]) if declared else _RECORDS.get(dataset, 1)
-
-
-def delta_of(num_records: int) -> str:
-    """Return delta for a starter on so many training records: 1e-5, of very many less.
-
-    From 1 / N on, publishing one record at random would keep the guarantee. Where 1e-5 is no less,
-    it is half of that, rounded down to one digit.
-
-    >>> delta_of(60_000), delta_of(162_770)
-    ('1e-5', '3e-6')
-    """
-    if 1e-5 * num_records < 1:
-        return "1e-5"
-    exponent = math.floor(math.log10(0.5 / num_records))
-    return f"{int(0.5 / num_records / 10**exponent)}e{exponent}"
+    num_records = int(declared[1]) if declared else PUBLISHED_RECORDS.get(dataset, 1)
+    return "1e-5" if 1e-5 * num_records < 1 else f"{derived_delta(num_records):g}"
 
 
 def _others(lines: list[str]) -> list[str]:

@@ -14,7 +14,6 @@ from dpsweep.search_spaces.own_data import (
     on_own_encoder,
     on_own_records,
     own_name,
-    records_of,
 )
 from dpsweep.search_spaces.presets import space_text
 from dpsweep.search_spaces.recommended import LIKE, SPACES, methods_for, recommended
@@ -328,7 +327,7 @@ def starter_spec(
         pad=" " * (7 - len(public)),
         epsilon=epsilon,
         study=study,
-        delta=delta_of(records_of(dataset, data)),
+        delta=delta_of(dataset, data),
         start="\n" + ours.start_section(dataset) if ours.start else "",
         modes="two with a start" if ours.start else "four",
         secret="" if ours.start else _SECRET_MODES,

@@ -24,7 +24,7 @@ from dpsweep.spec.base import (
     peek_mode,
 )
 from dpsweep.spec.cluster import LAUNCHED, ClusterSpec, ResourcesSpec
-from dpsweep.spec.data.datasets import BUILT_IN
+from dpsweep.spec.data.datasets import PUBLISHED_RECORDS
 from dpsweep.spec.data.evaluation import TestSpec, ValidationSpec
 from dpsweep.spec.data.public import PublicSpec, without_defaults
 from dpsweep.spec.data.public_rules import public_rules
@@ -141,7 +141,7 @@ class SweepSpec(Part):
         """Give a spec that names no delta the one of its declared number of records."""
         super().model_post_init(context)
         data = self.data
-        num_records = data.num_records or BUILT_IN.get(data.dataset, (0, 0))[0]
+        num_records = data.num_records or PUBLISHED_RECORDS.get(data.dataset)
         if "delta" in self.privacy.model_fields_set or not num_records:
             return
         self._names_delta = False

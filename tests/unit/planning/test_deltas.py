@@ -102,6 +102,11 @@ class TestLeftOut:
         assert (again.privacy.delta, again.names_delta) == (1e-6, True)
         assert again == spec
 
+    def test_it_is_of_the_published_number_where_none_is_declared(self, raw):
+        faces = {"dataset": "celeba", "path": "faces", "task": "multi_label"}
+        spec = SweepSpec(**{**raw, "data": {**faces, "validation": {"visibility": "public"}}})
+        assert (spec.privacy.delta, spec.names_delta) == (6e-7, False)
+
     def test_it_is_said(self, raw):
         assert any(
             "privacy.delta is not given: it is 1e-05" in note

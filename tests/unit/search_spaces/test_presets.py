@@ -18,11 +18,10 @@ from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.search_spaces import SPACES, SearchSpace, preset_spec, preset_titles, starter_spec
 from dpsweep.search_spaces.presets import study_name
-from dpsweep.spec.data.datasets import BUILT_IN
+from dpsweep.spec.data.datasets import PUBLISHED_RECORDS
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.spec.study import SweepSpec
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.data.vision.celeba import NUM_RECORDS as NUM_FACES
 from dpsweep.trainables.method import PlanContext
 
 NAMES = list(preset_titles())
@@ -99,7 +98,7 @@ def test_each_preset_is_its_whole_grid_and_claims_nothing_of_the_search(name):
 def test_each_preset_has_a_plan_within_its_budget(name):
     """The cheapest and the dearest corner of each grid can be planned."""
     spec = spec_of(name)
-    total = spec.data.num_records or {**BUILT_IN, "celeba": (NUM_FACES,)}[spec.data.dataset][0]
+    total = spec.data.num_records or PUBLISHED_RECORDS[spec.data.dataset]
     share = 1 - spec.data.validation.fraction - spec.data.public.fraction
     budget = PrivacyBudget(
         target_epsilon=spec.privacy.trial_epsilon,

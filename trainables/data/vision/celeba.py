@@ -14,6 +14,7 @@ import numpy as np
 
 from dpsweep.foundation.errors import DataError
 from dpsweep.foundation.registry import did_you_mean
+from dpsweep.spec.data.datasets import PUBLISHED_RECORDS
 from dpsweep.trainables.data.images import encoded_files, image_records
 from dpsweep.trainables.data.kept.keep import Keep, decoded
 from dpsweep.trainables.data.source import Arrays, Source, path_of
@@ -21,8 +22,6 @@ from dpsweep.trainables.data.source import Arrays, Source, path_of
 if TYPE_CHECKING:
     from dpsweep.spec.study import DataSpec
 
-#: Published records of the training part.
-NUM_RECORDS = 162_770
 _IMAGES, _ATTRIBUTES, _PARTITION = "img_align_celeba", "list_attr_celeba", "list_eval_partition"
 #: Parts by their number in the partition.
 _PARTS = {"0": "train", "1": "validation", "2": "test"}
@@ -76,7 +75,7 @@ def open_celeba(spec: DataSpec) -> Source:
     files = _files(partition, images)
     preparation = image_records(spec)
     columns = [names.index(name) for name in chosen]
-    declared = NUM_RECORDS if spec.num_records is None else int(spec.num_records)
+    declared = PUBLISHED_RECORDS["celeba"] if spec.num_records is None else int(spec.num_records)
 
     def labels_of(part: str) -> np.ndarray:
         rows = _rows(attributes, [path.name for path in files[part]], columns)
