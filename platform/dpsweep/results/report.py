@@ -219,10 +219,8 @@ def build_report(
         )
     rows = []
     for cell in cells:
-        row = _row(cell)
-        if has_costs:
-            row = {key: value for key, value in row.items() if key not in cell.chosen}
-            row.update(costs_of(list(cell.repetitions.values())))
+        costs = costs_of(list(cell.repetitions.values())) if has_costs else None
+        row = {**_row(cell), **(cell.chosen if costs is None else costs)}
         if has_spread:
             row.update(cell.spread())
         if others and score is not None:
@@ -340,7 +338,7 @@ def _row(cell: Cell) -> dict[str, Any]:
             row[score] = statistics.fmean(scores.values())
             row[f"{score} std"] = statistics.stdev(scores.values()) if len(scores) > 1 else None
             row[f"{score} 95%"] = half_width(list(scores.values()))
-    return {**row, **cell.costliest.to_json(), "epsilon": cell.costliest.epsilon, **cell.chosen}
+    return {**row, **cell.costliest.to_json(), "epsilon": cell.costliest.epsilon}
 
 
 def _matching(cell: Cell, candidates: Sequence[Cell]) -> Cell | None:
