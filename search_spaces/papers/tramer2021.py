@@ -19,6 +19,12 @@ from dpsweep.search_spaces.scatternet import WHY
 SOURCE = "Tramer & Boneh 2021, https://arxiv.org/abs/2011.11660, appendix C and D."
 BATCHES = [512, 1024, 2048, 4096, 8192, 16384]
 REPEATS = {"choice": [0, 1, 2]}
+#: Rates, and steps of 15, 30, 60 and 120 epochs of 50,000 records (table 15).
+DATA_SIZE: Mapping[str, Any] = {
+    "optim__lr": {"choice": [0.125, 0.25, 0.5, 1, 2]},
+    "train__epochs": None,
+    "train__max_steps": {"choice": [92, 183, 366, 732]},
+}
 
 SIZE = (
     "The paper trains on all 60,000 records and compares configurations on the test part. Here 2 "
@@ -350,9 +356,7 @@ PRESETS: Mapping[str, Preset] = {
             "search.space.train.num_private=10000 --set search.num_trials=20`.",
         ),
         space=_space(
-            optim__lr={"choice": [0.125, 0.25, 0.5, 1, 2]},
-            train__epochs=None,
-            train__max_steps={"choice": [92, 183, 366, 732]},
+            **DATA_SIZE,
             train__num_private={"choice": [10_000, 25_000, 50_000]},
         ),
         then=("dpsweep report {name} --by train.num_private",),

@@ -78,8 +78,7 @@ def _cnn_grid(title: str, data: str, model: str, lowest: float, epochs: Sequence
         source=base.SOURCE,
         about=(
             "The table's learning rates are four base rates times batch.expected / 512. Here rates "
-            "and batches are crossed, so the table's points are among those of this grid; a rate "
-            "of a batch of 512 that is good is as good for one of 1024 at twice its size. `--set "
+            "and batches are crossed, so the table's points are among those of this grid. `--set "
             "search.sampler=random --set search.num_trials=40` tries a part of it.",
             "2 per cent of the records are kept apart here for comparing configurations.",
         ),
@@ -210,9 +209,7 @@ PRESETS: Mapping[str, Preset] = {
         data=_WITH_TINY_IMAGES,
         space=_on_features(
             **_CIFAR10,
-            optim__lr={"choice": [0.125, 0.25, 0.5, 1, 2]},
-            train__epochs=None,
-            train__max_steps={"choice": [92, 183, 366, 732]},
+            **base.DATA_SIZE,
             train__num_private={"choice": [100_000, 250_000, 539_000]},
             train__repeat=None,
         ),
