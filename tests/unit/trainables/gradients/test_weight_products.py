@@ -40,7 +40,7 @@ def agree(product: WeightProduct, expected: torch.Tensor, factors: torch.Tensor)
     product.add_to(whole, factors)
     # Of terms that cancel in the sum, it is their own size that rounding follows.
     error = (whole - (factors @ expected).double()).norm()
-    assert float(error) < 1e-5 * float(factors @ sizes)
+    assert float(error) < 1e-5 * float((factors * sizes).norm())
     assert relative_error([product.each()], [expected]) < 1e-5
 
 
