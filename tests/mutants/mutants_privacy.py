@@ -102,6 +102,14 @@ PRIVACY = (
         "every epsilon",
     ),
     Mutant(
+        "a logarithm in fractional moments leaves out a 1",
+        "platform/dpsweep/privacy/rdp.py",
+        "np.where(log_ratio < 600, ",
+        "np.where(log_ratio < 30, ",
+        ("tests/unit/privacy/test_rdp.py::test_fractional_orders_are_never_below_the_formula",),
+        "epsilons of little noise",
+    ),
+    Mutant(
         "the conversion to epsilon too small",
         "platform/dpsweep/privacy/rdp.py",
         "np.log(delta * orders) / (orders - 1)",

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,13 +56,18 @@ def level_of(order: float) -> int:
 
 #: Curves are rounded up by more than the error of the sums below, far below any digit printed.
 ROUND_UP = 1.0 + 1e-8
-_BLOCK_ELEMENTS = 1 << 19  # elements of a temporary: 4 MiB of float64
+_BLOCK_ELEMENTS = 1 << 17  # elements of a temporary: 1 MiB of float64
+_ROWS = 128  # noise multipliers at once: their terms stay in a cache of the processor
 _TAIL = 9.0  # standard deviations kept on either side; the rest is below e^-40
 # Below this noise the quadrature needs more points than its curves are worth (one step costs an
 # epsilon over 100); the chord between integer orders is an upper bound there.
 _SMALLEST_QUADRATURE_NOISE = 0.05
+# |u| below which four terms of a binomial series say more than a difference does.
+_NEAR = 3e-4
 # Below this noise the factored sums cancel or overflow.
 _SMALLEST_FACTORED_NOISE = 0.5
+# Above this order, 38 times some noise multipliers, nodes that matter have a weight that is 0.
+_LARGEST_FACTORED_ORDER = 11.0
 
 
 def _integer_log_moments(noise: Array, sample_rate: float, orders: Sequence[int]) -> Array:
@@ -70,30 +76,31 @@ def _integer_log_moments(noise: Array, sample_rate: float, orders: Sequence[int]
     A - 1 = sum_{k>=2} C(a,k) (1-q)^(a-k) q^k (e^((k^2-k)/(2 s^2)) - 1).
     """
     counts = np.arange(2, max(orders) + 1, dtype=np.float64)
-    starts = np.cumsum([0] + [order - 1 for order in orders])[:-1]
-    index = np.concatenate([np.arange(order - 1) for order in orders])
-    order_of = np.repeat(np.asarray(orders, dtype=np.float64), [order - 1 for order in orders])
-    count_of = counts[index]
-    log_weight = (
-        special.gammaln(order_of + 1)
-        - special.gammaln(count_of + 1)
-        - special.gammaln(order_of - count_of + 1)
-        + count_of * math.log(sample_rate)
-        + (order_of - count_of) * math.log1p(-sample_rate)
-    )
     result = np.empty((len(noise), len(orders)))
-    block = max(1, _BLOCK_ELEMENTS // len(index))
-    for begin in range(0, len(noise), block):
-        part = noise[begin : begin + block, None]
+    for begin in range(0, len(noise), _ROWS):
+        part = noise[begin : begin + _ROWS, None]
         exponent = (counts * counts - counts) / (2 * part * part)
         log_gain = exponent + np.log(-np.expm1(-exponent))
-        terms = log_gain[:, index]
-        terms += log_weight
-        top = np.maximum.reduceat(terms, starts, axis=1)
-        terms -= np.repeat(top, [order - 1 for order in orders], axis=1)
-        np.exp(terms, out=terms)
-        result[begin : begin + block] = top + np.log(np.add.reduceat(terms, starts, axis=1))
+        for column, order in enumerate(orders):
+            terms = log_gain[:, : order - 1] + _log_weights(order, sample_rate)
+            top = terms.max(axis=1, keepdims=True)
+            terms -= top
+            np.exp(terms, out=terms)
+            result[begin : begin + _ROWS, column] = top[:, 0] + np.log(terms.sum(axis=1))
     return np.logaddexp(0.0, result) if np.any(result > 30) else np.log1p(np.exp(result))
+
+
+@lru_cache(maxsize=1024)
+def _log_weights(order: int, sample_rate: float) -> Array:
+    """Return log(C(a,k) (1-q)^(a-k) q^k) for k = 2 ... a."""
+    counts = np.arange(2, order + 1, dtype=np.float64)
+    return np.asarray(
+        special.gammaln(order + 1)
+        - special.gammaln(counts + 1)
+        - special.gammaln(order - counts + 1)
+        + counts * math.log(sample_rate)
+        + (order - counts) * math.log1p(-sample_rate)
+    )
 
 
 def _power_excess(power: Array, exponent: float | Array, gain: Array) -> Array:
@@ -101,14 +108,8 @@ def _power_excess(power: Array, exponent: float | Array, gain: Array) -> Array:
 
     The difference cancels for small u, where four terms of the binomial series replace it.
     """
-    linear = exponent * gain
-    series = (
-        (exponent * (exponent - 1) / 2)
-        * gain**2
-        * (1 + (exponent - 2) / 3 * gain * (1 + (exponent - 3) / 4 * gain))
-    )
-    near = np.abs(gain) * np.maximum(exponent, 1.0) < 3e-4
-    return np.where(near, series, np.expm1(power) - linear)
+    near = np.abs(gain) * np.maximum(exponent, 1.0) < _NEAR
+    return np.where(near, _binomial_series(exponent, gain), np.expm1(power) - exponent * gain)
 
 
 def _nodes(
@@ -126,7 +127,7 @@ def _nodes(
     past = nodes > highest + _TAIL * sigma + spacing
     log_ratio[past], log_weight[past] = 0.0, -np.inf
     gain = sample_rate * np.expm1(np.minimum(log_ratio, 600))
-    log_gain = np.where(log_ratio < 30, np.log1p(gain), log_ratio + math.log(sample_rate))
+    log_gain = np.where(log_ratio < 600, np.log1p(gain), log_ratio + math.log(sample_rate))
     log_gain[past] = 0.0
     return np.exp(log_weight), log_weight, gain, log_gain
 
@@ -153,7 +154,7 @@ def _fractional_log_moments(noise: Array, sample_rate: float, orders: Array) -> 
         rows = by_width[begin:stop]
         width = int(widths[rows[-1]])
         nodes = _nodes(noise[rows], sample_rate, width, step[rows], float(orders.max()))
-        small = noise[rows] < _SMALLEST_FACTORED_NOISE
+        small = (noise[rows] < _SMALLEST_FACTORED_NOISE) | (orders.max() > _LARGEST_FACTORED_ORDER)
         if np.any(small):
             reach = np.stack([noise[rows], step[rows]], axis=1)
             part = [values[small] for values in nodes]
@@ -167,30 +168,53 @@ def _fractional_log_moments(noise: Array, sample_rate: float, orders: Array) -> 
 def _factored_moments(nodes: Sequence[Array], orders: Array) -> Array:
     """Return log(A) with a = i + f split into whole and fractional part: few powers, one product.
 
-    With P = (1+u)^i - 1 - i u and D = (1+u)^f - 1 - f u, (1+u)^a - 1 - a u is
-    P (1 + D + f u) + D + i u D + i f u^2.
+    With P_i = (1+u)^i - 1 - i u and D = (1+u)^f - 1 - f u, (1+u)^a - 1 - a u is
+    P (1+u)^f + D + i u ((1+u)^f - 1). P_1 is 0 and P_(i+1) is (1+u) P_i + i u^2: no term is
+    negative, so nothing cancels.
     """
-    weight, log_weight, gain, log_gain = (part[:, None, :] for part in nodes)
+    weight, _, gain, log_gain = nodes
     wholes, whole_index = np.unique(np.floor(orders), return_inverse=True)
     parts, part_index = np.unique(orders - np.floor(orders), return_inverse=True)
-    i, f = wholes[:, None], parts[:, None]
-    power = i * log_gain
-    # Far out, the power alone would overflow; with its weight it does not.
-    high = np.where(
-        power < 30,
-        _power_excess(np.minimum(power, 30), i, gain) * weight,
-        np.exp(power + log_weight) - (1 + i * gain) * weight,
-    )
-    low = _power_excess(f * log_gain, f, gain)
-    product = high @ (1 + low + f * gain).transpose(0, 2, 1)
-    weighted = low * weight
+    square = weight * gain**2
+    # The weight comes first: far out, the power alone would overflow.
+    high = np.empty((len(gain), len(wholes), gain.shape[1]))
+    running, whole = np.zeros_like(gain), 1
+    for column, wanted in enumerate(wholes):
+        while whole < wanted:
+            running = running * (1 + gain) + whole * square
+            whole += 1
+        high[:, column] = running
+    first = np.expm1(parts[:, None] * log_gain[:, None, :])
+    excess = _less_linear(first, parts, gain)
     sums = (
-        product
-        + weighted.sum(axis=2)[:, None, :]
-        + wholes[:, None] * (weighted * gain).sum(axis=2)[:, None, :]
-        + i * parts * (weight * gain**2).sum(axis=2)[:, :, None]
+        high @ (1 + first).transpose(0, 2, 1)
+        + (excess @ weight[:, :, None]).transpose(0, 2, 1)
+        + wholes[:, None] * (first @ (weight * gain)[:, :, None]).transpose(0, 2, 1)
     )
     return np.asarray(np.log1p(np.maximum(sums[:, whole_index, part_index], 0.0)))
+
+
+def _less_linear(first: Array, exponents: Array, gain: Array) -> Array:
+    """Return (1 + u)^f - 1 - f u from (1 + u)^f - 1, f in (0, 1) and u, as ``_power_excess`` does.
+
+    Args:
+        first: Shape (rows, f, nodes).
+        exponents: f, shape (f,).
+        gain: u, shape (rows, nodes).
+    """
+    excess = first - exponents[:, None] * gain[:, None, :]
+    row, node = np.nonzero(np.abs(gain) < _NEAR)
+    excess[row, :, node] = _binomial_series(exponents, gain[row, node][:, None])
+    return excess
+
+
+def _binomial_series(exponent: float | Array, gain: Array) -> Array:
+    """Return the first terms of (1 + u)^p - 1 - p u."""
+    return np.asarray(
+        (exponent * (exponent - 1) / 2)
+        * gain**2
+        * (1 + (exponent - 2) / 3 * gain * (1 + (exponent - 3) / 4 * gain))
+    )
 
 
 def _direct_moments(nodes: Sequence[Array], reach: Array, orders: Array) -> Array:
