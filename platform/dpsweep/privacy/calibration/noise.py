@@ -132,9 +132,15 @@ def calibrate_factors(
         plan = before + _plan(start, factors, counts, sample_rate)
         return epsilon_of(plan, delta=delta, accountant=accountant)
 
+    def least_epsilon() -> float:
+        """Return the epsilon of the most noise; first that of its least multiplier in all steps."""
+        largest = _MOST_NOISE / min(factors)
+        plain = before + _plan(_MOST_NOISE, (1.0,), (sum(counts),), sample_rate)
+        bound = epsilon_of(plain, delta=delta, accountant=accountant)
+        return bound if bound <= target else epsilon(largest)
+
     spent = epsilon_of(before, delta=delta, accountant=accountant)
-    largest = _MOST_NOISE / min(factors)
-    if spent >= target or not epsilon(largest) <= target:
+    if spent >= target or not least_epsilon() <= target:
         raise InfeasibleBudgetError(
             f"no noise multiplier keeps {sum(counts)} steps within epsilon={target:g} at "
             f"delta={delta:g}",
@@ -195,15 +201,17 @@ def _calibrate_rdp(
     few_weight = np.array([weight[group].sum() for group in groups])
     base = slice(0, len(rdp.ORDERS))
     high = _smallest(restricted(base, few, few_weight), target, 0.5, 1.0, 1e-2)
+    curve = spent[base] + few_weight @ rdp.poisson_gaussian_rdp(high * few, sample_rate)
+    index = int(rdp.epsilons(curve[None, :], grid[base], delta)[1][0])
     tolerance = _TOLERANCE["rdp"]
     for _ in range(6):
-        best = _best_order(high, factors, counts, sample_rate, before, delta)
-        index = int(np.searchsorted(grid, best))
         chosen = slice(max(0, index - 2), min(len(grid), index + 3))
         fast = restricted(chosen, scale, weight)
         high = _smallest(fast, target, high * 0.98, high, tolerance / 2)
         if epsilon(high) <= target < epsilon(high * (1 - tolerance)):
             return high
+        best = _best_order(high, factors, counts, sample_rate, before, delta)
+        index = int(np.searchsorted(grid, best))
     # The best order jumps about (a bound that drops to zero at once): search on all orders.
     return _smallest(epsilon, target, high * 0.9, high, tolerance)
 
