@@ -1,15 +1,15 @@
-"""Regret against epsilon, one line a strategy and one panel a setting, from what the bench measured.
+"""Regret against epsilon, one line a strategy and one panel a setting, from BENCHMARKS.md's table.
 
-python tests/benchmarks/draw_regret.py regret.png build/regret_pixels.json build/regret_lite0.json
+python tests/benchmarks/draw_regret.py BENCHMARKS.md regret.png
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import math
+import re
 from pathlib import Path
 
-from bench_regret import Results, as_read_today, regret_of
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -17,27 +17,54 @@ from dpsweep.planning.strategies import STRATEGIES
 
 #: Below it the axis of regret is linear, above it logarithmic, in points of accuracy.
 LINEAR = 1.0
+#: Head of a column of the table -> name of a strategy.
+COLUMNS = {
+    "no search": "default",
+    "`probe`": "probe",
+    "`epsilon_halving`, filter": "halving",
+    "8 trials, filter": "fifo",
+    "`select`": "select",
+    "`select` by profiles": "select_profiles",
+    "one random value": "random",
+}
+_FIRST = "| setting | epsilon | oracle"
+_CELL = re.compile(r"(-?[\d.]+)(?: ±([\d.]+))? \(\d+\)")
+
+#: (Epsilon, strategy) -> regret and its standard error in points; the error of one seed is NaN.
+Regrets = dict[tuple[float, str], tuple[float, float]]
 
 
-def settings_of(paths: list[Path]) -> dict[str, Results]:
-    """Return the results of each setting; one setting may lie in several files."""
-    found: dict[str, Results] = {}
-    for path in paths:
-        about = as_read_today(json.loads(path.read_text())["about"])
-        results = Results(path, about)
-        known = found.setdefault(about["base"]["name"], results)
-        known.singles |= results.singles
-    return found
+def settings_of(text: str) -> dict[str, Regrets]:
+    """Return the regrets of each setting of the one such table in a page."""
+    lines = text.splitlines()
+    (start,) = [number for number, line in enumerate(lines) if line.startswith(_FIRST)]
+    _, _, _, *heads = _cells(lines[start])
+    read: dict[str, Regrets] = {}
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        setting, epsilon, _, *cells = _cells(line)
+        for head, cell in zip(heads, cells, strict=True):
+            if match := _CELL.fullmatch(cell):
+                regret = float(match[1]), float(match[2] or math.nan)
+                read.setdefault(setting, {})[float(epsilon), COLUMNS[head]] = regret
+            elif cell:
+                raise SystemExit(f"{setting} at {epsilon}: cannot read {cell!r}")
+    return read
 
 
-def panel(axes: Axes, name: str, results: Results) -> None:
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def panel(axes: Axes, name: str, regrets: Regrets) -> None:
     """Draw the strategies of one setting, a little apart so that none hides another."""
-    epsilons = sorted({epsilon for epsilon, _, _ in results.singles})
+    epsilons = sorted({epsilon for epsilon, _ in regrets})
     for number, strategy in enumerate(STRATEGIES):
         rows = [
-            (epsilon * 1.02 ** (number - len(STRATEGIES) / 2), *regret)
+            (epsilon * 1.02 ** (number - len(STRATEGIES) / 2), *regrets[epsilon, strategy.name])
             for epsilon in epsilons
-            if (regret := regret_of(results, epsilon, strategy.name)) is not None
+            if (epsilon, strategy.name) in regrets
         ]
         if rows:
             where, means, errors = zip(*rows)
@@ -61,20 +88,20 @@ def panel(axes: Axes, name: str, results: Results) -> None:
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.set_yticks([], minor=True)
     axes.grid(alpha=0.3)
-    axes.set_title(name.removeprefix("regret-"), fontsize=10)
+    axes.set_title(name.replace("`", ""), fontsize=10)
 
 
 def main() -> None:
     """Draw all settings side by side."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("page", type=Path, help="BENCHMARKS.md")
     parser.add_argument("picture", type=Path)
-    parser.add_argument("results", type=Path, nargs="+", help="what bench_regret.py --out wrote")
     options = parser.parse_args()
-    settings = settings_of(options.results)
+    settings = settings_of(options.page.read_text())
     figure = Figure(figsize=(1.5 + 3.2 * len(settings), 4.2), layout="constrained")
     panels = figure.subplots(1, len(settings), sharey=True, squeeze=False)[0]
-    for axes, (name, results) in zip(panels, settings.items()):
-        panel(axes, name, results)
+    for axes, (name, regrets) in zip(panels, settings.items()):
+        panel(axes, name, regrets)
     panels[0].set_ylabel("regret, points of test accuracy")
     figure.supxlabel(
         "epsilon of everything, search included\n(delta 1e-5, unit example, add-or-remove-one;\n"

@@ -1,11 +1,13 @@
 """The bench of regret: its reference, its rows, and going on where it was."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from dpsweep.planning.reading import read_spec
 from tests.benchmarks.bench_regret import ORACLE, Results, Single, print_table, reference
+from tests.benchmarks.draw_regret import settings_of
 
 SPEC = read_spec("tests/benchmarks/regret_digits.yaml").to_dict()
 ABOUT = {"base": SPEC, "grid": [1.25, 20.0, 3]}
@@ -66,3 +68,13 @@ def test_a_bench_goes_on_after_an_upgrade_that_gave_the_spec_a_key(results):
     del old["about"]["base"]["resources"]["hang_minutes"]
     results.path.write_text(json.dumps(old))
     assert Results(results.path, ABOUT).singles == results.singles
+
+
+def test_the_picture_has_every_figure_of_the_table():
+    page = Path("BENCHMARKS.md").read_text()
+    settings = settings_of(page)
+    assert len(settings) == 5
+    assert settings["ScatterNet + linear"][3.0, "default"] == (0.09, 0.12)
+    assert settings["biases of MiniLM"][1.0, "probe"][0] == -1.69
+    with pytest.raises(SystemExit, match=r"at 1: cannot read '3\.29'"):
+        settings_of(page.replace("| 3.29 (1) |", "| 3.29 |"))
