@@ -32,7 +32,7 @@ def shapes(tmp_path_factory):
     from glue import save_glue
     from tiny_text import save_encoder
 
-    save_encoder(root / "encoder", max_position_embeddings=128)
+    save_encoder(root / "encoder", max_position_embeddings=256)
     for task in ("sst2", "qnli"):
         save_glue(root / task, task, num_train=RECORDS)
     return root
