@@ -51,13 +51,8 @@ def run(root, place, *options, changes=()):
     made = cli_here("init", path, "--force", "--data-path", place, *options)
     assert made.returncode == 0, made.stderr
     name = yaml.safe_load(path.read_text())["name"]
-    spec = read_spec(
-        path,
-        overrides=[
-            "search.num_trials=1", "tracking.uri=null", f"storage.path={root}", *changes,
-        ],
-    )  # fmt: skip
-    run_sweep(spec)
+    short = ("search.num_trials=1", "tracking.uri=null", f"storage.path={root}")
+    run_sweep(read_spec(path, overrides=[*short, *changes]))
     *starts, trial = load_sweep(name, root=root).results
     assert {one.state.value for one in (*starts, trial)} == {"finished"}
     scores = [value for key, value in trial.metrics.items() if key.endswith("/accuracy")]

@@ -66,7 +66,8 @@ _SMALLEST_QUADRATURE_NOISE = 0.05
 _NEAR = 3e-4
 # Below this noise the factored sums cancel or overflow.
 _SMALLEST_FACTORED_NOISE = 0.5
-# Above this order, 38 times some noise multipliers, nodes that matter have a weight that is 0.
+# Above this order the factored sums are not asked: 38 noise multipliers out a weight is 0 in
+# float64, and the largest terms of an order lie around z = order.
 _LARGEST_FACTORED_ORDER = 11.0
 
 
@@ -90,7 +91,7 @@ def _integer_log_moments(noise: Array, sample_rate: float, orders: Sequence[int]
     return np.logaddexp(0.0, result) if np.any(result > 30) else np.log1p(np.exp(result))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _log_weights(order: int, sample_rate: float) -> Array:
     """Return log(C(a,k) (1-q)^(a-k) q^k) for k = 2 ... a."""
     counts = np.arange(2, order + 1, dtype=np.float64)
@@ -103,12 +104,12 @@ def _log_weights(order: int, sample_rate: float) -> Array:
     )
 
 
-def _power_excess(power: Array, exponent: float | Array, gain: Array) -> Array:
+def _power_excess(power: Array, exponent: float, gain: Array) -> Array:
     """Return (1 + u)^p - 1 - p u from p log(1 + u), p and u, to full relative precision.
 
     The difference cancels for small u, where four terms of the binomial series replace it.
     """
-    near = np.abs(gain) * np.maximum(exponent, 1.0) < _NEAR
+    near = np.abs(gain) * max(exponent, 1.0) < _NEAR
     return np.where(near, _binomial_series(exponent, gain), np.expm1(power) - exponent * gain)
 
 
@@ -154,13 +155,13 @@ def _fractional_log_moments(noise: Array, sample_rate: float, orders: Array) -> 
         rows = by_width[begin:stop]
         width = int(widths[rows[-1]])
         nodes = _nodes(noise[rows], sample_rate, width, step[rows], float(orders.max()))
-        small = (noise[rows] < _SMALLEST_FACTORED_NOISE) | (orders.max() > _LARGEST_FACTORED_ORDER)
-        if np.any(small):
+        direct = (noise[rows] < _SMALLEST_FACTORED_NOISE) | (orders.max() > _LARGEST_FACTORED_ORDER)
+        if np.any(direct):
             reach = np.stack([noise[rows], step[rows]], axis=1)
-            part = [values[small] for values in nodes]
-            result[rows[small]] = _direct_moments(part, reach[small], orders)
-        if not np.all(small):
-            result[rows[~small]] = _factored_moments([part[~small] for part in nodes], orders)
+            part = [values[direct] for values in nodes]
+            result[rows[direct]] = _direct_moments(part, reach[direct], orders)
+        if not np.all(direct):
+            result[rows[~direct]] = _factored_moments([part[~direct] for part in nodes], orders)
         begin = stop
     return result
 
@@ -169,14 +170,13 @@ def _factored_moments(nodes: Sequence[Array], orders: Array) -> Array:
     """Return log(A) with a = i + f split into whole and fractional part: few powers, one product.
 
     With P_i = (1+u)^i - 1 - i u and D = (1+u)^f - 1 - f u, (1+u)^a - 1 - a u is
-    P (1+u)^f + D + i u ((1+u)^f - 1). P_1 is 0 and P_(i+1) is (1+u) P_i + i u^2: no term is
-    negative, so nothing cancels.
+    P (1+u)^f + D + i u ((1+u)^f - 1). P_1 is 0 and P_(i+1) is (1+u) P_i + i u^2: no term of that
+    is negative, so none cancels.
     """
     weight, _, gain, log_gain = nodes
     wholes, whole_index = np.unique(np.floor(orders), return_inverse=True)
     parts, part_index = np.unique(orders - np.floor(orders), return_inverse=True)
     square = weight * gain**2
-    # The weight comes first: far out, the power alone would overflow.
     high = np.empty((len(gain), len(wholes), gain.shape[1]))
     running, whole = np.zeros_like(gain), 1
     for column, wanted in enumerate(wholes):

@@ -132,15 +132,15 @@ def calibrate_factors(
         plan = before + _plan(start, factors, counts, sample_rate)
         return epsilon_of(plan, delta=delta, accountant=accountant)
 
-    def least_epsilon() -> float:
-        """Return the epsilon of the most noise; first that of its least multiplier in all steps."""
-        largest = _MOST_NOISE / min(factors)
-        plain = before + _plan(_MOST_NOISE, (1.0,), (sum(counts),), sample_rate)
-        bound = epsilon_of(plain, delta=delta, accountant=accountant)
-        return bound if bound <= target else epsilon(largest)
+    def is_feasible() -> bool:
+        """Ask the most noise, first with its least multiplier in all steps: that is one curve."""
+        most = before + _plan(_MOST_NOISE, (1.0,), (sum(counts),), sample_rate)
+        if epsilon_of(most, delta=delta, accountant=accountant) <= target:
+            return True
+        return epsilon(_MOST_NOISE / min(factors)) <= target
 
     spent = epsilon_of(before, delta=delta, accountant=accountant)
-    if spent >= target or not least_epsilon() <= target:
+    if spent >= target or not is_feasible():
         raise InfeasibleBudgetError(
             f"no noise multiplier keeps {sum(counts)} steps within epsilon={target:g} at "
             f"delta={delta:g}",
@@ -185,15 +185,19 @@ def _calibrate_rdp(
     spent = plan_curve(multiset(before), grid)
     scale, weight = np.array(factors), np.array(counts, dtype=np.float64)
 
+    def bound(
+        start: float, chosen: slice, scale: NDArray[np.float64], weight: NDArray[np.float64]
+    ) -> tuple[float, int]:
+        """Return the epsilon of these orders alone, and the place of the best among them."""
+        curves = rdp.poisson_gaussian_rdp(start * scale, sample_rate, grid[chosen])
+        curve = spent[chosen] + weight @ curves
+        epsilons, best = rdp.epsilons(curve[None, :], grid[chosen], delta)
+        return float(epsilons[0]), int(best[0])
+
     def restricted(
         chosen: slice, scale: NDArray[np.float64], weight: NDArray[np.float64]
     ) -> Callable[[float], float]:
-        def epsilon_at(start: float) -> float:
-            curves = rdp.poisson_gaussian_rdp(start * scale, sample_rate, grid[chosen])
-            curve = spent[chosen] + weight @ curves
-            return float(rdp.epsilons(curve[None, :], grid[chosen], delta)[0][0])
-
-        return epsilon_at
+        return lambda start: bound(start, chosen, scale, weight)[0]
 
     # A first guess from at most 24 noise multipliers, each group at its smallest.
     groups = np.array_split(np.arange(len(scale)), min(24, len(scale)))
@@ -201,8 +205,7 @@ def _calibrate_rdp(
     few_weight = np.array([weight[group].sum() for group in groups])
     base = slice(0, len(rdp.ORDERS))
     high = _smallest(restricted(base, few, few_weight), target, 0.5, 1.0, 1e-2)
-    curve = spent[base] + few_weight @ rdp.poisson_gaussian_rdp(high * few, sample_rate)
-    index = int(rdp.epsilons(curve[None, :], grid[base], delta)[1][0])
+    index = bound(high, base, few, few_weight)[1]
     tolerance = _TOLERANCE["rdp"]
     for _ in range(6):
         chosen = slice(max(0, index - 2), min(len(grid), index + 3))
