@@ -8,6 +8,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -20,6 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from dpsweep.cluster.early import most_at_once, refuse_impossible
 from dpsweep.cluster.private_directory import refuse_open
+from dpsweep.cluster.worker import worker_environment
 from dpsweep.foundation.database_path import LogPath
 from dpsweep.foundation.errors import ResourceError, SweepError
 from dpsweep.foundation.file_paths import FilePath
@@ -27,17 +29,6 @@ from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec
 
 _Job = TypeVar("_Job")
 _Result = TypeVar("_Result")
-
-
-def worker_environment(resources: ResourcesSpec) -> dict[str, str]:
-    """Return the environment of trial processes: one thread per whole CPU of a trial.
-
-    OpenMP workers spin at barriers; two trials with two threads each on two cores are slower than
-    four trials with one.
-    """
-    threads = str(max(1, int(resources.cpu)))
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    return {name: threads for name in names} | {"TOKENIZERS_PARALLELISM": "false"}
 
 
 class ClusterTarget(ABC):
@@ -80,6 +71,8 @@ class ClusterTarget(ABC):
         self.study_path = study_path
         self._connected_here = False
         self._is_over = threading.Event()
+        self._beginning: Future[None] | None = None
+        self._has_left = threading.Event()
 
     @staticmethod  # noqa: B027
     def refuse_early(spec: ClusterSpec, resources: ResourcesSpec) -> None:
@@ -105,6 +98,32 @@ class ClusterTarget(ABC):
             ResourceError: It cannot be reached.
         """
 
+    def begin(self, num_trials: int | None = None) -> None:  # noqa: B027
+        """Connect in the background, if that starts processes; entering waits for it.
+
+        The study may have no directory yet. By default nothing is begun.
+
+        Args:
+            num_trials: How many trials there are at most, if that is no secret.
+        """
+
+    def _begin(self) -> None:
+        if not ray.is_initialized():
+            self._prepare()
+            self._beginning = Future()
+            # What Ray starts ends with the thread that has started it.
+            threading.Thread(target=self._connect_behind, name="dpsweep-ray", daemon=True).start()
+
+    def _connect_behind(self) -> None:
+        assert self._beginning is not None
+        try:
+            self._connect()
+        except BaseException as error:
+            self._beginning.set_exception(error)
+            return
+        self._beginning.set_result(None)
+        self._has_left.wait()
+
     def watch(self, on_lost: Callable[[], None]) -> None:  # noqa: B027
         """Call ``on_lost``, in another thread, when processes end that Ray cannot do without.
 
@@ -118,13 +137,21 @@ class ClusterTarget(ABC):
         return ""
 
     def disconnect(self) -> None:
-        """Leave Ray; a cluster that this process did not start keeps running."""
+        """Leave Ray, also where it was only begun; one that was up before keeps running."""
         self._is_over.set()
+        if self._beginning is not None:
+            wait([self._beginning])
         if self._connected_here:
-            ray.shutdown()
+            self._leave()
             self._connected_here = False
+        self._has_left.set()
 
-    def __enter__(self) -> ClusterTarget:
+    def _leave(self) -> None:
+        """Leave the Ray that this target has connected to."""
+        ray.shutdown()
+
+    def _prepare(self) -> None:
+        """Say how Ray and Tune behave, before either is started."""
         # Tune's own loggers and progress tables are not used; a sweep has its own.
         os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
         os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
@@ -134,21 +161,26 @@ class ClusterTarget(ABC):
         # A trial that fails reports why, and has no score.
         os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
         os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
-        # Ray starts a process for each core beforehand, and trials, whose environment is another,
-        # run in none of them.
-        os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
         # Ray runs workers at nice 15: on a shared machine trials would starve.
         os.environ.setdefault("RAY_worker_niceness", "0")
-        if self.private_path is not None and ray.is_initialized():
+
+    def _connect(self) -> None:
+        with _keeps_sigterm():
+            self.connect()
+        self._connected_here = True
+
+    def __enter__(self) -> ClusterTarget:
+        if self._beginning is not None:
+            self._beginning.result()
+        elif self.private_path is not None and ray.is_initialized():
             raise ResourceError(
                 "accounting select needs a Ray of its own",
                 because="Ray keeps traces of every trial, and one runs in this process already",
                 fix="call ray.shutdown() first, or use `dpsweep run`",
             )
-        if not ray.is_initialized():
-            with _keeps_sigterm():
-                self.connect()
-            self._connected_here = True
+        elif not ray.is_initialized():
+            self._prepare()
+            self._connect()
         try:
             self.check()
         except BaseException:
@@ -256,15 +288,13 @@ def _keeps_sigterm() -> Iterator[None]:
     they outlive their driver, and at its shutdown. The handler of SIGTERM is given back: Ray's own
     would answer with a dump of its stack.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    is_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         yield
     finally:
-        if callable(handler):
+        if is_main and callable(handler):  # in another thread Ray sets none
             signal.signal(signal.SIGTERM, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

@@ -15,9 +15,10 @@ from pathlib import Path
 import ray
 from ray.autoscaler.sdk import request_resources
 
-from dpsweep.cluster.base import ClusterTarget, living_nodes, worker_environment
+from dpsweep.cluster.base import ClusterTarget, living_nodes
 from dpsweep.cluster.early import refuse_impossible
 from dpsweep.cluster.package import write_package
+from dpsweep.cluster.worker import worker_environment
 from dpsweep.foundation.bucket_path import BucketPath, probe
 from dpsweep.foundation.database_path import DatabasePath, LogPath
 from dpsweep.foundation.durable import FileLock

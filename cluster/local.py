@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
 
 import ray
 
-from dpsweep.cluster.base import ClusterTarget, worker_environment
+from dpsweep.cluster.base import ClusterTarget
 from dpsweep.cluster.early import local_slots, node_of, refuse_impossible
+from dpsweep.cluster.lean import lean_ray
 from dpsweep.cluster.token import own_token
+from dpsweep.cluster.worker import preloading
 from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec
 
 _VITAL = {"raylet", "gcs_server"}
@@ -24,6 +29,7 @@ class LocalTarget(ClusterTarget):
     is_secret = True
     starting = "starting Ray on this machine"
     _closing = contextlib.ExitStack()  # until it has started one
+    _num_trials = 0
 
     @staticmethod
     def refuse_early(spec: ClusterSpec, resources: ResourcesSpec) -> None:
@@ -35,6 +41,12 @@ class LocalTarget(ClusterTarget):
         """Return how many trials this machine has room for, at least 1."""
         return local_slots(spec, resources)
 
+    def begin(self, num_trials: int | None = None) -> None:
+        """Start Ray in the background; a subclass, which may need the study's directory, waits."""
+        if type(self) is LocalTarget:
+            self._num_trials = num_trials or 0
+            self._begin()
+
     def connect(self) -> None:
         """Start Ray with the spec's number of CPUs and GPUs (default: all of them).
 
@@ -43,28 +55,33 @@ class LocalTarget(ClusterTarget):
         """
         with contextlib.ExitStack() as stack:
             stack.enter_context(own_token())
-            ray.init(
-                address="local",
-                num_cpus=self.spec.num_cpus,
-                num_gpus=self.spec.num_gpus,
-                include_dashboard=False,
-                # A folder inside: Ray opens the one that it is given to everybody.
-                _temp_dir=None if self.private_path is None else str(self.private_path / "ray"),
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                runtime_env={"env_vars": worker_environment(self.resources)},
-            )
+            preloaded = preloading(self.resources, is_started=self._is_full)
+            with lean_ray(), _environment(preloaded):
+                ray.init(
+                    address="local",
+                    num_cpus=self.spec.num_cpus,
+                    num_gpus=self.spec.num_gpus,
+                    include_dashboard=False,
+                    # A folder inside: Ray opens the one that it is given to everybody.
+                    _temp_dir=None if self.private_path is None else str(self.private_path / "ray"),
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                )
             self._closing = stack.pop_all()
 
-    def disconnect(self) -> None:
-        """Stop Ray."""
+    @property
+    def _is_full(self) -> bool:
+        """Whether a trial is sure to come for each CPU: Ray starts that many processes at once."""
+        slots = min(local_slots(self.spec, self.resources), self._num_trials)
+        return slots >= node_of(self.spec)["CPU"]
+
+    def _leave(self) -> None:
+        """Stop Ray: it kills its processes as soon as this one has said goodbye to them."""
         node = ray._private.worker._global_node
-        if self._connected_here and node is not None:
-            # Ray waits a second for each of its processes, which do not hear SIGTERM.
-            for kind, process in node.live_processes():
-                if kind not in _VITAL:
-                    process.kill()
-        super().disconnect()
+        if node is not None:
+            # It would ask each to end, and wait a second; kept from SIGTERM, they do not hear it.
+            node.kill_all_processes = partial(_kill_all, node, node.kill_all_processes)
+        super()._leave()
         self._closing.close()
 
     def watch(self, on_lost: Callable[[], None]) -> None:
@@ -80,3 +97,24 @@ class LocalTarget(ClusterTarget):
                     return
 
         threading.Thread(target=wait, name="dpsweep-ray-watch", daemon=True).start()
+
+
+def _kill_all(node: Any, go_on: Callable[..., None], *arguments: Any, **options: Any) -> None:
+    for _, process in node.live_processes():
+        process.kill()
+    go_on(*arguments, **options)
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for the processes that are started meanwhile."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

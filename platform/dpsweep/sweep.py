@@ -30,8 +30,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from dpsweep.cluster import TARGETS
-from dpsweep.cluster.private_directory import PATIENCE_S, private_directory, remove_left_behind
+from dpsweep.cluster.private_directory import PATIENCE_S, remove_left_behind
 from dpsweep.foundation.database_path import log_path
 from dpsweep.foundation.errors import ModelError, RayLostError, ResourceError, StorageError
 from dpsweep.ledgers.dataset import DatasetLedger
@@ -48,9 +47,10 @@ from dpsweep.results.study import SweepResult
 from dpsweep.running import entries
 from dpsweep.running.delivery import FLUSH_URGENT_S, deliver, log_best_model
 from dpsweep.running.ending import Conclusion, Ending, write_charges
-from dpsweep.running.gallery import draw_study
+from dpsweep.running.gallery import Drawing
 from dpsweep.running.giving_up import give_up_claim
 from dpsweep.running.modes import Launch, run_public, run_search
+from dpsweep.running.nodes.cluster import LaunchCluster
 from dpsweep.running.nodes.own_code import check_own_code
 from dpsweep.running.nodes.software import check_software
 from dpsweep.running.pretrain import pretrained_weights
@@ -100,6 +100,7 @@ def run_checked(
     *,
     observer: Observer | None = None,
     termination: Termination | None = None,
+    cluster: LaunchCluster | None = None,
 ) -> SweepResult:
     """Do what ``run_sweep`` does, for a spec that has passed ``preflight``.
 
@@ -107,13 +108,15 @@ def run_checked(
         checked: The checked spec.
         observer: Who watches.
         termination: Of a process that treats SIGTERM as Ctrl-C, which must then end in time.
+        cluster: The launch's, begun, if it was begun before this module was loaded.
     """
     observer = observer or Observer()
+    cluster = cluster or LaunchCluster(checked)
     spec = checked.spec
     remove_left_behind(PATIENCE_S)
     refuse_other_spec(spec)
     make_places(spec)
-    TARGETS[spec.cluster.target].refuse_early(spec.cluster, spec.resources)
+    cluster.refuse_early()
     checked.check_some_plan()
     composition, selection = choose_composition(checked), choose_selection(checked)
     checked.check_dataset_budget(selection)
@@ -123,6 +126,8 @@ def run_checked(
     check_records(spec, checked.methods, data, checked.space.values())
     study = Study(spec)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(cluster)
+        cluster.begin()
         stack.callback(study.close)
         news = study.check_data(data.content_hash, old_hash=data.old_hash)
         if news and spec.data.dataset == "image_folder":  # of others, names cannot change
@@ -152,15 +157,8 @@ def run_checked(
                 log_best_model(checked, study, spool, data, observer)
                 deliver(spool, observer)
             return SweepResult(study.files)
-        cluster = stack.enter_context(contextlib.ExitStack())
-        private = cluster.enter_context(private_directory()) if selection else None
-        files = study.files
-        target = TARGETS[spec.cluster.target](
-            spec.cluster, spec.resources, files.path, private_path=private, lock=files.lock
-        )
-        target.say = observer.on_message
-        observer.on_stage(target.starting)
-        cluster.enter_context(target)
+        observer.on_stage(cluster.starting)
+        target = cluster.join(observer.on_message)
         if target.joined:
             observer.on_message(target.joined)
         check_software(checked, target, observer)
@@ -197,12 +195,14 @@ def run_checked(
             launch = dataclasses.replace(launch, supplies=Supplies(pretrained=weights))
             ending = MODES[spec.privacy.accounting](launch)
             if ending.state == "finished":
-                cluster.close()  # a selection's traces go first: what follows may take minutes
+                # A selection's traces go first: what follows may take minutes.
+                cluster.close() if selection else cluster.close_behind()
                 erase(study)
                 observer.on_stage("logging the best model")
-                log_best_model(checked, study, spool, data, observer)
-                if spool.is_enabled and spec.tracking.pictures:
-                    draw_study(study, observer)
+                is_drawn = spool.is_enabled and spec.tracking.pictures
+                with Drawing(study, is_wanted=is_drawn) as drawing:
+                    log_best_model(checked, study, spool, data, observer, on_shown=drawing.begin)
+                    drawing.finish(observer)
         except BaseException as error:
             ending, first = _ending_of(error, selection), error
             if isinstance(error, KeyboardInterrupt):  # in pre-training, or features are computed

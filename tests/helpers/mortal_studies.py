@@ -23,6 +23,7 @@ from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import Plan
 from dpsweep.results.study import load_sweep
 from dpsweep.running import entries, features, modes, probing
+from dpsweep.running.nodes import cluster
 from dpsweep.running.stage import Stage
 from dpsweep.schedulers.base import BarrierPolicy
 from dpsweep.spec.study import SweepSpec
@@ -129,7 +130,7 @@ class MortalStudies:
         for module in (study, entries, checkpoints):
             monkeypatch.setattr(module, "write_atomically", mortal_write)
         monkeypatch.setattr(DPSGD, "run", run)
-        monkeypatch.setattr(sweep, "TARGETS", {"local": NoCluster})
+        monkeypatch.setattr(cluster, "TARGETS", {"local": NoCluster})
         monkeypatch.setattr(Stage, "execute", lambda *given: self._execute(*given))
         for module in (modes, probing, features):
             monkeypatch.setattr(module, "prefetch", lambda *args, **more: None)

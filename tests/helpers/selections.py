@@ -7,10 +7,10 @@ from pathlib import Path
 from no_cluster import execute_here
 from whole_studies import make_spec
 
-from dpsweep import sweep
 from dpsweep.cluster import private_directory
 from dpsweep.cluster.private_directory import refuse_open
 from dpsweep.running import sealed
+from dpsweep.running.nodes import cluster
 from dpsweep.running.stage import Stage
 from dpsweep.spec.study import SweepSpec
 
@@ -39,7 +39,10 @@ class FakeRay:
     starting, joined = "starting nothing", ""
 
     def __init__(self, spec, resources, study_path, *, private_path=None, lock=None):
-        self.path = private_path
+        self.path, self.is_up = private_path, False
+
+    def begin(self, num_trials=None):
+        assert num_trials is None  # it would be a secret
 
     @staticmethod
     def refuse_early(spec, resources):
@@ -51,10 +54,11 @@ class FakeRay:
         folder.chmod(0o777)
         (folder / "experiment_state.json").write_text("all scores")
         refuse_open(self.path)
+        self.is_up = True
         return self
 
-    def __exit__(self, *error):
-        assert (self.path / "ray").exists()  # Ray ends first, then its files
+    def disconnect(self):
+        assert not self.is_up or (self.path / "ray").exists()  # Ray ends first, then its files
 
 
 def go_without_ray(patch, root: Path):
@@ -68,4 +72,4 @@ def go_without_ray(patch, root: Path):
     patch(private_directory, "place", lambda: root)
     patch(sealed, "prefetch", lambda *args: None)
     patch(Stage, "execute", functools.partialmethod(execute_here, on_begin=note))
-    patch(sweep, "TARGETS", {"local": FakeRay})
+    patch(cluster, "TARGETS", {"local": FakeRay})

@@ -7,6 +7,7 @@ from no_cluster import NoCluster, execute_here
 from dpsweep import sweep
 from dpsweep.results.study import load_sweep
 from dpsweep.running import modes
+from dpsweep.running.nodes import cluster
 from dpsweep.running.stage import Stage
 from dpsweep.spec.study import SweepSpec
 
@@ -15,6 +16,6 @@ def run_here(patch, raw):
     """Run a study that is not sealed, and return its results; ``patch`` is ``setattr`` or alike."""
     patch(modes, "prefetch", lambda *arguments, **options: None)
     patch(Stage, "execute", execute_here)
-    patch(sweep, "TARGETS", {"local": NoCluster})
+    patch(cluster, "TARGETS", {"local": NoCluster})
     sweep.run_sweep(SweepSpec(**raw))
     return load_sweep(raw["name"], root=raw["storage"]["path"])

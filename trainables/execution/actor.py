@@ -256,3 +256,8 @@ def _failure(trial: int, error: Exception) -> TrialReport:
     return TrialReport(
         trial=trial, step=0, metrics={}, epsilon=0.0, done=True, reason=text, failure=text
     )
+
+
+def bundle_of(config: dict[str, Any]) -> tune.PlacementGroupFactory:
+    """Return what Tune reserves for a trial; an actor goes on with trials of the same alone."""
+    return tune.PlacementGroupFactory([{"CPU": config["cpu"], "GPU": config["gpu"]}])

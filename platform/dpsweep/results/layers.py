@@ -180,11 +180,11 @@ def _layers_of(
 
 def save_layers_figure(
     spec: SweepSpec, files: StudyFiles, task: TrialTask, data: SweepData, supplies: Supplies
-) -> FilePath | None:
+) -> list[FilePath]:
     """Draw a trial's figures at its initial weights beside its checkpoints.
 
     Returns:
-        The PNG file, or None where ``dpsweep layers`` would refuse the trial.
+        The PNG file; nothing where ``dpsweep layers`` would refuse the trial.
     Raises:
         SweepError: The gradients of its network cannot be computed.
     """
@@ -192,11 +192,11 @@ def save_layers_figure(
         check_layers(spec, data.info)
         _check_method(task)
     except BadInputError:
-        return None
+        return []
     layers = _layers_of(spec, files, task, data, supplies, "initial", NUM_RECORDS)
     path = files.trial(task.trial) / "layers.png"
     write_figure(layers, path)
-    return path
+    return [path]
 
 
 def write_figure(layers: TrialLayers, path: FilePath) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from dpsweep.foundation.errors import NothingWithinBudgetError, SweepError
@@ -26,13 +27,27 @@ FLUSH_URGENT_S = 2.0  # where Ray ends this process soon
 
 
 def log_best_model(
-    checked: Preflight, study: Study, spool: Spool, data: SweepData, observer: Observer
+    checked: Preflight,
+    study: Study,
+    spool: Spool,
+    data: SweepData,
+    observer: Observer,
+    *,
+    on_shown: Callable[[], None] = lambda: None,
 ) -> None:
     """Log the best trial's model to the tracking store, once; later launches try again.
 
     Every logged model gets the label of what may be claimed of it now. With a new one go the figure
     of ``dpsweep layers`` and what the method draws, where there are public records to draw them
     from.
+
+    Args:
+        checked: The checked spec.
+        study: The study, whose trials have ended.
+        spool: Of the tracking store.
+        data: The study's records.
+        observer: Hears of what cannot be had.
+        on_shown: Called when what the model predicts is in the study's files, if it gets there.
     """
     if not spool.is_enabled:
         return
@@ -56,17 +71,21 @@ def log_best_model(
     except SweepError as error:  # a task, a checkpoint or features that can no longer be had
         observer.on_message(f"the best model is not in the tracking store: {error}")
         return
+    figures: list[FilePath] = []
+
+    def add(make: Callable[[], list[FilePath]]) -> None:
+        try:
+            figures.extend(make())
+        except SweepError as error:
+            observer.on_message(f"not all of its figures are in the tracking store: {error}")
+
+    add(lambda: show_predictions(study, task, model, data))
+    on_shown()
     uri = spool.log_model(best, model, example, label_of(result, best))
     if uri is None:
         return
-    figures: list[FilePath] = []
-    try:
-        figures += show_predictions(study, task, model, data)
-        figure = save_layers_figure(checked.spec, study.files, task, data, supplies)
-        figures += [figure] if figure else []
-        figures += draw_pictures(study.files.trial(best), task, **shared)
-    except SweepError as error:
-        observer.on_message(f"not all of its figures are in the tracking store: {error}")
+    add(lambda: save_layers_figure(checked.spec, study.files, task, data, supplies))
+    add(lambda: draw_pictures(study.files.trial(best), task, **shared))
     study.write(ModelLogged(best, uri, tuple(map(str, figures))))
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import subprocess
+import sys
+from types import TracebackType
 from typing import Any
 
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import SweepError
 from dpsweep.foundation.file_paths import FilePath
-from dpsweep.results.page.html import page_of
+from dpsweep.results.page import drawing
 from dpsweep.results.pictures.confusion import MAX_CLASSES, keep_confusion
-from dpsweep.results.pictures.files import write_pictures
-from dpsweep.results.pictures.table import pictures_of
 from dpsweep.results.study import OpenStudy, SweepResult
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Observer
@@ -64,15 +67,76 @@ def _public_part(spec: SweepSpec) -> str | None:
     return "validation" if spec.data.validation.visibility == "public" else None
 
 
-def draw_study(study: OpenStudy, observer: Observer | None = None) -> list[str]:
-    """Draw a study's pictures and its page; return the files.
+class Drawing:
+    """A study's pictures and its page, drawn by a process of its own within a ``with`` block.
 
-    A picture that cannot be drawn is no reason to fail a study that has finished: it is said.
+    The process loads what draws, which takes seconds, and is told when to draw what.
+
+    Args:
+        study: The study, whose trials have ended.
+        is_wanted: Whether anything is drawn.
+    """
+
+    def __init__(self, study: OpenStudy, *, is_wanted: bool) -> None:
+        self._path, self._is_wanted = study.files.path, is_wanted
+        self._process: subprocess.Popen[str] | None = None
+        self._has_begun = False
+
+    def __enter__(self) -> Drawing:
+        if self._is_wanted:
+            command = [sys.executable, "-m", drawing.__name__, str(self._path)]
+            # The copy of this package that runs here, and nothing that lies about in this folder.
+            path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONSAFEPATH": "1"}
+            pipe = subprocess.PIPE
+            self._process = subprocess.Popen(
+                command, env={**os.environ, **path}, stdin=pipe, stdout=pipe, text=True
+            )
+        return self
+
+    def begin(self) -> None:
+        """Let the pictures be drawn: what they show is in the study's files."""
+        self._ask("the pictures")
+        self._has_begun = True
+
+    def finish(self, observer: Observer) -> None:
+        """Let the page be drawn, which shows the study as it is now, and wait for it all.
+
+        A picture that cannot be drawn is no reason to fail a study that has finished: it is said.
+        """
+        if self._process is None:
+            return
+        if not self._has_begun:
+            self.begin()
+        self._ask("the page")
+        words, _ = self._process.communicate()
+        if self._process.returncode:
+            why = words.strip() or f"its process ended with {self._process.returncode}"
+            observer.on_message(f"the study's pictures are not drawn: {why}")
+
+    def _ask(self, what: str) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):  # it has failed, and says why
+                self._process.stdin.write(f"{what}\n")
+                self._process.stdin.flush()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.communicate()
+
+
+def draw_study(study: OpenStudy, observer: Observer | None = None) -> list[str]:
+    """Draw a study's pictures and its page here and now; return the files.
+
+    A picture that cannot be drawn is no reason to fail: it is said.
     """
     try:
-        result = SweepResult.of(study)
-        write_pictures(pictures_of(result), study.files.pictures)
-        write_atomically(study.files.page, page_of(result).encode())
+        drawing.draw(SweepResult.of(study))
     except Exception as error:
         if observer is not None:
             why = str(error) if isinstance(error, SweepError) else repr(error)

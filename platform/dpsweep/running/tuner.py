@@ -6,7 +6,6 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from ray import tune
 from ray.exceptions import RayError
@@ -26,13 +25,16 @@ from dpsweep.spec.study import SweepSpec
 from dpsweep.study.files import StudyFiles
 from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.data.supplies import Supplies
-from dpsweep.trainables.execution.actor import DPTrainable
+from dpsweep.trainables.execution.actor import DPTrainable, bundle_of
 from dpsweep.trainables.execution.settings import ExecutionSettings
 
 # Tune hands these of the driver to its actors as a runtime environment, which Ray writes into the
 # command lines of its processes and into its logs: every user of a node could read the keys there.
 _SECRETS = {name for name in class_cache.ENV_VARS_TO_PROPAGATE if name.startswith("AWS_")}
 class_cache.ENV_VARS_TO_PROPAGATE -= _SECRETS
+# A setting for PyTorch Lightning, which nothing here uses. With an environment of their own, actors
+# run in no process that Ray has started beforehand, and wait for its agent and a second process.
+class_cache.DEFAULT_ENV_VARS.clear()
 
 
 def settings_of(
@@ -168,11 +170,6 @@ def share_of(trial: int, resources: ResourcesSpec, files: StudyFiles) -> Share:
         return resources.of(files.task(trial).method)
     except StudyError:
         return resources.shares["resources"]
-
-
-def bundle_of(config: dict[str, Any]) -> tune.PlacementGroupFactory:
-    """Return what Tune reserves for a trial; an actor goes on with trials of the same alone."""
-    return tune.PlacementGroupFactory([{"CPU": config["cpu"], "GPU": config["gpu"]}])
 
 
 @contextlib.contextmanager

@@ -47,6 +47,11 @@ def importances(
     return {names[key]: float(share) for key, share in shares.items()}, left_out
 
 
+def load() -> None:
+    """Load the forest that ``importances`` grows, which takes most of a second."""
+    assert optuna.importance.FanovaImportanceEvaluator
+
+
 def _frozen(
     space: SearchSpace, config: Mapping[str, Any], value: float
 ) -> optuna.trial.FrozenTrial | None:

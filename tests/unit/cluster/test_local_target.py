@@ -1,11 +1,17 @@
 """A Ray of a selection's own: what it is given, and when it is refused; no cluster is started."""
 
 import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ray._raylet import AuthenticationMode, get_authentication_mode
 
-from dpsweep.cluster import local
+from dpsweep.cluster import local, worker
+from dpsweep.cluster.lean import lean_ray
 from dpsweep.cluster.local import LocalTarget
 from dpsweep.cluster.token import own_token
 from dpsweep.foundation.errors import ResourceError
@@ -92,3 +98,124 @@ def test_a_directory_that_ray_has_opened_is_refused_before_a_trial_runs(
         pytest.fail("trials would run")
     assert not ray.is_up
     assert settings() == switched_off
+
+
+def test_a_ray_that_was_begun_is_up_when_it_is_entered_and_gone_when_it_is_left(
+    tmp_path, monkeypatch, switched_off
+):
+    tmp_path.chmod(0o700)
+    ray = Ray(opens=None)
+    target = target_with(monkeypatch, tmp_path, ray)
+    before = dict(os.environ)
+    target.begin(num_trials=1000)
+    with target:
+        assert ray.given["_temp_dir"] == str(tmp_path / "ray")
+        # Of the thread that has started them: Ray's processes end with it.
+        assert len(threads_of_ray()) == 1
+    assert not ray.is_up
+    assert settings() == switched_off
+    assert not [thread for thread in threads_of_ray() if not ended(thread)]
+    for name in ("RAY_preload_python_modules", "RAY_prestart_worker_first_driver"):
+        assert os.environ.get(name) == before.get(name)
+
+
+def threads_of_ray():
+    return [thread for thread in threading.enumerate() if thread.name == "dpsweep-ray"]
+
+
+def ended(thread):
+    thread.join(5)
+    return not thread.is_alive()
+
+
+def test_a_ray_that_was_begun_and_never_entered_is_left_too(tmp_path, monkeypatch, switched_off):
+    tmp_path.chmod(0o700)
+    ray = Ray(opens=None)
+    target = target_with(monkeypatch, tmp_path, ray)
+    target.begin()
+    target.disconnect()
+    assert ray.given
+    assert not ray.is_up
+    assert settings() == switched_off
+
+
+def test_what_failed_behind_is_told_on_entering(tmp_path, monkeypatch, switched_off):
+    def fail(**given):
+        raise ConnectionError("no room in /dev/shm")
+
+    tmp_path.chmod(0o700)
+    target = target_with(monkeypatch, tmp_path, Ray(opens=None))
+    monkeypatch.setattr(local.ray, "init", fail)
+    target.begin()
+    with pytest.raises(ConnectionError, match="/dev/shm"), target:
+        pytest.fail("trials would run")
+    target.disconnect()
+    assert settings() == switched_off
+
+
+@pytest.mark.parametrize(
+    ("num_trials", "resources", "is_started"),
+    [(8, {}, "1"), (7, {}, "0"), (None, {}, "0"), (100, {"cpu": 2}, "0"), (100, {"cpu": 0.5}, "1")],
+)
+def test_processes_are_started_beforehand_where_a_trial_comes_for_each(
+    tmp_path, monkeypatch, switched_off, num_trials, resources, is_started
+):
+    seen = {}
+    monkeypatch.setattr(local.ray, "init", lambda **given: seen.update(os.environ))
+    monkeypatch.setattr(local.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(local.ray, "shutdown", lambda: None)
+    target = LocalTarget(ClusterSpec(num_cpus=8), ResourcesSpec(**resources), tmp_path)
+    target.begin(num_trials)
+    target.disconnect()
+    assert seen["RAY_prestart_worker_first_driver"] == is_started
+    assert seen["RAY_preload_python_modules"] == "dpsweep.cluster.worker"
+    assert seen["DPSWEEP_WORKER_THREADS"] == str(max(1, int(resources.get("cpu", 1))))
+
+
+def test_a_target_of_another_package_waits_for_the_study(tmp_path, monkeypatch):
+    """Its ``connect`` may write into the study's directory, which is not there yet."""
+
+    class Hut(LocalTarget):
+        def connect(self):
+            pytest.fail("too early")
+
+    target = Hut(ClusterSpec(), ResourcesSpec(), tmp_path / "studies" / "s")
+    target.begin(10)
+    target.disconnect()
+
+
+def test_ray_has_its_methods_back_after_a_lean_start():
+    from ray._private.node import Node
+
+    before = (Node.start_api_server, Node.start_monitor, Node.start_log_monitor)
+    with lean_ray():
+        node = SimpleNamespace()
+        assert Node.start_api_server(node, include_dashboard=False, raise_on_failure=False) is None
+        assert Node.start_monitor(node) is None
+    assert (Node.start_api_server, Node.start_monitor, Node.start_log_monitor) == before
+
+
+def run_worker(home, *, then):
+    """Import what a worker preloads, in a process of its own; return what ``then`` prints."""
+    environment = {
+        **os.environ, "DPSWEEP_WORKER_HOME": home, "DPSWEEP_WORKER_THREADS": "3",
+        "OMP_NUM_THREADS": "7",
+    }  # fmt: skip
+    load = "try_import_each_module(['dpsweep.cluster.worker'])"  # as Ray does
+    code = f"import sys, os; from ray._private.utils import try_import_each_module; {load}; {then}"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_a_worker_loads_what_trials_need_with_threads_of_its_own():
+    home = str(Path(worker.__file__).parent)
+    then = "print('dpsweep.trainables.execution.actor' in sys.modules, 'torch' in sys.modules, "
+    then += "os.environ['OMP_NUM_THREADS'], os.environ['OPENBLAS_NUM_THREADS'])"
+    assert run_worker(home, then=then) == "True True 3 3"
+
+
+def test_a_worker_forgets_a_copy_that_is_not_the_drivers(tmp_path):
+    then = "print([n for n in sys.modules if n.split('.')[0] == 'dpsweep'], 'torch' in sys.modules)"
+    assert run_worker(str(tmp_path), then=then) == "[] True"

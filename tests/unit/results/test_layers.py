@@ -190,11 +190,11 @@ def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
 def test_the_figure_of_a_model_is_kept_beside_it_or_left_out(tmp_path: Path) -> None:
     result = written(tmp_path)
     data = study_records(result)
-    path = save_layers_figure(result.spec, result.files, result.files.task(0), data, NO_SUPPLIES)
+    (path,) = save_layers_figure(result.spec, result.files, result.files.task(0), data, NO_SUPPLIES)
     assert path == result.files.trial(0) / "layers.png"
     assert path.stat().st_size > 10_000
     other = result.files.task(1)
-    assert save_layers_figure(result.spec, result.files, other, data, NO_SUPPLIES) is None
+    assert save_layers_figure(result.spec, result.files, other, data, NO_SUPPLIES) == []
 
 
 def test_bars_are_coloured_by_kind_and_have_the_height_of_their_ratio() -> None:

@@ -212,10 +212,45 @@ def test_a_picture_that_fails_is_said_and_fails_no_study(study, monkeypatch):
         raise ValueError("no such mark")
 
     said = []
-    monkeypatch.setattr(gallery, "pictures_of", fail)
+    monkeypatch.setattr(gallery.drawing, "pictures_of", fail)
     result = study("composed")
     assert gallery.draw_study(result, SimpleNamespace(on_message=said.append)) == []
     assert "no such mark" in said[0]
+
+
+def test_a_process_of_its_own_draws_when_it_is_told_to(study):
+    from dpsweep.running.gallery import Drawing
+
+    result, said = study("composed"), []
+    with Drawing(result, is_wanted=True) as drawing:
+        assert not result.files.page.exists()
+        drawing.finish(SimpleNamespace(on_message=said.append))
+    assert said == []
+    assert result.files.page.read_text() == page_of(result)
+    drawn = {path.name for path in result.files.pictures.iterdir()}
+    assert drawn == {f"{p.name}.{end}" for p in pictures_of(result) for end in ("png", "csv")}
+
+
+def test_a_process_that_cannot_draw_says_why(study):
+    from dpsweep.running.gallery import Drawing
+
+    result, said = study("composed"), []
+    (result.files.path / "spec.yaml").write_text("name: [")
+    with Drawing(result, is_wanted=True) as drawing:
+        drawing.finish(SimpleNamespace(on_message=said.append))
+    assert len(said) == 1
+    assert "pictures are not drawn" in said[0]
+    assert "spec" in said[0]
+
+
+def test_an_interrupted_end_leaves_no_process_behind(study):
+    from dpsweep.running.gallery import Drawing
+
+    result = study("composed")
+    with pytest.raises(KeyboardInterrupt), Drawing(result, is_wanted=True) as drawing:
+        raise KeyboardInterrupt
+    assert drawing._process.poll() is not None
+    assert not result.files.page.exists()
 
 
 def test_html_writes_one_page_and_refuses_two(study, tmp_path):

@@ -61,7 +61,7 @@ def execute_with_planted_scores(most):
     return execute
 
 
-def with_confusion(checked, study, *_):
+def with_confusion(checked, study, *_, **more):
     """Stand for ``log_best_model``: there is a picture of the winner's model."""
     keep_confusion(study.files, trial=0, part="test", names="ab", counts=[[3, 1], [0, 4]])
 

@@ -186,7 +186,7 @@ def answers(root, registered, uri):
     folder = root / "elsewhere"
     folder.mkdir()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweep, "log_best_model", lambda *arguments: None)  # its export takes seconds
+        patch.setattr(sweep, "log_best_model", lambda *_, **more: None)  # its export takes seconds
         other = run_here(patch.setattr, on_features(root))
     register_model(other)
     shutil.rmtree(other.spec.storage.features_path, ignore_errors=True)

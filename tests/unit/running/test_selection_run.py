@@ -44,10 +44,10 @@ def traces(temporary, tmp_path, monkeypatch):
     def watched(name):
         given = getattr(sweep, name)
 
-        def call(*args):
+        def call(*args, **more):
             of_ray = [str(p.relative_to(temporary)) for p in temporary.rglob("*")]
             seen[name] = of_ray, (tmp_path / "studies" / "selection" / "sealed").exists()
-            return given(*args)
+            return given(*args, **more)
 
         monkeypatch.setattr(sweep, name, call)
 
@@ -122,7 +122,7 @@ def test_a_selection_by_profiles_claims_less_for_the_same_trials(tmp_path, tempo
     "point",
     [
         "sealed._release = die",
-        "selections.FakeRay.__exit__ = die",
+        "selections.FakeRay.disconnect = die",
         "private_directory.shutil.rmtree = die",
         "sweep.erase = die",
         "sweep.log_best_model = die",

@@ -6,9 +6,9 @@ from whole_studies import cli_here, make_spec
 
 from dpsweep.cluster.early import local_slots, most_at_once, refuse_early, refuse_impossible
 from dpsweep.foundation.errors import ResourceError
-from dpsweep.running.tuner import bundle_of
 from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec, Share
 from dpsweep.spec.launching import SlurmSpec
+from dpsweep.trainables.execution.actor import bundle_of
 
 MIXED = ResourcesSpec(cpu=2, by_method={"bitfit": {"gpu": 0.5}, "adamix": {"cpu": 0.5}})
 

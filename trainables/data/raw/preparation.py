@@ -88,12 +88,13 @@ class ArrayRecords:
         if values.dtype.kind not in kinds:
             numbers = "numbers" if self.dtype == "float32" else "whole numbers"
             raise RecordError(f"records are of {values.dtype}, and must be {numbers}")
+        is_finite = values.dtype.kind in "biu" and abs(self.scale) <= 1
         with np.errstate(over="ignore"):
             if self.scale == 1:
                 values = np.asarray(values, self.dtype)
             else:
                 values = np.multiply(values, np.float32(self.scale), dtype=np.float32)
-        if not np.isfinite(values).all():
+        if not is_finite and not np.isfinite(values).all():
             raise RecordError("records have values that are not finite (as float32)")
         if self.is_channels_last:
             values = values.transpose(0, 3, 1, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
 from typing import TYPE_CHECKING
@@ -78,16 +79,28 @@ def launch(
         explain: Say at length what its epsilons cover.
     """
     make_places(checked.spec)  # before Ray is loaded, which takes longer than asking a server
+    refuse_other_spec(checked.spec)
+    checked.check_some_plan()
     say(stage(f"spec ok: study {checked.spec.name!r}, {_num_trials(checked)}; loading Ray"))
-    from dpsweep.sweep import run_checked  # loads ray: only once the spec is known to be good
-
     again = f"to continue, run the same command again: {command}"
     with (
         sigterm_as_interrupt(again) as termination,
+        contextlib.ExitStack() as stack,
         ProgressDisplay(checked.spec, checked.total_trials, Console(stderr=True)) as display,
     ):
         try:
-            result = run_checked(checked, observer=display, termination=termination)
+            # These load ray and torch: only once the spec is known to be good, and Ray's processes
+            # start meanwhile.
+            from dpsweep.running.nodes.cluster import LaunchCluster
+
+            cluster = stack.enter_context(LaunchCluster(checked))
+            cluster.refuse_early()
+            cluster.begin()
+            from dpsweep.sweep import run_checked
+
+            result = run_checked(
+                checked, observer=display, termination=termination, cluster=cluster
+            )
             is_interrupted = result.state == "interrupted"
         except (KeyboardInterrupt, RayLostError):
             if not termination.is_asked:

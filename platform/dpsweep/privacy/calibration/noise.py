@@ -8,7 +8,6 @@ from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize
 
 from dpsweep.foundation import validate
 from dpsweep.foundation.errors import InfeasibleBudgetError
@@ -264,6 +263,8 @@ def _smallest(
         bottom, top = bottom - math.log(1.5), bottom
     if height(top) == 0:
         return math.exp(top)
+    from scipy import optimize  # it takes a quarter of a second, which most processes never need
+
     root = optimize.brentq(height, bottom, top, xtol=tolerance / 4)
     aim = min(root + tolerance / 2, top)
     if height(aim) <= 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from importlib.resources import files as resources
 
 from dpsweep.foundation.version import __version__
@@ -13,13 +14,17 @@ from dpsweep.results.pictures.table import pictures_of
 from dpsweep.results.study import SweepResult
 
 
-def page_of(result: SweepResult) -> str:
+def page_of(result: SweepResult, pictures: Sequence[Picture] | None = None) -> str:
     """Return the page of a study as it stands: one HTML file, light and dark, for any width.
 
     Guarantees:
         The page loads nothing: its policy forbids every address but its own. All names and texts of
         the study are escaped. It says what ``SweepResult`` says, and under ``select`` that is the
         winner alone.
+
+    Args:
+        result: The study.
+        pictures: What ``pictures_of`` returns for it, where that is in hand.
     """
     import jinja2
     from markdown_it import MarkdownIt
@@ -28,7 +33,8 @@ def page_of(result: SweepResult) -> str:
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     source = resources(__package__).joinpath("page.html.jinja").read_text()
-    story, pictures = story_of(result, version=__version__), pictures_of(result)
+    story = story_of(result, version=__version__)
+    pictures = pictures_of(result) if pictures is None else pictures
     markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
     bundle = vega_bundle() if pictures else ""
     if "</script" in bundle:

@@ -21,7 +21,7 @@ space = {"method": "dp_sgd", "model.name": "tanh_cnn", "train.max_steps": 2,
          "optim.name": {"choice": ["sgd", "adam"]}}
 spec = make_spec(Path(sys.argv[2]), search__space=space, search__num_trials=2,
                  search__sampler="grid")
-def say(*arguments):  # in the place of the export of the best model, which loads it
+def say(*_, **more):  # in the place of the export of the best model, which loads it
     loaded = [name for name in ("torch._dynamo", "torch._inductor") if name in sys.modules]
     print("loaded:", loaded, "torch:", "torch.optim.adam" in sys.modules)
 sweep.log_best_model = say

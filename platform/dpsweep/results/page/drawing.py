@@ -1,0 +1,66 @@
+"""Draw a study's pictures and its page: ``python -m dpsweep.results.page.drawing DIRECTORY``.
+
+A process of its own, which a launch starts when its last trial has ended: what is left to do there
+keeps one core busy, as this does another. It reads the study's files alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from dpsweep.foundation.durable import write_atomically
+from dpsweep.foundation.errors import SweepError
+from dpsweep.foundation.file_paths import file_path
+from dpsweep.results.page.html import page_of
+from dpsweep.results.pictures.base import Picture
+from dpsweep.results.pictures.files import vega_bundle, write_pictures
+from dpsweep.results.pictures.table import pictures_of
+from dpsweep.results.study import SweepResult
+from dpsweep.search import importance
+from dpsweep.study.files import StudyFiles
+
+
+def draw(result: SweepResult) -> None:
+    """Write the pictures and the page of a study as it stands.
+
+    Raises:
+        SweepError: It cannot be read, or its folder not be written.
+    """
+    pictures = pictures_of(result)
+    write_pictures(pictures, result.files.pictures)
+    write_page(result, pictures)
+
+
+def write_page(result: SweepResult, pictures: Sequence[Picture]) -> None:
+    """Write the page of a study, with pictures that are at hand."""
+    write_atomically(result.files.page, page_of(result, pictures).encode())
+
+
+def main() -> None:
+    """Draw a directory's study as lines on standard input ask for it: its pictures, then its page.
+
+    What takes long and needs no study is done before the first line. Exit status 1, and why on
+    standard output, if something fails.
+    """
+    try:
+        prepare()
+        files = StudyFiles.at(file_path(sys.argv[1]))
+        if sys.stdin.readline():
+            pictures = pictures_of(SweepResult(files))
+            write_pictures(pictures, files.pictures)
+        if sys.stdin.readline():
+            write_page(SweepResult(files), pictures)
+    except Exception as error:
+        print(error if isinstance(error, SweepError) else repr(error))
+        sys.exit(1)
+
+
+def prepare() -> None:
+    """Load what draws."""
+    importance.load()
+    vega_bundle()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""The cluster of one launch: begun early, joined when trials are about to run, left once."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from types import TracebackType
+
+from dpsweep.cluster import TARGETS
+from dpsweep.cluster.base import ClusterTarget
+from dpsweep.cluster.private_directory import private_directory
+from dpsweep.planning.preflight import Preflight
+from dpsweep.study.files import StudyFiles
+
+
+class LaunchCluster:
+    """The cluster of one launch, with the private directory of a selection.
+
+    A local Ray takes seconds to start, in processes of its own: begun as soon as a spec is known to
+    be good, it comes up while this process loads, reads and plans. Leaving the block leaves it.
+
+    Args:
+        checked: The checked spec.
+    """
+
+    def __init__(self, checked: Preflight) -> None:
+        self._checked = checked
+        self._open = contextlib.ExitStack()
+        self._target: ClusterTarget | None = None
+        self._leaving: threading.Thread | None = None
+
+    def refuse_early(self) -> None:
+        """Refuse what is known to be impossible before anything is connected or written.
+
+        Raises:
+            ResourceError: With what is there and what was asked for.
+        """
+        spec = self._checked.spec
+        TARGETS[spec.cluster.target].refuse_early(spec.cluster, spec.resources)
+
+    def begin(self) -> None:
+        """Begin to start it, unless the study has finished or it cannot be begun early."""
+        spec = self._checked.spec
+        files = StudyFiles.of(spec)
+        if self._target is not None:
+            return  # it was begun before
+        if files.journal.exists() and files.view().state == "finished":
+            return  # it may have nothing to run
+        # Of a selection even an upper bound is not looked at: how many trials it has is its secret.
+        is_open = not spec.privacy.mode.is_sealed
+        self._made().begin(self._checked.total_trials if is_open else None)
+
+    def join(self, say: Callable[[str], None]) -> ClusterTarget:
+        """Wait until it answers and can run a trial of the study; return it.
+
+        Args:
+            say: Hears what takes long.
+        Raises:
+            ResourceError: It cannot be reached, or cannot run a trial.
+        """
+        target = self._made()
+        target.say = say
+        return target.__enter__()
+
+    def _made(self) -> ClusterTarget:
+        if self._target is None:
+            spec, files = self._checked.spec, StudyFiles.of(self._checked.spec)
+            is_sealed = spec.privacy.mode.is_sealed
+            private = self._open.enter_context(private_directory()) if is_sealed else None
+            target: ClusterTarget = TARGETS[spec.cluster.target](
+                spec.cluster, spec.resources, files.path, private_path=private, lock=files.lock
+            )
+            self._open.callback(target.disconnect)
+            self._target = target
+        return self._target
+
+    @property
+    def starting(self) -> str:
+        """What is said while it is waited for."""
+        return self._made().starting
+
+    def close(self) -> None:
+        """Leave it; what it kept in a private directory is gone then."""
+        if self._leaving is not None:
+            self._leaving.join()
+        self._open.close()
+
+    def close_behind(self) -> None:
+        """Begin to leave it: Ray's processes take seconds to end. ``close`` waits for that."""
+        self._leaving = threading.Thread(target=self._open.close, name="dpsweep-ray-stop")
+        self._leaving.start()
+
+    def __enter__(self) -> LaunchCluster:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
