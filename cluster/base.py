@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import threading
@@ -170,6 +171,7 @@ class ClusterTarget(ABC):
         self._connected_here = True
 
     def __enter__(self) -> ClusterTarget:
+        self._prepare()
         if self._beginning is not None:
             self._beginning.result()
         elif self.private_path is not None and ray.is_initialized():
@@ -179,7 +181,6 @@ class ClusterTarget(ABC):
                 fix="call ray.shutdown() first, or use `dpsweep run`",
             )
         elif not ray.is_initialized():
-            self._prepare()
             self._connect()
         try:
             self.check()
@@ -291,12 +292,30 @@ def _keeps_sigterm() -> Iterator[None]:
     is_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    put_back = _system_handler(signal.SIGTERM)
     try:
         yield
     finally:
-        if is_main and callable(handler):  # in another thread Ray sets none
+        if is_main and callable(handler):  # of Python's own, which has one in the main thread
             signal.signal(signal.SIGTERM, handler)
+        else:
+            put_back()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _system_handler(number: signal.Signals) -> Callable[[], None]:
+    """Return a function that gives a signal the handler that the system has for it now.
+
+    Of any thread: Ray's compiled part sets its own behind Python's back.
+    """
+    library = ctypes.CDLL(None, use_errno=True)
+    action = ctypes.create_string_buffer(512)  # more than a ``struct sigaction`` of any system
+    library.sigaction(int(number), None, action)
+
+    def put_back() -> None:
+        library.sigaction(int(number), action, None)
+
+    return put_back
 
 
 def _named(nodes: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:

@@ -10,6 +10,7 @@ from types import TracebackType
 from dpsweep.cluster import TARGETS
 from dpsweep.cluster.base import ClusterTarget
 from dpsweep.cluster.private_directory import private_directory
+from dpsweep.foundation.errors import SweepError
 from dpsweep.planning.preflight import Preflight
 from dpsweep.study.files import StudyFiles
 
@@ -45,8 +46,11 @@ class LaunchCluster:
         files = StudyFiles.of(spec)
         if self._target is not None:
             return  # it was begun before
-        if files.journal.exists() and files.view().state == "finished":
-            return  # it may have nothing to run
+        try:
+            if files.journal.exists() and files.view().state == "finished":
+                return  # it may have nothing to run
+        except SweepError:
+            return  # its files cannot be read, which is told when the study is opened
         # Of a selection even an upper bound is not looked at: how many trials it has is its secret.
         is_open = not spec.privacy.mode.is_sealed
         self._made().begin(self._checked.total_trials if is_open else None)
