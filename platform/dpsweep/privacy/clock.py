@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,9 +142,9 @@ class EpsilonClock:
         spent = multiset(self.spent)
         table = np.empty(len(run_of) + 1)
         table[0] = epsilon_of(self.spent, delta=self.delta, accountant="rdp")
-        rows = np.arange(len(run_of))
-        for level in range(len(rdp.HIGH_ORDERS) + 1):
-            orders = rdp.orders_at(level)
+
+        def curves_of(orders: NDArray[np.float64]) -> Callable[[NDArray[np.int64]], Any]:
+            """Return a function from positions to what they have spent at each order."""
             curves = np.zeros((len(runs), len(orders)))
             curves[charged] = event_curves([runs[index].event for index in charged], orders)
             starts = np.empty_like(curves)
@@ -151,18 +152,30 @@ class EpsilonClock:
             for index in range(len(runs)):
                 starts[index] = running
                 running = running + counts[index] * curves[index]
-            unsettled = []
+            return lambda part: starts[run_of[part]] + since[part, None] * curves[run_of[part]]
+
+        rows, best_orders = np.arange(len(run_of)), np.zeros(len(run_of))
+        for level in range(len(rdp.HIGH_ORDERS) + 1):
+            orders = rdp.orders_at(level)
+            spent_at, unsettled = curves_of(orders), []
             for begin in range(0, len(rows), _CHUNK_ROWS):
                 part = rows[begin : begin + _CHUNK_ROWS]
-                run = run_of[part]
-                curve = starts[run] + since[part, None] * curves[run]
-                table[part + 1], best = rdp.epsilons(curve, orders, self.delta)
+                table[part + 1], best = rdp.epsilons(spent_at(part), orders, self.delta)
+                best_orders[part] = orders[best]
                 at_end = (best == len(orders) - 1) & (table[part + 1] > 0)
                 unsettled.append(part[at_end])
             rows = np.concatenate(unsettled) if unsettled else rows[:0]
             # Only rows whose best order is the grid's last can gain from higher orders.
             if len(rows) == 0:
                 break
+        sparse = np.flatnonzero(rdp.is_sparse(best_orders) & (table[1:] > 0))
+        if len(sparse):
+            table[sparse + 1], _ = rdp.refined(
+                lambda rows, orders: curves_of(orders)(sparse[rows]),
+                table[sparse + 1],
+                best_orders[sparse],
+                self.delta,
+            )
         pure = np.zeros(len(runs))
         pure[charged] = [checked_pure(runs[index].event) for index in charged]
         if len(runs) and np.isfinite(pure[0]):

@@ -193,3 +193,16 @@ def test_the_largest_number_that_fits_is_come_by_whatever_part_of_its_cost_is_fi
     fits = largest_within(lambda x: offset + slope * x**power, 1.0, close=5e-4)
     assert fits is not None
     assert 0.9 <= offset + slope * fits**power <= 1
+
+
+def test_little_epsilon_needs_the_least_noise_too() -> None:
+    """The best order, of which there is no curve on the grid, is found while calibrating."""
+    budget = PrivacyBudget(target_epsilon=0.07, delta=1e-8)
+    start = calibrate_noise_schedule(
+        budget, schedule=NoiseSchedule("cosine", 0.5), sample_rate=0.01, steps=50
+    )
+
+    def epsilon(noise: float) -> float:
+        return epsilon_of(NoiseSchedule("cosine", 0.5).plan(noise, 0.01, 50), delta=1e-8)
+
+    assert epsilon(start) <= 0.07 < epsilon(start * (1 - 1e-5))

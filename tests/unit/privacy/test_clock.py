@@ -171,3 +171,14 @@ def test_the_last_allowed_position_is_what_the_accountant_accepts() -> None:
     low = EpsilonClock(clock.plan, delta=1e-5)
     low.__dict__["_table"] = clock.table() * 0.99
     assert low.last_allowed(1.0) == right
+
+
+@pytest.mark.parametrize("spent", [Plan(), Plan((EventRun(PoissonGaussian(30.0, 0.05), 7),))])
+def test_the_table_is_the_accountant_where_little_is_spent(spent: Plan) -> None:
+    """There the best order lies between those of the grid, another one at each position."""
+    plan = NoiseSchedule("linear", 0.5).plan(20.0, 0.1, 60)
+    table = EpsilonClock(plan, delta=DELTA, spent=spent).table()
+    assert 0.01 < table[1] < table[-1] < 0.5
+    for position in (1, 2, 7, 20, 41, 60):
+        alone = epsilon_of(spent + plan.slice(0, position), delta=DELTA)
+        assert table[position] == pytest.approx(alone, rel=1e-9)

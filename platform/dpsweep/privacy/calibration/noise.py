@@ -181,41 +181,49 @@ def _calibrate_rdp(
     """
     target, delta = budget.target_epsilon, budget.delta
     grid = rdp.orders_at(len(rdp.HIGH_ORDERS))
-    spent = plan_curve(multiset(before), grid)
-    scale, weight = np.array(factors), np.array(counts, dtype=np.float64)
+    spent, scale, weight = multiset(before), np.array(factors), np.array(counts, dtype=np.float64)
 
     def bound(
-        start: float, chosen: slice, scale: NDArray[np.float64], weight: NDArray[np.float64]
-    ) -> tuple[float, int]:
-        """Return the epsilon of these orders alone, and the place of the best among them."""
-        curves = rdp.poisson_gaussian_rdp(start * scale, sample_rate, grid[chosen])
-        curve = spent[chosen] + weight @ curves
-        epsilons, best = rdp.epsilons(curve[None, :], grid[chosen], delta)
-        return float(epsilons[0]), int(best[0])
+        start: float,
+        orders: NDArray[np.float64],
+        scale: NDArray[np.float64],
+        weight: NDArray[np.float64],
+    ) -> tuple[float, float]:
+        """Return the epsilon of these orders alone, and the best among them."""
+        curves = rdp.poisson_gaussian_rdp(start * scale, sample_rate, orders)
+        curve = plan_curve(spent, orders) + weight @ curves
+        epsilons, best = rdp.epsilons(curve[None, :], orders, delta)
+        return float(epsilons[0]), float(orders[best[0]])
 
     def restricted(
-        chosen: slice, scale: NDArray[np.float64], weight: NDArray[np.float64]
+        orders: NDArray[np.float64], scale: NDArray[np.float64], weight: NDArray[np.float64]
     ) -> Callable[[float], float]:
-        return lambda start: bound(start, chosen, scale, weight)[0]
+        return lambda start: bound(start, orders, scale, weight)[0]
 
     # A first guess from at most 24 noise multipliers, each group at its smallest.
     groups = np.array_split(np.arange(len(scale)), min(24, len(scale)))
     few = np.array([scale[group[0]] for group in groups])
     few_weight = np.array([weight[group].sum() for group in groups])
-    base = slice(0, len(rdp.ORDERS))
-    high = _smallest(restricted(base, few, few_weight), target, 0.5, 1.0, 1e-2)
-    index = bound(high, base, few, few_weight)[1]
+    high = _smallest(restricted(rdp.ORDERS, few, few_weight), target, 0.5, 1.0, 1e-2)
+    order = bound(high, rdp.ORDERS, few, few_weight)[1]
     tolerance = _TOLERANCE["rdp"]
     for _ in range(6):
-        chosen = slice(max(0, index - 2), min(len(grid), index + 3))
-        fast = restricted(chosen, scale, weight)
+        fast = restricted(_orders_beside(order, grid), scale, weight)
         high = _smallest(fast, target, high * 0.98, high, tolerance / 2)
         if epsilon(high) <= target < epsilon(high * (1 - tolerance)):
             return high
-        best = _best_order(high, factors, counts, sample_rate, before, delta)
-        index = int(np.searchsorted(grid, best))
+        order = _best_order(high, factors, counts, sample_rate, before, delta)
     # The best order jumps about (a bound that drops to zero at once): search on all orders.
     return _smallest(epsilon, target, high * 0.9, high, tolerance)
+
+
+def _orders_beside(order: float, grid: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return an order with those beside it, of the grid and, where that is sparse, off it."""
+    index = int(np.searchsorted(grid, order))
+    near = grid[max(0, index - 2) : index + 3]
+    if rdp.is_sparse(order):
+        near = np.union1d(near, np.rint(order * np.array([0.97, 0.99, 1.0, 1.01, 1.03])))
+    return near
 
 
 def _best_order(
