@@ -6,6 +6,7 @@ import math
 from functools import lru_cache
 from typing import Any, Protocol
 
+import numpy as np
 from scipy import special
 
 from dpsweep.foundation import validate
@@ -84,8 +85,8 @@ def epsilon_of(plan: Plan, *, delta: float, accountant: AccountantName = "rdp") 
         Under ``rdp``: the conversion of Canonne, Kamath and Steinke 2020 over a fixed grid of
         orders; Laplace events alone also by their pure sum. Under ``pld``: dp_accounting's
         pessimistic estimate; Gaussians over all records alone by the exact formula of Balle and
-        Wang 2018; a plan with more than 128 different Poisson-sampled Gaussians has its noise
-        multipliers rounded down onto a logarithmic grid, which over-counts by about two percent;
+        Wang 2018; a plan with more than 256 different Poisson-sampled Gaussians has its noise
+        multipliers rounded down onto a logarithmic grid, which over-counts by about half a percent;
         repeat-and-select by the privacy profile of its best run (``selected_profile``), events on
         a secret subset by theirs (``subset_profile``).
 
@@ -128,7 +129,8 @@ def by_part(plan: Plan) -> dict[str, Multiset]:
 def epsilon_and_order(events: Multiset, delta: float) -> tuple[float, float]:
     """Return the Renyi bound on epsilon and the order that gives it.
 
-    The grid is extended upwards while its last order is the best one.
+    The grid is extended upwards while its last order is the best one, and filled in where the best
+    one is among its last, far apart ones.
     """
     if not events:
         return 0.0, math.inf
@@ -138,13 +140,21 @@ def epsilon_and_order(events: Multiset, delta: float) -> tuple[float, float]:
         epsilon, order = float(bounds[0]), float(orders[best[0]])
         if best[0] < len(orders) - 1 or epsilon == 0.0:
             break
+    if epsilon > 0 and rdp.is_sparse(order):
+        epsilons, best_orders = rdp.refined(
+            lambda rows, orders: plan_curve(events, orders)[None, :],
+            np.array([epsilon]),
+            np.array([order]),
+            delta,
+        )
+        epsilon, order = float(epsilons[0]), float(best_orders[0])
     pure = math.fsum(count * checked_pure(event) for event, count in events)
     return min(epsilon, pure), order
 
 
 # --- Privacy loss distributions -------------------------------------------------------------
 
-_FEW = 4  # this many different events are discretised ten times finer
+_FEW = 40  # up to this many different events are discretised ten times finer
 _ROUNDING = 1e-15
 _MOST_HALVINGS, _MOVES_NOTHING = 4, 1e-3  # of a discretisation that is shown to be fine enough
 _LARGEST_PLD_EPSILON = 1e4  # above, the Renyi bound is as uninformative and much cheaper
@@ -213,7 +223,7 @@ def _without_rounding(events: Multiset, delta: float) -> float:
     A fast Fourier transform is off by about 1e-16 of the largest value for each event, whatever
     the size of a value: of a small delta nothing is left, and the Renyi bound has to do.
     """
-    return delta - _ROUNDING * sum(count for _, count in events)
+    return delta - _ROUNDING * (1 + sum(count for _, count in events))
 
 
 @lru_cache(maxsize=1024)

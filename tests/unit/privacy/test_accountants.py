@@ -159,6 +159,19 @@ def test_high_orders_are_used_where_the_grid_ends_too_early() -> None:
     )
 
 
+@pytest.mark.parametrize("delta", [1e-5, 1e-8])
+@pytest.mark.parametrize(
+    ("noise", "rate", "steps"),
+    [(15.0, 0.1, 10), (5.0, 0.01, 50), (3.0, 0.01, 300), (20.0, 0.05, 100), (40.0, 0.1, 10)],
+)
+def test_where_little_is_spent_the_best_whole_order_is_met(noise, rate, steps, delta) -> None:
+    orders = np.arange(2.0, 1025.0)
+    curve = steps * rdp.poisson_gaussian_rdp(np.array([noise]), rate, orders)
+    best = float(rdp.epsilons(curve, orders, delta)[0][0])
+    epsilon = epsilon_of(plan_of((PoissonGaussian(noise, rate), steps)), delta=delta)
+    assert best * (1 - 1e-9) <= epsilon <= best * 1.01
+
+
 def test_schedules_with_many_levels_are_rounded_to_the_private_side() -> None:
     few = NoiseSchedule("linear", 0.6).plan(2.0, 0.02, 100)
     many = NoiseSchedule("linear", 0.6).plan(2.0, 0.02, 400)

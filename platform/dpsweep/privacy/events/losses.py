@@ -16,6 +16,7 @@ from dpsweep.privacy.events.base import (
     checked_variance,
     no_pld_error,
 )
+from dpsweep.privacy.events.convolution import composed
 from dpsweep.privacy.events.gaussian import Gaussian
 from dpsweep.privacy.events.multiset import Multiset, by_class, in_order
 
@@ -47,11 +48,14 @@ def composed_loss(events: Multiset, interval: float) -> Any:
     precision, rest = parted(events)
     if precision > 0:
         rest = (*rest, (Gaussian(1 / math.sqrt(precision)), 1))
-    total: Any = None
-    for event, count in rest:
-        step = _one_step(event, interval).self_compose(count)
-        total = step if total is None else total.compose(step)
-    return total
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+    steps = [(_one_step(event, interval), count) for event, count in rest]
+    remove = composed([(step._pmf_remove, count) for step, count in steps], interval)
+    if all(step._symmetric for step, _ in steps):
+        return PrivacyLossDistribution(remove)
+    add = composed([(step._pmf_add, count) for step, count in steps], interval)
+    return PrivacyLossDistribution(remove, add)
 
 
 def parted(events: Multiset) -> tuple[float, Multiset]:

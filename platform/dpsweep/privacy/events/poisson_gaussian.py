@@ -15,9 +15,10 @@ from dpsweep.foundation import validate
 from dpsweep.privacy import rdp
 from dpsweep.privacy.events.base import Array, Check, PrivacyEvent
 from dpsweep.privacy.events.gaussian import Gaussian
+from dpsweep.privacy.events.sampled_gaussian import sampled_gaussian_loss
 
 #: So many different noise multipliers of one sample rate have privacy loss distributions.
-MAX_LEVELS = 128
+MAX_LEVELS = 256
 
 
 def _rate(name: str, value: Any) -> float:
@@ -138,13 +139,7 @@ class PoissonGaussian(PrivacyEvent):
 
     def privacy_loss(self, interval: float) -> Any:
         """Return its distribution."""
-        from dp_accounting.pld import privacy_loss_distribution
-
-        return privacy_loss_distribution.from_gaussian_mechanism(
-            self.noise_multiplier,
-            value_discretization_interval=interval,
-            sampling_prob=self.sample_rate,
-        )
+        return sampled_gaussian_loss(self.noise_multiplier, self.sample_rate, interval)
 
 
 # --- Curves on the grid are computed once ---------------------------------------------------
