@@ -65,6 +65,9 @@ def level_of(order: float) -> int:
 
 #: Curves are rounded up by more than the error of the sums below, far below any digit printed.
 ROUND_UP = 1.0 + 1e-8
+# Of more terms than this, those that are smaller than the largest by a factor of exp(-60) are left
+# out: of 32,768 of them less than 1e-21 of the sum.
+_MANY_TERMS, _NEGLIGIBLE = 40, 60.0
 _BLOCK_ELEMENTS = 1 << 17  # elements of a temporary: 1 MiB of float64
 _ROWS = 128  # noise multipliers at once: their terms stay in a cache of the processor
 _TAIL = 9.0  # standard deviations kept on either side; the rest is below e^-40
@@ -94,6 +97,9 @@ def _integer_log_moments(noise: Array, sample_rate: float, orders: Sequence[int]
         for column, order in enumerate(orders):
             terms = log_gain[:, : order - 1] + _log_weights(order, sample_rate)
             top = terms.max(axis=1, keepdims=True)
+            if order > _MANY_TERMS:  # most of them are nothing beside the largest
+                counted = np.flatnonzero((terms >= top - _NEGLIGIBLE).any(axis=0))
+                terms = terms[:, counted[0] : counted[-1] + 1]
             terms -= top
             np.exp(terms, out=terms)
             result[begin : begin + _ROWS, column] = top[:, 0] + np.log(terms.sum(axis=1))
