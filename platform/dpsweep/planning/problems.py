@@ -114,7 +114,7 @@ def sampler_problems(spec: SweepSpec) -> list[Mistake]:
     """Return what is wrong about the sampler of another package; ours the spec knows."""
     if spec.search.sampler not in SAMPLERS.outside():
         return []
-    from dpsweep.search.suggestions import make_sampler
+    from dpsweep.search.built_in import make_sampler
 
     try:
         make_sampler(spec.search.sampler, seed=0)

@@ -18,6 +18,7 @@ from dpsweep.privacy.events.base import (
 from dpsweep.privacy.events.losses import composed_loss, loss_without_bound, parted
 from dpsweep.privacy.events.multiset import Multiset, multiset, plan_curve
 from dpsweep.privacy.events.plan import CHARGED_PARTS, Plan
+from dpsweep.privacy.orders import is_sparse, refined
 from dpsweep.privacy.terms import ACCOUNTANTS, AccountantName
 
 
@@ -140,8 +141,8 @@ def epsilon_and_order(events: Multiset, delta: float) -> tuple[float, float]:
         epsilon, order = float(bounds[0]), float(orders[best[0]])
         if best[0] < len(orders) - 1 or epsilon == 0.0:
             break
-    if epsilon > 0 and rdp.is_sparse(order):
-        epsilons, best_orders = rdp.refined(
+    if epsilon > 0 and is_sparse(order):
+        epsilons, best_orders = refined(
             lambda rows, orders: plan_curve(events, orders)[None, :],
             np.array([epsilon]),
             np.array([order]),

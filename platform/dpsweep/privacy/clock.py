@@ -16,6 +16,7 @@ from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events.base import checked_pure
 from dpsweep.privacy.events.multiset import event_curves, multiset, plan_curve
 from dpsweep.privacy.events.plan import NO_PLAN, Plan
+from dpsweep.privacy.orders import is_sparse, refined
 from dpsweep.privacy.terms import ACCOUNTANTS, AccountantName
 
 _CHUNK_ROWS = 2048  # rows of a table computed at once: 2.7 MB of curves
@@ -168,9 +169,9 @@ class EpsilonClock:
             # Only rows whose best order is the grid's last can gain from higher orders.
             if len(rows) == 0:
                 break
-        sparse = np.flatnonzero(rdp.is_sparse(best_orders) & (table[1:] > 0))
+        sparse = np.flatnonzero(is_sparse(best_orders) & (table[1:] > 0))
         if len(sparse):
-            table[sparse + 1], _ = rdp.refined(
+            table[sparse + 1], _ = refined(
                 lambda rows, orders: curves_of(orders)(sparse[rows]),
                 table[sparse + 1],
                 best_orders[sparse],

@@ -17,7 +17,7 @@ those keeps the relative precision where A is close to 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -38,20 +38,11 @@ _SORTED = np.argsort(np.concatenate([_FRACTIONAL, _INTEGER]))
 ORDERS: Array = np.concatenate([_FRACTIONAL, _INTEGER])[_SORTED]
 #: Further orders (much noise, few steps), computed only where the best order is ORDERS[-1].
 HIGH_ORDERS: tuple[int, ...] = (2048, 4096, 8192, 16384, 32768)
-#: Orders of ``ORDERS`` whose neighbors are far apart: where the best one is among these, whole
-#: orders between them are asked, too (``refined``).
-_SPARSE = (63.0, 1024.0)
-_STAGES, _BETWEEN = 4, 6
 
 
 def orders_at(level: int) -> Array:
     """Return the grid of orders with the first ``level`` of ``HIGH_ORDERS`` appended."""
     return np.concatenate([ORDERS, np.array(HIGH_ORDERS[:level], dtype=np.float64)])
-
-
-def is_sparse(order: Array | float) -> NDArray[np.bool_]:
-    """Say of a best order whether orders beside it, which are on no grid, may be better."""
-    return np.asarray((order >= _SPARSE[0]) & (order <= _SPARSE[1]))
 
 
 def level_of(order: float) -> int:
@@ -358,49 +349,3 @@ def epsilons(rdp: Array, orders: Array, delta: float) -> tuple[Array, NDArray[np
     smallest = np.where(np.isnan(rdp), np.inf, rdp).min(axis=1)
     result[delta**2 + np.expm1(-smallest) > 0] = 0.0
     return result, best
-
-
-def refined(
-    curves_at: Callable[[NDArray[np.int64], Array], Array],
-    found: Array,
-    best: Array,
-    delta: float,
-) -> tuple[Array, Array]:
-    """Return smaller epsilons by whole orders beside the best ones, where the grid is sparse.
-
-    With little spent, the Renyi curve of sampled Gaussians bends up sharply at an order of 100 or
-    more, and the best order lies just below: a grid of powers of two can be 40% off, and epsilon as
-    much. Orders between the neighbors of the best are tried, then between the neighbors of the best
-    of those, until they are less than 1% apart. Any order gives a bound.
-
-    Args:
-        curves_at: Called on row numbers and orders; returns the curves, shape (rows, orders).
-        found: Epsilon of each row over ``ORDERS``, shape (n,); positive.
-        best: The order that gave it, for which ``is_sparse`` holds, shape (n,).
-        delta: In (0, 1).
-    Returns:
-        Epsilons and their orders, both of shape (n,).
-    """
-    grid = orders_at(1)
-    place = np.searchsorted(grid, best)
-    # Lower neighbor, best order so far and upper neighbor of each row.
-    around = np.stack([grid[place - 1], best, grid[place + 1]], axis=1)
-    found = found.copy()
-    for _ in range(_STAGES):
-        for low, middle, high in np.unique(around, axis=0).tolist():
-            rows = np.flatnonzero((around == (low, middle, high)).all(axis=1))
-            steps = np.geomspace(low, high, _BETWEEN + 2)
-            orders = np.unique(np.concatenate([np.rint(steps), [middle]]))
-            if high - low <= 2:
-                continue
-            values, index = epsilons(curves_at(rows, orders), orders, delta)
-            found[rows] = np.minimum(found[rows], values)
-            around[rows] = np.stack(
-                [
-                    orders[np.maximum(index - 1, 0)],
-                    orders[index],
-                    orders[np.minimum(index + 1, len(orders) - 1)],
-                ],
-                axis=1,
-            )
-    return found, around[:, 1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dpsweep.foundation.registry import Registry
 from dpsweep.spec.search.section import SAMPLER_GROUP
 
-_OURS = "dpsweep.search.suggestions"
+_OURS = "dpsweep.search.built_in"
 
 #: Name -> ``build(seed) -> optuna.samplers.BaseSampler``. A new one is built for every trial, with
 #: a seed of its own: all that it may know of the search stands in Optuna's study.

@@ -19,8 +19,9 @@ import optuna
 from optuna.trial import TrialState as OptunaState
 
 from dpsweep.foundation.database_path import LogPath
-from dpsweep.foundation.errors import BadInputError, SweepError
+from dpsweep.foundation.errors import SweepError
 from dpsweep.privacy.randomness import public_seed
+from dpsweep.search.built_in import make_sampler
 from dpsweep.search.optuna_file import (
     EPSILON,
     MEANING,
@@ -29,54 +30,11 @@ from dpsweep.search.optuna_file import (
     difference,
     place_of,
 )
-from dpsweep.search.samplers import SAMPLERS
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.facts import terms
 from dpsweep.spec.study import SweepSpec
 
 Outcome = Literal["finished", "pruned", "failed"]
-
-
-def make_sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:
-    """Return the sampler of that name; ``grid`` needs none, since its points are enqueued.
-
-    Raises:
-        BadInputError: What an installed package adds under that name makes no sampler.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        sampler = SAMPLERS[name](seed)
-    if not isinstance(sampler, optuna.samplers.BaseSampler):
-        raise BadInputError(
-            f"sampler {name!r} makes a {type(sampler).__name__}, not a sampler of Optuna's",
-            fix="ask the authors of its package",
-        )
-    return sampler
-
-
-def random_sampler(seed: int) -> optuna.samplers.BaseSampler:
-    """Return what draws every configuration from the space's own distributions."""
-    return optuna.samplers.RandomSampler(seed=seed)
-
-
-def tpe_sampler(seed: int) -> optuna.samplers.BaseSampler:
-    """Return the tree-structured Parzen estimator, one parameter at a time."""
-    return optuna.samplers.TPESampler(seed=seed, multivariate=False)
-
-
-def nsga2_sampler(seed: int) -> optuna.samplers.BaseSampler:
-    """Return the genetic algorithm for two objectives."""
-    return optuna.samplers.NSGAIISampler(seed=seed)
-
-
-def cmaes_sampler(seed: int) -> optuna.samplers.BaseSampler:
-    """Return CMA-ES; choices and conditional parameters are beyond it and are drawn at random."""
-    return optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
-
-
-def gp_sampler(seed: int) -> optuna.samplers.BaseSampler:
-    """Return the Gaussian process."""
-    return optuna.samplers.GPSampler(seed=seed)
 
 
 def first_points(spec: SweepSpec, space: SearchSpace) -> list[dict[str, Any]]:
@@ -170,6 +128,7 @@ class Suggestions:
         self._is_single = len(self.objectives) == 1
         self._live: dict[int, optuna.trial.Trial] = {}
         self._handed_out = set(known or ())
+        self._nobodys, self._num_seen = set[int](), 0  # trials of Optuna's that nobody has
         trials = {number: self._frozen(trial) for number, trial in (known or {}).items()}
         with self._usable():
             self._study = self._open(trials, on_message)
@@ -331,8 +290,16 @@ class Suggestions:
     def _left(self) -> tuple[list[int], list[optuna.trial.FrozenTrial]]:
         """Return the trials that run in Optuna's study and that nobody has, and all trials."""
         trials = self._study.get_trials(deepcopy=False)
-        running = (t.number for t in trials if t.state is OptunaState.RUNNING)
-        return sorted(set(running) - self._handed_out), trials
+        self._nobodys |= {*range(self._num_seen, len(trials))}
+        self._num_seen = len(trials)
+        # What has ended or was handed out once is nothing to look at again.
+        self._nobodys = {
+            number
+            for number in self._nobodys
+            if number not in self._handed_out and not trials[number].state.is_finished()
+        }
+        running = [n for n in self._nobodys if trials[n].state is OptunaState.RUNNING]
+        return sorted(running), trials
 
     def report(self, number: int, step: int, value: float) -> None:
         """Store an intermediate value; of a repeated step the first is kept."""

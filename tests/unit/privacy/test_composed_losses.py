@@ -1,6 +1,7 @@
 """Privacy losses of sampled Gaussians, and many of them composed at once, against slower ways."""
 
 import itertools
+import math
 
 import mpmath
 import numpy as np
@@ -139,6 +140,12 @@ def test_an_infinite_loss_is_kept_however_often_it_is_composed():
     ours = composed([(pmf, 3)], 0.1)
     assert ours._infinity_mass == pytest.approx(1 - 0.9**3, abs=1e-15)
     assert ours._infinity_mass >= 1 - 0.9**3
+
+
+def test_what_releases_everything_does_so_in_company():
+    everything = pld_pmf.create_pmf({}, 0.1, 1.0, pessimistic_estimate=True)
+    other = pld_pmf.create_pmf({0: 1.0}, 0.1, 0.0, pessimistic_estimate=True)
+    assert composed([(other, 2), (everything, 1)], 0.1).get_epsilon_for_delta(0.5) == math.inf
 
 
 def test_losses_of_other_mechanisms_are_composed_with_them():

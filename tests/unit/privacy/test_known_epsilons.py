@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+from dp_accounting.rdp import RdpAccountant
 
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import Plan
@@ -25,6 +27,13 @@ def test_rdp_agrees_with_every_witness(row: dict) -> None:
     epsilon = epsilon_of(plan, delta=row["delta"], accountant="rdp")
     # The pure sum is a bound of its own; ours is the smaller of the two.
     witnesses = row["rdp"]
+    if row["name"].startswith("tiny epsilon"):
+        # The witnesses' orders are powers of two up there; the best whole one is 1,380.
+        accountant = RdpAccountant(orders=range(1300, 1450))
+        accountant.compose(PoissonSampledDpEvent(0.001, GaussianDpEvent(10.0)), 100)
+        best = accountant.get_epsilon(row["delta"])
+        assert best * (1 - 1e-9) <= epsilon <= 1.001 * best < 0.8 * witnesses["dp_accounting"]
+        return
     expected = min(witnesses.values()) if "pure sum" in witnesses else None
     for witness in [expected] if expected is not None else witnesses.values():
         assert epsilon == pytest.approx(witness, rel=5e-3)

@@ -16,6 +16,7 @@ from dpsweep.privacy.accountants import epsilon_and_order, epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import NO_PLAN, EventRun, Gaussian, Plan, PoissonGaussian
 from dpsweep.privacy.events.multiset import multiset, plan_curve
+from dpsweep.privacy.orders import is_sparse
 from dpsweep.privacy.schedules import NoiseSchedule
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.privacy.terms import ACCOUNTANTS, AccountantName
@@ -221,7 +222,7 @@ def _orders_beside(order: float, grid: NDArray[np.float64]) -> NDArray[np.float6
     """Return an order with those beside it, of the grid and, where that is sparse, off it."""
     index = int(np.searchsorted(grid, order))
     near = grid[max(0, index - 2) : index + 3]
-    if rdp.is_sparse(order):
+    if is_sparse(order):
         near = np.union1d(near, np.rint(order * np.array([0.97, 0.99, 1.0, 1.01, 1.03])))
     return near
 

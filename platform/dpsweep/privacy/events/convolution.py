@@ -35,6 +35,8 @@ def composed(parts: Sequence[tuple[Any, int]], interval: float) -> Any:
     """
     from dp_accounting.pld import pld_pmf
 
+    if any(pmf._infinity_mass >= 1 for pmf, _ in parts):  # it may release everything
+        return pld_pmf.create_pmf({}, interval, 1.0, pessimistic_estimate=True)
     dense = [(pmf.to_dense_pmf(), count) for pmf, count in parts]
     log_finite = math.fsum(count * math.log1p(-pmf._infinity_mass) for pmf, count in dense)
     masses = [(int(pmf._lower_loss), pmf._probs, count) for pmf, count in dense]

@@ -1,0 +1,42 @@
+"""Trial processes load, by an import of this module, what they need before they are asked.
+
+A local Ray starts a process for each slot as soon as it is up, while the driver still reads and
+plans, and each of them imports this module (Ray's setting ``preload_python_modules``). Nothing
+depends on that: a process that could not import it loads the same with its first trial, later.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from dpsweep import cluster
+from dpsweep.cluster.worker import HOME, THREAD_NAMES, THREADS
+
+
+def load() -> None:
+    """Set the number of threads, then import what every trial needs.
+
+    The driver may run another copy of this package than the installed one; where that is, this
+    process learns with its first trial. Then nothing of the installed copy stays loaded.
+
+    Raises:
+        ImportError: Nothing was gained; Ray forgives this error alone.
+    """
+    for name in THREAD_NAMES:
+        os.environ[name] = os.environ[THREADS]
+    if os.environ[HOME] == str(Path(cluster.__file__).parent):
+        try:
+            import dpsweep.trainables.execution.actor  # ray.tune
+            import dpsweep.trainables.execution.execution  # noqa: F401  # torch
+        except Exception as error:
+            raise ImportError("not loaded before the first trial") from error
+        return
+    for name in [name for name in sys.modules if name.partition(".")[0] == "dpsweep"]:
+        del sys.modules[name]
+    raise ImportError("the driver runs another copy of dpsweep")
+
+
+if HOME in os.environ:
+    load()

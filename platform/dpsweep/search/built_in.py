@@ -1,0 +1,117 @@
+"""Optuna's samplers as they are used here, and one of them for long histories."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+
+from dpsweep.foundation.errors import BadInputError
+from dpsweep.search.samplers import SAMPLERS
+
+#: Ended trials up to which TPE looks at all of them, and how many it looks at beyond.
+LONG, KEPT = 1000, 500
+#: TPE's model of good trials is made of so many at most (Optuna's ``default_gamma``).
+_GOOD = 25
+
+
+def make_sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:
+    """Return the sampler of that name; ``grid`` needs none, since its points are enqueued.
+
+    Raises:
+        BadInputError: What an installed package adds under that name makes no sampler.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        sampler = SAMPLERS[name](seed)
+    if not isinstance(sampler, optuna.samplers.BaseSampler):
+        raise BadInputError(
+            f"sampler {name!r} makes a {type(sampler).__name__}, not a sampler of Optuna's",
+            fix="ask the authors of its package",
+        )
+    return sampler
+
+
+def random_sampler(seed: int) -> optuna.samplers.BaseSampler:
+    """Return what draws every configuration from the space's own distributions."""
+    return optuna.samplers.RandomSampler(seed=seed)
+
+
+def tpe_sampler(seed: int) -> optuna.samplers.BaseSampler:
+    """Return the tree-structured Parzen estimator, one parameter at a time."""
+    return LongTPE(seed)
+
+
+def nsga2_sampler(seed: int) -> optuna.samplers.BaseSampler:
+    """Return the genetic algorithm for two objectives."""
+    return optuna.samplers.NSGAIISampler(seed=seed)
+
+
+def cmaes_sampler(seed: int) -> optuna.samplers.BaseSampler:
+    """Return CMA-ES; choices and conditional parameters are beyond it and are drawn at random."""
+    return optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
+
+
+def gp_sampler(seed: int) -> optuna.samplers.BaseSampler:
+    """Return the Gaussian process."""
+    return optuna.samplers.GPSampler(seed=seed)
+
+
+class LongTPE(optuna.samplers.TPESampler):
+    """TPE whose time for a suggestion does not grow with the number of trials for ever.
+
+    Of more than ``LONG`` ended trials it is shown ``KEPT``: the 25 best, which are all that its
+    model of good trials is made of, and of the others every so-manieth, whose density stands for
+    that of all. With several objectives it is shown all.
+
+    Args:
+        seed: Of its draws.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed=seed, multivariate=False)
+        self._shown: optuna.Study | None = None  # of one trial: a sampler is made for each
+
+    def sample_independent(
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: optuna.distributions.BaseDistribution,
+    ) -> Any:
+        """Draw one parameter."""
+        if self._shown is None:
+            self._shown = self._thinned(study)
+        return super().sample_independent(self._shown, trial, param_name, param_distribution)
+
+    def _thinned(self, study: optuna.Study) -> optuna.Study:
+        ended = (TrialState.COMPLETE, TrialState.PRUNED)
+        trials = study.get_trials(deepcopy=False, states=ended)
+        if len(trials) <= LONG or len(study.directions) > 1:
+            return study
+        shown = optuna.create_study(direction=study.direction)
+        shown.add_trials(thinned(trials, study.direction))
+        return shown
+
+
+def thinned(
+    trials: Sequence[FrozenTrial], direction: optuna.study.StudyDirection
+) -> list[FrozenTrial]:
+    """Return the best complete trials and an even share of the others, ``KEPT`` in all, in order.
+
+    Args:
+        trials: Ended ones, more than ``KEPT``.
+        direction: Of the objective.
+    """
+    sign = -1.0 if direction is optuna.study.StudyDirection.MAXIMIZE else 1.0
+    complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
+    best = sorted(complete, key=lambda trial: sign * float(trial.value or 0.0))[:_GOOD]
+    good = {trial.number for trial in best}
+    others = [trial for trial in trials if trial.number not in good]
+    places = np.linspace(0, len(others) - 1, KEPT - len(best)).round().astype(int)
+    kept = good | {others[place].number for place in places.tolist()}
+    return [trial for trial in trials if trial.number in kept]
