@@ -1,0 +1,98 @@
+"""TPE where there are more trials than it is shown."""
+
+import time
+
+import numpy as np
+import optuna
+import pytest
+from optuna.study import StudyDirection
+from optuna.trial import TrialState, create_trial
+
+from dpsweep.search.built_in import KEPT, LONG, LongTPE, thinned, tpe_sampler
+
+SPACE = {
+    "lr": optuna.distributions.FloatDistribution(1e-3, 10.0, log=True),
+    "batch": optuna.distributions.CategoricalDistribution([64, 128, 256]),
+}
+
+
+def history(count, *, seed=0, directions=("maximize",)):
+    """Return a study of trials whose best learning rate is 1; a third of them was pruned."""
+    study = optuna.create_study(directions=list(directions))
+    rng = np.random.default_rng(seed)
+    for number in range(count):
+        lr = float(10 ** rng.uniform(-3, 1))
+        value = -float(np.log10(lr) ** 2)
+        params = {"lr": lr, "batch": int(rng.choice([64, 128, 256]))}
+        state = TrialState.PRUNED if number % 3 == 2 else TrialState.COMPLETE
+        study.add_trial(
+            create_trial(
+                state=state, params=params, distributions=SPACE,
+                values=[value] * len(directions) if state is TrialState.COMPLETE else None,
+                intermediate_values={1: value} if len(directions) == 1 else {},
+            )
+        )  # fmt: skip
+    return study
+
+
+def suggested(study, sampler):
+    study.sampler = sampler
+    trial = study.ask()
+    found = (
+        trial.suggest_float("lr", 1e-3, 10.0, log=True),
+        trial.suggest_categorical("batch", [64, 128, 256]),
+    )
+    study.tell(trial, state=TrialState.FAIL)
+    return found
+
+
+@pytest.mark.parametrize("direction", list(StudyDirection)[1:])
+def test_the_best_are_kept_and_an_even_share_of_the_others(direction):
+    study = history(3000)
+    trials = study.get_trials(deepcopy=False)
+    kept = thinned(trials, direction)
+    assert len(kept) == KEPT
+    assert [t.number for t in kept] == sorted({t.number for t in kept})
+    sign = -1 if direction is StudyDirection.MAXIMIZE else 1
+    complete = [t for t in trials if t.state is TrialState.COMPLETE]
+    best = sorted(complete, key=lambda t: sign * t.value)[:25]
+    assert {t.number for t in best} <= {t.number for t in kept}
+    others = [t.number for t in kept if t not in best]
+    assert others[0] < 10
+    assert others[-1] > 2990
+    assert max(np.diff(others)) <= 3000 / (KEPT - 25) + 3
+    share = sum(t.state is TrialState.PRUNED for t in kept if t not in best) / len(others)
+    assert 0.25 < share < 0.42
+
+
+def test_up_to_a_thousand_trials_it_is_optunas():
+    for seed in range(5):
+        plain = optuna.samplers.TPESampler(seed=seed, multivariate=False)
+        study = history(LONG)
+        assert suggested(study, tpe_sampler(seed)) == suggested(study, plain)
+
+
+def test_of_more_it_looks_for_the_same_place():
+    study = history(LONG + 500)
+    rates = [suggested(study, LongTPE(seed))[0] for seed in range(40)]
+    assert np.median(np.abs(np.log10(rates))) < 0.1
+
+
+def test_with_two_objectives_it_is_shown_all():
+    study = history(LONG + 100, directions=("maximize", "minimize"))
+    sampler = LongTPE(0)
+    suggested(study, sampler)
+    assert sampler._shown is study
+
+
+def test_a_suggestion_takes_no_longer_with_three_times_the_trials():
+    def seconds(count):
+        study = history(count)
+        times = []
+        for seed in range(5):
+            begin = time.process_time()
+            suggested(study, LongTPE(seed))
+            times.append(time.process_time() - begin)
+        return min(times)
+
+    assert seconds(4500) < 1.8 * seconds(1500)
