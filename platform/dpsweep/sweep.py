@@ -2,7 +2,7 @@
 
     spec -> preflight            everything that can be wrong, before anything starts
          -> StudyLedger          what the study may spend, written down before data is opened
-         -> ClusterTarget        a Ray cluster, joined or started
+         -> ClusterTarget        a Ray cluster, joined or started (behind the steps above)
          -> pretrained_weights   public weights that trials start from
          (``dpsweep.planning.pretrain``)
          -> mode                 composed, select, public or unaccounted
