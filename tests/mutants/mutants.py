@@ -5,6 +5,7 @@ from mutants_centred import CENTRED
 from mutants_databases import DATABASES
 from mutants_images import IMAGES
 from mutants_ledgers import LEDGERS
+from mutants_losses import LOSSES
 from mutants_privacy import PRIVACY
 from mutants_public import PUBLIC
 from mutants_rates import RATES
@@ -17,6 +18,7 @@ from mutants_trials import TRIALS
 
 MUTANTS: tuple[Mutant, ...] = (
     *PRIVACY,
+    *LOSSES,
     *IMAGES,
     *LEDGERS,
     *DATABASES,
