@@ -84,7 +84,7 @@ def sampled_gaussian_loss(noise: float, rate: float, interval: float) -> Any:
         [(loss(-far), loss(1 + far)), (-loss(far), -loss(-far))],
     ):
         first, last = math.floor(low / interval), math.ceil(high / interval)
-        grid = np.arange(first, last + 1) * interval
+        grid = np.arange(first, last + 1, dtype=np.float64) * interval
         deltas = np.minimum.accumulate(sampled_gaussian_profiles(grid, noise, rate)[index])
         directions.append(
             pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, first, last, deltas)
