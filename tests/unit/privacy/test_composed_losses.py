@@ -89,6 +89,12 @@ def test_one_loss_is_that_of_dp_accounting(noise, rate):
             assert one.get_delta_for_epsilon(epsilon) == pytest.approx(true, rel=1e-9, abs=1e-20)
 
 
+@pytest.mark.parametrize(("rate", "epsilon"), [(0.0, 0.0), (1.0, 1.9931)])
+def test_the_ends_of_the_rate_are_nothing_and_the_gaussian(rate, epsilon):
+    loss = PoissonGaussian(2.0, rate).privacy_loss(1e-3)
+    assert loss.get_epsilon_for_delta(DELTA) == pytest.approx(epsilon, abs=2e-3)
+
+
 def convolved(pmfs):
     """Return the first loss and the probabilities of a composition, one product at a time."""
     first, total = 0, np.ones(1, np.longdouble)

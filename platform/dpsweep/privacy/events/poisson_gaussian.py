@@ -139,6 +139,13 @@ class PoissonGaussian(PrivacyEvent):
 
     def privacy_loss(self, interval: float) -> Any:
         """Return its distribution."""
+        simplified = self.simplified()
+        if simplified is None:
+            from dp_accounting.pld import privacy_loss_distribution
+
+            return privacy_loss_distribution.identity(interval)
+        if simplified is not self:
+            return simplified.privacy_loss(interval)
         return sampled_gaussian_loss(self.noise_multiplier, self.sample_rate, interval)
 
 
