@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: setup demo test test-lowest test-newest check check-crd coverage docs mutants bench bench-regret test-slow bench-gpu ui clean
+.PHONY: setup demo test test-lowest test-newest check check-crd coverage docs mutants bench bench-quick bench-regret test-slow bench-gpu ui clean
 
 setup: $(STAMP)
 
@@ -77,6 +77,10 @@ mutants: setup
 
 bench: setup
 	$(BIN)/python tests/benchmarks/run.py
+
+# Guards of the ratios, in three minutes.
+bench-quick: setup
+	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/quick.py
 
 # What each honest search loses against an oracle; half an hour on the digits, hours on the pixels:
 # REGRET=tests/benchmarks/regret_pixels.yaml. A second run goes on where the first has ended.

@@ -27,7 +27,7 @@ def main() -> None:
         ["bench_sparse.py", "--device", device],
     ]
     if device == "cpu":
-        commands += [["bench_accounting.py"], ["bench_search.py"]]
+        commands += [["bench_accounting.py"], ["bench_sweep.py"], ["bench_search.py"]]
     for script, *arguments in commands:
         print(f"== {script}", flush=True)
         subprocess.run([sys.executable, HERE / script, *arguments], check=True)
