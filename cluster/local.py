@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
+import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -21,6 +24,7 @@ from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec
 
 _VITAL = {"raylet", "gcs_server"}
 _LOOK_S = 0.5
+_AGENTS = re.compile(rb"ray::(Dashboard|RuntimeEnv)Agent")
 
 
 class LocalTarget(ClusterTarget):
@@ -100,9 +104,28 @@ class LocalTarget(ClusterTarget):
 
 
 def _kill_all(node: Any, go_on: Callable[..., None], *arguments: Any, **options: Any) -> None:
-    for _, process in node.live_processes():
+    processes = [process for _, process in node.live_processes()]
+    agents = [agent for process in processes for agent in _agents_of(process.pid)]
+    for process in processes:
         process.kill()
+    for agent in agents:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(agent, signal.SIGKILL)
     go_on(*arguments, **options)
+
+
+def _agents_of(raylet: int) -> list[int]:
+    """Return the ids of a raylet's agents, which would look for it for a minute or two yet.
+
+    Where there is no /proc, none is seen.
+    """
+    agents = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or is nobody's to look into
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == raylet and _AGENTS.match((entry / "cmdline").read_bytes()):
+                agents.append(int(entry.name))
+    return agents
 
 
 @contextlib.contextmanager
