@@ -2,36 +2,36 @@
 
 import pytest
 
-from dpsweep.search import suggestions
+from dpsweep.search import built_in
 from dpsweep.search.samplers import SAMPLERS
 from dpsweep.spec.search.section import SAMPLERS as NAMES
 from dpsweep.testing.samplers import SamplerConformance
 
 
 class TestRandom(SamplerConformance):
-    build = staticmethod(suggestions.random_sampler)
+    build = staticmethod(built_in.random_sampler)
 
 
 class TestTpe(SamplerConformance):
-    build = staticmethod(suggestions.tpe_sampler)
+    build = staticmethod(built_in.tpe_sampler)
 
 
 class TestNsga2(SamplerConformance):
-    build = staticmethod(suggestions.nsga2_sampler)
+    build = staticmethod(built_in.nsga2_sampler)
 
 
 class TestCmaes(SamplerConformance):
-    build = staticmethod(suggestions.cmaes_sampler)
+    build = staticmethod(built_in.cmaes_sampler)
 
 
 class TestGp(SamplerConformance):
-    build = staticmethod(suggestions.gp_sampler)
+    build = staticmethod(built_in.gp_sampler)
 
 
 class _Stuck(SamplerConformance):
     """Draws every trial alike: what the suite must notice."""
 
-    build = staticmethod(lambda seed: suggestions.random_sampler(0))
+    build = staticmethod(lambda seed: built_in.random_sampler(0))
 
 
 def test_the_suite_notices_a_sampler_that_is_stuck():

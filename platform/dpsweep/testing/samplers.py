@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import patch
 
-from dpsweep.search import suggestions
+from dpsweep.search import built_in, suggestions
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.study import SweepSpec
 
@@ -62,8 +62,8 @@ class SamplerConformance:
 
     def test_it_is_a_sampler_of_optuna(self) -> None:
         """Optuna can ask what the entry point builds."""
-        with patch.object(suggestions, "SAMPLERS", {"mine": self.build}):
-            suggestions.make_sampler("mine", seed=0)
+        with patch.object(built_in, "SAMPLERS", {"mine": self.build}):
+            built_in.make_sampler("mine", seed=0)
 
     def test_configurations_lie_in_the_space(self) -> None:
         """Each has the parameters that apply to it, with values that they may have."""
