@@ -39,7 +39,7 @@ class TestDPSGD(MethodConformance):
             noise = np.concatenate([part.numpy().ravel() for part in mine])
             sigma = plan.at(position).noise_multiplier  # the clip norm is 1
             assert stats.kstest(noise, "norm", args=(0, sigma)).pvalue > 1e-6
-            assert stats.kstest(noise, "norm", args=(0, 1.5 * sigma)).pvalue < 1e-6
+            assert stats.kstest(noise, "norm", args=(0, 2 * sigma)).pvalue < 1e-6
 
 
 class TestDOPESGD(MethodConformance):

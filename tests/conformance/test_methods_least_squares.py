@@ -30,7 +30,7 @@ class TestLeastSquares(MethodConformance):
         for position, noise in enumerate(drawn):
             sigma, values = plan.at(position).noise_multiplier, noise.numpy().ravel()
             assert stats.kstest(values, "norm", args=(0, sigma)).pvalue > 1e-6
-            assert stats.kstest(values, "norm", args=(0, 1.5 * sigma)).pvalue < 1e-6
+            assert stats.kstest(values, "norm", args=(0, 2 * sigma)).pvalue < 1e-6
 
 
 class TestFeatureCovariance(MethodConformance):
