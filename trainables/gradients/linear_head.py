@@ -23,6 +23,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from dpsweep.trainables.data.kept.pixel_tensors import PixelTensor
 from dpsweep.trainables.gradients.clipping import (
     Factors,
     clip_factors,
@@ -76,16 +77,21 @@ class _Blocks:
 
         The records may be overwritten.
         """
-        features = x_source.flatten(1)
-        if not _fits(self._gathered, features):
-            self._gathered = features.new_empty(self.rows, features.shape[1])
-        index = torch.from_numpy(rows).to(features.device)
+        like = x_source[:1].flatten(1)
+        # Records that are kept in a file have no view: flattened, all of them would be read.
+        features = None if isinstance(x_source, PixelTensor) else x_source.flatten(1)
+        if not _fits(self._gathered, like):
+            self._gathered = like.new_empty(self.rows, like.shape[1])
+        index = torch.from_numpy(rows).to(like.device)
         labels = y_source.index_select(0, index.to(y_source.device)).to(self._device)
         affine = self._affine(x_source.shape[1:])
         for begin in range(0, len(index), self.rows):
             chosen = index[begin : begin + self.rows]
             count = len(chosen)
-            torch.index_select(features, 0, chosen, out=self._gathered[:count])
+            if features is None:
+                self._gathered[:count] = x_source.index_select(0, chosen).flatten(1)
+            else:
+                torch.index_select(features, 0, chosen, out=self._gathered[:count])
             self._gathered[count:] = 0.0
             x = self._widened(self._gathered.to(self._device))
             if self.tile.shape[1:] != x.shape[1:]:

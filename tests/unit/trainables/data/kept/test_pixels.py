@@ -5,12 +5,15 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from dpsweep.foundation.errors import DataError, ResourceError
 from dpsweep.trainables.data.dataset import tensor_of
 from dpsweep.trainables.data.hashes import hash_of_parts, hashes_of, part_hash
 from dpsweep.trainables.data.kept import pixels as module
 from dpsweep.trainables.data.kept.pixels import PixelFile, Pixels, taken
+from dpsweep.trainables.gradients.linear_head import LinearHeadEngine
+from dpsweep.trainables.gradients.per_example import OpacusEngine
 
 RNG = np.random.default_rng(3)
 BYTES = RNG.integers(0, 256, (50, 3, 4, 5), dtype=np.uint8)
@@ -130,3 +133,30 @@ def test_any_other_operation_is_right(pixels):
     assert torch.equal(tensor.mean(0), whole.mean(0))
     layer = torch.nn.Conv2d(3, 2, 3)
     assert torch.equal(layer(tensor[4:6]), layer(whole[4:6]))
+
+
+@pytest.mark.parametrize("make", [LinearHeadEngine, OpacusEngine], ids=["linear head", "network"])
+def test_a_step_reads_the_records_of_its_batch_alone(pixels, monkeypatch, make):
+    """One step of a linear head once read all records, and took their bytes in memory."""
+    rows, labels = np.array([3, 40, 41, 7]), torch.arange(50) % 10
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(60, 10))
+    engine = (
+        LinearHeadEngine(network[1], None, expected_batch=4)
+        if make is LinearHeadEngine
+        else OpacusEngine(network, 4)
+    )
+    expected = engine.clipped_gradient_sum(torch.from_numpy(FLOATS), labels, rows, 1.0)
+    expected = [part.clone() for part in expected]
+    read = []
+    array = Pixels.__array__
+
+    def counted(self, *arguments, **options):
+        read.append(len(self))
+        return array(self, *arguments, **options)
+
+    monkeypatch.setattr(Pixels, "__array__", counted)
+    sums = engine.clipped_gradient_sum(tensor_of(pixels), labels, rows, 1.0)
+    for one, other in zip(sums, expected):
+        torch.testing.assert_close(one, other)
+    assert max(read) <= 4
