@@ -19,7 +19,7 @@ from dpsweep.cluster.base import ClusterTarget
 from dpsweep.cluster.early import local_slots, node_of, refuse_impossible
 from dpsweep.cluster.lean import lean_ray
 from dpsweep.cluster.token import own_token
-from dpsweep.cluster.worker import preloading
+from dpsweep.cluster.worker import is_warm, preloading
 from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec
 
 _VITAL = {"raylet", "gcs_server"}
@@ -72,6 +72,7 @@ class LocalTarget(ClusterTarget):
                     logging_level=logging.ERROR,
                 )
             self._closing = stack.pop_all()
+        is_warm.set()
 
     @property
     def _is_full(self) -> bool:
@@ -86,6 +87,7 @@ class LocalTarget(ClusterTarget):
             # It would ask each to end, and wait a second; kept from SIGTERM, they do not hear it.
             node.kill_all_processes = partial(_kill_all, node, node.kill_all_processes)
         super()._leave()
+        is_warm.clear()
         self._closing.close()
 
     def watch(self, on_lost: Callable[[], None]) -> None:

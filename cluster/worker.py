@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 from dpsweep.spec.cluster import ResourcesSpec
@@ -10,6 +11,8 @@ from dpsweep.spec.cluster import ResourcesSpec
 THREADS, HOME = "DPSWEEP_WORKER_THREADS", "DPSWEEP_WORKER_HOME"
 #: What numerical libraries read when they are loaded.
 THREAD_NAMES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+#: Set while a Ray runs whose processes are warm: actors may run in any of them.
+is_warm = threading.Event()
 _PRELOADED = "dpsweep.running.nodes.warm"
 
 

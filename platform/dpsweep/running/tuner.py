@@ -11,6 +11,7 @@ from ray import tune
 from ray.exceptions import RayError
 from ray.tune.execution import class_cache
 
+from dpsweep.cluster.worker import is_warm
 from dpsweep.foundation.bucket_path import BucketPath, store_of
 from dpsweep.foundation.database_path import LogPath
 from dpsweep.foundation.errors import RayLostError, StudyError
@@ -34,7 +35,7 @@ _SECRETS = {name for name in class_cache.ENV_VARS_TO_PROPAGATE if name.startswit
 class_cache.ENV_VARS_TO_PROPAGATE -= _SECRETS
 # A setting for PyTorch Lightning, which nothing here uses. With an environment of their own, actors
 # run in no process that Ray has started beforehand, and wait for its agent and a second process.
-class_cache.DEFAULT_ENV_VARS.clear()
+_LIGHTNING = dict(class_cache.DEFAULT_ENV_VARS)
 
 
 def settings_of(
@@ -111,6 +112,9 @@ def make_tuner(
         must_stop: Asked at every report whether all trials end now.
         say: Hears what trials wait for while none can run.
     """
+    class_cache.DEFAULT_ENV_VARS.clear()
+    if not is_warm.is_set():
+        class_cache.DEFAULT_ENV_VARS.update(_LIGHTNING)
     return tune.Tuner(
         tune.with_resources(
             tune.with_parameters(DPTrainable, settings=settings, data=data),
