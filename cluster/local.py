@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from dpsweep.cluster.base import ClusterTarget
 from dpsweep.cluster.early import local_slots, node_of, refuse_impossible
 from dpsweep.cluster.lean import lean_ray
 from dpsweep.cluster.token import own_token
-from dpsweep.cluster.worker import is_warm, preloading
+from dpsweep.cluster.worker import is_warm, preloading, variables
 from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec
 
 _VITAL = {"raylet", "gcs_server"}
@@ -60,7 +60,7 @@ class LocalTarget(ClusterTarget):
         with contextlib.ExitStack() as stack:
             stack.enter_context(own_token())
             preloaded = preloading(self.resources, is_started=self._is_full)
-            with lean_ray(), _environment(preloaded):
+            with lean_ray(), variables(preloaded):
                 ray.init(
                     address="local",
                     num_cpus=self.spec.num_cpus,
@@ -128,18 +128,3 @@ def _agents_of(raylet: int) -> list[int]:
             if parent == raylet and _AGENTS.match((entry / "cmdline").read_bytes()):
                 agents.append(int(entry.name))
     return agents
-
-
-@contextlib.contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for the processes that are started meanwhile."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

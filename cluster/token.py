@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from dpsweep.cluster.worker import variables
 
 _MODE, _TOKEN, _PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
 
@@ -19,24 +20,19 @@ def own_token() -> Iterator[None]:
     enter the home directory can read, and all clusters of a user share it; ``RAY_AUTH_MODE`` can
     turn it off. The fresh one is in the environment of this process and its children only.
     """
-    before = {name: os.environ.get(name) for name in (_MODE, _TOKEN, _PATH)}
-    _set({_MODE: "token", _TOKEN: secrets.token_hex(32), _PATH: None})
     try:
-        yield
+        with variables({_MODE: "token", _TOKEN: secrets.token_hex(32), _PATH: None}):
+            _read_again()
+            yield
     finally:
-        _set(before)
+        _read_again()
 
 
-def _set(values: dict[str, str | None]) -> None:
-    """Set environment variables and let Ray read them, which remembers the first it has seen."""
+def _read_again() -> None:
+    """Let Ray read the variables, which remembers the first that it has seen."""
     # Compiled, so type checkers do not see what it has.
     from ray import _raylet
 
-    for name, value in values.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
     raylet: Any = _raylet
     raylet.Config.initialize("")  # first: a thread that still looks for a token must not miss it
     raylet.AuthenticationTokenLoader.instance().reset_cache()

@@ -1,8 +1,11 @@
-"""The environment of the processes that trials run in."""
+"""Environments of processes: of those that trials run in, and for a time."""
 
 from __future__ import annotations
 
+import os
 import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from dpsweep.spec.cluster import ResourcesSpec
@@ -43,3 +46,22 @@ def preloading(resources: ResourcesSpec, *, is_started: bool) -> dict[str, str]:
         # Ray ends idle processes after a second, those that were started beforehand among them.
         "RAY_idle_worker_killing_time_threshold_ms": "60000",
     }
+
+
+@contextmanager
+def variables(values: Mapping[str, str | None]) -> Iterator[None]:
+    """Set environment variables (None: none) for the processes that are started meanwhile."""
+    before = {name: os.environ.get(name) for name in values}
+    _set(values)
+    try:
+        yield
+    finally:
+        _set(before)
+
+
+def _set(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
