@@ -126,7 +126,7 @@ def run_checked(
     check_records(spec, checked.methods, data, checked.space.values())
     study = Study(spec)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(cluster)
+        stack.callback(cluster.close)
         cluster.begin()
         stack.callback(study.close)
         news = study.check_data(data.content_hash, old_hash=data.old_hash)
@@ -200,7 +200,7 @@ def run_checked(
                 erase(study)
                 observer.on_stage("logging the best model")
                 is_drawn = spool.is_enabled and spec.tracking.pictures
-                with Drawing(study, is_wanted=is_drawn) as drawing:
+                with contextlib.closing(Drawing(study, is_wanted=is_drawn)) as drawing:
                     log_best_model(checked, study, spool, data, observer, on_shown=drawing.begin)
                     drawing.finish(observer)
         except BaseException as error:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import subprocess
 import sys
-from types import TracebackType
 from typing import Any
 
 from dpsweep.foundation.durable import write_atomically
@@ -68,9 +67,10 @@ def _public_part(spec: SweepSpec) -> str | None:
 
 
 class Drawing:
-    """A study's pictures and its page, drawn by a process of its own within a ``with`` block.
+    """A study's pictures and its page, drawn by a process of its own.
 
-    The process loads what draws, which takes seconds, and is told when to draw what.
+    The process loads what draws, which takes seconds, and is told when to draw what. Whoever makes
+    one closes it.
 
     Args:
         study: The study, whose trials have ended.
@@ -78,20 +78,16 @@ class Drawing:
     """
 
     def __init__(self, study: OpenStudy, *, is_wanted: bool) -> None:
-        self._path, self._is_wanted = study.files.path, is_wanted
         self._process: subprocess.Popen[str] | None = None
         self._has_begun = False
-
-    def __enter__(self) -> Drawing:
-        if self._is_wanted:
-            command = [sys.executable, "-m", drawing.__name__, str(self._path)]
+        if is_wanted:
+            command = [sys.executable, "-m", drawing.__name__, str(study.files.path)]
             # The copy of this package that runs here, and nothing that lies about in this folder.
             path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONSAFEPATH": "1"}
             pipe = subprocess.PIPE
             self._process = subprocess.Popen(
                 command, env={**os.environ, **path}, stdin=pipe, stdout=pipe, text=True
             )
-        return self
 
     def begin(self) -> None:
         """Let the pictures be drawn: what they show is in the study's files."""
@@ -119,12 +115,8 @@ class Drawing:
                 self._process.stdin.write(f"{what}\n")
                 self._process.stdin.flush()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """End the process, if it still runs: the study's end was interrupted."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.communicate()

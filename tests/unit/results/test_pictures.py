@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -222,7 +223,7 @@ def test_a_process_of_its_own_draws_when_it_is_told_to(study):
     from dpsweep.running.gallery import Drawing
 
     result, said = study("composed"), []
-    with Drawing(result, is_wanted=True) as drawing:
+    with closing(Drawing(result, is_wanted=True)) as drawing:
         assert not result.files.page.exists()
         drawing.finish(SimpleNamespace(on_message=said.append))
     assert said == []
@@ -236,7 +237,7 @@ def test_a_process_that_cannot_draw_says_why(study):
 
     result, said = study("composed"), []
     (result.files.path / "spec.yaml").write_text("name: [")
-    with Drawing(result, is_wanted=True) as drawing:
+    with closing(Drawing(result, is_wanted=True)) as drawing:
         drawing.finish(SimpleNamespace(on_message=said.append))
     assert len(said) == 1
     assert "pictures are not drawn" in said[0]
@@ -247,7 +248,7 @@ def test_an_interrupted_end_leaves_no_process_behind(study):
     from dpsweep.running.gallery import Drawing
 
     result = study("composed")
-    with pytest.raises(KeyboardInterrupt), Drawing(result, is_wanted=True) as drawing:
+    with pytest.raises(KeyboardInterrupt), closing(Drawing(result, is_wanted=True)) as drawing:
         raise KeyboardInterrupt
     assert drawing._process.poll() is not None
     assert not result.files.page.exists()

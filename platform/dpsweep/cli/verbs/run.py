@@ -93,7 +93,7 @@ def launch(
             # start meanwhile.
             from dpsweep.running.nodes.cluster import LaunchCluster
 
-            cluster = stack.enter_context(LaunchCluster(checked))
+            cluster = stack.enter_context(contextlib.closing(LaunchCluster(checked)))
             cluster.refuse_early()
             cluster.begin()
             from dpsweep.sweep import run_checked

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from types import TracebackType
+from functools import cached_property
 
 from dpsweep.cluster import TARGETS
 from dpsweep.cluster.base import ClusterTarget
@@ -19,7 +19,7 @@ class LaunchCluster:
     """The cluster of one launch, with the private directory of a selection.
 
     A local Ray takes seconds to start, in processes of its own: begun as soon as a spec is known to
-    be good, it comes up while this process loads, reads and plans. Leaving the block leaves it.
+    be good, it comes up while this process loads, reads and plans. Whoever makes one closes it.
 
     Args:
         checked: The checked spec.
@@ -27,9 +27,14 @@ class LaunchCluster:
 
     def __init__(self, checked: Preflight) -> None:
         self._checked = checked
+        self._has_begun = False
         self._open = contextlib.ExitStack()
         self._target: ClusterTarget | None = None
         self._leaving: threading.Thread | None = None
+
+    @cached_property
+    def _files(self) -> StudyFiles:
+        return StudyFiles.of(self._checked.spec)
 
     def refuse_early(self) -> None:
         """Refuse what is known to be impossible before anything is connected or written.
@@ -41,18 +46,17 @@ class LaunchCluster:
         TARGETS[spec.cluster.target].refuse_early(spec.cluster, spec.resources)
 
     def begin(self) -> None:
-        """Begin to start it, unless the study has finished or it cannot be begun early."""
-        spec = self._checked.spec
-        files = StudyFiles.of(spec)
-        if self._target is not None:
-            return  # it was begun before
+        """Begin to start it, once, unless the study has finished or it cannot be begun early."""
+        if self._has_begun:
+            return
+        self._has_begun = True
         try:
-            if files.journal.exists() and files.view().state == "finished":
+            if self._files.journal.exists() and self._files.view().state == "finished":
                 return  # it may have nothing to run
         except SweepError:
             return  # its files cannot be read, which is told when the study is opened
         # Of a selection even an upper bound is not looked at: how many trials it has is its secret.
-        is_open = not spec.privacy.mode.is_sealed
+        is_open = not self._checked.spec.privacy.mode.is_sealed
         self._made().begin(self._checked.total_trials if is_open else None)
 
     def join(self, say: Callable[[str], None]) -> ClusterTarget:
@@ -69,7 +73,7 @@ class LaunchCluster:
 
     def _made(self) -> ClusterTarget:
         if self._target is None:
-            spec, files = self._checked.spec, StudyFiles.of(self._checked.spec)
+            spec, files = self._checked.spec, self._files
             is_sealed = spec.privacy.mode.is_sealed
             private = self._open.enter_context(private_directory()) if is_sealed else None
             target: ClusterTarget = TARGETS[spec.cluster.target](
@@ -94,14 +98,3 @@ class LaunchCluster:
         """Begin to leave it: Ray's processes take seconds to end. ``close`` waits for that."""
         self._leaving = threading.Thread(target=self._open.close, name="dpsweep-ray-stop")
         self._leaving.start()
-
-    def __enter__(self) -> LaunchCluster:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
