@@ -30,9 +30,10 @@ def refined(
     """Return smaller epsilons by whole orders beside the best ones, where the grid is sparse.
 
     With little spent, the Renyi curve of sampled Gaussians bends up sharply at an order of 100 or
-    more, and the best order lies just below: a grid of powers of two can be 40% off, and epsilon as
-    much. Orders between the neighbors of the best are tried, then between the neighbors of the best
-    of those, until they are less than 1% apart. Any order gives a bound.
+    more, and the best order lies just below: powers of two miss it, and epsilon with it (.0040 in
+    the place of .0031 for 100 steps of noise 10 at rate .001). Orders between the neighbors of the
+    best are tried, then between the neighbors of the best of those, until they are less than 1%
+    apart. Any order gives a bound.
 
     Args:
         curves_at: Called on row numbers and orders; returns the curves, shape (rows, orders).
@@ -49,11 +50,11 @@ def refined(
     least = least.copy()
     for _ in range(_STAGES):
         for low, middle, high in np.unique(around, axis=0).tolist():
+            if high - low <= 2:
+                continue  # there is no other whole order
             rows = np.flatnonzero((around == (low, middle, high)).all(axis=1))
             steps = np.geomspace(low, high, _BETWEEN + 2)
             orders = np.unique(np.concatenate([np.rint(steps), [middle]]))
-            if high - low <= 2:
-                continue
             values, index = rdp.epsilons(curves_at(rows, orders), orders, delta)
             least[rows] = np.minimum(least[rows], values)
             around[rows] = np.stack(

@@ -10,8 +10,8 @@ from scipy import special
 
 from dpsweep.privacy.events.base import Array
 
-#: Of the outcomes, the most extreme are left out of the grid and counted as lost: this many
-#: standard deviations away lies a mass of exp(-50).
+#: Of the outcomes, the most extreme are left out of the grid and counted as lost: beyond
+#: this many standard deviations lies a mass of less than exp(-50).
 _TAIL_DEVIATIONS = 9.907
 #: What rounding may take from a value: a part of it that grows with the noise, as differences of
 #: close numbers do, and where the sample rate is tiny.
