@@ -55,7 +55,7 @@ class Bench:
     def closed_form(self) -> Callable[[], None]:
         model = self._head()
         optimizer = self._optimizer(model)
-        engine = LinearHeadEngine(model)
+        engine = LinearHeadEngine(model, expected_batch=self.batch)
         noise = SecretNoise(self.device)
 
         def step() -> None:

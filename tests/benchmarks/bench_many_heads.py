@@ -30,7 +30,7 @@ def many_heads(bench: Bench, count: int) -> Callable[[], None]:
     heads = [nn.Linear(bench.features, bench.classes).to(bench.device) for _ in range(count)]
     groups = [{"params": list(head.parameters()), "lr": 0.1} for head in heads]
     optimizer = torch.optim.SGD(groups, momentum=0.9)
-    engine = ManyHeadsEngine(heads)
+    engine = ManyHeadsEngine(heads, expected_batch=bench.batch)
     noise = SecretNoise(bench.device)
     scale = NOISE_MULTIPLIER * MAX_GRAD_NORM * count**0.5
 

@@ -33,14 +33,27 @@ from dpsweep.trainables.gradients.clipping import (
 )
 from dpsweep.trainables.gradients.sums import add_product, chunk_size, filled, tile_of, zero_sums
 
-#: Rows of a block on the CPU: the block stays in the cache between its uses.
-CPU_BLOCK = 128
-#: The same for many heads, whose larger products pay for a block beyond the cache.
+#: Bytes of a block of one head on the CPU: more leave the cache between their uses.
+CPU_BLOCK_BYTES = 2**22
+#: Least and most rows of it; each block costs some sixty small operations.
+CPU_BLOCK_ROWS = 32, 512
+#: Rows of a block of many heads, whose larger products pay for one beyond the cache.
 MANY_HEADS_CPU_BLOCK = 512
 #: Rows of a block on the GPU, where few large products win.
 CUDA_BLOCK = 8192
 #: Rows that take a head as long as it takes to begin a block, by device.
 _ROWS_TO_BEGIN = {"cpu": 32, "cuda": 8192}
+
+
+def cpu_block(num_features: int) -> int:
+    """Return the most rows of a block of one head on the CPU.
+
+    >>> cpu_block(64), cpu_block(3969), cpu_block(3 * 224 * 224)
+    (512, 256, 32)
+    """
+    least, most = CPU_BLOCK_ROWS
+    rows = CPU_BLOCK_BYTES // (4 * num_features)
+    return min(max(rows - rows % least, least), most)
 
 
 def affine_of(front: _BatchNorm) -> tuple[torch.Tensor, torch.Tensor]:
@@ -145,7 +158,7 @@ class LinearHeadEngine:
     ) -> None:
         self._head, self._factors = head, factors
         device = head.weight.device
-        most = CUDA_BLOCK if head.weight.is_cuda else CPU_BLOCK
+        most = CUDA_BLOCK if head.weight.is_cuda else cpu_block(head.in_features)
         size = chunk_size(expected_batch, most, device, _ROWS_TO_BEGIN)
         self._blocks = _Blocks(front, device, size)
 
@@ -157,9 +170,7 @@ class LinearHeadEngine:
         weight, bias = self._head.weight, self._head.bias
         sums = zero_sums([weight] if bias is None else [weight, bias])
         for x, labels, count in self._blocks.of(x_source, y_source, rows):
-            logits = weight @ x.T
-            if bias is not None:
-                logits += bias[:, None]
+            logits = weight @ x.T if bias is None else torch.addmm(bias[:, None], weight, x.T)
             residual = torch.softmax(logits, dim=0)
             target = labels[None]
             residual.scatter_add_(0, target, residual.new_full(target.shape, -1.0))

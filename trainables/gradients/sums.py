@@ -62,9 +62,11 @@ def add_rows(total: torch.Tensor, rows: torch.Tensor, factors: torch.Tensor) -> 
     """
     flat, factors = total.view(-1), factors.double()
     width = max(1, _TILE_BYTES // (8 * max(1, len(rows))))
+    tile = rows.new_empty(len(rows), min(width, rows.shape[1]), dtype=torch.float64)
     for begin in range(0, rows.shape[1], width):
-        tile = rows[:, begin : begin + width].double()
-        flat[begin : begin + width].addmv_(tile.T, factors)
+        narrow = rows[:, begin : begin + width]
+        wide = tile[:, : narrow.shape[1]].copy_(narrow)
+        flat[begin : begin + width].addmv_(wide.T, factors)
 
 
 def add_product(

@@ -26,7 +26,7 @@ from dpsweep.trainables.gradients.clipping import (
     noise_margin,
 )
 from dpsweep.trainables.gradients.layer_gradients import add_clipped
-from dpsweep.trainables.gradients.linear_head import LinearHeadEngine, ManyHeadsEngine
+from dpsweep.trainables.gradients.linear_head import LinearHeadEngine, ManyHeadsEngine, cpu_block
 from dpsweep.trainables.gradients.per_example import GradientEngine, OpacusEngine
 from dpsweep.trainables.gradients.sparse_engine import SparseEngine
 from dpsweep.trainables.gradients.sums import chunk_size, filled
@@ -79,7 +79,7 @@ def test_a_record_less_of_400_000_in_a_full_batch(chunk: int) -> None:
 @pytest.mark.parametrize(
     ("make", "count", "chunk"),
     [
-        pytest.param(LinearHeadEngine, 200_000, 128, id="linear head"),
+        pytest.param(LinearHeadEngine, 200_000, cpu_block(FEATURES), id="linear head"),
         pytest.param(lambda head: ManyHeadsEngine([head]), 100_000, 512, id="many heads"),
         pytest.param(lambda head: OpacusEngine(head, 64), 20_000, 64, id="per example, 64"),
         pytest.param(lambda head: OpacusEngine(head, 512), 20_000, 512, id="per example, 512"),

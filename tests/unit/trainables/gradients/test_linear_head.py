@@ -10,8 +10,13 @@ import torch
 from torch import nn
 
 from dpsweep.trainables.data.dataset import DatasetInfo
+from dpsweep.trainables.gradients import linear_head
 from dpsweep.trainables.gradients.clipping import clip_factors
-from dpsweep.trainables.gradients.linear_head import CPU_BLOCK, LinearHeadEngine, ManyHeadsEngine
+from dpsweep.trainables.gradients.linear_head import (
+    LinearHeadEngine,
+    ManyHeadsEngine,
+    cpu_block,
+)
 from dpsweep.trainables.gradients.per_example import OpacusEngine, make_engine
 from dpsweep.trainables.methods.scatternet.normalize import build_front, set_statistic
 from dpsweep.trainables.networks.build import build_model
@@ -28,6 +33,12 @@ def front_of(shape: tuple[int, ...]) -> nn.Module:
     spread = torch.rand(shape[0], generator=generator).double() + 0.3
     set_statistic(front, 1, mean.square() + spread, min_variance=1e-5)
     return front
+
+
+@pytest.fixture(autouse=True)
+def several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let as few records as there are here make up several blocks of one head."""
+    monkeypatch.setattr(linear_head, "CPU_BLOCK_ROWS", (16, 128))
 
 
 def records(*shape: int, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
@@ -127,7 +138,7 @@ def test_many_heads_are_as_many_single_ones(count: int, has_front: bool) -> None
     heads = heads_of(count, 30)
     front = [front_of((5, 2, 3))] if has_front else []
     x, y = records(5, 2, 3)
-    rows = np.arange(0, 2 * CPU_BLOCK + 3)
+    rows = np.arange(2 * cpu_block(30) + 3)
     engine = make_engine(nn.Sequential(*front, LinearHeads(heads)), 16)
     assert type(engine) is ManyHeadsEngine
     actual = engine.clipped_gradient_sum(x, y, rows, 0.8)
