@@ -109,7 +109,7 @@ def go_through(page, folder):
                 if verb(command) == "ui":
                     see_it_start(command, folder)
                     continue
-                done = execute(shortened(command), folder)
+                done = execute(localized(shortened(command), folder), folder)
                 assert done.returncode == 0, f"{block} {command}\n{done.stdout}\n{done.stderr}"
                 if verb(command) == "plan":
                     printed = " ".join(done.stdout.split())
