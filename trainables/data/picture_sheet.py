@@ -7,26 +7,26 @@ record of every cluster, those that the network gets wrong in red.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
 from io import BytesIO
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image, ImageDraw, ImageFont
 
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import BadInputError, StorageError
 from dpsweep.foundation.file_paths import FilePath
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-RIGHT, WRONG = "tab:green", "tab:red"
+RIGHT, WRONG = "#2ca02c", "#d62728"
 #: Inches of a tile's picture, and of the line of text below it; margin around the sheet and its
 #: title; dots per inch.
 TILE, CAPTION, MARGIN, TITLE = 0.9, 0.28, 0.12, 0.4
 DPI = 150
-#: Points of the frame's line, and of the captions' text at most.
-_FRAME, _FONT = 2.5, 8.0
+#: Points of the frame's line, of the captions' text at most, and of the title.
+_FRAME, _FONT, _HEADING = 2.5, 8.0, 8.5
 #: Width of a letter over the size of the font, about.
 _LETTER = 0.6
 
@@ -63,9 +63,9 @@ def picture_sheet(
             cannot be written.
     """
     _check(images, predicted, true, class_names, columns)
-    figure = _draw(images, predicted.tolist(), true.tolist(), class_names, columns, title)
+    sheet = _draw(images, predicted.tolist(), true.tolist(), class_names, columns, title)
     buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=DPI)
+    sheet.save(buffer, format="png", dpi=(DPI, DPI))
     try:
         write_atomically(path, buffer.getvalue())
     except StorageError as error:
@@ -122,50 +122,49 @@ def _draw(
     class_names: Sequence[str],
     columns: int,
     title: str,
-) -> Figure:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
+) -> Image.Image:
     count, has_title = len(images), bool(title)
     columns = min(columns, count)
     boxes = tile_boxes(count, columns, has_title=has_title)
-    width = DPI * MARGIN + boxes[columns - 1][2]
-    height = DPI * (CAPTION + MARGIN) + boxes[-1][3]
-    figure = Figure(figsize=(width / DPI, height / DPI), facecolor="white")
-    FigureCanvasAgg(figure)
-    for number, (left, top, right, bottom) in enumerate(boxes):
-        tile = figure.add_axes(
-            (left / width, 1 - bottom / height, (right - left) / width, (bottom - top) / height)
-        )
-        # `auto` fills the square with pictures that are none, so that every frame is as large.
-        tile.imshow(_pixels(images[number]), cmap="gray", vmin=0, vmax=1, aspect="auto")
-        tile.set_xticks([])
-        tile.set_yticks([])
+    width = round(DPI * MARGIN) + boxes[columns - 1][2]
+    height = round(DPI * (CAPTION + MARGIN)) + boxes[-1][3]
+    sheet = Image.new("RGB", (width, height), "white")
+    pen = ImageDraw.Draw(sheet)
+    line = round(_FRAME * DPI / 72)
+    for number, box in enumerate(boxes):
+        left, top, right, bottom = box
+        # It fills the square also where it is none, so that every frame is as large.
+        sheet.paste(_picture(images[number], (right - left, bottom - top)), (left, top))
         is_right = predicted[number] == true[number]
-        for side in tile.spines.values():
-            side.set_color(RIGHT if is_right else WRONG)
-            side.set_linewidth(_FRAME)
+        half = line // 2
+        frame = (left - half, top - half, right + half, bottom + half)
+        pen.rectangle(frame, outline=RIGHT if is_right else WRONG, width=line)
         if not is_right:
             caption = f"{class_names[predicted[number]]} -> {class_names[true[number]]}"
-            tile.set_xlabel(caption, fontsize=_font_size(caption), labelpad=2.5, parse_math=False)
+            middle = ((left + right) / 2, bottom + line)
+            pen.text(middle, caption, "black", _font(_font_size(caption)), anchor="ma")
     if has_title:
-        figure.text(
-            0.5,
-            1 - DPI * TITLE / 2 / height,
-            title,
-            ha="center",
-            va="center",
-            fontsize="small",
-            parse_math=False,
-        )
-    return figure
+        pen.text((width / 2, DPI * TITLE / 2), title, "black", _font(_HEADING), anchor="mm")
+    return sheet
 
 
-def _pixels(image: torch.Tensor) -> np.ndarray:
-    """Return an image as matplotlib takes it: (height, width) or (height, width, 3) in [0, 1]."""
+def _picture(image: torch.Tensor, size: tuple[int, int]) -> Image.Image:
+    """Return an image in a size, grey or RGB; pixels that grow keep their edges."""
     values = torch.nan_to_num(image.detach().cpu().float(), nan=0.0, posinf=0.0, neginf=0.0)
-    array: np.ndarray = values.clamp(0, 1).numpy()
-    return array[0] if len(array) == 1 else array.transpose(1, 2, 0)
+    array: np.ndarray = values.clamp(0, 1).mul(255).round().to(torch.uint8).numpy()
+    picture = Image.fromarray(array[0] if len(array) == 1 else array.transpose(1, 2, 0))
+    has_more = picture.width > size[0] or picture.height > size[1]
+    return picture.resize(size, Image.Resampling.BOX if has_more else Image.Resampling.NEAREST)
+
+
+@cache
+def _font(points: float) -> ImageFont.FreeTypeFont:
+    """Return matplotlib's font, which has Latin, Greek and Cyrillic letters, without loading it."""
+    spec = find_spec("matplotlib")
+    assert spec is not None
+    assert spec.origin is not None
+    path = Path(spec.origin).parent / "mpl-data" / "fonts" / "ttf" / "DejaVuSans.ttf"
+    return ImageFont.truetype(str(path), points * DPI / 72)
 
 
 def _font_size(caption: str) -> float:
