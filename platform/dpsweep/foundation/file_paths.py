@@ -97,11 +97,23 @@ def sha256_of(content: bytes) -> str:
 
 
 def cache_of(folder: BucketPath) -> Path:
-    """Return this node's directory for copies of what is in a folder of a bucket; made private.
+    """Return this node's directory for copies of what is in a folder of a bucket (``cache``).
 
-    Each folder of each bucket has its own. ``DPSWEEP_CACHE`` names another place than
-    ``~/.cache/dpsweep``.
+    Each folder of each bucket has its own.
 
+    Raises:
+        StorageError: As ``cache`` says.
+    """
+    return cache(sha256_of(str(folder).encode())[:16])
+
+
+def cache(name: str) -> Path:
+    """Return this user's directory on this node for what can be had again; made private.
+
+    ``DPSWEEP_CACHE`` names another place than ``~/.cache/dpsweep``.
+
+    Args:
+        name: Of the directory; who keeps things in it knows what they are.
     Raises:
         StorageError: It cannot be made, or is another user's, who could plant copies there.
     """
@@ -109,7 +121,7 @@ def cache_of(folder: BucketPath) -> Path:
     if not place:
         place = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         place = os.path.join(place, "dpsweep")
-    directory = Path(place).absolute() / sha256_of(str(folder).encode())[:16]
+    directory = Path(place).absolute() / name
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         directory.mkdir(mode=0o700, exist_ok=True)

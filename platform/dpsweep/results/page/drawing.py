@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import SweepError
 from dpsweep.foundation.file_paths import file_path
+from dpsweep.results.page.bundle import vega_bundle
 from dpsweep.results.page.html import page_of
 from dpsweep.results.pictures.base import Picture
-from dpsweep.results.pictures.files import vega_bundle, write_pictures
+from dpsweep.results.pictures.files import write_pictures
 from dpsweep.results.pictures.table import pictures_of
 from dpsweep.results.study import SweepResult
 from dpsweep.search import importance

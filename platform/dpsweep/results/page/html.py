@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from importlib.resources import files as resources
 
 from dpsweep.foundation.version import __version__
+from dpsweep.results.page.bundle import vega_bundle
 from dpsweep.results.page.story import story_of
 from dpsweep.results.pictures.base import Picture
-from dpsweep.results.pictures.files import vega_bundle
 from dpsweep.results.pictures.table import pictures_of
 from dpsweep.results.study import SweepResult
 

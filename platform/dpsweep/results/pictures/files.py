@@ -9,13 +9,6 @@ from dpsweep.foundation.file_paths import FilePath
 from dpsweep.results.pictures.base import Picture
 
 
-def vega_bundle() -> str:
-    """Return the JavaScript that draws charts in a page without a network: Vega and vega-embed."""
-    import vl_convert
-
-    return vl_convert.javascript_bundle()  # type: ignore[call-arg]
-
-
 def write_pictures(pictures: Iterable[Picture], folder: FilePath) -> list[FilePath]:
     """Write each picture and its table; return the files.
 
