@@ -11,14 +11,17 @@ from functools import cache
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import BadInputError, StorageError
 from dpsweep.foundation.file_paths import FilePath
+
+if TYPE_CHECKING:
+    import torch
 
 RIGHT, WRONG = "#2ca02c", "#d62728"
 #: Inches of a tile's picture, and of the line of text below it; margin around the sheet and its
@@ -150,8 +153,8 @@ def _draw(
 
 def _picture(image: torch.Tensor, size: tuple[int, int]) -> Image.Image:
     """Return an image in a size, grey or RGB; pixels that grow keep their edges."""
-    values = torch.nan_to_num(image.detach().cpu().float(), nan=0.0, posinf=0.0, neginf=0.0)
-    array: np.ndarray = values.clamp(0, 1).mul(255).round().to(torch.uint8).numpy()
+    values = np.nan_to_num(image.detach().cpu().float().numpy(), nan=0.0, posinf=0.0, neginf=0.0)
+    array = (values.clip(0, 1) * 255).round().astype(np.uint8)
     picture = Image.fromarray(array[0] if len(array) == 1 else array.transpose(1, 2, 0))
     has_more = picture.width > size[0] or picture.height > size[1]
     return picture.resize(size, Image.Resampling.BOX if has_more else Image.Resampling.NEAREST)

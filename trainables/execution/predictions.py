@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.trainables.data.dataset import Arrays
 from dpsweep.trainables.data.picture_sheet import picture_sheet
+
+if TYPE_CHECKING:
+    import torch
 
 _BATCH, _OF_EACH = 256, 20
 
@@ -23,6 +26,8 @@ def predict(model: torch.nn.Module, inputs: np.ndarray) -> np.ndarray:
     Returns:
         int64 (records,).
     """
+    import torch
+
     model.eval()
     with torch.no_grad():
         batches = [
@@ -63,6 +68,8 @@ def draw_examples(
         class_names: One name a class.
         title: Above all tiles.
     """
+    import torch
+
     inputs, labels = records
     if inputs.ndim != 4 or inputs.shape[1] not in (1, 3):
         return None

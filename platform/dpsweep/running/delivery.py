@@ -19,7 +19,6 @@ from dpsweep.study.events import ModelLogged
 from dpsweep.study.study import Observer, Study
 from dpsweep.tracking import Spool
 from dpsweep.trainables.data.dataset import SweepData
-from dpsweep.trainables.execution.finished import draw_pictures, export_model
 
 # As long as events arrive; a store that takes none for QUIET_S is not waited for.
 FLUSH_S, FLUSH_STEP_S, QUIET_S = 120.0, 5.0, 25.0
@@ -63,6 +62,8 @@ def log_best_model(
         spool.label_model(trial, label_of(result, trial))
     if best in study.view.model_uris and spool.has_model(best):
         return
+    from dpsweep.trainables.execution.finished import draw_pictures, export_model
+
     try:
         task = study.files.task(best)
         supplies = supplies_of(checked.spec, study.files, study.view)

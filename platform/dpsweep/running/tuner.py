@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ray import tune
+from ray.air._internal import usage
 from ray.exceptions import RayError
 from ray.tune.execution import class_cache
 
@@ -154,7 +155,7 @@ def run_trials(
         RayLostError: Ray has ended under the trials.
     """
     try:
-        with _without_tracebacks_of_tune():
+        with _without_tracebacks_of_tune(), _without_counting_callbacks():
             tuner.fit()
     except KeyboardInterrupt:  # a second Ctrl-C; after the first one, Tune clears up itself
         scheduler.release_actors()
@@ -186,6 +187,25 @@ def _without_tracebacks_of_tune() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _without_counting_callbacks() -> Iterator[None]:
+    """Keep Ray from counting which of its own integrations are used.
+
+    Nobody is told, as usage statistics are off (``ClusterTarget``), and it loads all of them to
+    count: MLflow takes a second, also where nothing is tracked.
+    """
+    name = "tag_callbacks"
+    before = getattr(usage, name, None)
+    if before is None:  # a Ray that counts in another way
+        yield
+        return
+    setattr(usage, name, lambda callbacks: False)
+    try:
+        yield
+    finally:
+        setattr(usage, name, before)
 
 
 def _is_of_ray(error: BaseException | None) -> bool:

@@ -17,6 +17,7 @@ from dpsweep.privacy.randomness import public_seed
 from dpsweep.privacy.terms import AccountantName
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.data.dataset import part_tensors
+from dpsweep.trainables.data.picture_sheet import picture_sheet
 from dpsweep.trainables.data.releases import ReleaseKey
 from dpsweep.trainables.data.tasks import score
 from dpsweep.trainables.method import Method, PlanContext, RunContext
@@ -345,8 +346,6 @@ class ActiveLearning(Method):
         the start has a say.
         """
         import torch
-
-        from dpsweep.trainables.data.picture_sheet import picture_sheet
 
         central = self._choice.central
         if central is None or self.starts_from(self._hparams) is None:
