@@ -146,7 +146,7 @@ class NothingWithinBudgetError(SweepError):
     exit_code = 3
 
 
-def described(error: Exception) -> str:
+def described(error: BaseException) -> str:
     """Describe an error without its values: a message may quote private records, a place cannot.
 
     Our own errors are written to be shown, so their text is kept.

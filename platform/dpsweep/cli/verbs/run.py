@@ -15,9 +15,7 @@ from dpsweep.cli.output import Format
 from dpsweep.cli.progress import ProgressDisplay
 from dpsweep.cli.trials import in_short, print_trials
 from dpsweep.cluster.early import refuse_early
-from dpsweep.foundation.errors import (
-    RayLostError,
-)
+from dpsweep.foundation.errors import RayLostError, StudyError, described
 from dpsweep.foundation.words import counted
 from dpsweep.planning.costs.composition import choose_composition
 from dpsweep.planning.costs.selection import choose_selection
@@ -106,6 +104,10 @@ def launch(
             if not termination.is_asked:
                 raise
             is_interrupted = True  # Ray's processes have had the signal too
+        except SystemExit as error:  # a library's, which would end the command without a word
+            raise StudyError(
+                "a library has ended this command", because=described(error), fix=again
+            ) from error
     if is_interrupted:
         say(f"{'terminated' if termination.is_asked else 'interrupted'}; {again}")
         raise typer.Exit(EXIT_CODE if termination.is_asked else 130)

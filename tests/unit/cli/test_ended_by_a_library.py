@@ -1,0 +1,23 @@
+"""A library that ends the process: the command says so, and by which line."""
+
+import sys
+
+import pytest
+import yaml
+from whole_studies import cli_here, make_spec
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_library_that_ends_the_process_is_named(tmp_path, monkeypatch, code: int) -> None:
+    def end(*_: object, **__: object) -> None:
+        sys.exit(code)
+
+    monkeypatch.setattr("dpsweep.running.nodes.cluster.LaunchCluster.begin", lambda self: None)
+    monkeypatch.setattr("dpsweep.sweep.run_checked", end)
+    spec = tmp_path / "sweep.yaml"
+    spec.write_text(yaml.safe_dump(make_spec(tmp_path)))
+    done = cli_here("run", str(spec))
+    assert done.returncode != 0
+    assert "error: a library has ended this command" in done.stderr
+    assert "SystemExit at test_ended_by_a_library.py:" in " ".join(done.stderr.split())
+    assert "run the same command again" in " ".join(done.stderr.split())
