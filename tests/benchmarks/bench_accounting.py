@@ -1,20 +1,24 @@
 """Accounting: our clock and calibration against dp_accounting and Opacus, in the same process.
 
-python tests/benchmarks/bench_accounting.py
+Each figure is of one call: what is computed once, later calls would read from the process's caches.
+
+python tests/benchmarks/bench_accounting.py [--json]
 """
 
 from __future__ import annotations
 
-import itertools
+import argparse
 import time
 import warnings
 from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant as GoogleRdp
 from opacus.accountants import RDPAccountant as OpacusRdp
+from tables import Table, number, show
 
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
@@ -26,12 +30,14 @@ from dpsweep.privacy.events.sampled_gaussian import sampled_gaussian_loss
 from dpsweep.privacy.schedules import NoiseSchedule
 from dpsweep.privacy.terms import ACCOUNTANTS
 
+Result = TypeVar("Result")
+
 DELTA, RATE, STEPS = 1e-5, 0.01, 1000
 #: The first and largest noise multiplier of the schedule; the last is half of it.
 START = 1.0
 
 
-def _time(function: Callable[[], object]) -> tuple[float, object]:
+def _time(function: Callable[[], Result]) -> tuple[float, Result]:
     begin = time.process_time()
     result = function()
     return time.process_time() - begin, result
@@ -86,61 +92,92 @@ def _each_on_its_own(noise: np.ndarray, interval: float) -> float:
     )  # fmt: skip
 
 
-def main() -> None:
-    """Measure and print a table."""
-    warnings.simplefilter("ignore")
+def clocks() -> Table:
+    """Return what the epsilon after each of many different steps costs, and what one costs others."""
     noise = noises()
-    schedule = NoiseSchedule("cosine", 0.5)
+    plan: Plan = NoiseSchedule("cosine", 0.5).plan(float(noise[0]), RATE, STEPS)
 
-    def ours() -> float:
-        plan: Plan = schedule.plan(float(noise[0]), RATE, STEPS)
+    def every_step() -> float:
         return float(EpsilonClock(plan, delta=DELTA, accountant="rdp").table()[-1])
 
-    table_s, epsilon = _time(ours)
-    opacus_s, opacus = _time(lambda: _opacus(noise))
-    google_s, google = _time(lambda: _google(noise))
-    print(f"epsilon of {STEPS} steps, another noise multiplier each, after every step:")
-    print(f"  epsilon clock       {table_s:8.3f} s   epsilon {epsilon:.4f}")
-    print(f"  Opacus, once        {opacus_s:8.3f} s   epsilon {opacus:.4f}   "
-          f"{opacus_s / table_s:.0f}x")  # fmt: skip
-    print(f"  dp_accounting, once {google_s:8.3f} s   epsilon {google:.4f}   "
-          f"{google_s / table_s:.0f}x")  # fmt: skip
-
-    plan = schedule.plan(float(noise[0]), RATE, STEPS)
+    own_s, own = _time(every_step)
+    rows = [("epsilon clock, after *every* step, rdp", number(own_s), f"{own:.4f}")]
+    for name, peer in (("Opacus RDP, once", _opacus), ("dp_accounting RDP, once", _google)):
+        seconds, epsilon = _time(lambda peer=peer: peer(noise))
+        rows.append((name, f"{number(seconds)} ({seconds / own_s:.0f} times)", f"{epsilon:.4f}"))
     clock = EpsilonClock(plan, delta=DELTA, accountant="rdp")
     reports_s, _ = _time(lambda: [clock.epsilon_after(i % STEPS) for i in range(100_000)])
-    print(f"one report: {reports_s * 10:.2f} us")
-
-    budget = PrivacyBudget(target_epsilon=3.0, delta=DELTA)
-    cases = itertools.product(ACCOUNTANTS, (("constant", 1.0), ("cosine", 0.5)))
-    for accountant, (shape, ratio) in cases:
-        calibrate_factors.cache_clear()
-        seconds, start = _time(
-            lambda accountant=accountant, shape=shape, ratio=ratio: calibrate_noise_schedule(
-                budget,
-                schedule=NoiseSchedule(shape, ratio),
-                sample_rate=RATE,
-                steps=STEPS,
-                accountant=accountant,
-            )
-        )
-        print(f"calibration, {shape} noise, {accountant}: {seconds:.3f} s (start {start:.4f})")
-
-    print("epsilon by privacy loss distributions (pld):")
-    for times in (1.0, 1.5, 3.0):
-        many = schedule.plan(times * START, RATE, STEPS)
-        seconds, epsilon = _time(lambda many=many: _pld(many))
-        each = _each_on_its_own(times * noise, 1e-3)
-        print(f"  {STEPS} noise multipliers from {times:g}: {seconds:.3f} s   "
-              f"epsilon {epsilon:.4f}, {100 * (epsilon / each - 1):.2f}% above no grouping")  # fmt: skip
-    trials = mixed_trials()
-    seconds, epsilon = _time(
-        lambda: _pld(Plan(tuple(EventRun(PoissonGaussian(s, q), n) for s, q, n in trials)))
+    return Table(
+        ("what", "s", "epsilon"),
+        tuple(rows),
+        f"{STEPS:,} steps with another noise multiplier each, from {START:g} down to "
+        f"{START / 2:g} by a cosine, sample rate {RATE:g}, delta 1e-5 (example, add_or_remove_one, "
+        "Poisson, rdp, one run); CPU seconds.",
+        f"One report from the clock: {reports_s * 10:.2f} us.",
     )
+
+
+def calibrations() -> Table:
+    """Return what it costs to find the noise of a budget."""
+    budget = PrivacyBudget(target_epsilon=3.0, delta=DELTA)
+    rows = []
+    for row, shape, ratio in (
+        ("constant noise", "constant", 1.0),
+        ("cosine, from 1 down to 0.5", "cosine", 0.5),
+    ):
+        cells = [row]
+        for accountant in ACCOUNTANTS:
+            calibrate_factors.cache_clear()
+            seconds, _ = _time(
+                lambda accountant=accountant, shape=shape, ratio=ratio: calibrate_noise_schedule(
+                    budget,
+                    schedule=NoiseSchedule(shape, ratio),
+                    sample_rate=RATE,
+                    steps=STEPS,
+                    accountant=accountant,
+                )
+            )
+            cells.append(number(seconds))
+        rows.append(tuple(cells))
+    head = f"calibration to epsilon {budget.target_epsilon:g} over {STEPS:,} steps"
+    return Table((head, *(f"{name}, s" for name in ACCOUNTANTS)), tuple(rows))
+
+
+def distributions() -> Table:
+    """Return what epsilon by privacy loss distributions costs, and how far above it could be."""
+    noise, rows = noises(), []
+    for start in (1.0, 1.5, 3.0):
+        many = NoiseSchedule("cosine", 0.5).plan(start * START, RATE, STEPS)
+        seconds, epsilon = _time(lambda many=many: _pld(many))
+        above = f"{100 * (epsilon / _each_on_its_own(start * noise, 1e-3) - 1):.2g}% above"
+        first = start == 1.0
+        row = f"{STEPS:,} noise multipliers, cosine from 1" if first else f"the same from {start:g}"
+        above += " a distribution for each multiplier" if first else ""
+        rows.append((row, number(seconds), f"{epsilon:.4f}", above))
+    trials = mixed_trials()
+    runs = tuple(EventRun(PoissonGaussian(s, q), n) for s, q, n in trials)
+    seconds, epsilon = _time(lambda: _pld(Plan(runs)))
     google_s, google = _time(lambda: _google_pld(trials))
-    print(f"  {len(trials)} trials, each its own noise and rate: {seconds:.3f} s   "
-          f"epsilon {epsilon:.5f}, {100 * (epsilon / google - 1):.4f}% above dp_accounting's, "
-          f"which takes {google_s / seconds:.1f} times as long")  # fmt: skip
+    above = (
+        f"{100 * (epsilon / google - 1):.2g}% above dp_accounting at its default interval, which "
+        f"takes {google_s / seconds:.0f} times as long"
+    )
+    row = f"{len(trials)} trials, each with its own noise and rate"
+    rows.append((row, number(seconds), f"{epsilon:.4f}", above))
+    return Table(
+        ("plan", "s", "epsilon", "against"),
+        tuple(rows),
+        "Under `pld` (privacy loss distributions), epsilon of",
+    )
+
+
+def main() -> None:
+    """Measure and print the tables, or JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    show([clocks(), calibrations(), distributions()], {}, as_json=options.json)
 
 
 if __name__ == "__main__":

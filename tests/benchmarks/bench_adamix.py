@@ -12,13 +12,14 @@ that any operation of a step returns.
 from __future__ import annotations
 
 import argparse
-import json
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from tables import Cell, Goal, Table, at_most, clock, number, show
+from tables import times as ratio_of
 from timing import median_ms, steps_of
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -33,12 +34,18 @@ NOISE_MULTIPLIER = 20.0
 MAX_GRAD_NORM = 0.5
 VIRTUAL_BATCH = 500
 STEPS = 10**6
-#: Variant -> (compared with, largest ratio to it).
-GOALS = {
-    "closed form": ("non-private torch", 1.15),
-    "closed form, adaptive clip": ("non-private torch", 1.15),
-    "closed form, adaptive clip, projection": ("non-private torch", 1.5),
+PLAIN, PROJECTED = "non-private torch", "closed form, adaptive clip, projection"
+OPACUS = "Opacus hooks"
+#: Variant -> its row.
+ROWS = {
+    PLAIN: "plain torch, not private",
+    "closed form": "AdaMix, fixed clip",
+    "closed form, adaptive clip": "AdaMix, adaptive clip",
+    PROJECTED: "AdaMix, adaptive clip and a fresh projection",
+    OPACUS: f"Opacus hooks, virtual batches of {VIRTUAL_BATCH}",
 }
+#: Variant -> largest ratio to plain torch.
+GOALS = {"closed form": 1.15, "closed form, adaptive clip": 1.15, PROJECTED: 1.5}
 #: Least number of times that the closed form with its projection is faster than Opacus hooks.
 OPACUS_GOAL = 45
 
@@ -133,10 +140,10 @@ class Bench:
         """Return the step of every variant but Opacus, by name."""
         fixed = {"adamix.variant": "ngd", "adamix.public_gradient": False}
         return {
-            "non-private torch": self.plain_torch(),
+            PLAIN: self.plain_torch(),
             "closed form": self.closed_form(**fixed),
             "closed form, adaptive clip": self.closed_form(**{"adamix.projection": False}),
-            "closed form, adaptive clip, projection": self.closed_form(),
+            PROJECTED: self.closed_form(),
         }
 
 
@@ -153,13 +160,13 @@ def measure(
     """Return the median milliseconds of a step for every variant."""
     torch.set_num_threads(1)
     bench = Bench(private, public, features, classes, device)
-    variants = {**bench.variants(), "Opacus hooks": bench.opacus()}
+    variants = {**bench.variants(), OPACUS: bench.opacus()}
     return median_ms(
         variants,
         rounds=rounds,
-        repeats=lambda name: 1 if name == "Opacus hooks" else steps,
+        repeats=lambda name: 1 if name == OPACUS else steps,
         device=device,
-        slow="Opacus hooks",  # seconds each, and far from the goal's border
+        slow=OPACUS,  # seconds each, and far from the goal's border
     )
 
 
@@ -185,16 +192,44 @@ class _Largest(TorchDispatchMode):
 
 def largest_tensor(bench: Bench) -> dict[str, float]:
     """Return the MiB of the largest tensor that one step of a variant makes."""
-    found = {}
-    for name, step in {**bench.variants(), "Opacus hooks": bench.opacus()}.items():
+    sizes = {}
+    for name, step in {**bench.variants(), OPACUS: bench.opacus()}.items():
         with _Largest() as largest:
             step()
-        found[name] = largest.bytes / 2**20
-    return found
+        sizes[name] = largest.bytes / 2**20
+    return sizes
+
+
+def table(times: dict[str, float], made: dict[str, float], options: dict[str, Any]) -> Table:
+    """Return medians and largest tensors, MiB, measured with these options, beside their goals."""
+    rows = []
+    for name, value in times.items():
+        ratio = value / times[PLAIN]
+        text, goal = ratio_of(ratio), _goal(name, times)
+        if name == OPACUS:
+            text += f" ({value / times[PROJECTED]:.0f} times the projected step)"
+        rows.append((ROWS[name], number(value), "1" if name == PLAIN else text, goal))
+    largest = max(options["private"], options["public"]) * options["features"] * 4 / 2**20
+    memory = Goal(f"<= {largest:.0f}, the features", made[PROJECTED] <= largest)
+    return Table(
+        ("variant", "ms", "against plain torch", "goal"),
+        tuple(rows),
+        f"{options['private']:,} private and {options['public']:,} public records, "
+        f"{options['features']:,} features, {options['classes']} classes; a full-batch step, "
+        f"{clock(options['device'], options['rounds'])}.",
+        f"The largest tensor of the projected step has {made[PROJECTED]:.1f} MiB (goal {memory}), "
+        f"of Opacus hooks {made[OPACUS]:.0f} MiB.",
+    )
+
+
+def _goal(name: str, times: dict[str, float]) -> Cell:
+    if name == OPACUS:
+        return Goal(f">= {OPACUS_GOAL} times", times[OPACUS] >= OPACUS_GOAL * times[PROJECTED])
+    return at_most(GOALS[name], times[name] / times[PLAIN]) if name in GOALS else ""
 
 
 def main() -> None:
-    """Measure and print a table, or JSON."""
+    """Measure and print the table, or JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--private", type=int, default=10_000)
     parser.add_argument("--public", type=int, default=670)
@@ -209,41 +244,8 @@ def main() -> None:
     sizes = {name: options[name] for name in ("private", "public", "features", "classes")}
     times = measure(**options)
     made = largest_tensor(Bench(**sizes, device=options["device"]))
-    added = made["closed form, adaptive clip, projection"]
-    features = max(sizes["private"], sizes["public"]) * sizes["features"] * 4 / 2**20
-    goals = {
-        name: (f"<= {most}x {other}", times[name] <= most * times[other])
-        for name, (other, most) in GOALS.items()
-    }
-    best = times["closed form, adaptive clip, projection"]
-    faster = times["Opacus hooks"] / best
-    goals["Opacus hooks"] = (f">= {OPACUS_GOAL}x the projected step", faster >= OPACUS_GOAL)
-    goals["memory"] = (f"<= {features:.0f} MiB, the features", added <= features)
-    if as_json:
-        result = {
-            "ms": times,
-            "ratio": {name: value / times["non-private torch"] for name, value in times.items()},
-            "opacus_over_projected": faster,
-            "largest_tensor_mib": made,
-            "goals_met": {name: met for name, (_, met) in goals.items()},
-            **options,
-        }
-        print(json.dumps(result))
-        return
-    print(
-        f"{options['private']} + {options['public']} x {options['features']}, "
-        f"{options['classes']} classes, full batch, 1 thread"
-    )
-    print(f"{'variant':<40}{'ms/step':>10}{'x torch':>9}  goal")
-    for name, value in times.items():
-        goal, met = goals.get(name, ("", True))
-        ratio = value / times["non-private torch"]
-        print(f"{name:<40}{value:>10.1f}{ratio:>8.2f}x  {goal} {'' if met else 'MISSED'}")
-    goal, met = goals["memory"]
-    print(
-        f"largest tensor of the projected step: {added:.1f} MiB  {goal} {'' if met else 'MISSED'}"
-    )
-    print(f"largest tensor of Opacus hooks: {made['Opacus hooks']:.1f} MiB")
+    figures = {"ms": times, "largest_tensor_mib": made, **options}
+    show([table(times, made, options)], figures, as_json=as_json)
 
 
 if __name__ == "__main__":

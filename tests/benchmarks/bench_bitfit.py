@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import os
 import statistics
 import subprocess
@@ -29,6 +28,7 @@ from pathlib import Path
 import numpy as np
 import timm
 import torch
+from tables import Table, clock, compared, show
 from timing import median_ms, resident_bytes
 from torch import nn
 
@@ -47,7 +47,17 @@ CASES = {
 PLAIN, ENGINE = "non-private biases", "bias engine"
 FULL = "dpsweep full"
 OPACUS, OPACUS_FULL = "Opacus biases", "Opacus full"
-VARIANTS = (PLAIN, ENGINE, FULL, OPACUS, OPACUS_FULL)
+#: Variant -> its row.
+ROWS = {
+    ENGINE: "bias engine (`bitfit`)",
+    PLAIN: "plain torch, biases and classifier, not private",
+    FULL: "whole network (`bitfit.variant: full`, `dp_sgd`)",
+    OPACUS: "Opacus hooks, biases and classifier",
+    OPACUS_FULL: "Opacus hooks, whole network",
+}
+VARIANTS = tuple(ROWS)
+#: Case -> head of its table.
+TITLES = {"resnet18-32": "ResNet-18 with GroupNorm, 32 px", "vit-tiny-96": "ViT-tiny, 96 px"}
 #: Case -> variant -> largest ratio of the engine's time to the variant's.
 TIME_GOALS = {
     "resnet18-32": {PLAIN: 1.02, FULL: 1 / 2.5, OPACUS: 0.95, OPACUS_FULL: 1 / 25},
@@ -209,7 +219,7 @@ def measure_memory(case: str, device: str, repeats: int) -> dict[str, float]:
     """Return the median of the peaks in MiB for every variant; empty where it is not measurable."""
     if device == "cpu" and not Path("/proc/self/clear_refs").exists():
         return {}
-    found = {}
+    peaks = {}
     for variant in VARIANTS:
         command = [sys.executable, __file__, "--case", case, "--device", device]
         # Large tensors in pages of their own, which go back when they are freed.
@@ -218,12 +228,12 @@ def measure_memory(case: str, device: str, repeats: int) -> dict[str, float]:
             subprocess.run, check=True, capture_output=True, text=True, env=environment
         )
         outputs = [run([*command, "--peak-of", variant]).stdout for _ in range(repeats)]
-        found[variant] = statistics.median(int(out.split()[-1]) for out in outputs) / 2**20
-    return found
+        peaks[variant] = statistics.median(int(out.split()[-1]) for out in outputs) / 2**20
+    return peaks
 
 
 def main() -> None:
-    """Measure and print a table per case, or JSON."""
+    """Measure and print the table of each case, or JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--case", choices=tuple(CASES), help="one case alone")
     parser.add_argument("--rounds", type=int, default=7)
@@ -237,7 +247,7 @@ def main() -> None:
     if options.peak_of:
         print(peak_bytes(options.case, options.peak_of, options.device))
         return
-    results = {}
+    results, tables = {}, []
     for case in [options.case] if options.case else CASES:
         times = measure_times(
             case, rounds=options.rounds, steps=options.steps, device=options.device
@@ -246,26 +256,28 @@ def main() -> None:
         if options.memory_repeats:
             memory = measure_memory(case, options.device, options.memory_repeats)
         results[case] = {"ms": times, "MiB": memory}
-        if not options.json:
-            _print(case, times, memory)
-    if options.json:
-        print(json.dumps(results))
+        caption = ""
+        if not tables:
+            caption = (
+                "A step (gather, clipped and noised gradient, SGD), "
+                f"{clock(options.device, options.rounds)}; memory is the peak above model and "
+                "data, each variant alone."
+            )
+        tables.append(table(case, times, memory, caption))
+    show(tables, results, as_json=options.json)
 
 
-def _print(case: str, times: dict[str, float], memory: dict[str, float]) -> None:
-    print(f"{case}, batch {CASES[case][3]}, 1 thread")
-    print(f"{'variant':<20}{'ms/step':>10}{'engine is':>11}  {'goal':<17}", end="")
-    print(f"{'extra MiB':>10}{'engine is':>11}  goal")
-    for name in times:
-        print(f"{name:<20}", end="")
-        print(_cells(times, name, TIME_GOALS[case]), end="")
-        print(_cells(memory, name, MEMORY_GOALS[case]) if memory else "")
-
-
-def _cells(values: dict[str, float], name: str, goals: dict[str, float | None]) -> str:
-    ratio, goal = values[ENGINE] / values[name], goals.get(name)
-    text = "" if goal is None else f"<= {goal:.2f}" + ("" if ratio <= goal else " MISSED")
-    return f"{values[name]:>10.1f}{ratio:>10.3f}x  {text:<17}"
+def table(case: str, times: dict[str, float], memory: dict[str, float], caption: str) -> Table:
+    """Return times and, where it was measured, memory of a case, beside their goals."""
+    of_time = compared(times, ENGINE, TIME_GOALS[case], is_time=True)
+    of_memory = compared(memory, ENGINE, MEMORY_GOALS[case], is_time=False)
+    heads = ["ms", "the bias engine takes", "goal"]
+    heads += ["extra MiB", "the bias engine takes", "goal"] if memory else []
+    return Table(
+        (f"{TITLES[case]}, batch {CASES[case][3]}", *heads),
+        tuple((ROWS[name], *of_time[name], *of_memory.get(name, ())) for name in times),
+        caption,
+    )
 
 
 if __name__ == "__main__":

@@ -10,11 +10,12 @@ wall time). What sharing the batch costs in privacy is in the documentation of `
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from bench_linear_head import MAX_GRAD_NORM, NOISE_MULTIPLIER, Bench
+from tables import Table, at_most, clock, number, show, times
 from timing import median_ms
 from torch import nn
 
@@ -57,14 +58,30 @@ def measure(
     torch.set_num_threads(1)
     bench = Bench(records, features, classes, batch, device)
     variants = {1: bench.closed_form(), **{count: many_heads(bench, count) for count in HEADS}}
-    times = median_ms(
+    medians = median_ms(
         variants, rounds=rounds, repeats=lambda count: 8 if count == 1 else 2, device=device
     )
-    return {count: value / count for count, value in times.items()}
+    return {count: value / count for count, value in medians.items()}
+
+
+def table(medians: dict[int, float], options: dict[str, Any]) -> Table:
+    """Return the medians of ``measure``, called with these options, beside their goal."""
+    rows = []
+    for count, value in medians.items():
+        ratio = value / medians[1]
+        goal = at_most(GOAL, ratio) if count == HEADS[-1] else ""
+        rows.append((str(count), number(value), "1" if count == 1 else times(ratio), goal))
+    return Table(
+        ("heads", "ms, a head", "of one head alone", "goal"),
+        tuple(rows),
+        f"{options['records']:,} records, {options['features']:,} features, "
+        f"{options['classes']} classes, expected batch {options['batch']:,}; a whole step, divided "
+        f"by the number of its heads, {clock(options['device'], options['rounds'])}.",
+    )
 
 
 def main() -> None:
-    """Measure and print a table, or JSON."""
+    """Measure and print the table, or JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--records", type=int, default=60_000)
     parser.add_argument("--features", type=int, default=3969)
@@ -75,17 +92,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = vars(parser.parse_args())
     as_json = options.pop("json")
-    times = measure(**options)
-    ratios = {count: value / times[1] for count, value in times.items()}
-    met = ratios[HEADS[-1]] <= GOAL
-    if as_json:
-        print(json.dumps({"ms": times, "ratio": ratios, "goal_met": met, **options}))
-        return
-    print(f"{options['records']} x {options['features']}, batch {options['batch']}, 1 thread")
-    print(f"{'heads':<8}{'ms/step/configuration':>24}{'of one head alone':>20}  goal")
-    for count, value in times.items():
-        goal = f"<= {GOAL} {'' if met else 'MISSED'}" if count == HEADS[-1] else ""
-        print(f"{count:<8}{value:>24.2f}{ratios[count]:>19.3f}x  {goal}")
+    medians = measure(**options)
+    show([table(medians, options)], {"ms": medians, **options}, as_json=as_json)
 
 
 if __name__ == "__main__":

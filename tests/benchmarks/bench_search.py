@@ -2,15 +2,19 @@
 
 Both spend at most the same (study_epsilon, delta), guaranteed by the same kind of filter, draw the
 same configurations in the same order, and are scored on the same public validation records.
+
+python tests/benchmarks/bench_search.py [--seeds 5] [--json]
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
+
+from tables import Table, show
 
 from dpsweep.results.study import load_sweep
 from dpsweep.spec.study import SweepSpec
@@ -51,26 +55,49 @@ def run(root: Path, scheduler: str, seed: int) -> dict[str, float]:
     }
 
 
+def table(studies: list[dict[str, dict[str, float]]]) -> Table:
+    """Return a row for each seed, and how often halving was as good and tried twice as many."""
+    rows = []
+    for seed, by_name in enumerate(studies):
+        cells = [str(seed)]
+        for name, row in by_name.items():
+            finished = "" if name == "fifo" else f" ({row['finished']})"
+            cells.append(f"{row['configurations']}{finished}, {row['best validation']:.4f}")
+        rows.append(tuple(cells))
+    counts = []
+    for name in ("stop", "promote"):
+        pairs = [(by_name[name], by_name["fifo"]) for by_name in studies]
+        wins = sum(own["best validation"] >= fifo["best validation"] for own, fifo in pairs)
+        twice = sum(own["configurations"] >= 2 * fifo["configurations"] for own, fifo in pairs)
+        counts.append(f"`{name}` on {wins} and {twice}")
+    return Table(
+        (
+            "seed",
+            "fifo: configurations, best",
+            "stop: configurations (finished), best",
+            "promote: configurations (finished), best",
+        ),
+        tuple(rows),
+        note=f"At least as good as `fifo`, and at least twice as many configurations, of "
+        f"{len(studies)} seeds: {', '.join(counts)}.",
+    )
+
+
 def main() -> None:
-    """Print one row per study and the two counts that matter."""
+    """Print a table of one row for each seed, and a line for each study as it ends."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
-    num_seeds = parser.parse_args().seeds
-    wins, doubled = Counter[str](), Counter[str]()
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    studies: list[dict[str, dict[str, float]]] = []
     with tempfile.TemporaryDirectory() as folder:
-        for seed in range(num_seeds):
-            rows = {name: run(Path(folder), name, seed) for name in SCHEDULERS}
-            for name, row in rows.items():
+        for seed in range(options.seeds):
+            studies.append({})
+            for name in SCHEDULERS:
+                row = studies[seed][name] = run(Path(folder), name, seed)
                 figures = (f"{key}={value:.4g}" for key, value in row.items())
-                print(f"seed {seed} {name:8}", *figures, flush=True)
-                fifo = rows["fifo"]
-                wins[name] += row["best validation"] >= fifo["best validation"]
-                doubled[name] += row["configurations"] >= 2 * fifo["configurations"]
-    for name in ("stop", "promote"):
-        print(
-            f"epsilon_halving, {name}: at least as good as fifo on {wins[name]} of {num_seeds} "
-            f"seeds, at least twice as many configurations on {doubled[name]}"
-        )
+                print(f"seed {seed} {name:8}", *figures, file=sys.stderr, flush=True)
+    show([table(studies)], {"studies": studies}, as_json=options.json)
 
 
 if __name__ == "__main__":

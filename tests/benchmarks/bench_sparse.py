@@ -17,15 +17,16 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
-import json
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from tables import Table, clock, compared, show
 from timing import median_ms, resident_bytes
 from torch import nn
 
@@ -42,6 +43,13 @@ RECORDS = 256
 CLASSES = 10
 SPARSE, OPACUS = "sparse engine", "Opacus, then mask"
 FULL, FROZEN = "non-private, all", "non-private, convs frozen"
+#: Variant -> its row.
+ROWS = {
+    SPARSE: "sparse engine (`sparse.train: all`)",
+    FULL: "plain torch, whole network, not private",
+    FROZEN: "plain torch, convolutions frozen, not private",
+    OPACUS: "Opacus hooks on the whole network, then the mask",
+}
 #: Sparse engine's largest ratio of time to full finetuning without privacy.
 FULL_GOAL = 1.2
 #: The same to masked Opacus, at up to 32 px and beyond, where Opacus is less slow.
@@ -62,8 +70,8 @@ class Bench:
         self.rng = np.random.default_rng(0)
         self.variants: dict[str, Callable[[], Callable[[], None]]] = {
             SPARSE: self.sparse,
-            FROZEN: lambda: self.plain_torch(frozen=True),
             FULL: lambda: self.plain_torch(frozen=False),
+            FROZEN: lambda: self.plain_torch(frozen=True),
             OPACUS: self.opacus,
         }
 
@@ -228,16 +236,16 @@ def _peak(device: str) -> int:
 
 
 def _memory_of_all(names: list[str], arguments: list[str]) -> dict[str, list[float]]:
-    found = {}
+    peaks = {}
     for name in names:
         command = [sys.executable, __file__, "--memory-of", name, *arguments]
         answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        found[name] = [float(word) for word in answer.split()[-2:]]
-    return found
+        peaks[name] = [float(word) for word in answer.split()[-2:]]
+    return peaks
 
 
 def main() -> None:
-    """Measure and print a table, or JSON."""
+    """Measure and print the table, or JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--size", type=int, default=32)
     parser.add_argument("--batch", type=int, default=16)
@@ -260,30 +268,32 @@ def main() -> None:
     if options.device == "cuda" or Path("/proc/self/clear_refs").exists():
         arguments = [word for key, value in shape.items() for word in (f"--{key}", str(value))]
         memory = _memory_of_all(list(times), arguments)
-    goals = {
-        f"time, {FULL}": (FULL_GOAL, times[SPARSE] / times[FULL]),
-        f"time, {OPACUS}": (OPACUS_GOALS[options.size > 32], times[SPARSE] / times[OPACUS]),
-    }
-    if memory and options.size <= 32:
-        goals[f"memory, {OPACUS}"] = (MEMORY_GOAL, memory[SPARSE][1] / memory[OPACUS][1])
-    if options.json:
-        result = {
-            "ms": times,
-            "extra_mib": memory,
-            "ratio": {name: times[SPARSE] / value for name, value in times.items()},
-            "goals_met": {name: ratio <= most for name, (most, ratio) in goals.items()},
-            **shape,
-        }
-        print(json.dumps(result))
-        return
-    print(", ".join(f"{key} {value}" for key, value in shape.items()) + ", 1 thread")
-    print(f"{'variant':<28}{'ms/step':>10}{'engine is':>12}{'extra MiB':>12}{'first step':>12}")
-    for name, value in times.items():
-        first, later = (f"{mib:.0f}" for mib in memory[name]) if memory else ("-", "-")
-        ratio = times[SPARSE] / value
-        print(f"{name:<28}{value:>10.1f}{ratio:>11.3f}x{later:>12}{first:>12}")
-    for name, (most, ratio) in goals.items():
-        print(f"{name}: {ratio:.3f}x, goal <= {most:.3f}x {'' if ratio <= most else 'MISSED'}")
+    rounds = {"rounds": options.rounds, "steps": options.steps}
+    figures = {"ms": times, "extra_mib": memory, **shape, **rounds}
+    show([table(times, memory, {**shape, **rounds})], figures, as_json=options.json)
+
+
+def table(
+    times: dict[str, float], memory: dict[str, list[float]], options: dict[str, Any]
+) -> Table:
+    """Return times and, where it was measured, memory after the first step, beside their goals."""
+    is_small = options["size"] <= 32
+    time_goals = {FULL: FULL_GOAL, OPACUS: OPACUS_GOALS[not is_small]}
+    memory_goals = {OPACUS: MEMORY_GOAL} if is_small else {}
+    of_time = compared(times, SPARSE, time_goals, is_time=True)
+    later = {name: peaks[1] for name, peaks in memory.items()}
+    of_memory = compared(later, SPARSE, memory_goals, is_time=False)
+    heads = ["ms", "the sparse engine takes", "goal"]
+    heads += ["extra MiB", "the sparse engine takes", "goal"] if memory else []
+    together = " of all layers together" if options["scope"] == "global" else " of each layer"
+    return Table(
+        ("variant", *heads),
+        tuple((ROWS[name], *of_time[name], *of_memory.get(name, ())) for name in times),
+        f"ResNet-18 with GroupNorm at {options['size']} px, batch {options['batch']}; the "
+        f"{100 * options['density']:g}% largest convolution weights{together}, norms and "
+        f"classifier; {clock(options['device'], options['rounds'])}. Memory is the peak of steps "
+        "after the first above model and data, each variant alone.",
+    )
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Ours keeps its ledger, its scheduler and its journal in every row; rows say what else is on. The
 commands take turns; printed are medians of wall seconds, the load of the machine beside them.
 
-python tests/benchmarks/bench_sweep.py [--trials 8] [--rounds 3]
+python tests/benchmarks/bench_sweep.py [--trials 8 32] [--rounds 3] [--json]
 """
 
 from __future__ import annotations
@@ -15,19 +15,33 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from tables import Table, show, times
 
 HERE = Path(__file__).parent
 OURS = [str(Path(sys.executable).with_name("dpsweep")), "run", str(HERE / "sweep.yaml")]
 PEER = [sys.executable, str(HERE / "peer_sweep.py"), "--out", "."]
 REUSE, STOCK = "peer, reuse_actors, no MLflow", "peer, stock"
+TRACKED, UNTRACKED = "dpsweep run", "dpsweep run, no tracking"
 COMMANDS = {
-    "dpsweep run": OURS,
+    TRACKED: OURS,
     "dpsweep run, no pictures": [*OURS, "--set", "tracking.pictures=false"],
-    "dpsweep run, no tracking": [*OURS, "--set", "tracking.uri=null"],
+    UNTRACKED: [*OURS, "--set", "tracking.uri=null"],
     REUSE: [*PEER, "--reuse-actors", "--no-mlflow"],
     STOCK: PEER,
 }
+#: Command -> its row.
+ROWS = {
+    TRACKED: "`dpsweep run` (MLflow, its model, pictures)",
+    "dpsweep run, no pictures": "without pictures",
+    UNTRACKED: "without tracking",
+    REUSE: "peer, `reuse_actors`, no MLflow",
+    STOCK: "peer, stock",
+}
+SLOTS = 2  # trials at a time, of both
 
 
 def seconds(command: list[str]) -> float:
@@ -39,28 +53,81 @@ def seconds(command: list[str]) -> float:
         return time.perf_counter() - begin
 
 
-def main() -> None:
-    """Run all in turns and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trials", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
-    times: dict[str, list[float]] = {name: [] for name in COMMANDS}
-    loads = []
-    for _ in range(options.rounds):
+@dataclass(frozen=True)
+class Timed:
+    """Commands with one number of trials.
+
+    Attributes:
+        trials: The number.
+        seconds: Wall seconds of each turn, by command.
+        loads: Of the machine at the start of each command.
+    """
+
+    trials: int
+    seconds: dict[str, list[float]]
+    loads: list[float]
+
+    @property
+    def medians(self) -> dict[str, float]:
+        """Median seconds by command."""
+        return {name: statistics.median(values) for name, values in self.seconds.items()}
+
+
+def measure(trials: int, rounds: int) -> Timed:
+    """Run all commands in turns."""
+    timed = Timed(trials, {name: [] for name in COMMANDS}, [])
+    for _ in range(rounds):
         for name, command in COMMANDS.items():
-            number = str(options.trials)
             ours = command[0] == OURS[0]
-            more = ["--set", f"search.num_trials={number}"] if ours else ["--trials", number]
-            loads.append(os.getloadavg()[0])
-            times[name].append(seconds([*command, *more]))
-    median = {name: statistics.median(values) for name, values in times.items()}
-    print(f"{options.trials} trials, {options.rounds} rounds, load {min(loads):.1f} to "
-          f"{max(loads):.1f} on {os.cpu_count()} cores")  # fmt: skip
-    for name, value in median.items():
-        every = ", ".join(f"{one:.1f}" for one in times[name])
-        print(f"{name:32} {value:6.1f} s   {value / median[STOCK]:.2f} of stock   "
-              f"{value / median[REUSE]:.2f} of reused   ({every})")  # fmt: skip
+            more = ["--set", f"search.num_trials={trials}"] if ours else ["--trials", str(trials)]
+            timed.loads.append(os.getloadavg()[0])
+            timed.seconds[name].append(seconds([*command, *more]))
+    return timed
+
+
+def table(sizes: Sequence[Timed]) -> Table:
+    """Return medians and their ratios to both peers, for each number of trials."""
+    heads, rows, turns = [""], [[ROWS[name]] for name in COMMANDS], []
+    for size in sizes:
+        rounds, low, high = len(size.seconds[STOCK]), min(size.loads), max(size.loads)
+        turns.append(f"{size.trials} trials {rounds} times at a load of {low:.1f} to {high:.1f}")
+        heads += [f"{size.trials} trials, s", "of stock", "of reused"]
+        for row, (name, value) in zip(rows, size.medians.items(), strict=True):
+            row.append(f"{value:.1f}")
+            row += [
+                "1" if name == peer else "" if name in (STOCK, REUSE) else times(value / own)
+                for peer, own in ((STOCK, size.medians[STOCK]), (REUSE, size.medians[REUSE]))
+            ]
+    return Table(
+        tuple(heads),
+        tuple(tuple(row) for row in rows),
+        "2,000 images of Fashion-MNIST, a linear model, 3 epochs, two trials at a time, whole "
+        "commands from the key press to the prompt; medians of wall seconds, commands in turns, "
+        f"{', '.join(turns)}.",
+        _note(sizes),
+    )
+
+
+def _note(sizes: Sequence[Timed]) -> str:
+    first, last = sizes[0], sizes[-1]
+    with_it, without = first.medians[TRACKED], first.medians[UNTRACKED]
+    note = f"Tracking adds {with_it - without:.1f} s to {first.trials} trials."
+    if last.trials > first.trials:
+        more = last.medians[UNTRACKED] - without
+        each = SLOTS * more / (last.trials - first.trials)
+        note = f"Each trial more takes {each:.2f} slot-seconds (without tracking). {note}"
+    return note
+
+
+def main() -> None:
+    """Run all in turns and print the table, or JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, nargs="+", default=[8, 32])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    sizes = [measure(trials, options.rounds) for trials in sorted(options.trials)]
+    show([table(sizes)], {"sizes": [asdict(size) for size in sizes]}, as_json=options.json)
 
 
 if __name__ == "__main__":
