@@ -75,10 +75,12 @@ coverage: setup
 mutants: setup
 	$(BIN)/python tests/mutants/run.py
 
+# Tables and plots of BENCHMARKS.md, peers beside them; BENCH='--only adamix' or '--check'.
+BENCH ?=
 bench: setup
-	$(BIN)/python tests/benchmarks/run.py
+	$(BIN)/python tests/benchmarks/run.py $(BENCH)
 
-# Guards of the ratios, in three minutes.
+# Guards of the ratios, in less than three minutes.
 bench-quick: setup
 	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/quick.py
 
@@ -91,7 +93,7 @@ bench-regret: setup
 
 bench-gpu: setup
 	$(PYTEST) -m gpu
-	$(BIN)/python tests/benchmarks/run.py --device cuda
+	$(BIN)/python tests/benchmarks/run.py --device cuda --out build/bench-gpu.md
 
 ui: setup
 	$(BIN)/dpsweep ui

@@ -11,6 +11,7 @@ import argparse
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -103,7 +104,7 @@ def clocks() -> Table:
     own_s, own = _time(every_step)
     rows = [("epsilon clock, after *every* step, rdp", number(own_s), f"{own:.4f}")]
     for name, peer in (("Opacus RDP, once", _opacus), ("dp_accounting RDP, once", _google)):
-        seconds, epsilon = _time(lambda peer=peer: peer(noise))
+        seconds, epsilon = _time(partial(peer, noise))
         rows.append((name, f"{number(seconds)} ({seconds / own_s:.0f} times)", f"{epsilon:.4f}"))
     clock = EpsilonClock(plan, delta=DELTA, accountant="rdp")
     reports_s, _ = _time(lambda: [clock.epsilon_after(i % STEPS) for i in range(100_000)])
@@ -129,7 +130,8 @@ def calibrations() -> Table:
         for accountant in ACCOUNTANTS:
             calibrate_factors.cache_clear()
             seconds, _ = _time(
-                lambda accountant=accountant, shape=shape, ratio=ratio: calibrate_noise_schedule(
+                partial(
+                    calibrate_noise_schedule,
                     budget,
                     schedule=NoiseSchedule(shape, ratio),
                     sample_rate=RATE,
@@ -148,7 +150,7 @@ def distributions() -> Table:
     noise, rows = noises(), []
     for start in (1.0, 1.5, 3.0):
         many = NoiseSchedule("cosine", 0.5).plan(start * START, RATE, STEPS)
-        seconds, epsilon = _time(lambda many=many: _pld(many))
+        seconds, epsilon = _time(partial(_pld, many))
         above = f"{100 * (epsilon / _each_on_its_own(start * noise, 1e-3) - 1):.2g}% above"
         first = start == 1.0
         row = f"{STEPS:,} noise multipliers, cosine from 1" if first else f"the same from {start:g}"

@@ -24,6 +24,7 @@ import types
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import timm
@@ -40,7 +41,7 @@ NOISE_MULTIPLIER = 1.0
 MAX_GRAD_NORM = 0.1
 RECORDS, CLASSES = 128, 10
 #: Name -> (timm model, its options, image size, batch).
-CASES = {
+CASES: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "resnet18-32": ("resnet18", {"norm_layer": "groupnorm"}, 32, 32),
     "vit-tiny-96": ("vit_tiny_patch16_224", {"img_size": 96}, 96, 32),
 }
@@ -64,7 +65,7 @@ TIME_GOALS = {
     "vit-tiny-96": {PLAIN: 1.02, FULL: 1 / 2.5, OPACUS: 0.95, OPACUS_FULL: 1 / 2.5},
 }
 #: The same for memory.
-MEMORY_GOALS = {
+MEMORY_GOALS: dict[str, dict[str, float | None]] = {
     "resnet18-32": {PLAIN: 1.05, OPACUS: None, OPACUS_FULL: 0.04},
     "vit-tiny-96": {PLAIN: 1.05, OPACUS: 0.8, OPACUS_FULL: 0.2},
 }
@@ -247,7 +248,8 @@ def main() -> None:
     if options.peak_of:
         print(peak_bytes(options.case, options.peak_of, options.device))
         return
-    results, tables = {}, []
+    results: dict[str, dict[str, dict[str, float]]] = {}
+    tables: list[Table] = []
     for case in [options.case] if options.case else CASES:
         times = measure_times(
             case, rounds=options.rounds, steps=options.steps, device=options.device

@@ -46,7 +46,7 @@ def test_the_readme_is_short_and_leads_to_every_page():
 
 
 def test_no_picture_is_left_over_or_large():
-    shown = {link.rpartition("/")[2] for page in PAGES for link in links(page)}
+    shown = {link.rpartition("/")[2] for page in LINKED for link in links(page)}
     pictures = list((ROOT / "docs" / "pictures").rglob("*.png"))
     assert {picture.name for picture in pictures} == {n for n in shown if n.endswith(".png")}
     assert [picture.name for picture in pictures if picture.stat().st_size > 150_000] == []
