@@ -1,5 +1,6 @@
 """Tables of the benchmarks: their Markdown, their places in a page, and what run.py writes there."""
 
+import doctest
 import json
 import os
 import signal
@@ -63,11 +64,11 @@ def benches(run, tmp_path, monkeypatch):
     page = tmp_path / "PAGE.md"
     page.write_text(PAGE)
 
-    def start(*sources, arguments=()):
+    def start(*sources, arguments=(), devices=run.CPU):
         names = ("first", "second", "third")
         for name, source in zip(names, sources):
             (tmp_path / f"{name}.py").write_text(source)
-        made = [run.Bench(name, f"{name}.py", run.CPU) for name, _ in zip(names, sources)]
+        made = [run.Bench(name, f"{name}.py", devices) for name, _ in zip(names, sources)]
         return run.main(arguments, benches=made, folder=tmp_path, page=page)
 
     start.page = page
@@ -102,6 +103,12 @@ def test_a_table_is_written_as_the_page_has_it(tables):
     )
     section = tables.Section("python bench.py", (table,))
     assert tables.Section.from_json(section.to_json({"more": 1})) == section
+
+
+def test_the_examples_of_numbers_are_right(tables):
+    results = doctest.testmod(tables)
+    assert results.attempted >= 4
+    assert results.failed == 0
 
 
 def test_a_row_has_a_cell_for_each_column(tables):
@@ -181,6 +188,17 @@ def test_a_page_of_ones_own_is_made_and_keeps_its_text(benches, tmp_path):
     assert benches(PRINTS, PRINTS, arguments=["--out", str(out)]) == 0
     assert out.read_text().startswith("mine\n")
     assert out.read_text().count(written()) == 2
+    assert benches.page.read_text() == PAGE
+
+
+def test_tables_of_a_gpu_have_places_of_their_own(run, benches, tmp_path, capsys):
+    assert benches(PRINTS, arguments=["--device", "cuda"]) == 0  # none runs there
+    assert benches(PRINTS, arguments=["--device", "cuda"], devices=run.ANY) == 2
+    assert "no place for the tables of first on cuda" in capsys.readouterr().err
+    out = tmp_path / "gpu.md"
+    arguments = ["--device", "cuda", "--out", str(out)]
+    assert benches(PRINTS, arguments=arguments, devices=run.ANY) == 0
+    assert f"<!-- bench: first on cuda -->\n\n{written(' --device cuda')}" in out.read_text()
     assert benches.page.read_text() == PAGE
 
 

@@ -37,7 +37,7 @@ SIMULATED, SLOTS = 1024, 8  # trials, and how many of them a node runs at once
 OWN, PLAIN = "dpsweep, closed form", "plain torch, not private"
 GHOST, HOOKS = "Opacus ghost clipping", "Opacus hooks"
 TRACKED, UNTRACKED = "with tracking", "without tracking"
-FIFO, HALVING, IDEAL = "fifo", "epsilon_halving", "in proportion to nodes"
+FIFO, HALVING, IDEAL = "fifo", "epsilon_halving", "fifo, in proportion"
 #: Colours that are told apart also by people who do not see red and green.
 COLOURS = {
     OWN: "#0072B2",
@@ -53,11 +53,13 @@ COLOURS = {
 
 #: Plot -> labels of its axes.
 LABELS = {
-    "records": ("records (expected batch 1,024)", "ms a step, CPU"),
-    "features": ("features (expected batch 1,024)", "ms a step, CPU"),
+    "records": (f"records (expected batch {BATCH:,})", "ms a step, CPU"),
+    "features": (f"features (expected batch {BATCH:,})", "ms a step, CPU"),
     "trials": ("trials of a study", "s from key press to prompt"),
     "nodes": (f"nodes of {SLOTS} slots", "minutes, simulated"),
 }
+#: Plots of which a line's slope says more than its factor.
+LINEAR = frozenset({"trials"})
 
 
 @dataclass(frozen=True)
@@ -202,20 +204,22 @@ def draw(costs: Costs, path: Path) -> None:
         style = {"ls": ":", "marker": ""} if name == IDEAL else {"marker": "o", "ms": 4}
         width = 2.4 if name == OWN else 1.5
         axes.plot(costs.sizes, values, color=COLOURS[name], lw=width, **style)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
+    if costs.name in LINEAR:
+        axes.set(xlim=(0, None), ylim=(0, None))
+    else:
+        every = [value for values in costs.lines.values() for value in values]
+        is_wide = max(every) > 10 * min(every)
+        axes.set(xscale="log", yscale="log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if is_wide else (1, 2, 3, 4, 5, 7)))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+        axes.set_yticks([], minor=True)
     axes.set_xticks(costs.sizes, [f"{size:,}" for size in costs.sizes])
     axes.set_xticks([], minor=True)
     axes.set_xlim(right=costs.sizes[-1] * 1.04)
-    every = [value for values in costs.lines.values() for value in values]
-    is_wide = max(every) > 10 * min(every)
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if is_wide else (1, 2, 3, 4, 5, 7)))
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set_yticks([], minor=True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_xlabel(LABELS[costs.name][0])
-    axes.set_ylabel(LABELS[costs.name][1])
+    x_label, y_label = LABELS[costs.name]
+    axes.set(xlabel=x_label, ylabel=y_label)
     axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
     figure.draw_without_rendering()  # else no place in points is right
     for name, height in _apart(costs, axes.transData.transform, gap=13 * figure.dpi / 72).items():
         place = (costs.sizes[-1], costs.lines[name][-1])

@@ -149,7 +149,7 @@ def number(value: float) -> str:
 def times(ratio: float) -> str:
     """Return a ratio with two digits behind the point, three where it is small.
 
-    >>> [times(ratio) for ratio in (0.0595, 0.721, 69.6)]
+    >>> [times(ratio) for ratio in (0.0597, 0.721, 69.6)]
     ['0.060x', '0.72x', '70x']
     """
     if ratio >= 10:
@@ -160,7 +160,7 @@ def times(ratio: float) -> str:
 def faster(ratio: float) -> str:
     """Return a ratio of times, and how many times faster that is where it is small.
 
-    >>> faster(0.0595), faster(0.72)
+    >>> faster(0.0597), faster(0.72)
     ('0.060x (17 times faster)', '0.72x')
     """
     return times(ratio) + (f" ({1 / ratio:.0f} times faster)" if ratio < _SMALL else "")
