@@ -2,9 +2,10 @@
 
 A step of a linear head is measured beside plain torch and Opacus, whole studies by ``dpsweep run``
 of thousand.yaml, and nodes by ``dpsweep simulate`` of simulate_long.yaml. The figures are kept beside
-the pictures in costs.json, from which ``--redraw`` draws them again.
+the pictures in costs.json, from which ``--only`` draws again what it does not measure.
 
-    python tests/benchmarks/draw_costs.py --pictures docs/pictures [--rounds 11] [--redraw] [--json]
+    python tests/benchmarks/draw_costs.py --pictures docs/pictures [--only records features] [--json]
+    python tests/benchmarks/draw_costs.py --pictures docs/pictures --only   # measure nothing
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ HERE = Path(__file__).parent
 FIGURES = "costs.json"
 RECORDS = (10_000, 30_000, 100_000, 300_000, 1_000_000)
 FEATURES = (64, 256, 1024, 4096, 16_384)
-TRIALS = (8, 32, 128)
+TRIALS, RUNS = (8, 32, 128), 2
 NODES = (1, 2, 4, 8, 16, 32, 64)
 BATCH, CLASSES = 1024, 10
 SIMULATED, SLOTS = 1024, 8  # trials, and how many of them a node runs at once
@@ -73,6 +74,7 @@ class Costs:
         caption: How they were measured.
         sizes: Where.
         lines: Costs at the sizes, by name of the line.
+        load: Of the machine before and after.
     """
 
     name: str
@@ -81,6 +83,7 @@ class Costs:
     caption: str
     sizes: list[int]
     lines: dict[str, list[float]]
+    load: tuple[float, float] = (0.0, 0.0)
 
     def table(self) -> Table:
         """Return a row for each size."""
@@ -89,7 +92,8 @@ class Costs:
             (f"{size:,}", *(number(values[place]) for values in self.lines.values()))
             for place, size in enumerate(self.sizes)
         )
-        return Table((self.axis, *heads), tuple(rows), self.caption)
+        caption = f"{self.caption} Load {self.load[0]:.1f} before, {self.load[1]:.1f} after."
+        return Table((self.axis, *heads), tuple(rows), caption)
 
 
 class FixedBatches(Bench):
@@ -151,7 +155,7 @@ def against_trials() -> Costs:
     variants = {TRACKED: command, UNTRACKED: [*command, "--set", "tracking.uri=null"]}
     measured = [
         {
-            name: seconds([*words, "--set", f"search.num_trials={count}"])
+            name: min(seconds([*words, "--set", f"search.num_trials={count}"]) for _ in range(RUNS))
             for name, words in variants.items()
         }
         for count in TRIALS
@@ -161,7 +165,8 @@ def against_trials() -> Costs:
         "trials",
         "s",
         "`dpsweep run tests/benchmarks/thousand.yaml --set search.num_trials=...`: real trials of "
-        "5 steps on the digits, from the key press to the prompt; wall seconds of one run each.",
+        "5 steps on the digits, from the key press to the prompt; wall seconds, the fastest of "
+        f"{RUNS} runs each.",
         list(TRIALS),
         _lines(measured),
     )
@@ -250,32 +255,50 @@ def _apart(
     return heights
 
 
+#: Name -> what measures it, in the order of the page; rounds are of steps.
+PLOTS: dict[str, Callable[[int], Costs]] = {
+    "records": against_records,
+    "features": against_features,
+    "trials": lambda rounds: against_trials(),
+    "nodes": lambda rounds: against_nodes(),
+}
+
+
+def measure(name: str, rounds: int) -> Costs:
+    """Measure one plot's figures, with the load of the machine."""
+    before = os.getloadavg()[0]
+    return replace(PLOTS[name](rounds), load=(before, os.getloadavg()[0]))
+
+
 def main() -> None:
     """Measure, draw and print the tables, or JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="where to draw")
-    parser.add_argument("--redraw", action="store_true", help="draw again, measure nothing")
+    parser.add_argument(
+        "--only",
+        nargs="*",
+        choices=tuple(PLOTS),
+        help="measure these, or none; the others' figures are read from FOLDER",
+    )
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    if options.redraw and not options.pictures:
-        parser.error("--redraw needs --pictures FOLDER, where costs.json is")
+    if options.only is not None and not options.pictures:
+        parser.error("--only needs --pictures FOLDER, where costs.json is")
     torch.set_num_threads(1)
-    if options.redraw:
+    plots = {}
+    if options.only is not None:
         kept = json.loads((options.pictures / FIGURES).read_text())
-        load, plots = kept["load"], [Costs(**fields) for fields in kept["plots"]]
-    else:
-        load = [os.getloadavg()[0]]
-        plots = [against_records(options.rounds), against_features(options.rounds)]
-        plots += [against_trials(), against_nodes()]
-        load.append(os.getloadavg()[0])
+        plots = {fields["name"]: Costs(**fields) for fields in kept}
+    for name in PLOTS if options.only is None else options.only:
+        plots[name] = measure(name, options.rounds)
+    figures = [asdict(plots[name]) for name in PLOTS]
     if options.pictures:
         options.pictures.mkdir(parents=True, exist_ok=True)
-        kept = {"load": load, "plots": [asdict(costs) for costs in plots]}
-        (options.pictures / FIGURES).write_text(json.dumps(kept, indent=1) + "\n")
-        for costs in plots:
-            draw(costs, options.pictures / f"cost_{costs.name}.png")
-    show([costs.table() for costs in plots], {"load": load}, as_json=options.json)
+        (options.pictures / FIGURES).write_text(json.dumps(figures, indent=1) + "\n")
+        for name, costs in plots.items():
+            draw(costs, options.pictures / f"cost_{name}.png")
+    show([plots[name].table() for name in PLOTS], {"plots": figures}, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ from tables import Section, block, differences, replaced
 from dpsweep.foundation.errors import BadInputError, SweepError
 
 HERE = Path(__file__).resolve().parent
-PAGE = HERE.parents[1] / "BENCHMARKS.md"
+ROOT = HERE.parents[1]
+PAGE = ROOT / "BENCHMARKS.md"
 CPU, ANY = ("cpu",), ("cpu", "cuda")
 #: Largest difference between a figure of the page and one of now that --check lets pass.
 TOLERANCE = 0.25
@@ -111,7 +112,7 @@ def main(
         if options.rounds and bench.rounds:
             command += [bench.rounds, str(options.rounds)]
         if bench.draws and not options.check:
-            command += ["--pictures", str(_pictures(page))]
+            command += ["--pictures", _pictures(page)]
         try:
             outcomes.append(_one(command, names[bench], page, is_check=options.check))
         except KeyboardInterrupt:
@@ -149,14 +150,14 @@ def _marker(bench: Bench, device: str) -> str:
     return bench.name if device == "cpu" else f"{bench.name} on {device}"
 
 
-def _pictures(page: Path) -> Path:
-    return HERE.parents[1] / "docs" / "pictures" if page == PAGE else page.parent / "pictures"
+def _pictures(page: Path) -> str:
+    return "docs/pictures" if page == PAGE else str(page.resolve().parent / "pictures")
 
 
 def _one(command: list[str], name: str, page: Path, *, is_check: bool) -> bool:
     """Run a bench and write its tables, or compare them; return whether all is well."""
     before = os.getloadavg()[0]
-    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout
     section = Section.from_json(output.strip().rpartition("\n")[2])
     line = f"`{section.command}`, {machine()}; load {before:.1f} before, "
     text = f"{section.markdown()}\n\n{line}{os.getloadavg()[0]:.1f} after."
