@@ -16,6 +16,8 @@ from pathlib import Path
 
 from tables import Table, show
 
+from dpsweep.foundation.errors import BadInputError
+from dpsweep.privacy.composition.renyi_filter import RenyiFilter
 from dpsweep.results.study import load_sweep
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.trial import TrialState
@@ -44,13 +46,16 @@ def run(root: Path, scheduler: str, seed: int) -> dict[str, float]:
     result = load_sweep(name, root=root)
     best = result.best()
     account = result.claims.account
+    rule = account.composition
+    if not isinstance(rule, RenyiFilter):
+        raise BadInputError(f"{name} has no Renyi filter", fix=f"leave {SPEC.name} as it is")
     return {
         "configurations": len(result.results),
         "finished": result.view.count(TrialState.FINISHED),
         "best validation": best.value or 0.0,
         "its test": best.metrics["test/accuracy"],
-        "budget used": max(account.committed.values()) / account.composition.budget,
-        "order": account.composition.order,
+        "budget used": max(account.committed.values()) / rule.budget,
+        "order": rule.order,
         "seconds": seconds,
     }
 
