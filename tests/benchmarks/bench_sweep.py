@@ -90,7 +90,8 @@ def table(sizes: Sequence[Timed]) -> Table:
     heads, rows, turns = [""], [[ROWS[name]] for name in COMMANDS], []
     for size in sizes:
         rounds, low, high = len(size.seconds[STOCK]), min(size.loads), max(size.loads)
-        turns.append(f"{size.trials} trials {rounds} times at a load of {low:.1f} to {high:.1f}")
+        often = "one round" if rounds == 1 else f"{rounds} rounds"
+        turns.append(f"{size.trials} trials in {often} at a load of {low:.1f} to {high:.1f}")
         heads += [f"{size.trials} trials, s", "of stock", "of reused"]
         for row, (name, value) in zip(rows, size.medians.items(), strict=True):
             row.append(f"{value:.1f}")
