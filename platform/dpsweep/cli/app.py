@@ -7,6 +7,7 @@ import sys
 from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from dpsweep.cli.base import say
 from dpsweep.cli.cluster_verbs import cluster
@@ -38,7 +39,19 @@ from dpsweep.foundation.version import __version__
 
 UsageError: Any = typer.BadParameter.__bases__[0]  # of the click that this typer has
 
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        """Invoke a command; of Ctrl-C typer itself would say nothing."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            say("interrupted; nothing is lost: run the same command again to continue")
+            raise typer.Exit(130) from None
+
+
 app = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -126,9 +139,6 @@ def main() -> None:
     except SweepError as error:
         say("\n".join(f"error: {line}" for line in _lines(error)))
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        say("interrupted; nothing is lost: run the same command again to continue")
-        sys.exit(130)
     except BrokenPipeError:
         sys.exit(0)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A library that ends the process: the command says so, and by which line."""
+"""A command that is ended by a library, or by Ctrl-C: it says so."""
 
 import sys
 
@@ -19,5 +19,15 @@ def test_a_library_that_ends_the_process_is_named(tmp_path, monkeypatch, code: i
     done = cli_here("run", str(spec))
     assert done.returncode != 0
     assert "error: a library has ended this command" in done.stderr
-    assert "SystemExit at test_ended_by_a_library.py:" in " ".join(done.stderr.split())
+    assert "SystemExit at test_ended.py:" in " ".join(done.stderr.split())
     assert "run the same command again" in " ".join(done.stderr.split())
+
+
+def test_ctrl_c_while_a_spec_is_read_is_answered(monkeypatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dpsweep.cli.verbs.run.load_checked", interrupted)
+    done = cli_here("validate", "sweep.yaml")
+    assert done.returncode == 130
+    assert done.stderr.startswith("interrupted; nothing is lost")
