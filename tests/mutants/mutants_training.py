@@ -280,7 +280,7 @@ TRAINING = (
     Mutant(
         "a broken record in a head's sum",
         "trainables/gradients/linear_head.py",
-        "residual[:, broken] = 0.0",
+        "residual.masked_fill_(broken, 0.0)",
         "pass",
         (
             "tests/unit/trainables/gradients/test_per_example.py::test_one_bad_example_adds_at_most_the_bound",
@@ -320,8 +320,8 @@ TRAINING = (
     Mutant(
         "a broken example in a sum",
         "trainables/gradients/layer_gradients.py",
-        "if has_broken and isinstance(sample, torch.Tensor):",
-        "if False and isinstance(sample, torch.Tensor):",
+        "if isinstance(sample, torch.Tensor) and not is_whole:",
+        "if False and not is_whole:",
         (
             "tests/unit/trainables/gradients/test_per_example.py::test_one_bad_example_adds_at_most_the_bound[inf-tanh_cnn]",
         ),

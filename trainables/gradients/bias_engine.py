@@ -13,9 +13,8 @@ that norm and sum see the same rounding even where positions cancel.
 
 Guarantees:
     Those of ``dpsweep.trainables.gradients.per_example``, whatever ``factors`` is: an example's
-    factor is at
-    most C / norm, the norm being that of all trainable entries together. Before the first batch of
-    a shape the gradients are compared with autograd, parameter by parameter, on random inputs.
+    factor is at most C / norm, the norm being that of all trainable entries together. Before the
+    first batch of a shape the gradients are compared with autograd, by parameter, on random inputs.
 
     Not covered: a network that computes otherwise on other values or batch sizes than compared.
 """
@@ -34,7 +33,8 @@ from torch.nn.modules.conv import _ConvNd
 
 from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables.data.losses import Loss, cross_entropy_sum
-from dpsweep.trainables.gradients.check import check_gradients, summed_by_autograd
+from dpsweep.trainables.devices.numerics import ForwardPass, full_float32, may_skip, widened
+from dpsweep.trainables.gradients.check import check_gradients
 from dpsweep.trainables.gradients.clipping import (
     Factors,
     clip_factors,
@@ -108,6 +108,7 @@ class _Gradients:
 
     def take(self, place: _Place, held: list[Any], gradient: torch.Tensor) -> None:
         """Take what is wanted from the gradient of a layer's output; let go of its input."""
+        gradient = widened(gradient)
         if place.bias is not None:
             first, end = (1, gradient.dim() - place.trailing) if place.trailing else (2, None)
             positions = tuple(range(gradient.dim())[first:end])
@@ -121,7 +122,7 @@ class _Gradients:
                     f"the input of layer {place.name} is overwritten after its use",
                     fix=f"freeze its weight: {place.name}.weight.requires_grad_(False)",
                 )
-            self._add_weight(place.weight, gradient, inputs)
+            self._add_weight(place.weight, gradient, widened(inputs))
 
     def _add_weight(self, index: int, gradient: torch.Tensor, inputs: torch.Tensor) -> None:
         if gradient.dim() == 2 and index not in self.factored and index not in self.formed:
@@ -167,13 +168,18 @@ class _Gradients:
 
     def clear(self, broken: torch.Tensor) -> None:
         """Set the examples marked in ``broken`` to zero; a factor of 0 leaves NaN as it is."""
-        self.biases[broken] = 0.0
+        self.biases.masked_fill_(broken[:, None], 0.0)
         for key, pair in self.factored.items():
             # Not in place: a gradient may be a buffer that autograd lent.
             g, a = (part.masked_fill(broken[:, None], 0.0) for part in pair)
             self.factored[key] = g, a
         for sample in self.formed.values():
-            sample[broken] = 0.0
+            sample.masked_fill_(broken[:, None, None], 0.0)
+
+    @property
+    def consists_of(self) -> list[torch.Tensor]:
+        """See ``check.ExampleGradients``."""
+        return [self.biases, *sum(self.factored.values(), ()), *self.formed.values()]
 
     def add_to(self, sums: list[torch.Tensor], factors: torch.Tensor) -> None:
         """Add the examples times their factors to the sums, one per parameter, float64."""
@@ -200,6 +206,7 @@ class BiasEngine:
         loss: (outputs of the model, labels) -> sum of the examples' losses.
         factors: (norms, C) -> factor per example, ``clip_factors`` or ``automatic_factors``.
         views: An example's gradient is the mean over these views of it; None: that of itself.
+        precision: Of the forward and backward pass (``devices.numerics``).
     Raises:
         ModelError: A trainable parameter has no rule.
     """
@@ -212,13 +219,13 @@ class BiasEngine:
         loss: Loss = cross_entropy_sum,
         factors: Factors = clip_factors,
         views: Views | None = None,
+        precision: str = "float32",
     ) -> None:
-        problem = _problem(model)
-        if problem is not None:
+        if (problem := _problem(model)) is not None:
             raise problem
         named = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        self._model, self._physical, self._views = model, physical_batch, views
-        self._loss, self._factors = loss, factors
+        self._forward, self._physical = ForwardPass(model, precision), physical_batch
+        self._loss, self._factors, self._views = loss, factors, views
         self._names, self._parameters = list(named), list(named.values())
         self._device = self._parameters[0].device
         self._gradients: _Gradients | None = None
@@ -233,6 +240,7 @@ class BiasEngine:
             if any(p.requires_grad for p in layer.parameters(recurse=False)):
                 self._watch(name, layer)
 
+    @full_float32()
     def clipped_gradient_sum(
         self, x_source: torch.Tensor, y_source: torch.Tensor, rows: np.ndarray, max_grad_norm: float
     ) -> list[torch.Tensor]:
@@ -247,7 +255,7 @@ class BiasEngine:
             gradients = self._of_views(x, y)
             norms = gradients.norms()
             broken = ~norms.isfinite()
-            if bool(broken.any()):
+            if not may_skip(broken):
                 gradients.clear(broken)
                 norms = norms.masked_fill(broken, 0.0)
             norms[count:] = math.inf
@@ -320,8 +328,7 @@ class BiasEngine:
         gradients = self._per_example_gradients(first, y)
         for view in others:
             gradients.add(self._per_example_gradients(view, y))
-        if others:
-            gradients.divide(len(others) + 1)
+        gradients.divide(len(others) + 1)
         return gradients
 
     def _per_example_gradients(self, x: torch.Tensor, y: torch.Tensor) -> _Gradients:
@@ -329,7 +336,7 @@ class BiasEngine:
         gradients = _Gradients(len(x), self._bias_sizes)
         self._gradients = gradients
         try:
-            loss = self._loss(self._model(x), y)
+            loss = self._loss(self._forward(x), y)
             self._gradients = None
             if gradients.starts:
                 # Asking for the first outputs alone, autograd forms no gradient of a parameter.
@@ -347,15 +354,12 @@ class BiasEngine:
         if kind in self._checked:
             return
         check_gradients(
-            self._model,
+            self._forward,
             self._loss,
-            x_source,
-            y_source,
+            (x_source, y_source),
             trained=dict(zip(self._names, self._parameters)),
             per_example=self._per_example_gradients,
-            by_autograd=lambda x, y: summed_by_autograd(
-                self._loss(self._model(x), y), self._parameters
-            ),
+            chunk=self._physical,
             failure="the gradients of this model's biases cannot be computed",
             fix="use another model or another choice of trainable parameters",
             may_vanish=False,

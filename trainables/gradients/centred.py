@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from dpsweep.trainables.data.losses import Loss
+from dpsweep.trainables.devices.numerics import full_float32
 from dpsweep.trainables.gradients.clipping import Factors
 from dpsweep.trainables.gradients.layer_gradients import Views, add_clipped, chunks, full_chunks
 from dpsweep.trainables.gradients.per_example import OpacusEngine
@@ -33,6 +34,7 @@ class CentredEngine(OpacusEngine):
 
     centre: Sequence[torch.Tensor] | None = None
 
+    @full_float32()
     def clipped_gradient_sum(
         self, x_source: torch.Tensor, y_source: torch.Tensor, rows: np.ndarray, max_grad_norm: float
     ) -> list[torch.Tensor]:
@@ -63,7 +65,7 @@ class CentredEngine(OpacusEngine):
         """
         sums = [torch.zeros_like(parameter) for parameter in self._parameters]
         for x, y in chunks(x_source, y_source, rows, self._physical, self._device):
-            loss = self._loss(self._model(x), y)
+            loss = self._loss(self._forward(x), y)
             for total, gradient in zip(sums, torch.autograd.grad(loss, self._parameters)):
                 total.add_(gradient)
         return [total.div_(len(rows)) for total in sums]
@@ -77,6 +79,7 @@ def make_centred_engine(
     factors: Factors,
     expected_batch: float,
     views: Views | None = None,
+    precision: str = "float32",
 ) -> CentredEngine:
     """Return the engine of a network, with no centre yet.
 
@@ -87,6 +90,7 @@ def make_centred_engine(
         factors: As for ``make_engine``, of the norms of differences.
         expected_batch: As for ``make_engine``.
         views: As for ``make_engine``; c is of the records as they are.
+        precision: As for ``make_engine``.
     """
     size = chunk_size(expected_batch, physical_batch, next(model.parameters()).device)
-    return CentredEngine(model, size, loss=loss, factors=factors, views=views)
+    return CentredEngine(model, size, loss=loss, factors=factors, views=views, precision=precision)

@@ -13,24 +13,36 @@ off by ``OF_ITS_OWN`` of its own norm, by ``OF_ALL`` of the norm of its gradient
 (a bias before a softmax has a gradient of zero and rounding), and by ``ABSOLUTE``; norms and losses
 by ``OF_ITS_OWN`` of themselves. A wrong rule is off by the size of what it gets wrong; rounding at
 the kinks of deep networks of random weights is why the tolerance is no smaller.
+
+All that is looked at in float32, whatever a trial's precision is: rules and mixing have none. What
+trains in bfloat16 is compared a second time, autograd running in bfloat16 too, after it is seen
+that no example's gradient moves with its place (``devices.places``). Autograd and the engine then
+start from the same gradients by outputs, to the last bit, and differ by a weight's own product
+alone: autograd rounds its result once, by u = 2^-8 of it, and the layer's input before, by u of
+each term |g_t||a_t| of the sum over positions. The first is within ``OF_ITS_OWN``, 7 u; for the
+second, which does not follow from the sum where terms cancel, there is ``OF_ALL_ROUNDED``, 4 u of
+all parameters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import nn
 
 from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables.data.losses import Loss
+from dpsweep.trainables.devices.numerics import BFLOAT16_EPSILON, ForwardPass
+from dpsweep.trainables.devices.places import refuse_moving
 from dpsweep.trainables.gradients.sums import zero_sums
 from dpsweep.trainables.networks.no_dropout import refuse_random
 
 OF_ITS_OWN = 3e-2
 OF_ALL = 1e-3
+OF_ALL_ROUNDED = 4 * BFLOAT16_EPSILON
 ABSOLUTE = 1e-6
 MIXED = 1e-5
 _NUM_EXAMPLES = 3
@@ -47,16 +59,26 @@ class ExampleGradients(Protocol):
         """Add the examples times their factors (examples,) to float64 sums, in place."""
         ...
 
+    @property
+    def consists_of(self) -> list[torch.Tensor]:
+        """Return what the gradients are computed from, float (examples, ...) each."""
+        ...
+
+
+PerExample: TypeAlias = Callable[[torch.Tensor, torch.Tensor], ExampleGradients]
+ByAutograd: TypeAlias = Callable[[torch.Tensor, torch.Tensor], Sequence[torch.Tensor]]
+_Compared: TypeAlias = tuple[list[list[torch.Tensor]], list[float]]
+
 
 def check_gradients(
-    model: nn.Module,
+    forward: ForwardPass,
     loss: Loss,
-    x_source: torch.Tensor,
-    y_source: torch.Tensor,
+    records: tuple[torch.Tensor, torch.Tensor],
     *,
     trained: dict[str, torch.Tensor],
-    per_example: Callable[[torch.Tensor, torch.Tensor], ExampleGradients],
-    by_autograd: Callable[[torch.Tensor, torch.Tensor], Sequence[torch.Tensor]],
+    per_example: PerExample,
+    by_autograd: ByAutograd | None = None,
+    chunk: int,
     failure: str,
     fix: str = "use another model",
     may_vanish: bool = True,
@@ -69,31 +91,45 @@ def check_gradients(
     the while.
 
     Args:
-        model: In the mode that it trains in.
+        forward: What the engine runs its model by, in the mode that it trains in.
         loss: (outputs of the model, labels) -> sum of the examples' losses.
-        x_source: Records, (records, *shape), of the kind that is to be trained on.
-        y_source: Their labels, (records, ...).
+        records: (records, *shape), of the kind that is to be trained on, and labels (records, ...).
         trained: Name -> tensor like the gradient, of all that trains, in the order of the sums.
         per_example: (records, labels) -> their gradients, as the engine computes them.
-        by_autograd: (records, labels) -> the summed gradients, in the same order.
+        by_autograd: (records, labels) -> the summed gradients, in the same order; None: by what
+            trains, which are the parameters themselves.
+        chunk: Rows of each chunk in training.
         failure: Beginning of the error where the engine fails.
         fix: What to do then.
         may_vanish: Whether gradients of zero, which say little, are let pass.
     Raises:
         ModelError: They disagree, or the gradients cannot be computed.
     """
+    model, generator = forward.model, torch.Generator().manual_seed(0)
     device = next(iter(trained.values())).device
-    generator = torch.Generator().manual_seed(0)
-    x, y = _random_records(model, x_source, y_source, device, generator)
+    if by_autograd is None:
+
+        def by_autograd(x: torch.Tensor, y: torch.Tensor) -> Sequence[torch.Tensor]:
+            return _summed(loss(forward(x), y), list(trained.values()))
+
+    def random(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return _random_records(model, *records, device, generator, count)
+
+    def compare(x: torch.Tensor, y: torch.Tensor, of_all: float) -> _Compared:
+        return _compare_each(model, loss, x, y, trained, per_example, by_autograd, of_all)
+
+    x, y = random(_NUM_EXAMPLES)
     try:
         with _zeros_filled(model, generator):
-            refuse_random(model, x)
-            gradients = per_example(x, y)
-            rows = _rows(gradients, len(x), trained)
-            norms = gradients.norms().tolist()
-            sizes = _compare_each(model, loss, x, y, list(trained), norms, rows, by_autograd)
-            others, _ = _random_records(model, x_source, y_source, device, generator)
-            _refuse_mixing(x, others, y, trained, rows, per_example)
+            with forward.in_float32():
+                refuse_random(model, x)
+                rows, sizes = compare(x, y, OF_ALL)
+                _refuse_mixing(x, random(_NUM_EXAMPLES)[0], y, trained, rows, per_example)
+            if forward.is_rounded:
+                (whole, labels), (others, _) = random(chunk), random(chunk)
+                refuse_moving(lambda x: per_example(x, labels).consists_of, whole, others)
+                with _fixed_by_float32():
+                    compare(x, y, OF_ALL_ROUNDED)
     except (RuntimeError, IndexError, ValueError) as error:
         raise ModelError(f"{failure}: {error}", fix=fix) from error
     if not (may_vanish or all(sizes)):
@@ -103,22 +139,39 @@ def check_gradients(
         )
 
 
+@contextmanager
+def _fixed_by_float32() -> Iterator[None]:
+    """Say of what was right in float32 that it is wrong in bfloat16 alone."""
+    try:
+        yield
+    except ModelError as error:
+        raise ModelError(
+            f"in bfloat16 {error.message}", because=error.because, fix="model.precision: float32"
+        ) from error
+
+
 def _compare_each(
     model: nn.Module,
     loss: Loss,
     x: torch.Tensor,
     y: torch.Tensor,
-    names: list[str],
-    norms: list[float],
-    rows: list[list[torch.Tensor]],
-    by_autograd: Callable[[torch.Tensor, torch.Tensor], Sequence[torch.Tensor]],
-) -> list[float]:
-    """Compare each example of a batch with the example alone; return the norms of autograd's."""
+    trained: dict[str, torch.Tensor],
+    per_example: PerExample,
+    by_autograd: ByAutograd,
+    of_all: float,
+) -> _Compared:
+    """Compare each example of a batch with the example alone.
+
+    Returns:
+        The engine's gradients of each example, and the norms of autograd's.
+    """
+    gradients = per_example(x, y)
+    norms, rows = gradients.norms().tolist(), _rows(gradients, len(x), trained)
     sizes, losses = [], 0.0
     for row, actual in enumerate(rows):
         copies = x[row].expand_as(x).contiguous(), y[row].expand_as(y).contiguous()
         expected = [gradient / len(x) for gradient in by_autograd(*copies)]
-        sizes.append(_compare(names, actual, expected))
+        sizes.append(_compare(list(trained), actual, expected, of_all))
         with torch.no_grad():
             losses += float(loss(model(x[row : row + 1]), y[row : row + 1]))
     if not all(abs(n - size) <= OF_ITS_OWN * size + ABSOLUTE for n, size in zip(norms, sizes)):
@@ -127,7 +180,7 @@ def _compare_each(
         together = float(loss(model(x), y))
     if not abs(together - losses) <= OF_ITS_OWN * abs(losses) + ABSOLUTE:
         raise ModelError("the loss is not the sum of the losses of the examples alone")
-    return sizes
+    return rows, sizes
 
 
 def _refuse_mixing(
@@ -136,7 +189,7 @@ def _refuse_mixing(
     y: torch.Tensor,
     trained: dict[str, torch.Tensor],
     rows: list[list[torch.Tensor]],
-    per_example: Callable[[torch.Tensor, torch.Tensor], ExampleGradients],
+    per_example: PerExample,
 ) -> None:
     """Refuse gradients that depend on which other examples are in the batch."""
     for exchanged in ([0], list(range(1, len(x)))):
@@ -170,12 +223,14 @@ def _flat(parts: list[torch.Tensor]) -> torch.Tensor:
     return torch.cat([part.flatten() for part in parts])
 
 
-def _compare(names: list[str], actual: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
+def _compare(
+    names: list[str], actual: list[torch.Tensor], expected: list[torch.Tensor], of_all: float
+) -> float:
     """Compare one example's gradients, by parameter; return the norm of autograd's together."""
     size = float(_flat(expected).norm())
     for name, one, other in zip(names, actual, expected):
         distance, own = float((one.flatten() - other.flatten()).norm()), float(other.norm())
-        if not distance <= OF_ITS_OWN * own + OF_ALL * size + ABSOLUTE:
+        if not distance <= OF_ITS_OWN * own + of_all * size + ABSOLUTE:
             raise ModelError(
                 f"the gradients per example of parameter {name} disagree with autograd",
                 because=f"they are off by {distance:.2g} of {own:.2g} on random inputs; a layer"
@@ -185,9 +240,7 @@ def _compare(names: list[str], actual: list[torch.Tensor], expected: list[torch.
     return size
 
 
-def summed_by_autograd(
-    loss: torch.Tensor, parameters: Sequence[nn.Parameter]
-) -> list[torch.Tensor]:
+def _summed(loss: torch.Tensor, parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return the gradients of a summed loss; zeros by a parameter that it does not depend on."""
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
     return [p.new_zeros(p.shape) if g is None else g for p, g in zip(parameters, gradients)]
@@ -199,15 +252,16 @@ def _random_records(
     y_source: torch.Tensor,
     device: torch.device,
     generator: torch.Generator,
+    count: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return three random records and their labels; always the same ones."""
-    shape = (_NUM_EXAMPLES, *x_source.shape[1:])
+    """Return random records and their labels; in one order always the same ones."""
+    shape = (count, *x_source.shape[1:])
     if x_source.is_floating_point():
         x = torch.randn(shape, generator=generator)
     else:
         limit = _smallest_vocabulary(model)
         x = torch.randint(0, limit, shape, generator=generator).to(x_source.dtype)
-    y = torch.zeros((_NUM_EXAMPLES, *y_source.shape[1:]), dtype=y_source.dtype, device=device)
+    y = torch.zeros((count, *y_source.shape[1:]), dtype=y_source.dtype, device=device)
     return x.to(device), y
 
 

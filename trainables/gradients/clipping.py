@@ -117,15 +117,18 @@ class CountedFactors:
     """``clip_factors``, and how many gradients they left as they were.
 
     Attributes:
-        count: Of norms that were at most C, since it was set to 0; as private as the gradients.
+        count: Of norms that were at most C, since it was set to 0; as private as the gradients. On
+            the device of the norms, where nobody waits for it.
     """
+
+    count: int | torch.Tensor
 
     def __init__(self) -> None:
         self.count = 0
 
     def __call__(self, norms: torch.Tensor, max_grad_norm: float) -> torch.Tensor:
         """Return min(1, C / norm) per example; a norm that is infinite counts for nothing."""
-        self.count += int((norms <= max_grad_norm).sum())
+        self.count = self.count + (norms <= max_grad_norm).sum()
         return clip_factors(norms, max_grad_norm)
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from dpsweep.foundation.errors import ModelError
+from dpsweep.trainables.devices.numerics import may_skip, moved, widened
 from dpsweep.trainables.gradients.clipping import (
     PRODUCT_TOLERANCE,
     Factors,
@@ -29,6 +30,10 @@ class LayerUse(NamedTuple):
     versions: list[int]
     output: torch.autograd.graph.GradientEdge
 
+    def widened(self, gradient: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """Return the inputs and the gradient by the output, in float32 where they were rounded."""
+        return [widened(tensor) for tensor in self.inputs], widened(gradient)
+
 
 def chunks(
     x_source: torch.Tensor,
@@ -41,11 +46,11 @@ def chunks(
 
     Records in floating point become float32; integers, such as token ids, stay as they are.
     """
-    index = torch.from_numpy(rows).to(x_source.device)
+    index = torch.from_numpy(rows)
+    by_x, by_y = moved(index, x_source.device), moved(index, y_source.device)
     for begin in range(0, len(index), size):
-        chosen = index[begin : begin + size]
-        x = x_source.index_select(0, chosen).to(device)
-        y = y_source.index_select(0, chosen.to(y_source.device)).to(device)
+        x = moved(x_source.index_select(0, by_x[begin : begin + size]), device)
+        y = moved(y_source.index_select(0, by_y[begin : begin + size]), device)
         yield (x.to(torch.float32) if x.is_floating_point() else x), y
 
 
@@ -148,6 +153,17 @@ class ExampleSamples(NamedTuple):
         """Return the norm of each example's gradient, float32 (examples,)."""
         return joint_norms(self.samples)[0]
 
+    @property
+    def consists_of(self) -> list[torch.Tensor]:
+        """See ``check.ExampleGradients``."""
+        parts: list[torch.Tensor] = []
+        for sample in self.samples:
+            if isinstance(sample, WeightProduct):
+                parts += sample.factors
+            else:
+                parts.append(sample)
+        return parts
+
     def add_to(self, sums: list[torch.Tensor], factors: torch.Tensor) -> None:
         """Add the examples times their factors to the sums, float64."""
         for total, sample in zip(sums, self.samples):
@@ -184,7 +200,7 @@ def add_clipped(
     """
     norms, rounding = joint_norms(samples)
     broken = ~norms.isfinite()
-    has_broken = bool(broken.any())
+    is_whole = may_skip(broken)
     if count is not None:
         norms[count:] = math.inf
     scales = factors(norms, max_grad_norm)
@@ -198,6 +214,6 @@ def add_clipped(
     if count is not None:
         scales[count:] = 0.0
     for total, sample in zip(sums, samples):
-        if has_broken and isinstance(sample, torch.Tensor):
+        if isinstance(sample, torch.Tensor) and not is_whole:
             sample = sample.masked_fill(broken[:, None], 0.0)
         add_weighted(total, sample, scales)

@@ -24,6 +24,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from dpsweep.trainables.data.kept.pixel_tensors import PixelTensor
+from dpsweep.trainables.devices.numerics import may_skip, moved
 from dpsweep.trainables.gradients.clipping import (
     Factors,
     clip_factors,
@@ -95,7 +96,7 @@ class _Blocks:
         features = None if isinstance(x_source, PixelTensor) else x_source.flatten(1)
         if not _fits(self._gathered, like):
             self._gathered = like.new_empty(self.rows, like.shape[1])
-        index = torch.from_numpy(rows).to(like.device)
+        index = moved(torch.from_numpy(rows), like.device)
         labels = y_source.index_select(0, index.to(y_source.device)).to(self._device)
         affine = self._affine(x_source.shape[1:])
         for begin in range(0, len(index), self.rows):
@@ -181,10 +182,10 @@ class LinearHeadEngine:
             broken = ~norms.isfinite()
             norms[count:] = math.inf
             residual *= self._factors(norms, max_grad_norm)
-            if bool(broken.any()):
+            if not may_skip(broken):
                 # A factor of zero does not clear what is not finite; x is the engine's own copy.
-                residual[:, broken] = 0.0
-                x[broken] = 0.0
+                residual.masked_fill_(broken, 0.0)
+                x.masked_fill_(broken[:, None], 0.0)
             residual[:, count:] = 0.0
             add_product(sums[0], residual, x, self._blocks.tile)
             if bias is not None:
@@ -241,10 +242,10 @@ class ManyHeadsEngine:
             broken = ~norms.isfinite()
             norms[:, num:] = math.inf
             residual *= self._factors(norms, max_grad_norm)[:, None]
-            if bool(broken.any()):
+            if not may_skip(broken):
                 # As for one head; but a record that breaks one head alone counts for the others.
                 residual.masked_fill_(broken[:, None], 0.0)
-                x[~squares.isfinite()] = 0.0
+                x.masked_fill_(~squares.isfinite()[:, None], 0.0)
             flat = residual.view(count * classes, len(x))
             flat[:, num:] = 0.0
             weight_sum.addmm_(x.double().T, flat.double().T)

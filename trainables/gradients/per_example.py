@@ -23,7 +23,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables.data.losses import Loss, cross_entropy_sum
-from dpsweep.trainables.gradients.check import check_gradients, summed_by_autograd
+from dpsweep.trainables.devices.numerics import ForwardPass, full_float32
+from dpsweep.trainables.gradients.check import check_gradients
 from dpsweep.trainables.gradients.clipping import Factors, clip_factors
 from dpsweep.trainables.gradients.layer_gradients import (
     ExampleSamples,
@@ -77,6 +78,7 @@ def make_engine(
     factors: Factors = clip_factors,
     expected_batch: float = math.inf,
     views: Views | None = None,
+    precision: str = "float32",
 ) -> GradientEngine:
     """Return the closed form for linear heads, else Opacus in chunks.
 
@@ -88,13 +90,16 @@ def make_engine(
         factors: From norms (chunk,) and C to the factor of each example, at most C / norm.
         expected_batch: Expected examples of a batch, which chunks are to suit.
         views: An example's gradient is the mean over these views of it; the closed form has none.
+        precision: Of the forward and backward pass of networks (``devices.numerics``).
     Raises:
         ModelError: Opacus cannot handle the network.
     """
     device = next(model.parameters()).device
     physical_batch = chunk_size(expected_batch, physical_batch, device)
-    if loss is not cross_entropy_sum or views is not None:
-        return OpacusEngine(model, physical_batch, loss=loss, factors=factors, views=views)
+    if loss is not cross_entropy_sum or views is not None or precision != "float32":
+        return OpacusEngine(
+            model, physical_batch, loss=loss, factors=factors, views=views, precision=precision
+        )
     layers = list(model) if isinstance(model, nn.Sequential) else [model]
     front = None
     if isinstance(layers[0], _BatchNorm) and not layers[0].affine:
@@ -118,11 +123,10 @@ class OpacusEngine:
 
     Large weights of convolutions and linear layers are measured and summed without holding their
     gradients per example (``dpsweep.trainables.gradients.weight_products``). Where Opacus has no
-    rule, it
-    differentiates the layer by functorch. Inputs are noted by forward hooks and gradients of
-    outputs asked from autograd: unlike Opacus' own backward hooks, this allows the in-place sums of
-    residual networks and spares the summed weight gradients. Before the first batch the engine
-    checks its gradients against autograd on random inputs.
+    rule, it differentiates the layer by functorch, in float32. Inputs are noted by forward hooks,
+    and gradients of outputs asked from autograd: unlike Opacus' own backward hooks, this allows the
+    in-place sums of residual networks and spares the summed weight gradients. Before the first
+    batch the engine checks its gradients against autograd on random inputs.
     """
 
     def __init__(
@@ -133,8 +137,9 @@ class OpacusEngine:
         loss: Loss = cross_entropy_sum,
         factors: Factors = clip_factors,
         views: Views | None = None,
+        precision: str = "float32",
     ) -> None:
-        self._model = model
+        self._model, self._forward = model, ForwardPass(model, precision)
         self._physical = physical_batch
         self._loss, self._factors, self._views = loss, factors, views
         self._parameters = [p for p in model.parameters() if p.requires_grad]
@@ -146,6 +151,7 @@ class OpacusEngine:
         for module in self._rules:
             module.register_forward_hook(self._after_forward)
 
+    @full_float32()
     def clipped_gradient_sum(
         self, x_source: torch.Tensor, y_source: torch.Tensor, rows: np.ndarray, max_grad_norm: float
     ) -> list[torch.Tensor]:
@@ -173,7 +179,7 @@ class OpacusEngine:
         """Return each parameter's gradients, (chunk, number of weights) or as products."""
         self._uses = []
         try:
-            loss = self._loss(self._model(x), y)
+            loss = self._loss(self._forward(x), y)
             uses = self._uses
         finally:
             self._uses = None
@@ -186,7 +192,7 @@ class OpacusEngine:
                 if gradient is None:
                     continue
                 rule = self._rules[use.layer]
-                for parameter, sample in rule(use.layer, use.inputs, gradient).items():
+                for parameter, sample in rule(use.layer, *use.widened(gradient)).items():
                     if parameter.requires_grad:
                         before = samples.get(parameter)
                         samples[parameter] = sample if before is None else _both(before, sample)
@@ -220,17 +226,13 @@ class OpacusEngine:
 
     def _check(self, x_source: torch.Tensor, y_source: torch.Tensor) -> None:
         """Compare with autograd on random examples (``check``)."""
-        named = self._model.named_parameters()
         check_gradients(
-            self._model,
+            self._forward,
             self._loss,
-            x_source,
-            y_source,
-            trained={name: p for name, p in named if p.requires_grad},
+            (x_source, y_source),
+            trained={n: p for n, p in self._model.named_parameters() if p.requires_grad},
             per_example=lambda x, y: ExampleSamples(self._per_example_gradients(x, y)),
-            by_autograd=lambda x, y: summed_by_autograd(
-                self._loss(self._model(x), y), self._parameters
-            ),
+            chunk=self._physical,
             failure="Opacus cannot compute per-example gradients of this model",
         )
 

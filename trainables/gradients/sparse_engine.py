@@ -27,6 +27,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from dpsweep.foundation.errors import ModelError
 from dpsweep.foundation.validate import whole
 from dpsweep.trainables.data.losses import Loss, cross_entropy_sum
+from dpsweep.trainables.devices.numerics import ForwardPass, full_float32
 from dpsweep.trainables.gradients.check import check_gradients
 from dpsweep.trainables.gradients.clipping import Factors, clip_factors
 from dpsweep.trainables.gradients.layer_gradients import (
@@ -67,6 +68,7 @@ class SparseEngine:
         loss: From outputs and labels to the sum of the losses of the examples.
         factors: From norms (chunk,) and C to the factor of each example, at most C / norm.
         views: An example's gradient is the mean over these views of it; None: that of itself.
+        precision: Of the forward and backward pass (``devices.numerics``).
     Raises:
         ModelError: A layer's gradients per example cannot be computed, or nothing trains.
     """
@@ -80,8 +82,10 @@ class SparseEngine:
         loss: Loss = cross_entropy_sum,
         factors: Factors = clip_factors,
         views: Views | None = None,
+        precision: str = "float32",
     ) -> None:
         self._model, self._views = model, views
+        self._forward = ForwardPass(model, precision)
         self._masks = list(masks)
         self._physical = whole("physical_batch", physical_batch, low=1)
         self._loss = loss
@@ -106,6 +110,7 @@ class SparseEngine:
             else:
                 drop.register_forward_pre_hook(self._at_inner_drop(layer))
 
+    @full_float32()
     def clipped_gradient_sum(
         self, x_source: torch.Tensor, y_source: torch.Tensor, rows: np.ndarray, max_grad_norm: float
     ) -> list[torch.Tensor]:
@@ -139,7 +144,7 @@ class SparseEngine:
         self._uses = []
         try:
             with torch.enable_grad():
-                loss = self._loss(self._model(x), y)
+                loss = self._loss(self._forward(x), y)
             uses = self._uses
         finally:
             self._uses = None
@@ -155,7 +160,7 @@ class SparseEngine:
                 use, gradient = uses.pop(), gradients.pop()
                 if gradient is None:
                     continue
-                for key, sample in self._rules[use.layer](use.inputs, gradient).items():
+                for key, sample in self._rules[use.layer](*use.widened(gradient)).items():
                     before = samples.get(key)
                     samples[key] = sample if before is None else before + sample
         ordered = []
@@ -204,13 +209,13 @@ class SparseEngine:
         named = self._model.named_parameters()
         entries = {f"{m.name}.weight": torch.empty(m.nnz, device=self._device) for m in self._masks}
         check_gradients(
-            self._model,
+            self._forward,
             self._loss,
-            x_source,
-            y_source,
+            (x_source, y_source),
             trained={**entries, **{name: p for name, p in named if p.requires_grad}},
             per_example=lambda x, y: ExampleSamples(self._per_example_gradients(x, y)),
             by_autograd=self._summed_by_autograd,
+            chunk=self._physical,
             failure="per-example gradients of this model cannot be computed",
         )
 
@@ -235,7 +240,7 @@ class SparseEngine:
                 parameter.requires_grad_(True)
                 hooks.append(parameter.register_post_accumulate_grad_hook(take))
             with torch.enable_grad():
-                self._loss(self._model(x), y).backward(inputs=list(weights))
+                self._loss(self._forward(x), y).backward(inputs=list(weights))
         finally:
             for hook in hooks:
                 hook.remove()

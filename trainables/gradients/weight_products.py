@@ -33,6 +33,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
+from dpsweep.trainables.devices.numerics import may_skip
 from dpsweep.trainables.gradients.clipping import (
     MOST_CANCELLED,
     MOST_TERMS,
@@ -67,8 +68,15 @@ class WeightProduct(ABC):
         gradient: Gradient by the layer's output, float (chunk, out, positions).
     """
 
+    _x: torch.Tensor
+
     def __init__(self, gradient: torch.Tensor) -> None:
         self.gradient = gradient
+
+    @property
+    def factors(self) -> list[torch.Tensor]:
+        """What the products are formed of, (chunk, ...): gradients by outputs, inputs."""
+        return [self.gradient, self._x]
 
     def __len__(self) -> int:
         return len(self.gradient)
@@ -137,7 +145,7 @@ class WeightProduct(ABC):
             return
         for chosen, g, a in self._blocks():
             products, is_out = _products(g, a), factors[chosen] == 0
-            if bool(is_out.any()):
+            if not may_skip(is_out):
                 products.masked_fill_(is_out[:, None], 0.0)
             add_rows(total, products, factors[chosen])
 
@@ -148,7 +156,7 @@ class WeightProduct(ABC):
         is_out = (factors[begin:end] == 0)[:, None, None]
         g = self.gradient[begin:end] * factors[begin:end, None, None]
         a = self.inputs(begin, end)
-        if bool(is_out.any()):
+        if not may_skip(is_out):
             g, a = g.masked_fill(is_out, 0.0), a.masked_fill(is_out, 0.0)
         left, right = (t.double().transpose(0, 1).flatten(1) for t in (g, a))
         # The product first, then the total: what is there already is rounded once.
@@ -162,14 +170,9 @@ class WeightProduct(ABC):
 def _products(g: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
     """Return G A^T of each example, (examples, entries).
 
-    In full float32: TensorFloat-32 on CUDA has 10 bits of mantissa.
+    Whoever asks sees to full float32 (``devices.numerics.full_float32``), as engines do.
     """
-    matmul = torch.backends.cuda.matmul
-    before, matmul.allow_tf32 = matmul.allow_tf32, False
-    try:
-        return torch.bmm(g, a.transpose(1, 2)).flatten(1)
-    finally:
-        matmul.allow_tf32 = before
+    return torch.bmm(g, a.transpose(1, 2)).flatten(1)
 
 
 def _norms_by_positions(g: torch.Tensor, a: torch.Tensor) -> torch.Tensor:

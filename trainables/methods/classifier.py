@@ -36,8 +36,10 @@ from dpsweep.trainables.methods.input_norms import PublicInputs, norm_before_lin
 from dpsweep.trainables.methods.model_knobs import (
     ADDED,
     MODEL_HYPERPARAMETERS,
+    PRECISION,
     front_of,
     networks_to_try,
+    refuse_rounded,
     refuse_standardized,
     refuse_twice,
     scale_notes,
@@ -134,11 +136,12 @@ class ClassifierMethod(Method):
         A default above their number becomes an eighth of it; one that is named stays.
 
         Raises:
-            InfeasibleBudgetError: Published weights are to be normalised twice, or weights
-                standardised that cannot be.
+            InfeasibleBudgetError: Published weights are to be normalised twice, weights
+                standardised that cannot be, or a linear model is to train in bfloat16.
         """
         refuse_twice(hparams)
         refuse_standardized(hparams)
+        refuse_rounded(hparams)
         hparams = super().complete(hparams, context)
         is_default = context.given is not None and "batch.expected" not in context.given
         if is_default and hparams["batch.sample_rate"] is None:
@@ -212,6 +215,8 @@ class ClassifierMethod(Method):
 
         The private records are only referenced here: nothing is computed from them.
         """
+        from dpsweep.trainables.networks.layers import on_device
+
         self._hparams = dict(hparams)
         self._context = context
         self._data = data
@@ -220,7 +225,7 @@ class ClassifierMethod(Method):
         self._sample_rate = sample_rate_of(hparams, data.info.num_private)
         # The normaliser comes from declared numbers: the true batch size is private.
         self._expected_batch = self._sample_rate * num_private_of(hparams, data.info.num_private)
-        self._model = self._build_model().to(context.device)
+        self._model = on_device(self._build_model(), context.device)
         decay = hparams.get("optim.ema", 0.0)  # older records have none
         self._average = Average(self._model, decay) if decay else None
         self._views = views_of(hparams, public_seed(context.seed, context.trial, "views"))
@@ -266,6 +271,16 @@ class ClassifierMethod(Method):
     def _loss(self) -> Loss:
         """From outputs and labels to the sum of the losses of the examples."""
         return task_of(self._data.info.task).loss_sum
+
+    @property
+    def _engine_options(self) -> dict[str, Any]:
+        """What engines of any kind are made with, besides the network and their chunks."""
+        return {
+            "loss": self._loss,
+            "expected_batch": self._expected_batch,
+            "views": self._views,
+            "precision": self._hparams.get(PRECISION.name, PRECISION.default),  # older: none
+        }
 
     @property
     def _initial_seed(self) -> int:

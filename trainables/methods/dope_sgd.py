@@ -127,10 +127,8 @@ class DOPESGD(DPSGD):
         self._centred = make_centred_engine(
             self._model,
             int(self._hparams["batch.physical"]),
-            loss=self._loss,
             factors=self._factors,
-            expected_batch=self._expected_batch,
-            views=self._views,
+            **self._engine_options,
         )
         return self._centred
 

@@ -257,6 +257,8 @@ class DPSGD(ClassifierMethod):
         if follows_quantile(hparams):
             self._quantile = QuantileClip(hparams, self._expected_batch, factors)
         self._engine = self._make_engine()
+        if self._engine_options["precision"] != "float32":  # refuses now: nothing is charged yet
+            self._engine.clipped_gradient_sum(self._inputs, self._labels, np.arange(0), 1.0)
         self._batches = secret_numpy_generator()
         self._noise = self._rounds.noise if self._rounds else SecretNoise(context.device)
 
@@ -267,10 +269,8 @@ class DPSGD(ClassifierMethod):
         return make_engine(
             self._model,
             int(self._hparams["batch.physical"]),
-            loss=self._loss,
             factors=self._factors,
-            expected_batch=self._expected_batch,
-            views=self._views,
+            **self._engine_options,
         )
 
     def _execute(self, position: int) -> None:

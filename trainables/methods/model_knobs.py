@@ -53,6 +53,15 @@ STANDARDIZE = Hyperparameter(
     "Weights of convolutions are standardised before they are used: mean 0 and one size for each "
     "output, times a gain that trains. For weights from scratch, or a file of such a network.",
 )
+PRECISION = Hyperparameter(
+    "model.precision",
+    "str",
+    "float32",
+    "In what a network computes forwards and backwards: bfloat16 is faster on GPUs that have it. "
+    "Gradients of examples, norms, sums, noise and weights stay float32 or better, and so does "
+    "evaluation; no effect on plan or epsilon.",
+    choices=("float32", "bfloat16"),
+)
 #: Those of a network that later versions added: older records have none.
 ADDED = (NORMALIZE, STANDARDIZE, OPTIONS, STEM)
 #: What ``build_model`` calls a hyperparameter, if not by the end of its name.
@@ -100,6 +109,7 @@ MODEL_HYPERPARAMETERS = (
         optional=True,
     ),
     *ADDED,
+    PRECISION,
 )
 
 
@@ -167,6 +177,23 @@ def refuse_standardized(hparams: Mapping[str, Any]) -> None:
         )
 
 
+def refuse_rounded(hparams: Mapping[str, Any]) -> None:
+    """Refuse a configuration that rounds a linear model, whose gradients have a closed form.
+
+    Raises:
+        InfeasibleBudgetError: It does.
+    """
+    precision = hparams.get(PRECISION.name, PRECISION.default)
+    if precision != PRECISION.default and hparams["model.name"] == "linear":
+        raise InfeasibleBudgetError(
+            f"{PRECISION.name}={precision} with model.name=linear, {_CLOSED}",
+            fix=f"set {PRECISION.name}: {PRECISION.default} there",
+        )
+
+
+_CLOSED = "which has gradients in closed form and no use for it"
+
+
 def _cannot_standardize(name: str, checkpoint: str | None) -> str:
     """Say why the weights of a network are not to be standardised; empty: they may be."""
     if name == "linear" or name.startswith("text/"):
@@ -195,6 +222,10 @@ def weight_problems(possible: Callable[[str], Sequence[Any]]) -> list[Mistake]:
         reasons = [_cannot_standardize(name, file) for name in names for file in checkpoints]
         if all(reasons):
             problems.append(Mistake(STANDARDIZE.name, f"true with {reasons[0]}", "leave it out"))
+    rounded = [value for value in possible(PRECISION.name) if value != PRECISION.default]
+    if rounded and set(possible("model.name")) == {"linear"}:
+        wrong = f"{rounded[0]} with model.name=linear, {_CLOSED}"
+        problems.append(Mistake(PRECISION.name, wrong, "leave it out"))
     for path in checkpoints:
         if path in (None, *WORDS):
             continue

@@ -103,6 +103,7 @@ class NonPrivate(ClassifierMethod):
         self, data: SweepData, hparams: Mapping[str, Any], plan: Plan, context: RunContext
     ) -> None:
         """See ``ClassifierMethod``; older records name no noise, and no bound or sampling."""
+        from dpsweep.trainables.devices.numerics import ForwardPass
         from dpsweep.trainables.gradients.noise import SecretNoise
         from dpsweep.trainables.gradients.per_example import make_engine
 
@@ -110,14 +111,13 @@ class NonPrivate(ClassifierMethod):
         self._is_shuffled = hparams.get("batch.sampling") == "shuffled"
         self._noise_multiplier = hparams.get("noise.noise_multiplier") or 0.0
         self._noise = SecretNoise(context.device)
+        self._forward = ForwardPass(self._model, self._engine_options["precision"])
         self._max_grad_norm = hparams.get("clip.max_grad_norm")
         if self._max_grad_norm is not None:
             self._engine = make_engine(
                 self._model,
                 int(hparams["batch.physical"]),
-                loss=self._loss,
-                expected_batch=self._expected_batch,
-                views=self._views,
+                **self._engine_options,
             )
 
     def _gradient(self, step: int) -> list[torch.Tensor]:
@@ -142,7 +142,7 @@ class NonPrivate(ClassifierMethod):
         device = torch.device(self._context.device)
         for x, y in chunks(self._inputs, self._labels, rows, physical, device):
             for view in [x] if self._views is None else self._views(x):
-                loss = self._loss(self._model(view), y)
+                loss = self._loss(self._forward(view), y)
                 for total, gradient in zip(sums, torch.autograd.grad(loss, self._parameters)):
                     total.add_(gradient)
         count = 1 if self._views is None else self._views.multiplicity

@@ -20,7 +20,7 @@ from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.foundation.registry import did_you_mean
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.networks.cnns import CNNS
-from dpsweep.trainables.networks.layers import is_depthwise, set_training_mode
+from dpsweep.trainables.networks.layers import lay_out, set_training_mode
 from dpsweep.trainables.networks.no_dropout import remove_dropout
 from dpsweep.trainables.networks.own_models import is_own, own_network
 from dpsweep.trainables.networks.pretrained.backbones import published_settings
@@ -146,9 +146,7 @@ def build_model(
                 module.inplace = False  # type: ignore[assignment]
         remove_dropout(model)
         set_training_mode(model)
-        convs = (module for module in model.modules() if isinstance(module, nn.Conv2d))
-        if any(is_depthwise(conv) for conv in convs):  # they are slow with channels first
-            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        lay_out(model, "cpu")
         probe(model, name, info)
     return model
 

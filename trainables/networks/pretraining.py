@@ -29,7 +29,7 @@ from dpsweep.trainables.networks.image_turns import (
     view,
     views_loss,
 )
-from dpsweep.trainables.networks.layers import head_layers
+from dpsweep.trainables.networks.layers import head_layers, on_device
 from dpsweep.trainables.networks.pretrain_settings import PretrainSettings
 from dpsweep.trainables.networks.pretrained.image_front import resize_layers
 from dpsweep.trainables.networks.pretrained.pretrained_file import PretrainedFile
@@ -134,7 +134,7 @@ class _Run:
             )
         self._train = _tensors(records, train)
         self._held = _tensors(records, held)
-        self.model = network_for(records[0].shape[1:], settings).to(device)
+        self.model = on_device(network_for(records[0].shape[1:], settings), device)
         self._optimizer = uncompiled(torch.optim.SGD)(
             self.model.parameters(),
             lr=settings.lr,

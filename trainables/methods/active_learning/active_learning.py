@@ -245,6 +245,8 @@ class ActiveLearning(Method):
 
     def _build(self, *, is_initial: bool = True) -> torch.nn.Module:
         """Return the start's network on the device, with the initial weights of this trial."""
+        from dpsweep.trainables.networks.layers import on_device
+
         supplies = self._context.supplies
         assert supplies.starts is not None
         model = build_start(
@@ -254,7 +256,7 @@ class ActiveLearning(Method):
             pretrained=supplies.pretrained,
             is_initial=is_initial,
         )
-        return model.to(self._context.device)
+        return on_device(model, self._context.device)
 
     def _seed(self, purpose: str) -> int:
         """Return a seed that trials share which differ in neither run nor repetition.

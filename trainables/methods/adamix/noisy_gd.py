@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import torch
 
+from dpsweep.trainables.devices.numerics import may_skip
 from dpsweep.trainables.gradients.clipping import clip_factors, product_of_norms, row_norms
 from dpsweep.trainables.gradients.sums import add_product, filled
 
@@ -108,7 +109,7 @@ class HeadRecords:
             # What comes after the records has norm 0, as its features have.
             norm = product_of_norms(size, filled(self._norms[rows], self._block))
             broken = ~norm.isfinite()
-            if bool(broken.any()):
+            if not may_skip(broken):
                 residual.masked_fill_(broken, 0.0)
                 norm.masked_fill_(broken, 0.0)
             if max_grad_norm is not None:

@@ -224,10 +224,8 @@ class BiTFiT(DPSGD):
             self._engines[phase] = self._phases.make_engine(
                 phase,
                 int(self._hparams["batch.physical"]),
-                self._expected_batch,
-                loss=self._loss,
                 factors=self._factors,
-                views=self._views,
+                **self._engine_options,
             )
             if phase != first:  # checks itself, on shapes alone: no row is read
                 none = np.arange(0)

@@ -93,6 +93,7 @@ class Phases:
         loss: Loss,
         factors: Factors = clip_factors,
         views: Views | None = None,
+        precision: str = "float32",
     ) -> GradientEngine:
         """Enter a phase, and return what computes the clipped sums of its parameters.
 
@@ -103,6 +104,7 @@ class Phases:
             loss: From outputs and labels to the sum of the losses of the examples.
             factors: From norms and C to the factor of each example, at most C / norm.
             views: Of every record, where its gradient is a mean over some.
+            precision: Value of ``model.precision``.
         Raises:
             ModelError: The gradients of single examples cannot be computed.
         """
@@ -110,7 +112,9 @@ class Phases:
         if phase != _FULL:
             device = next(self._model.parameters()).device
             chunk = chunk_size(expected_batch, physical_batch, device)
-            return BiasEngine(self._model, chunk, loss=loss, factors=factors, views=views)
+            return BiasEngine(
+                self._model, chunk, loss=loss, factors=factors, views=views, precision=precision
+            )
         return make_engine(
             self._model,
             physical_batch,
@@ -118,6 +122,7 @@ class Phases:
             factors=factors,
             expected_batch=expected_batch,
             views=views,
+            precision=precision,
         )
 
 

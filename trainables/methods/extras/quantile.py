@@ -147,7 +147,7 @@ def quantile_problems(values: Mapping[str, Sequence[Any]]) -> list[Mistake]:
 class Counter(Protocol):
     """What counts gradients within the bound while an engine clips: ``CountedFactors``."""
 
-    count: int
+    count: int | torch.Tensor
 
 
 class QuantileClip:
@@ -196,5 +196,5 @@ class _CountingEngine:
         """See ``GradientEngine``; the last tensor is k sum_i (b_i - 1/2), float64 (1,)."""
         self._counter.count = 0
         sums = self._engine.clipped_gradient_sum(x_source, y_source, rows, max_grad_norm)
-        centred = self._counter.count - len(rows) / 2
-        return [*sums, sums[0].new_full((1,), self._weight * max_grad_norm * centred)]
+        last = sums[0].new_full((1,), -len(rows) / 2)
+        return [*sums, last.add_(self._counter.count).mul_(self._weight * max_grad_norm)]

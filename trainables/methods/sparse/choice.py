@@ -75,6 +75,7 @@ class Choice:
         loss: Loss,
         factors: Factors,
         views: Views | None,
+        precision: str,
         is_whole: bool,
     ) -> GradientEngine:
         """Return what computes the clipped sums of ``parameters``.
@@ -85,6 +86,7 @@ class Choice:
             loss: From outputs and labels to the sum of the losses of the examples.
             factors: From norms and C to the factor of each example, at most C / norm.
             views: Of every record, where its gradient is a mean over some.
+            precision: Value of ``model.precision``.
             is_whole: Whether the whole network is meant to train.
         Raises:
             ModelError: The gradients of single examples cannot be computed.
@@ -97,10 +99,19 @@ class Choice:
                 factors=factors,
                 expected_batch=expected_batch,
                 views=views,
+                precision=precision,
             )
         device = next(self._model.parameters()).device
         chunk = chunk_size(expected_batch, physical_batch, device)
-        return SparseEngine(self._model, self.masks, chunk, loss=loss, factors=factors, views=views)
+        return SparseEngine(
+            self._model,
+            self.masks,
+            chunk,
+            loss=loss,
+            factors=factors,
+            views=views,
+            precision=precision,
+        )
 
     def indices(self) -> dict[str, torch.Tensor]:
         """Return the chosen entries of each convolution: ``MaskedWeight.index`` by its name."""

@@ -146,10 +146,8 @@ class SparseFinetuning(DPSGD):
         """Return the engine of masked weights; that of whole networks where all of one trains."""
         return self._choice.make_engine(
             int(self._hparams["batch.physical"]),
-            self._expected_batch,
-            loss=self._loss,
             factors=self._factors,
-            views=self._views,
+            **self._engine_options,
             is_whole=self._hparams["sparse.train"] in WHOLE,
         )
 

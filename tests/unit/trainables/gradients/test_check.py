@@ -10,7 +10,8 @@ from torch import nn
 
 from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables.data.losses import cross_entropy_sum
-from dpsweep.trainables.gradients.check import OF_ITS_OWN, check_gradients, summed_by_autograd
+from dpsweep.trainables.devices.numerics import ForwardPass
+from dpsweep.trainables.gradients.check import OF_ITS_OWN, check_gradients
 from dpsweep.trainables.gradients.layer_gradients import ExampleSamples
 
 
@@ -23,7 +24,8 @@ class Engine:
 
     def by_autograd(self, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
         loss = cross_entropy_sum(self.model(x), y)
-        return summed_by_autograd(loss, list(self.named.values()))
+        parameters = list(self.named.values())
+        return list(torch.autograd.grad(loss, parameters, materialize_grads=True))
 
     def per_example(self, x: torch.Tensor, y: torch.Tensor) -> ExampleSamples:
         rows = [self.by_autograd(x[i : i + 1], y[i : i + 1]) for i in range(len(x))]
@@ -33,13 +35,13 @@ class Engine:
 
     def check(self, loss: Any = cross_entropy_sum, **options: Any) -> None:
         check_gradients(
-            self.model,
+            ForwardPass(self.model),
             loss,
-            torch.zeros(5, 6),
-            torch.zeros(5, dtype=torch.int64),
+            (torch.zeros(5, 6), torch.zeros(5, dtype=torch.int64)),
             trained=self.named,
             per_example=self.per_example,
             by_autograd=self.by_autograd,
+            chunk=4,
             failure="it cannot be done",
             **options,
         )

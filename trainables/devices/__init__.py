@@ -1,0 +1,1 @@
+"""What the device that trains changes: precision, layout and transfers."""

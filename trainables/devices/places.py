@@ -1,0 +1,84 @@
+"""Whether an example's gradient, in rounded precision, is a function of that example alone.
+
+Sums rest on that (``dpsweep.trainables.gradients.sums``). It is looked at, on random numbers in the
+size of a chunk, to the last bit: at other places of the chunk, beside other rows, beside rows of
+zeros and beside rows that are large. Codes of rows are compared and not the rows, so that no second
+chunk of gradients is held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+
+from dpsweep.foundation.errors import ModelError
+
+#: Entries of a row that are coded at once.
+_CODED_AT_ONCE = 2**14
+#: How large the rows are beside which an example is tried, relative to it.
+_LARGE = 1e3
+
+
+def row_codes(parts: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Return a number for each row of each tensor, by the bits of its float32 entries.
+
+    A sum of products modulo 2^64 with odd multipliers, exact in whatever order it is added up: two
+    rows that differ in one entry have other codes, and others the same by a chance of 2^-63.
+
+    Args:
+        parts: Floating point (rows, ...) each, of one number of rows.
+    Returns:
+        int64 (tensors, rows).
+    """
+    generator, codes = torch.Generator().manual_seed(0), []
+    for part in parts:
+        code = torch.zeros(len(part), dtype=torch.int64, device=part.device)
+        for columns in part.flatten(1).split(_CODED_AT_ONCE, dim=1):
+            bits = (columns.float() + 0.0).contiguous().view(torch.int32)  # -0.0 counts as 0.0
+            multipliers = torch.randint(0, 2**62, (bits.shape[1],), generator=generator)
+            code += (bits.long() * (2 * multipliers + 1).to(code.device)).sum(dim=1)
+        codes.append(code)
+    return torch.stack(codes)
+
+
+def refuse_moving(
+    parts: Callable[[torch.Tensor], Iterable[torch.Tensor]],
+    x: torch.Tensor,
+    others: torch.Tensor,
+) -> None:
+    """Refuse gradients that change with an example's place, or with what is beside it.
+
+    Args:
+        parts: From records to what their gradients consist of, (records, ...) each.
+        x: Random records, as many as a chunk has.
+        others: As many others.
+    Raises:
+        ModelError: A row's bits change.
+    """
+    before = row_codes(parts(x))
+    for batch, order in _batches(x, others):
+        kept = order >= 0
+        after = row_codes(parts(batch))
+        if not torch.equal(after[:, kept], before[:, order[kept]]):
+            raise ModelError(
+                "in bfloat16 an example's gradient depends on its place among others",
+                because="a kernel of this network rounds a row otherwise at another place or"
+                " beside other rows, and in bfloat16 that moves it by parts of 2^-8",
+                fix="model.precision: float32",
+            )
+
+
+def _batches(x: torch.Tensor, others: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield batches, and for each row which of ``x`` it is, int64 (rows,); -1: none."""
+    count, device = len(x), x.device
+    rows = torch.arange(count, device=device)
+    drawn = torch.randperm(count, generator=torch.Generator().manual_seed(1)).to(device)
+    for order in (rows.roll(1), rows.flip(0), drawn):
+        yield x[order], order
+    is_even = rows % 2 == 0
+    large = (_LARGE * others).to(others.dtype) if others.is_floating_point() else others
+    for beside in (others, large, torch.zeros_like(x)):
+        for stays in (is_even, ~is_even, rows == count - 1):
+            batch = torch.where(stays.view(-1, *[1] * (x.dim() - 1)), x, beside)
+            yield batch, torch.where(stays, rows, -1)
