@@ -24,7 +24,7 @@ def seconds(device: str) -> float:
 
 
 def median_ms(
-    variants: Mapping[Key, Callable[[], None]],
+    variants: Mapping[Key, Callable[[], object]],
     *,
     rounds: int,
     repeats: Callable[[Key], int],

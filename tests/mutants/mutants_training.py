@@ -328,6 +328,36 @@ TRAINING = (
         "one infinite value tells of its record",
     ),
     Mutant(
+        "bfloat16 without a look at places",
+        "trainables/gradients/check.py",
+        "if forward.is_rounded:",
+        "if False:",
+        (
+            "tests/unit/trainables/devices/test_bfloat16.py::test_a_network_whose_rows_round_by_their_place_is_refused",
+        ),
+        "a row that moves by 2^-8 moves the sum by more than its own bound",
+    ),
+    Mutant(
+        "gradients by outputs that stay rounded",
+        "trainables/gradients/bias_engine.py",
+        "gradient = widened(gradient)",
+        "pass",
+        (
+            "tests/unit/trainables/devices/test_bfloat16.py::test_an_example_adds_at_most_the_bound_whatever_its_values",
+        ),
+        "sums over positions in bfloat16 are no sums of float32 numbers",
+    ),
+    Mutant(
+        "TensorFloat-32 within a clipped sum",
+        "trainables/devices/numerics.py",
+        'kind.fp32_precision = "ieee"',
+        "pass",
+        (
+            "tests/unit/trainables/devices/test_numerics.py::test_the_whole_clipped_sum_is_in_full_float32",
+        ),
+        "a norm of 10 bits bounds nothing",
+    ),
+    Mutant(
         "weight products left out of the norm",
         "trainables/gradients/layer_gradients.py",
         "norm, size = sample.norms()",

@@ -345,7 +345,12 @@ def tensor_of(array: np.ndarray) -> torch.Tensor:
 
 def training_tensors(data: SweepData, part: str, device: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a part where training reads it: on the GPU if it takes up to a quarter of the free
-    memory there, else as in ``part_tensors`` (batches are then moved one by one)."""
+    memory there, else as in ``part_tensors``.
+
+    Of what is on the GPU, the rows of a batch alone go there at a step, int64; batches, sums, noise
+    and updates stay. Of what stays on the host, chunks are moved one by one, from pinned memory,
+    which the device need not wait for (``devices.numerics.moved``).
+    """
     import torch
 
     inputs, labels = part_tensors(data, part)

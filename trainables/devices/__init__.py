@@ -1,1 +1,1 @@
-"""What the device that trains changes: precision, layout and transfers."""
+"""Devices: where training computes, in which precision, and what moves there."""

@@ -97,18 +97,22 @@ def full_float32() -> Iterator[None]:
         Within, none of that; afterwards, also after an error, settings are what they were. They
         are the process': another thread that changes them meanwhile is not covered.
     """
-    products, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = torch.get_float32_matmul_precision()
-    flags = cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark
+    products = torch.backends.cuda.matmul
+    cudnn, mkldnn = torch.backends.cudnn, torch.backends.mkldnn
+    kinds = products, cudnn.conv, cudnn.rnn, mkldnn.matmul, mkldnn.conv, mkldnn.rnn
+    before = [kind.fp32_precision for kind in kinds]
+    flags = cudnn.deterministic, cudnn.benchmark
     reduced = products.allow_bf16_reduced_precision_reduction
     try:
-        torch.set_float32_matmul_precision("highest")
-        cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = False, True, False
+        for kind in kinds:
+            kind.fp32_precision = "ieee"
+        cudnn.deterministic, cudnn.benchmark = True, False
         products.allow_bf16_reduced_precision_reduction = False
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
-        cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = flags
+        for kind, precision in zip(kinds, before):
+            kind.fp32_precision = precision
+        cudnn.deterministic, cudnn.benchmark = flags
         products.allow_bf16_reduced_precision_reduction = reduced
 
 

@@ -52,7 +52,7 @@ class SecretNoise:
         The seed is never stored, logged or derived from anything known. On the CPU noise comes
         from numpy's PCG64 with 128 bits of state: torch's CPU generator keeps only 32 bits of a
         seed, few enough to try them all against one released step. On CUDA it comes from Philox
-        with a 63-bit seed.
+        with a 63-bit seed, drawn on the device: neither noise nor sums come to the host.
 
         Not covered: neither generator is cryptographic, and floating-point noise has fewer values
         than real noise (see ``dpsweep.privacy.randomness``).

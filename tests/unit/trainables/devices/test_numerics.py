@@ -30,41 +30,52 @@ ON_GPU = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
 ]
-FULL = ("highest", False, True, False, False)
+KINDS: dict[str, Any] = {
+    "cuda.matmul": torch.backends.cuda.matmul,
+    "cudnn.conv": torch.backends.cudnn.conv,
+    "cudnn.rnn": torch.backends.cudnn.rnn,
+    "mkldnn.matmul": torch.backends.mkldnn.matmul,
+    "mkldnn.conv": torch.backends.mkldnn.conv,
+    "mkldnn.rnn": torch.backends.mkldnn.rnn,
+}
+FULL = (*["ieee"] * len(KINDS), True, False, False)
 
 
 def flags() -> tuple[object, ...]:
     cudnn, products = torch.backends.cudnn, torch.backends.cuda.matmul
     return (
-        torch.get_float32_matmul_precision(),
-        cudnn.allow_tf32,
+        *(kind.fp32_precision for kind in KINDS.values()),
         cudnn.deterministic,
         cudnn.benchmark,
         products.allow_bf16_reduced_precision_reduction,
     )
 
 
+def set_flags(values: tuple[Any, ...]) -> None:
+    cudnn, products = torch.backends.cudnn, torch.backends.cuda.matmul
+    for kind, precision in zip(KINDS.values(), values):
+        kind.fp32_precision = precision
+    cudnn.deterministic, cudnn.benchmark, reduced = values[len(KINDS) :]
+    products.allow_bf16_reduced_precision_reduction = reduced
+
+
 @contextmanager
 def tensor_float32() -> Iterator[tuple[object, ...]]:
     """Allow all that a clipped sum must not use, and yield the flags."""
-    cudnn, products, before = torch.backends.cudnn, torch.backends.cuda.matmul, flags()
+    before = flags()
+    allowed = ("tf32", "tf32", "tf32", "bf16", "bf16", "bf16", False, True, True)
     try:
-        torch.set_float32_matmul_precision("medium")
-        cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = True, False, True
-        products.allow_bf16_reduced_precision_reduction = True
+        set_flags(allowed)
+        assert not any(one == full for one, full in zip(flags(), FULL))
         yield flags()
     finally:
-        torch.set_float32_matmul_precision(str(before[0]))
-        cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = map(bool, before[1:4])
-        products.allow_bf16_reduced_precision_reduction = bool(before[4])
+        set_flags(before)
 
 
 def test_flags_are_off_within_and_as_they_were_afterwards() -> None:
     with tensor_float32() as before:
-        assert not set(before) & set(FULL) - {True, False}
         with full_float32():
             assert flags() == FULL
-            assert not torch.backends.cuda.matmul.allow_tf32
             with full_float32():
                 assert flags() == FULL
             assert flags() == FULL
@@ -72,6 +83,18 @@ def test_flags_are_off_within_and_as_they_were_afterwards() -> None:
         with pytest.raises(ZeroDivisionError), full_float32():
             1 / 0  # noqa: B018
         assert flags() == before
+
+
+@pytest.mark.parametrize("word", ["highest", "high", "medium"])
+def test_torchs_older_word_for_products_is_kept(word: str) -> None:
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision(word)
+        with full_float32():
+            assert flags() == FULL
+        assert torch.get_float32_matmul_precision() == word
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def network() -> nn.Module:
@@ -215,7 +238,7 @@ def test_counts_of_gradients_stay_where_the_norms_are() -> None:
 
 
 def test_an_unknown_precision_is_refused() -> None:
-    with pytest.raises(BadInputError, match="unknown model.precision 'float16'"):
+    with pytest.raises(BadInputError, match=r"unknown model\.precision 'float16'"):
         ForwardPass(network(), "float16")
 
 

@@ -50,9 +50,7 @@ def test_a_trial_in_bfloat16_runs_to_its_end_and_is_charged_as_planned(
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_the_ledger_of_a_trial_is_the_same_on_every_device(
-    images: Any, device: str
-) -> None:
+def test_the_ledger_of_a_trial_is_the_same_on_every_device(images: Any, device: str) -> None:
     """Plan, charges and epsilon; on the CPU the same trial is run twice."""
     charged = []
     for trial, where in enumerate(("cpu", device)):
@@ -60,7 +58,9 @@ def test_the_ledger_of_a_trial_is_the_same_on_every_device(
         task = images.task(settings, NETWORK, trial=trial)
         reports = images.run(settings, task)
         epsilons = [(r.step, r.charged, r.epsilon, r.next_epsilon) for r in reports]
-        charged.append((task.plan, trial_spent(settings.ledger, trial), epsilons, task.planned_epsilon))
+        charged.append(
+            (task.plan, trial_spent(settings.ledger, trial), epsilons, task.planned_epsilon)
+        )
     assert charged[0] == charged[1]
     assert len(charged[0][2]) == 3
 

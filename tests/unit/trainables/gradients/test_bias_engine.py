@@ -671,4 +671,4 @@ def test_engine_on_the_gpu_agrees_with_the_cpu(where: str) -> None:
     sums = engine.clipped_gradient_sum(x.to(where), y.to(where), rows, 0.5)
     assert all(total.is_cuda for total in sums)
     error = float((flat(sums).cpu() - expected).norm() / expected.norm())
-    assert error < 1e-3  # convolutions may use TF32 there
+    assert error < 1e-4  # TensorFloat-32 would be off by 1e-3

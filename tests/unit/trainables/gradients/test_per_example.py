@@ -213,4 +213,4 @@ def test_engines_on_the_gpu_agree_with_the_cpu(name: str, where: str) -> None:
     actual = engine.clipped_gradient_sum(x.to(where), y.to(where), rows, 0.5)
     assert all(total.is_cuda for total in actual)
     error = relative_error([total.cpu() for total in actual], [e.double() for e in expected])
-    assert error < 1e-3  # convolutions may use TF32 there
+    assert error < 1e-4  # TensorFloat-32 would be off by 1e-3

@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from dpsweep.trainables.devices.numerics import full_float32
 from dpsweep.trainables.gradients.clipping import TOLERANCE, clip_factors
 from dpsweep.trainables.gradients.layer_gradients import add_clipped
 from dpsweep.trainables.gradients.per_example import OpacusEngine
@@ -196,10 +197,11 @@ def test_tensorfloat32_adds_nothing_to_what_an_example_adds() -> None:
     gradient = torch.randn(1, 64, 1, 1).cuda().expand(1, 64, 1, 2).contiguous()
     gradient[..., 1] *= -1.001
     total = torch.zeros_like(layer.weight, dtype=torch.float64)
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
+    products = torch.backends.cuda.matmul
+    before, products.fp32_precision = products.fp32_precision, "tf32"
     try:
-        add_clipped([total], [ConvProduct(layer, x, gradient)], 0.05, clip_factors)
+        with full_float32():
+            add_clipped([total], [ConvProduct(layer, x, gradient)], 0.05, clip_factors)
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+        products.fp32_precision = before
     assert float(total.double().norm()) <= 0.05 * (1 + TOLERANCE)
