@@ -338,16 +338,6 @@ TRAINING = (
         "a row that moves by 2^-8 moves the sum by more than its own bound",
     ),
     Mutant(
-        "gradients by outputs that stay rounded",
-        "trainables/gradients/bias_engine.py",
-        "gradient = widened(gradient)",
-        "pass",
-        (
-            "tests/unit/trainables/devices/test_bfloat16.py::test_an_example_adds_at_most_the_bound_whatever_its_values",
-        ),
-        "sums over positions in bfloat16 are no sums of float32 numbers",
-    ),
-    Mutant(
         "TensorFloat-32 within a clipped sum",
         "trainables/devices/numerics.py",
         'kind.fp32_precision = "ieee"',

@@ -15,7 +15,8 @@ Guarantees:
     (``dpsweep.trainables.gradients.sums``). A kernel that rounds a row otherwise at another place
     moves it by about 2^-24 in float32, and by 2^-8 here. So engines look before the first batch
     (``dpsweep.trainables.devices.places``), and refuse what moves by a bit. Not covered: a kernel
-    that does so for other numbers than were tried.
+    that does so for other numbers than were tried, or now and then, as those may that add up in
+    the order in which threads end (cuDNN's are kept from it, attention's are not).
 """
 
 from __future__ import annotations
