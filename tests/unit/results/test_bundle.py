@@ -1,6 +1,7 @@
 """The JavaScript of pages, made once and kept whole."""
 
 import os
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ def kept(tmp_path, monkeypatch):
         return "let vega = 'β';"
 
     monkeypatch.setattr(vl_convert, "javascript_bundle", make)
-    path = tmp_path / "cache" / "vega" / f"{vl_convert.__version__}.js"
+    path = tmp_path / "cache" / "vega" / f"{version('vl-convert-python')}.js"
     return path, made
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from importlib.metadata import version
 from pathlib import Path
 
 from dpsweep.foundation.durable import write_atomically
@@ -18,7 +19,7 @@ def vega_bundle() -> str:
     """
     import vl_convert
 
-    kept = _place(vl_convert.__version__)
+    kept = _place(version("vl-convert-python"))
     if kept is not None:
         with contextlib.suppress(OSError, UnicodeDecodeError):
             digest, _, text = kept.read_bytes().decode().partition("\n")
@@ -31,8 +32,8 @@ def vega_bundle() -> str:
     return made
 
 
-def _place(version: str) -> Path | None:
+def _place(number: str) -> Path | None:
     try:
-        return cache("vega") / f"{version}.js"
+        return cache("vega") / f"{number}.js"
     except StorageError:  # no home, or not a private one
         return None
