@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from machine import machine_line
+
 HERE = Path(__file__).parent
 
 
@@ -25,7 +27,9 @@ def main() -> None:
         ["bench_adamix.py", "--device", device],
         ["bench_bitfit.py", "--device", device],
         ["bench_sparse.py", "--device", device],
+        ["bench_networks.py", "--device", device, *(["--small"] if device == "cpu" else [])],
     ]
+    print(machine_line(device), flush=True)
     if device == "cpu":
         commands += [["bench_accounting.py"], ["bench_sweep.py"], ["bench_search.py"]]
     for script, *arguments in commands:
