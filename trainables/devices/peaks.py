@@ -94,6 +94,7 @@ def forget_peak(device: str) -> None:
     """
     torch = sys.modules.get("torch")
     if device == "cuda" and torch is not None:
+        torch.cuda.init()  # before it there is no allocator whose peak could be set back
         torch.cuda.reset_peak_memory_stats()
         return
     _CLEAR.write_text("5")  # see proc(5): the peak of resident memory

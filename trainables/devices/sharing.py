@@ -51,29 +51,36 @@ class TorchGpu:
     def __init__(self, device: str = "cuda") -> None:
         self._device = device
 
+    def _index(self) -> int:
+        """Return its number: torch's limits do not take ``cuda`` for the current one."""
+        import torch
+
+        index = torch.device(self._device).index
+        return int(torch.cuda.current_device()) if index is None else index
+
     def total(self) -> int:
         """Return what the GPU has."""
         import torch
 
-        return int(torch.cuda.mem_get_info(self._device)[1])
+        return int(torch.cuda.mem_get_info(self._index())[1])
 
     def free(self) -> int:
         """Return what no process has."""
         import torch
 
-        return int(torch.cuda.mem_get_info(self._device)[0])
+        return int(torch.cuda.mem_get_info(self._index())[0])
 
     def fraction(self) -> float:
         """Return which part of ``total`` torch may allocate in this process."""
         import torch
 
-        return float(torch.cuda.get_per_process_memory_fraction(self._device))
+        return float(torch.cuda.get_per_process_memory_fraction(self._index()))
 
     def set_fraction(self, fraction: float) -> None:
         """Let torch allocate no more than a part of ``total`` in this process."""
         import torch
 
-        torch.cuda.set_per_process_memory_fraction(fraction, self._device)
+        torch.cuda.set_per_process_memory_fraction(fraction, self._index())
 
 
 def visible_gpu() -> Gpu | None:

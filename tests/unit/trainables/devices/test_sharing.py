@@ -1,5 +1,7 @@
 """Shares of a GPU's memory, on GPUs that are made up."""
 
+import types
+
 import pytest
 import torch
 from blobs import blobs
@@ -14,6 +16,7 @@ from dpsweep.trainables.devices import sharing
 from dpsweep.trainables.devices.sharing import (
     CONTEXT_BYTES,
     MIB,
+    TorchGpu,
     allowed_bytes,
     hold_to_share,
     is_kept_there,
@@ -30,6 +33,24 @@ def test_a_process_is_held_to_its_share_less_its_context(share, total):
     gpu = FakeGpu(total)
     hold_to_share(share, gpu)
     assert gpu.fraction() * total + CONTEXT_BYTES == pytest.approx(share * total, abs=2)
+
+
+@pytest.mark.parametrize(("device", "index"), [("cuda", 3), ("cuda:1", 1)])
+def test_torch_is_asked_about_one_gpu_by_its_number(monkeypatch, device, index):
+    """Its own functions run, up to where they would need a GPU."""
+    asked = []
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(torch.cuda.memory, "_lazy_init", lambda: None)
+    monkeypatch.setattr(
+        torch._C, "_cuda_setMemoryFraction", lambda *given: asked.append(given), raising=False
+    )
+    monkeypatch.setattr(torch._C, "_cuda_getMemoryFraction", lambda gpu: gpu / 10, raising=False)
+    cuda = types.SimpleNamespace(cudaMemGetInfo=lambda gpu: (gpu, 8 * GIB))
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: cuda)
+    gpu = TorchGpu(device)
+    hold_to_share(0.5, gpu)
+    assert asked == [((4 * GIB - CONTEXT_BYTES) / (8 * GIB), index)]
+    assert (gpu.fraction(), gpu.free(), gpu.total()) == (index / 10, index, 8 * GIB)
 
 
 @pytest.mark.parametrize("share", [0, 1, 2])
