@@ -150,7 +150,9 @@ class Bench:
         if variant == PLAIN:
             return plain_step(model, data, optimizer)
         if variant == OURS:
-            return engine_step(model, data, optimizer, make_engine(model, data.batch))
+            return engine_step(
+                model, data, optimizer, make_engine(model, data.batch, expected_batch=data.batch)
+            )
         if variant == BIASES:
             return engine_step(model, data, optimizer, BiasEngine(model, data.batch))
         return opacus_step(model, data, optimizer, ghost=variant == GHOST)

@@ -59,7 +59,7 @@ def test_the_table_names_its_sizes_and_a_peer_that_refuses(bench, monkeypatch, c
 
 
 def test_ours_may_not_refuse(bench, monkeypatch):
-    def broken(model, batch):
+    def broken(model, batch, **more):
         raise ValueError("ours")
 
     monkeypatch.setattr(bench, "make_engine", broken)
