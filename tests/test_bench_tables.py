@@ -60,7 +60,7 @@ def run(tables):
 @pytest.fixture
 def benches(run, tmp_path, monkeypatch):
     """A function that runs fake benches, named first, second, ..., on a page."""
-    monkeypatch.setattr(run, "machine", lambda: "2026-11-25: a machine")
+    monkeypatch.setattr(run, "machine", lambda device: "2026-11-25: a machine")
     monkeypatch.setattr(run.os, "getloadavg", lambda: (0.25, 0.0, 0.0))
     page = tmp_path / "PAGE.md"
     page.write_text(PAGE)

@@ -15,30 +15,17 @@ with torch's norms and sums out of place. The others run on timm's model as it i
 from __future__ import annotations
 
 import argparse
-import functools
-import os
-import statistics
-import subprocess
-import sys
-import types
-import warnings
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import timm
 import torch
+from steps import Batches, Step, engine_step, opacus_step, plain_step, suit_opacus
 from tables import Table, clock, compared, show
-from timing import median_ms, resident_bytes
-from torch import nn
+from timing import median_ms, peak_of, peaks_alone
 
 from dpsweep.trainables.gradients.bias_engine import BiasEngine
-from dpsweep.trainables.gradients.noise import SecretNoise
-from dpsweep.trainables.gradients.per_example import GradientEngine, make_engine
+from dpsweep.trainables.gradients.per_example import make_engine
 
-NOISE_MULTIPLIER = 1.0
-MAX_GRAD_NORM = 0.1
 RECORDS, CLASSES = 128, 10
 #: Name -> (timm model, its options, image size, batch).
 CASES: dict[str, tuple[str, dict[str, Any], int, int]] = {
@@ -71,119 +58,35 @@ MEMORY_GOALS: dict[str, dict[str, float | None]] = {
 }
 
 
-def _basic_block(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """timm's BasicBlock, as ResNet-18 uses it, without in-place operations."""
-    shortcut = x if self.downsample is None else self.downsample(x)
-    x = self.act1(self.bn1(self.conv1(x)))
-    return self.act2(self.bn2(self.conv2(x)) + shortcut)
-
-
-def _suit_opacus(model: nn.Module) -> None:
-    for module in list(model.modules()):
-        if getattr(module, "inplace", False):
-            module.inplace = False
-        if isinstance(module, timm.models.resnet.BasicBlock):
-            module.forward = types.MethodType(_basic_block, module)
-        for name, child in list(module.named_children()):
-            if isinstance(child, nn.GroupNorm):
-                new = nn.GroupNorm(child.num_groups, child.num_channels, eps=child.eps)
-            elif isinstance(child, nn.LayerNorm):
-                new = nn.LayerNorm(child.normalized_shape, eps=child.eps)
-            else:
-                continue
-            for parameter, old in zip(new.parameters(), child.parameters()):
-                parameter.data = old.data
-                parameter.requires_grad_(old.requires_grad)
-            setattr(module, name, new)
-
-
 class Bench:
     """The data, and one step function per variant."""
 
     def __init__(self, case: str, device: str) -> None:
         self.name, self.options, size, self.batch = CASES[case]
         generator = torch.Generator().manual_seed(0)
-        self.x = torch.randn(RECORDS, 3, size, size, generator=generator).to(device)
-        self.y = torch.randint(0, CLASSES, (RECORDS,), generator=generator).to(device)
-        self.device = device
-        self.rng = np.random.default_rng(0)
+        x = torch.randn(RECORDS, 3, size, size, generator=generator).to(device)
+        y = torch.randint(0, CLASSES, (RECORDS,), generator=generator).to(device)
+        self.data = Batches(x, y, self.batch, device)
 
-    def rows(self) -> np.ndarray:
-        return self.rng.choice(RECORDS, self.batch, replace=False)
-
-    def step_of(self, variant: str) -> Callable[[], None]:
+    def step_of(self, variant: str) -> Step:
         torch.manual_seed(0)
         model = timm.create_model(self.name, num_classes=CLASSES, **self.options)
         for name, parameter in model.named_parameters():
             biased = name.endswith("bias") or name == "head.weight" or name == "fc.weight"
             in_layer = "." in name  # Opacus has no rule for parameters of the model itself
             parameter.requires_grad_(in_layer if variant in (FULL, OPACUS_FULL) else biased)
-        model.to(self.device).train()
+        model.to(self.data.device).train()
+        if variant in (OPACUS, OPACUS_FULL):
+            suit_opacus(model)
+        trainable = [p for p in model.parameters() if p.requires_grad]
+        optimizer = torch.optim.SGD(trainable, lr=0.001, momentum=0.9)
         if variant == PLAIN:
-            return self._plain(model)
+            return plain_step(model, self.data, optimizer)
         if variant == ENGINE:
-            return self._engine(model, BiasEngine(model, self.batch))
+            return engine_step(model, self.data, optimizer, BiasEngine(model, self.batch))
         if variant == FULL:
-            return self._engine(model, make_engine(model, self.batch))
-        return self._opacus(model)
-
-    def _optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        trainable = [p for p in model.parameters() if p.requires_grad]
-        return torch.optim.SGD(trainable, lr=0.001, momentum=0.9)
-
-    def _gather(self) -> tuple[torch.Tensor, torch.Tensor]:
-        rows = torch.from_numpy(self.rows()).to(self.device)
-        return self.x[rows], self.y[rows]
-
-    def _plain(self, model: nn.Module) -> Callable[[], None]:
-        optimizer = self._optimizer(model)
-
-        def step() -> None:
-            x, y = self._gather()
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(x), y).backward()
-            optimizer.step()
-
-        return step
-
-    def _engine(self, model: nn.Module, engine: GradientEngine) -> Callable[[], None]:
-        optimizer = self._optimizer(model)
-        # The check against autograd, once before the first batch, is no part of a step.
-        engine.clipped_gradient_sum(self.x, self.y, self.rows()[:0], MAX_GRAD_NORM)
-        noise = SecretNoise(self.device)
-        trainable = [p for p in model.parameters() if p.requires_grad]
-
-        def step() -> None:
-            sums = engine.clipped_gradient_sum(self.x, self.y, self.rows(), MAX_GRAD_NORM)
-            for parameter, total in zip(trainable, sums):
-                drawn = noise.like(total, NOISE_MULTIPLIER * MAX_GRAD_NORM)
-                parameter.grad = total.add_(drawn).div_(self.batch).float()
-            optimizer.step()
-
-        return step
-
-    def _opacus(self, model: nn.Module) -> Callable[[], None]:
-        from opacus import GradSampleModule
-        from opacus.optimizers import DPOptimizer
-
-        _suit_opacus(model)
-        wrapped = GradSampleModule(model)
-        optimizer = DPOptimizer(
-            self._optimizer(model),
-            noise_multiplier=NOISE_MULTIPLIER,
-            max_grad_norm=MAX_GRAD_NORM,
-            expected_batch_size=self.batch,
-        )
-
-        def step() -> None:
-            x, y = self._gather()
-            optimizer.zero_grad()
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message="Full backward hook is firing when")
-                nn.functional.cross_entropy(wrapped(x), y).backward()
-            optimizer.step()
-
-        return step
+            return engine_step(model, self.data, optimizer, make_engine(model, self.batch))
+        return opacus_step(model, self.data, optimizer, ghost=False)
 
 
 def measure_times(case: str, *, rounds: int, steps: int, device: str) -> dict[str, float]:
@@ -202,35 +105,7 @@ def peak_bytes(case: str, variant: str, device: str) -> int:
     """Return the peak memory of three steps above what was there before; run in a new process."""
     bench = Bench(case, device)
     bench.step_of(PLAIN)()  # what torch loads and keeps at its first step is not the variant's
-    step = bench.step_of(variant)
-    if device == "cuda":
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-    else:
-        Path("/proc/self/clear_refs").write_text("5")
-        before = resident_bytes("VmRSS")
-    for _ in range(3):
-        step()
-    return (
-        torch.cuda.max_memory_allocated() if device == "cuda" else resident_bytes("VmHWM")
-    ) - before
-
-
-def measure_memory(case: str, device: str, repeats: int) -> dict[str, float]:
-    """Return the median of the peaks in MiB for every variant; empty where it is not measurable."""
-    if device == "cpu" and not Path("/proc/self/clear_refs").exists():
-        return {}
-    peaks = {}
-    for variant in VARIANTS:
-        command = [sys.executable, __file__, "--case", case, "--device", device]
-        # Large tensors in pages of their own, which go back when they are freed.
-        environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
-        run = functools.partial(
-            subprocess.run, check=True, capture_output=True, text=True, env=environment
-        )
-        outputs = [run([*command, "--peak-of", variant]).stdout for _ in range(repeats)]
-        peaks[variant] = statistics.median(int(out.split()[-1]) for out in outputs) / 2**20
-    return peaks
+    return peak_of(bench.step_of(variant), device)
 
 
 def main() -> None:
@@ -256,7 +131,8 @@ def main() -> None:
         )
         memory = {}
         if options.memory_repeats:
-            memory = measure_memory(case, options.device, options.memory_repeats)
+            command = [__file__, "--case", case]
+            memory = peaks_alone(command, VARIANTS, options.device, options.memory_repeats)
         results[case] = {"ms": times, "MiB": memory}
         caption = ""
         if not tables:

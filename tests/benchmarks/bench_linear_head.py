@@ -10,21 +10,16 @@ process CPU time of a step, which a busy machine disturbs less than wall time (o
 from __future__ import annotations
 
 import argparse
-import warnings
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
+from steps import Batches, Step, engine_step, opacus_step, plain_step
 from tables import Table, clock, compared, show
 from timing import median_ms
 from torch import nn
 
-from dpsweep.trainables.gradients.noise import SecretNoise
 from dpsweep.trainables.gradients.per_example import LinearHeadEngine
 
-NOISE_MULTIPLIER = 1.0
-MAX_GRAD_NORM = 0.1
 #: Variant -> its row.
 ROWS = {
     "closed form": "closed form, blocked (`dp_sgd`, `scatternet` with `linear`)",
@@ -43,90 +38,26 @@ class Bench:
         self, records: int, features: int, classes: int, batch: int, device: str = "cpu"
     ) -> None:
         generator = torch.Generator().manual_seed(0)
-        self.x = torch.randn(records, features, generator=generator).to(device)
-        self.y = torch.randint(0, classes, (records,), generator=generator).to(device)
-        self.device = device
-        self.rate = batch / records
-        self.batch = batch
+        x = torch.randn(records, features, generator=generator).to(device)
+        y = torch.randint(0, classes, (records,), generator=generator).to(device)
+        self.data = Batches(x, y, batch, device, is_poisson=True)
         self.features = features
         self.classes = classes
-        self.rng = np.random.default_rng(0)
 
-    def rows(self) -> np.ndarray:
-        return np.flatnonzero(self.rng.random(len(self.y)) < self.rate)
-
-    def _head(self) -> nn.Linear:
+    def _head(self) -> tuple[nn.Linear, Batches, torch.optim.Optimizer]:
         torch.manual_seed(0)
-        return nn.Linear(self.features, self.classes).to(self.device)
+        head = nn.Linear(self.features, self.classes).to(self.data.device)
+        return head, self.data, torch.optim.SGD(head.parameters(), lr=0.1, momentum=0.9)
 
-    def _optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    def closed_form(self) -> Step:
+        head, data, optimizer = self._head()
+        return engine_step(head, data, optimizer, LinearHeadEngine(head, expected_batch=data.batch))
 
-    def closed_form(self) -> Callable[[], None]:
-        model = self._head()
-        optimizer = self._optimizer(model)
-        engine = LinearHeadEngine(model, expected_batch=self.batch)
-        noise = SecretNoise(self.device)
+    def plain_torch(self) -> Step:
+        return plain_step(*self._head())
 
-        def step() -> None:
-            sums = engine.clipped_gradient_sum(self.x, self.y, self.rows(), MAX_GRAD_NORM)
-            for parameter, total in zip(model.parameters(), sums):
-                drawn = noise.like(total, NOISE_MULTIPLIER * MAX_GRAD_NORM)
-                parameter.grad = total.add_(drawn).div_(self.batch).float()
-            optimizer.step()
-
-        return step
-
-    def plain_torch(self) -> Callable[[], None]:
-        model = self._head()
-        optimizer = self._optimizer(model)
-
-        def step() -> None:
-            rows = torch.from_numpy(self.rows()).to(self.device)
-            x, y = self.x[rows], self.y[rows]
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(x), y, reduction="sum") / self.batch
-            loss.backward()
-            optimizer.step()
-
-        return step
-
-    def opacus(self, *, ghost: bool) -> Callable[[], None]:
-        from opacus import GradSampleModule
-        from opacus.grad_sample import GradSampleModuleFastGradientClipping
-        from opacus.optimizers import DPOptimizer
-        from opacus.optimizers.optimizer_fast_gradient_clipping import (
-            DPOptimizerFastGradientClipping,
-        )
-        from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
-
-        options = {
-            "noise_multiplier": NOISE_MULTIPLIER,
-            "max_grad_norm": MAX_GRAD_NORM,
-            "expected_batch_size": self.batch,
-        }
-        head = self._head()
-        if ghost:
-            model = GradSampleModuleFastGradientClipping(head, max_grad_norm=MAX_GRAD_NORM)
-            optimizer = DPOptimizerFastGradientClipping(self._optimizer(model), **options)
-            criterion = DPLossFastGradientClipping(
-                model, optimizer, nn.CrossEntropyLoss(reduction="mean"), loss_reduction="mean"
-            )
-        else:
-            model = GradSampleModule(head)
-            optimizer = DPOptimizer(self._optimizer(model), **options)
-            criterion = nn.CrossEntropyLoss()
-
-        def step() -> None:
-            rows = torch.from_numpy(self.rows()).to(self.device)
-            x, y = self.x[rows], self.y[rows]
-            optimizer.zero_grad()
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message="Full backward hook is firing when")
-                criterion(model(x), y).backward()
-            optimizer.step()
-
-        return step
+    def opacus(self, *, ghost: bool) -> Step:
+        return opacus_step(*self._head(), ghost=ghost)
 
 
 def measure(

@@ -10,39 +10,29 @@ wall time). What sharing the batch costs in privacy is in the documentation of `
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from bench_linear_head import MAX_GRAD_NORM, NOISE_MULTIPLIER, Bench
+from bench_linear_head import Bench
+from steps import Step, engine_step
 from tables import Table, at_most, clock, number, show, times
 from timing import median_ms
 from torch import nn
 
 from dpsweep.trainables.gradients.linear_head import ManyHeadsEngine
-from dpsweep.trainables.gradients.noise import SecretNoise
 
 HEADS = (8, 32)
 GOAL = 0.33
 
 
-def many_heads(bench: Bench, count: int) -> Callable[[], None]:
+def many_heads(bench: Bench, count: int) -> Step:
     """Return a step of ``count`` heads on one batch."""
-    heads = [nn.Linear(bench.features, bench.classes).to(bench.device) for _ in range(count)]
+    data = bench.data
+    heads = [nn.Linear(bench.features, bench.classes).to(data.device) for _ in range(count)]
     groups = [{"params": list(head.parameters()), "lr": 0.1} for head in heads]
     optimizer = torch.optim.SGD(groups, momentum=0.9)
-    engine = ManyHeadsEngine(heads, expected_batch=bench.batch)
-    noise = SecretNoise(bench.device)
-    scale = NOISE_MULTIPLIER * MAX_GRAD_NORM * count**0.5
-
-    def step() -> None:
-        sums = engine.clipped_gradient_sum(bench.x, bench.y, bench.rows(), MAX_GRAD_NORM)
-        parameters = (parameter for head in heads for parameter in head.parameters())
-        for parameter, total in zip(parameters, sums):
-            parameter.grad = total.add_(noise.like(total, scale)).div_(bench.batch).float()
-        optimizer.step()
-
-    return step
+    engine = ManyHeadsEngine(heads, expected_batch=data.batch)
+    return engine_step(nn.ModuleList(heads), data, optimizer, engine, count)
 
 
 def measure(

@@ -27,10 +27,11 @@ from typing import Any
 import numpy as np
 import torch
 from tables import Table, clock, compared, show
-from timing import median_ms, resident_bytes
+from timing import median_ms
 from torch import nn
 
 from dpsweep.trainables.data.dataset import DatasetInfo
+from dpsweep.trainables.devices.peaks import resident_bytes
 from dpsweep.trainables.gradients.clipping import clip_factors
 from dpsweep.trainables.gradients.noise import SecretNoise
 from dpsweep.trainables.gradients.sparse_engine import SparseEngine

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from timing import median_ms, resident_bytes, steps_of
+from timing import median_ms, steps_of
 
 from dpsweep.planning.preflight import Preflight, preflight
 from dpsweep.planning.reading import read_spec
@@ -27,6 +27,7 @@ from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.search_spaces import preset_spec
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
+from dpsweep.trainables.devices.peaks import resident_bytes
 from dpsweep.trainables.execution.memory import keep_freed_memory
 from dpsweep.trainables.method import Method, RunContext
 from dpsweep.trainables.networks.torch_process import torch_threads

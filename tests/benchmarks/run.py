@@ -14,15 +14,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 
+from machine import machine
 from tables import Section, block, differences, replaced
 
 from dpsweep.foundation.errors import BadInputError, SweepError
@@ -45,6 +43,7 @@ class Bench:
         devices: Where it runs; elsewhere than on the CPU by ``--device``.
         rounds: Its option for the number of turns; empty: it has none.
         draws: Whether it takes ``--pictures FOLDER``.
+        is_small: Whether it takes ``--small`` on the CPU.
     """
 
     name: str
@@ -52,6 +51,7 @@ class Bench:
     devices: tuple[str, ...] = ANY
     rounds: str = "--rounds"
     draws: bool = False
+    is_small: bool = False
 
 
 BENCHES = (
@@ -60,6 +60,7 @@ BENCHES = (
     Bench("adamix", "bench_adamix.py"),
     Bench("bitfit", "bench_bitfit.py"),
     Bench("sparse", "bench_sparse.py"),
+    Bench("networks", "bench_networks.py", is_small=True),
     Bench("accounting", "bench_accounting.py", CPU, rounds=""),
     Bench("sweep", "bench_sweep.py", CPU),
     Bench("search", "bench_search.py", CPU, rounds="--seeds"),
@@ -111,10 +112,13 @@ def main(
         command += ["--device", options.device] if options.device != "cpu" else []
         if options.rounds and bench.rounds:
             command += [bench.rounds, str(options.rounds)]
+        command += ["--small"] if bench.is_small and options.device == "cpu" else []
         if bench.draws and not options.check:
             command += ["--pictures", _pictures(page)]
         try:
-            outcomes.append(_one(command, names[bench], page, is_check=options.check))
+            outcomes.append(
+                _one(command, names[bench], page, options.device, is_check=options.check)
+            )
         except KeyboardInterrupt:
             print(f"interrupted; {page.name} has the tables of what was whole", file=sys.stderr)
             return 130
@@ -154,12 +158,12 @@ def _pictures(page: Path) -> str:
     return "docs/pictures" if page == PAGE else str(page.resolve().parent / "pictures")
 
 
-def _one(command: list[str], name: str, page: Path, *, is_check: bool) -> bool:
+def _one(command: list[str], name: str, page: Path, device: str, *, is_check: bool) -> bool:
     """Run a bench and write its tables, or compare them; return whether all is well."""
     before = os.getloadavg()[0]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout
     section = Section.from_json(output.strip().rpartition("\n")[2])
-    line = f"`{section.command}`, {machine()}; load {before:.1f} before, "
+    line = f"`{section.command}`, {machine(device)}; load {before:.1f} before, "
     text = f"{section.markdown()}\n\n{line}{os.getloadavg()[0]:.1f} after."
     print(text, flush=True)
     now = page.read_text()  # of now: a bench takes minutes, and prose may be written meanwhile
@@ -172,23 +176,6 @@ def _one(command: list[str], name: str, page: Path, *, is_check: bool) -> bool:
     whole.write_text(replaced(now, name, text, title=page.name))
     whole.replace(page)
     return True
-
-
-def machine() -> str:
-    """Return the date, the processor, cores, memory, system and versions that a table belongs to."""
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
-    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "opacus"))
-    return (
-        f"{datetime.now(UTC):%Y-%m-%d}: {_processor()}, {os.cpu_count()} cores, {memory:.0f} GiB, "
-        f"{platform.system()} {platform.release()}, Python {platform.python_version()}, {versions}"
-    )
-
-
-def _processor() -> str:
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.exists() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.machine()
 
 
 if __name__ == "__main__":

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 
+from dpsweep.trainables.devices.peaks import PeakMeter
 from dpsweep.trainables.method import Method
 
 Key = TypeVar("Key", str, int)
@@ -65,9 +70,36 @@ def steps_of(method: Method, position: int = 0) -> Callable[[], None]:
     return step
 
 
-def resident_bytes(field: str) -> int:
-    """Return a field of this process's status (Linux), as VmRSS or VmHWM, in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) * 1024
-    raise KeyError(field)
+def peak_of(step: Callable[[], None], device: str, steps: int = 3) -> int:
+    """Return the peak memory in bytes of some steps above what was there before."""
+    meter = PeakMeter(device)
+    for _ in range(steps):
+        step()
+    return meter.peak().allocated
+
+
+def peaks_alone(
+    command: Sequence[str], variants: Iterable[str], device: str, repeats: int
+) -> dict[str, float]:
+    """Return the median peak in MiB of each variant; empty where it is not measurable.
+
+    Args:
+        command: A script and its arguments; with ``--peak-of VARIANT`` it prints bytes last. Each
+            variant has processes of its own: what torch loads and keeps is not shared.
+        variants: Their names.
+        device: ``cpu`` or ``cuda``.
+        repeats: Processes of each.
+    """
+    if device == "cpu" and not Path("/proc/self/clear_refs").exists():
+        return {}
+    # Large tensors in pages of their own, which go back when they are freed.
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
+    run = functools.partial(
+        subprocess.run, check=True, stdout=subprocess.PIPE, text=True, env=environment
+    )
+    peaks = {}
+    for variant in variants:
+        words = [sys.executable, *command, "--device", device, "--peak-of", variant]
+        outputs = [run(words).stdout for _ in range(repeats)]
+        peaks[variant] = statistics.median(int(out.split()[-1]) for out in outputs) / 2**20
+    return peaks

@@ -17,6 +17,7 @@ from dpsweep.foundation.errors import DataError
 from dpsweep.trainables.data.hashes import hash_of_parts
 from dpsweep.trainables.data.kept.pixels import Pixels, taken
 from dpsweep.trainables.data.source import Arrays
+from dpsweep.trainables.devices.sharing import TorchGpu, is_kept_there
 
 if TYPE_CHECKING:
     import torch
@@ -344,8 +345,8 @@ def tensor_of(array: np.ndarray) -> torch.Tensor:
 
 
 def training_tensors(data: SweepData, part: str, device: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a part where training reads it: on the GPU if it takes up to a quarter of the free
-    memory there, else as in ``part_tensors``.
+    """Return a part where training reads it: on the GPU if it takes up to a quarter of what this
+    process may have there (``sharing.is_kept_there``), else as in ``part_tensors``.
 
     Of what is on the GPU, the rows of a batch alone go there at a step, int64; batches, sums, noise
     and updates stay. Of what stays on the host, chunks are moved one by one, from pinned memory,
@@ -354,11 +355,9 @@ def training_tensors(data: SweepData, part: str, device: str) -> tuple[torch.Ten
     import torch
 
     inputs, labels = part_tensors(data, part)
-    if device.startswith("cuda"):
-        free, _ = torch.cuda.mem_get_info(device)
-        if inputs.nbytes <= free // 4:
-            there = torch.empty(inputs.shape, dtype=inputs.dtype, device=device)
-            for begin in range(0, len(inputs), _MOVED_ROWS):
-                there[begin : begin + _MOVED_ROWS] = inputs[begin : begin + _MOVED_ROWS].to(device)
-            return there, labels.to(device)
+    if device.startswith("cuda") and is_kept_there(inputs.nbytes, TorchGpu(device)):
+        there = torch.empty(inputs.shape, dtype=inputs.dtype, device=device)
+        for begin in range(0, len(inputs), _MOVED_ROWS):
+            there[begin : begin + _MOVED_ROWS] = inputs[begin : begin + _MOVED_ROWS].to(device)
+        return there, labels.to(device)
     return inputs, labels

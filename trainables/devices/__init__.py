@@ -1,1 +1,1 @@
-"""Devices: where training computes, in which precision, and what moves there."""
+"""Devices: where training computes, in which precision, and in how much memory."""

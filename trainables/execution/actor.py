@@ -29,6 +29,7 @@ from dpsweep.foundation.file_paths import FilePath, file_path
 from dpsweep.ledgers.admission import check_admitted
 from dpsweep.spec.cluster import Share
 from dpsweep.study.trial import TrialReport, TrialTask, read_task
+from dpsweep.trainables.devices.sharing import TorchGpu, hold_to_share
 from dpsweep.trainables.execution.memory import (
     MEMORY_ADVICE,
     as_it_fits,
@@ -58,9 +59,11 @@ class DPTrainable(tune.Trainable):
 
     A Python error ends the trial as failed (an error repeats; a retry would spend privacy for
     nothing), but for want of memory, once: then it goes on from its last checkpoint with fewer
-    examples in memory. The death of the process does not end it: Ray starts another actor, which
-    continues from the trial's own last checkpoint. Ray's checkpoints are pointers to that one. Nor
-    does SIGTERM, by which a machine is taken away: the trial is kept first, and it does not count.
+    examples in memory. With a fraction of a GPU that is memory of its own share; it cannot take
+    that of other trials there. The death of the process does not end it: Ray starts another actor,
+    which continues from the trial's own last checkpoint. Ray's checkpoints are pointers to that
+    one. Nor does SIGTERM, by which a machine is taken away: the trial is kept first, and it does
+    not count.
     """
 
     def setup(
@@ -80,7 +83,7 @@ class DPTrainable(tune.Trainable):
 
         import dpsweep.trainables.execution.execution  # noqa: F401
 
-        share = Share(config["cpu"], config["gpu"])  # of all trials of this actor
+        self._share = share = Share(config["cpu"], config["gpu"])  # of all trials of this actor
         torch.set_num_threads(share.threads)
         keep_freed_memory()
         if settings.started_in is not None:
@@ -121,6 +124,8 @@ class DPTrainable(tune.Trainable):
         from dpsweep.trainables.execution.execution import TrialExecution
 
         check_admitted(self._settings.ledger, task.trial, task.full_plan, task.digest)
+        if self._share.gpu:
+            hold_to_share(self._share.gpu, TorchGpu())
         digest = task.digest
         task, self._note = as_it_fits(self._directory, task)
         execution = TrialExecution(self._directory, task, settings=self._settings, data=self._data)

@@ -15,6 +15,8 @@ import numpy as np
 from dpsweep.foundation.errors import ResourceError
 from dpsweep.privacy.events import EventRun, Plan
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
+from dpsweep.trainables.devices.peaks import PeakMemory, PeakMeter
+from dpsweep.trainables.devices.sharing import TorchGpu, is_kept_there
 from dpsweep.trainables.execution.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.hooks import features_of
 from dpsweep.trainables.method import Method, RunContext, first_training_run
@@ -35,11 +37,15 @@ class Measurement:
         step_s: Seconds of one step at the expected batch size.
         evaluation_s: Seconds of one evaluation on the declared number of validation records.
         checkpoint_bytes: Size of one checkpoint.
+        memory: Peak of model, optimizer, steps and evaluation; without the records, which trials
+            share on the CPU and may keep on a GPU. None where the system does not tell it, or no
+            time was left for a whole batch.
     """
 
     step_s: float
     evaluation_s: float
     checkpoint_bytes: int
+    memory: PeakMemory | None = None
 
 
 def measure(
@@ -94,6 +100,7 @@ def measure(
         hparams = {**hparams, "model.checkpoint": None}
     with torch_threads(threads):
         data = _made_up(info, num_records)
+        made_up, meter = _made_up_there(data, device), _meter(device)
         instance.prepare(data, hparams, Plan((*before, *runs)), RunContext(0, 0, device))
         step_s, known_size, position = 0.0, 1, sum(run.count for run in before)
         instance.run(0, position)
@@ -107,13 +114,42 @@ def measure(
         started = time.perf_counter()
         instance.evaluate("validation")
         evaluated = time.perf_counter() - started
+        memory = None if meter is None else _without(made_up, meter.peak())
         size_bytes = _checkpoint_bytes(instance)
     num_validation = len(data.parts["validation"][1])
+    # More examples than batch.physical are never in memory at once.
+    whole = min(batch, int(hparams.get("batch.physical") or batch))
     return Measurement(
         step_s=step_s * batch / known_size,
         evaluation_s=evaluated * info.num_validation / num_validation,
         checkpoint_bytes=size_bytes,
+        memory=memory if known_size >= whole else None,
     )
+
+
+def _meter(device: str) -> PeakMeter | None:
+    try:
+        return PeakMeter(device)
+    except OSError:
+        return None
+
+
+def _made_up_there(data: SweepData, device: str) -> int:
+    """Return how many bytes of a peak are made-up records.
+
+    On the CPU all of them are, from before. On a GPU it is those that training keeps there
+    (``training_tensors``).
+    """
+    if device != "cuda":
+        return sum(array.nbytes for arrays in data.parts.values() for array in arrays)
+    inputs, labels = data.parts["private"]
+    return int(inputs.nbytes + labels.nbytes) * is_kept_there(inputs.nbytes, TorchGpu())
+
+
+def _without(num_bytes: int, peak: PeakMemory) -> PeakMemory:
+    names = ("allocated", "reserved") if peak.device == "cuda" else ("context",)
+    less = {name: max(getattr(peak, name) - num_bytes, 0) for name in names}
+    return dataclasses.replace(peak, **less)
 
 
 def _run_at(run: EventRun, share: float) -> EventRun:

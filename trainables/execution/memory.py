@@ -8,11 +8,14 @@ import gc
 import os
 import sys
 import time
+from contextlib import suppress
 
 from dpsweep.foundation.durable import checked_json, read_checked_json, write_atomically
 from dpsweep.foundation.errors import SweepError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.study.trial import TrialTask
+from dpsweep.trainables.devices.peaks import forget_peak, resident_bytes
+from dpsweep.trainables.devices.sharing import MIB
 
 MEMORY_ADVICE = "fix: lower batch.physical or search.max_concurrent, or raise resources"
 #: In a trial's folder, once it has run out of memory: at which step, and what it goes on with.
@@ -20,8 +23,6 @@ SMALLER = "smaller-batch.json"
 _PHYSICAL = "batch.physical"
 #: A batch in memory is this many times smaller afterwards: there is one more try, not a search.
 _TIMES = 4
-
-_MIB = 2**20
 
 # Parameters of mallopt, from glibc's <malloc.h>.
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
@@ -127,7 +128,8 @@ class Usage:
         self._device, self._is_told = device, is_told
         self._started = time.monotonic()
         if is_told:
-            _forget_peak(device)
+            with suppress(OSError):  # then the peak is that of the process so far, no less
+                forget_peak(device)
 
     @property
     def wall_s(self) -> float:
@@ -140,25 +142,11 @@ class Usage:
         return _peak_mb(self._device) if self._is_told else 0.0
 
 
-def _forget_peak(device: str) -> None:
-    torch = sys.modules.get("torch")
-    if device == "cuda" and torch is not None:
-        torch.cuda.reset_peak_memory_stats()
-        return
-    try:
-        with open("/proc/self/clear_refs", "w") as file:
-            file.write("5")  # see proc(5): the peak of resident memory
-    except OSError:
-        pass  # then the peak is that of the process so far, which is no less
-
-
 def _peak_mb(device: str) -> float:
     torch = sys.modules.get("torch")
     if device == "cuda" and torch is not None:
-        return float(torch.cuda.max_memory_allocated()) / _MIB
+        return float(torch.cuda.max_memory_allocated()) / MIB
     try:
-        with open("/proc/self/status") as file:
-            lines = dict(line.split(":", 1) for line in file)
-        return int(lines["VmHWM"].split()[0]) / 1024
-    except (OSError, KeyError, ValueError):
+        return resident_bytes("VmHWM") / MIB
+    except (OSError, KeyError):
         return 0.0

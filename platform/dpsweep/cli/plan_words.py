@@ -243,7 +243,7 @@ def _at_barrier(checked: Preflight, declared: DeclaredFigures) -> str:
 
 def _time(summary: PlanSummary, forecast: Mapping[str, Any]) -> str:
     if forecast["seconds_per_trial"] is None:
-        return f"Time is not forecast: {forecast['because']}."
+        return f"Time and memory are not forecast: {forecast['because']}."
     number: float = summary.num_trials
     if MODES[summary.terms.accounting].is_filtered and summary.composed is not None:
         fits = summary.composed.fits[1]

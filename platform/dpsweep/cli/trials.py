@@ -42,6 +42,7 @@ def print_trials(
     best = _best_id(result) if output is Format.TABLE else None
     test = on_test_records(result.spec.search.metric)
     is_tested = result.spec.data.test.visibility == "public"
+    has_memory = explain and any(trial.memory_mb is not None for trial in result.results)
     for trial in result.results if trials is None else trials:
         statement = trial.statement
         rows.append(
@@ -63,6 +64,7 @@ def print_trials(
                 ),
                 "step": trial.step,
                 "steps": f"{trial.steps_run}/{trial.num_steps}",
+                **({"memory MiB": trial.memory_mb} if has_memory else {}),
                 **{key: trial.config[key] for key in result.varied if key in trial.config},
             }
         )

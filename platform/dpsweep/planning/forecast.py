@@ -1,4 +1,4 @@
-"""A rough forecast of a sweep's time and disk, measured on made-up records and not guessed."""
+"""A rough forecast of a sweep's time, disk and memory, measured on made-up records."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from dpsweep.cluster.early import slots_early
+from dpsweep.planning.costs.memory import MemoryFigures, memory_figures
 from dpsweep.planning.preflight import Preflight
 from dpsweep.study.trial import TrialTask, report_interval
 from dpsweep.trainables.method import first_training_run
@@ -44,6 +45,7 @@ class Estimate:
         measured: Configurations that were measured.
         start_s: What a study takes to start and to end on a machine like this one, or None for a
             cluster not looked at. A round figure, in none of the others.
+        memory: What each measured method needs, and how it is packed.
         reason: Why there is no figure (empty otherwise).
     """
 
@@ -55,6 +57,7 @@ class Estimate:
     checkpoint_bytes: int | None = None
     measured: int = 0
     start_s: float | None = None
+    memory: tuple[MemoryFigures, ...] = ()
     reason: str = ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -68,6 +71,7 @@ class Estimate:
             "checkpoint_bytes": self.checkpoint_bytes,
             "configurations_measured": self.measured,
             "start_seconds": self.start_s,
+            "memory": [figures.to_dict() for figures in self.memory],
             "because": self.reason or None,
             "note": "rough: measured on made-up records on this machine; every trial to its end; "
             "without start_seconds, which Ray and the tracking store take",
@@ -171,6 +175,7 @@ def estimate(
         checkpoint_bytes=checkpoint,
         measured=len(measured),
         start_s=None if slots is None else _START_S + _STAGE_S * (_num_stages(checked) - 1),
+        memory=memory_figures(checked, [(task.method, m.memory) for task, m in measured], used),
     )
 
 

@@ -21,6 +21,7 @@ from dpsweep.results.study import SweepResult
 from dpsweep.results.tables.spread import costs_of, half_width, spread_of
 from dpsweep.results.trial import TrialResult
 from dpsweep.search_spaces.base import SearchSpace
+from dpsweep.spec.cluster import ResourcesSpec
 from dpsweep.spec.episodes import EPISODE
 from dpsweep.study.trial import TrialState
 
@@ -41,6 +42,7 @@ class ReportedStudy:
         drawn_by: What decides which records a repetition has: seed, data and episodes of its spec.
         starts: Numbers of the trials that are runs of the start, and no configurations.
         notes: What must be said beside its test scores, one line each.
+        resources: What its trials occupied.
     """
 
     name: str
@@ -50,6 +52,7 @@ class ReportedStudy:
     drawn_by: Mapping[str, Any] = field(default_factory=dict)
     starts: range = range(0)
     notes: Sequence[str] = ()
+    resources: ResourcesSpec = field(default_factory=ResourcesSpec)
 
     @classmethod
     def of(cls, result: SweepResult) -> ReportedStudy:
@@ -64,9 +67,9 @@ class ReportedStudy:
         tree = result.spec.to_dict()
         drawn_by = {f"data.{key}": value for key, value in tree["data"].items()}
         drawn_by |= {key: tree.get(key) for key in ("seed", "episodes")}
-        starts = range(result.spec.num_starts)
-        notes = result.score_notes()
-        return cls(result.name, trials, space, result.is_maximized, drawn_by, starts, notes)
+        starts, resources = range(result.spec.num_starts), result.spec.resources
+        notes, maximize = result.score_notes(), result.is_maximized
+        return cls(result.name, trials, space, maximize, drawn_by, starts, notes, resources)
 
     @property
     def varied(self) -> list[str]:

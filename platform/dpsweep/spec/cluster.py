@@ -104,6 +104,11 @@ class ResourcesSpec(Part):
             self.cpu if own.cpu is None else own.cpu, self.gpu if own.gpu is None else own.gpu
         )
 
+    def gpu_key(self, method: str) -> str:
+        """Return the key that says which share of a GPU trials of a method have."""
+        own = self.by_method.get(method, MethodShareSpec())
+        return "resources.gpu" if own.gpu is None else f"resources.by_method.{method}.gpu"
+
     @property
     def shares(self) -> dict[str, Share]:
         """What trials may occupy, each share once, by the path of its section."""

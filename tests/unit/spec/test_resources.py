@@ -120,3 +120,12 @@ def test_what_another_cluster_is_to_run_may_be_checked_here(monkeypatch):
     refuse_early(ClusterSpec(slurm=slurm), resources)
     with pytest.raises(ResourceError, match="no node can run a trial"):
         refuse_early(ClusterSpec(), resources)
+
+
+def test_a_methods_share_of_a_gpu_is_where_the_spec_has_it():
+    keys = {name: MIXED.gpu_key(name) for name in ("dp_sgd", "bitfit", "adamix")}
+    assert keys == {
+        "dp_sgd": "resources.gpu",
+        "bitfit": "resources.by_method.bitfit.gpu",
+        "adamix": "resources.gpu",
+    }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpsweep.cli.base import Json, Output, Sets, Spec, load_checked, say, stage
+from dpsweep.cli.memory_words import memory_warnings, memory_words
 from dpsweep.cli.output import Format, print_records
 from dpsweep.cli.plan_words import (
     dataset_left,
@@ -56,7 +57,8 @@ def plan(
     summary = summarize_plan(checked, sample)
     num_trials = expected_trials(checked)
     say(stage("measuring a few steps on made-up records"))
-    forecast = estimate(checked, sample.tasks, num_trials=num_trials).to_dict()
+    estimated = estimate(checked, sample.tasks, num_trials=num_trials)
+    forecast = estimated.to_dict()
     output = Format.JSON if as_json else output
     weights = plan_pretraining(checked.spec)
     dataset = dataset_left(checked, summary)
@@ -68,7 +70,10 @@ def plan(
         return
     for note in summary.notes:
         say(f"note: {note}")
-    for sentence in plan_words(checked, summary, forecast, dataset):
+    for line in memory_warnings(estimated.memory):
+        say(line)
+    memory = memory_words(checked, estimated)
+    for sentence in [*plan_words(checked, summary, forecast, dataset), *memory]:
         print("\n".join(wrapped(sentence, width(TALK))))
     print()
     cells = {**({"pretrain": weights} if weights else {}), **_plan_cells(summary, forecast)}

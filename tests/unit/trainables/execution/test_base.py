@@ -7,6 +7,7 @@ import threading
 
 import pytest
 import torch
+from gpus import FakeGpu
 from ray import tune
 from ray.exceptions import RayActorError, RayTaskError
 from ray.tune.experiment import Trial
@@ -18,6 +19,7 @@ from dpsweep.foundation.logs import open_log
 from dpsweep.ledgers.admission import plan_digest
 from dpsweep.ledgers.trial import STUDY_FILE, trial_file, trial_spent
 from dpsweep.privacy.accountants import epsilon_of
+from dpsweep.trainables.devices.sharing import CONTEXT_BYTES
 from dpsweep.trainables.execution.actor import IDLE_S, LEFT, DPTrainable
 from dpsweep.trainables.methods.dp_sgd import DPSGD
 
@@ -364,3 +366,46 @@ def test_tune_pauses_and_continues_trials_on_reused_actors(ray_cluster, lab):
     assert [(r["step"], r["done"], r["failure"]) for r in reports] == [(30, True, "")] * 4
     for trial in range(4):
         assert len(trial_spent(settings.ledger, trial)) == 30
+
+
+@pytest.fixture
+def on_gpu(lab, make_actor, monkeypatch):
+    """Return a function that sets up an actor with a share of a made-up GPU; and that GPU."""
+    gpu = FakeGpu()
+    monkeypatch.setattr("dpsweep.trainables.execution.actor.TorchGpu", lambda: gpu)
+
+    def make(share, settings, task):
+        actor = make_actor(settings, task)
+        actor.config["gpu"] = share
+        actor.setup(actor.config, settings=settings, data=lab.data)
+        return actor
+
+    return make, gpu
+
+
+def test_a_trial_with_a_fraction_of_a_gpu_is_held_to_it_before_its_data_move(
+    lab, on_gpu, monkeypatch
+):
+    make, gpu = on_gpu
+    settings = lab.settings()
+    plan = lab.task(settings, {"train.max_steps": 20}).plan
+    seen = []
+    prepare = lab.Method.prepare
+
+    def noting(self, data, hparams, plan, context):
+        seen.append((context.device, gpu.fraction()))
+        prepare(self, data, hparams, plan, context)
+
+    monkeypatch.setattr(lab.Method, "prepare", noting)
+    assert make(0.5, settings, lab.scripted(plan)).step()["report"]["failure"] == ""
+    assert seen == [("cuda", pytest.approx(0.5 - CONTEXT_BYTES / gpu.total()))]
+
+
+def test_a_share_that_is_too_small_ends_the_trial_in_one_line_and_charges_nothing(lab, on_gpu):
+    make, gpu = on_gpu
+    settings = lab.settings()
+    task = lab.task(settings, {"train.max_steps": 20})
+    report = make(0.001, settings, task).step()["report"]
+    assert "a share of 0.001 of this GPU is too small for a trial" in report["failure"]
+    assert (report["done"], report["charged"], gpu.fractions) == (True, 0, [])
+    assert len(trial_spent(settings.ledger, 0)) == 0

@@ -10,6 +10,7 @@ import typer
 
 from dpsweep.cli.base import Output, Root, say
 from dpsweep.cli.completion import study_names
+from dpsweep.cli.memory_words import memory_taken
 from dpsweep.cli.output import Format, print_records
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import BadInputError, NothingWithinBudgetError, StorageError
@@ -111,6 +112,10 @@ def report(
         print_records(rows, output)
         return
     print_records(table(rows), output, caption=caption(rows) + legend(rows))
+    if costs:
+        for study in studies:
+            for line in memory_taken(study.resources, study.trials):
+                say(f"{study.name}: {line}")
 
 
 def _write_page(names: Sequence[str], root: FilePath | None, path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from dpsweep.cli.base import Explain, Name, Output, Root, say
+from dpsweep.cli.memory_words import memory_taken
 from dpsweep.cli.output import Format, print_records
 from dpsweep.cli.trials import caption_of, epsilon_cells, print_trials
 from dpsweep.foundation.errors import (
@@ -44,6 +45,8 @@ def status(
         unscored = [trial for trial in trials if trial.value is None]
         trials = sorted(scored, key=lambda trial: sign * (trial.value or 0.0)) + unscored
     print_trials(result, output, trials, explain=explain)
+    if explain:
+        lines += memory_taken(result.spec.resources, trials)
     for line in lines:
         say(line)
 
