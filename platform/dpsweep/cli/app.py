@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import re
 import sys
 from typing import Annotated, Any, NoReturn
@@ -132,6 +134,8 @@ def _refuse_usage(error: Any) -> NoReturn:
 
 def main() -> None:
     """Run the command line; errors are one readable paragraph and an exit code."""
+    # Python would look through all that torch and MLflow hold for garbage, for seconds, to exit.
+    atexit.register(gc.freeze)
     try:
         sys.exit(app(standalone_mode=False) or 0)
     except UsageError as error:

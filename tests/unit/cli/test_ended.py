@@ -1,5 +1,6 @@
 """A command that is ended by a library, or by Ctrl-C: it says so."""
 
+import subprocess
 import sys
 
 import pytest
@@ -31,3 +32,15 @@ def test_ctrl_c_while_a_spec_is_read_is_answered(monkeypatch) -> None:
     done = cli_here("validate", "sweep.yaml")
     assert done.returncode == 130
     assert done.stderr.startswith("interrupted; nothing is lost")
+
+
+def test_an_interpreter_that_ends_looks_for_no_garbage() -> None:
+    code = """
+import atexit, gc, sys
+atexit.register(lambda: print("frozen", gc.get_freeze_count() > 0))  # runs last
+from dpsweep.cli.app import main
+sys.argv = ["dpsweep", "--version"]
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("frozen True\n")
