@@ -1,6 +1,6 @@
 """``python -m dpsweep`` is the command ``dpsweep``."""
 
-from dpsweep.cli.app import main
+from dpsweep.cli.app import command
 
 if __name__ == "__main__":
-    main()
+    command()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
 import re
 import sys
 from typing import Annotated, Any, NoReturn
@@ -37,6 +35,7 @@ from dpsweep.foundation.errors import (
     SpecError,
     SweepError,
 )
+from dpsweep.foundation.leaving import leave
 from dpsweep.foundation.version import __version__
 
 UsageError: Any = typer.BadParameter.__bases__[0]  # of the click that this typer has
@@ -134,8 +133,6 @@ def _refuse_usage(error: Any) -> NoReturn:
 
 def main() -> None:
     """Run the command line; errors are one readable paragraph and an exit code."""
-    # Python would look through all that torch and MLflow hold for garbage, for seconds, to exit.
-    atexit.register(gc.freeze)
     try:
         sys.exit(app(standalone_mode=False) or 0)
     except UsageError as error:
@@ -151,3 +148,12 @@ def main() -> None:
         say(f"error: cannot write {error.filename or 'a file'}: {error.strerror}")
         say("  fix: make room, and run the same command again; what was charged before is safe")
         sys.exit(1)
+
+
+def command() -> NoReturn:
+    """Be the process ``dpsweep``: ``main``, and a quick end."""
+    try:
+        main()
+    except SystemExit as end:
+        leave(end.code if isinstance(end.code, int) else int(end.code is not None))
+    leave(0)

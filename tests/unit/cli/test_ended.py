@@ -34,13 +34,24 @@ def test_ctrl_c_while_a_spec_is_read_is_answered(monkeypatch) -> None:
     assert done.stderr.startswith("interrupted; nothing is lost")
 
 
-def test_an_interpreter_that_ends_looks_for_no_garbage() -> None:
-    code = """
-import atexit, gc, sys
-atexit.register(lambda: print("frozen", gc.get_freeze_count() > 0))  # runs last
-from dpsweep.cli.app import main
-sys.argv = ["dpsweep", "--version"]
-main()
+@pytest.mark.parametrize(("words", "code"), [("--version", 0), ("nothing", 2)])
+def test_a_command_ends_quickly_and_whole(words: str, code: int) -> None:
+    """Threads end, exit handlers run and all is printed, but memory is left to the system."""
+    program = f"""
+import atexit, sys, threading, time, weakref
+class Kept: pass
+kept = Kept()
+weakref.finalize(kept, print, "finalized at exit")
+kept.itself = kept
+class Loud:
+    def __del__(self): print("cleared up")
+loud = Loud()
+threading.Thread(target=lambda: (time.sleep(2), print("thread done"))).start()
+from dpsweep.cli.app import command
+sys.argv = ["dpsweep", {words!r}]
+command()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("frozen True\n")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == code
+    assert done.stdout.splitlines()[-2:] == ["thread done", "finalized at exit"]
+    assert (done.stderr != "") is (code != 0)

@@ -6,14 +6,13 @@ keeps one core busy, as this does another. It reads the study's files alone.
 
 from __future__ import annotations
 
-import atexit
-import gc
 import sys
 from collections.abc import Sequence
 
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import SweepError
 from dpsweep.foundation.file_paths import file_path
+from dpsweep.foundation.leaving import leave
 from dpsweep.results.page.bundle import vega_bundle
 from dpsweep.results.page.html import page_of
 from dpsweep.results.pictures.base import Picture
@@ -46,7 +45,6 @@ def main() -> None:
     What takes long and needs no study is done before the first line. Exit status 1, and why on
     standard output, if something fails.
     """
-    atexit.register(gc.freeze)  # or it takes half a second to exit
     try:
         prepare()
         files = StudyFiles.at(file_path(sys.argv[1]))
@@ -57,7 +55,8 @@ def main() -> None:
             write_page(SweepResult(files), pictures)
     except Exception as error:
         print(error if isinstance(error, SweepError) else repr(error))
-        sys.exit(1)
+        leave(1)
+    leave(0)
 
 
 def prepare() -> None:
