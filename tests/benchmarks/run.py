@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from machine import machine
+from hardware import machine
 from tables import Section, block, differences, replaced
 
 from dpsweep.foundation.errors import BadInputError, SweepError

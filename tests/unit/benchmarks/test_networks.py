@@ -69,7 +69,7 @@ def test_ours_may_not_refuse(bench, monkeypatch):
 
 
 def test_a_table_of_a_gpu_stands_above_a_line_on_it(bench, monkeypatch):
-    machine = importlib.import_module("machine")
+    machine = importlib.import_module("hardware")
     monkeypatch.setattr(machine, "_card", lambda: "a card, 80 GiB, driver 1, CUDA 2")
     assert ": a card, 80 GiB, driver 1, CUDA 2, " in machine.machine("cuda")
     assert "card" not in machine.machine("cpu")
@@ -77,7 +77,8 @@ def test_a_table_of_a_gpu_stands_above_a_line_on_it(bench, monkeypatch):
 
 
 def test_networks_are_small_on_the_cpu_alone(bench, monkeypatch, tmp_path):
-    run = importlib.import_module("run")
+    from tests.benchmarks import run
+
     commands = []
     monkeypatch.setattr(run, "_one", lambda command, *_, **__: not commands.append(command))
     for device in ("cpu", "cuda"):
