@@ -49,8 +49,12 @@ def seconds(command: list[str]) -> float:
     environment = {**os.environ, "RAY_worker_niceness": "0"}
     with tempfile.TemporaryDirectory() as folder:
         begin = time.perf_counter()
-        subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
-        return time.perf_counter() - begin
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+        taken = time.perf_counter() - begin
+    if done.returncode:
+        print(done.stderr, file=sys.stderr)
+    done.check_returncode()
+    return taken
 
 
 @dataclass(frozen=True)
