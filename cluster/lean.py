@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,12 +24,18 @@ def lean_ray() -> Iterator[None]:
     """
     from ray._private.node import Node
 
-    node: Any = Node
-    before = {name: getattr(node, name) for name in _UNUSED if hasattr(node, name)}
+    with replaced(Node, dict.fromkeys(_UNUSED, lambda *arguments, **options: None)):
+        yield
+
+
+@contextmanager
+def replaced(owner: Any, values: Mapping[str, Any]) -> Iterator[None]:
+    """Give something other attributes for a time; those that it does not have are left out."""
+    before = {name: getattr(owner, name) for name in values if hasattr(owner, name)}
     for name in before:
-        setattr(node, name, lambda *arguments, **options: None)
+        setattr(owner, name, values[name])
     try:
         yield
     finally:
-        for name, method in before.items():
-            setattr(node, name, method)
+        for name, value in before.items():
+            setattr(owner, name, value)

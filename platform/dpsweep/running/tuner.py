@@ -12,6 +12,7 @@ from ray.air._internal import usage
 from ray.exceptions import RayError
 from ray.tune.execution import class_cache
 
+from dpsweep.cluster.lean import replaced
 from dpsweep.cluster.worker import is_warm
 from dpsweep.foundation.bucket_path import BucketPath, store_of
 from dpsweep.foundation.database_path import LogPath
@@ -37,6 +38,9 @@ class_cache.ENV_VARS_TO_PROPAGATE -= _SECRETS
 # A setting for PyTorch Lightning, which nothing here uses. With an environment of their own, actors
 # run in no process that Ray has started beforehand, and wait for its agent and a second process.
 _LIGHTNING = dict(class_cache.DEFAULT_ENV_VARS)
+# Ray counts which of its own integrations are used, and loads all of them for that: MLflow takes a
+# second, also where nothing is tracked. Nobody is told, as usage statistics are off.
+_NOT_COUNTED = {"tag_callbacks": lambda callbacks: False}
 
 
 def settings_of(
@@ -155,7 +159,7 @@ def run_trials(
         RayLostError: Ray has ended under the trials.
     """
     try:
-        with _without_tracebacks_of_tune(), _without_counting_callbacks():
+        with _without_tracebacks_of_tune(), replaced(usage, _NOT_COUNTED):
             tuner.fit()
     except KeyboardInterrupt:  # a second Ctrl-C; after the first one, Tune clears up itself
         scheduler.release_actors()
@@ -187,25 +191,6 @@ def _without_tracebacks_of_tune() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
-
-
-@contextlib.contextmanager
-def _without_counting_callbacks() -> Iterator[None]:
-    """Keep Ray from counting which of its own integrations are used.
-
-    Nobody is told, as usage statistics are off (``ClusterTarget``), and it loads all of them to
-    count: MLflow takes a second, also where nothing is tracked.
-    """
-    name = "tag_callbacks"
-    before = getattr(usage, name, None)
-    if before is None:  # a Ray that counts in another way
-        yield
-        return
-    setattr(usage, name, lambda callbacks: False)
-    try:
-        yield
-    finally:
-        setattr(usage, name, before)
 
 
 def _is_of_ray(error: BaseException | None) -> bool:
