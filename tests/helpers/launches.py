@@ -26,14 +26,16 @@ class Listening(Observer):
 class Driver:
     """One launch of a composed study, with everything but Tune."""
 
-    def __init__(self, root, data=None, **privacy):
+    def __init__(self, root, data=None, variant="stop", **privacy):
         raw = make_spec(root, "stage", tracking={"uri": None}, search__num_trials=50)
         raw["data"] = data or raw["data"]
         raw["privacy"] = {
             "delta": 1e-5, "trial_epsilon": 1.0, "accounting": "composed", "study_epsilon": 2.0,
             **privacy,
         }  # fmt: skip
-        raw["scheduler"] = {"type": "epsilon_halving", "rungs": [0.5], "reduction_factor": 2}
+        raw["scheduler"] = {
+            "type": "epsilon_halving", "rungs": [0.5], "reduction_factor": 2, "variant": variant,
+        }  # fmt: skip
         self.spec = SweepSpec(**raw)
         self.checked = preflight(self.spec)
         self.study = Study(self.spec)

@@ -19,12 +19,7 @@ from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.words import were
 from dpsweep.ledgers.dataset import DatasetLedger
 from dpsweep.ledgers.study import StudyLedger
-from dpsweep.ledgers.trial import (
-    check_complete,
-    steps_charged,
-    trial_file,
-    trial_spent,
-)
+from dpsweep.ledgers.trial import check_complete, steps_charged, trial_file, trial_spent
 from dpsweep.planning.preflight import Preflight
 from dpsweep.privacy.composition.base import Composition
 from dpsweep.running import entries
@@ -33,7 +28,7 @@ from dpsweep.running.failing import Deaths, FailingSource
 from dpsweep.running.giving_up import give_up_claim
 from dpsweep.running.recovery import LOST
 from dpsweep.running.tuner import make_tuner, run_trials, settings_of, share_of
-from dpsweep.schedulers.base import TrialPolicy
+from dpsweep.schedulers.base import TrialPolicy, promotion
 from dpsweep.schedulers.hanging import HangWatch
 from dpsweep.schedulers.ray_adapter import PolicyScheduler, TuneListener
 from dpsweep.search.searcher import TaskSearcher
@@ -238,6 +233,9 @@ class Stage:
             elif verdict.decision is Decision.PAUSE and not trial.was_continued:
                 self.on_verdict(self.live[number], verdict)
                 self.on_pause(number)
+            elif trial.judged is not None and trial.judged.verdict == Decision.PAUSE.value:
+                # It goes on, and the launch died before it was written why.
+                self.on_verdict(self.study.last_report(number), promotion(self.policy, number))
 
     def end_unreserved(self, trial: int) -> None:
         """End a trial whose reservation was given back by a launch that died right after."""
@@ -318,8 +316,10 @@ class Stage:
 
     @_keeps_failure
     def on_verdict(self, report: TrialReport, verdict: Verdict) -> None:
-        """Write down why a policy stopped, paused or continued a trial."""
-        self.study.write(TrialJudged.of(report, verdict))
+        """Write down why a policy stopped, paused or continued a trial, unless it is written."""
+        judged = TrialJudged.of(report, verdict)
+        if self.study.view.trials[report.trial].judged != judged:
+            self.study.write(judged)
         if verdict.decision is Decision.STOP:
             self._stop_reasons[report.trial] = verdict.reason
 

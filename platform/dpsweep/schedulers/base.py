@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
 from bisect import insort
@@ -74,6 +75,15 @@ class BarrierPolicy(Protocol):
             running: All that run or are about to, trials that were promoted among them.
         """
         ...
+
+
+def promotion(policy: TrialPolicy, paused: int) -> Verdict:
+    """Return the verdict that lets a paused trial go on, as it stands now or nevertheless."""
+    verdict = policy.standing(paused)
+    if verdict.decision is Decision.CONTINUE:
+        return verdict
+    reason = f"{verdict.reason}; but it is the best that waits, and budget is left"
+    return dataclasses.replace(verdict, decision=Decision.CONTINUE, reason=reason)
 
 
 class RungPolicy(ABC):

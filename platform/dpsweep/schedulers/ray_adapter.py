@@ -11,7 +11,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from dpsweep.foundation.errors import SweepError
-from dpsweep.schedulers.base import BarrierPolicy, TrialPolicy
+from dpsweep.schedulers.base import BarrierPolicy, TrialPolicy, promotion
 from dpsweep.study.trial import NO_BUDGET_LEFT, Decision, TrialReport, Verdict
 
 _TUNE = {
@@ -202,12 +202,7 @@ class PolicyScheduler(FIFOScheduler):
         while (number := choose(self._waiting(Trial.PAUSED))) is not None:
             if self._may_resume(number):
                 trial, report = self._paused.pop(number)
-                verdict = self._policy.standing(number)
-                if verdict.decision is not Decision.CONTINUE:
-                    reason = f"{verdict.reason}; but it is the best that waits, and budget is left"
-                    decision = Decision.CONTINUE
-                    verdict = dataclasses.replace(verdict, decision=decision, reason=reason)
-                self._listener.on_verdict(report, verdict)
+                self._listener.on_verdict(report, promotion(self._policy, number))
                 return trial
             self._refused.add(number)
         return None

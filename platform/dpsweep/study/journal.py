@@ -18,8 +18,9 @@ _MOVING = (TrialState.RUNNING, TrialState.PAUSED)
 class TrialView:
     """One trial, by the journal.
 
-    ``was_continued``: it was started again since its last report. ``metrics`` are those of its last
-    report, ``delivered`` those of the model that it delivers (``TrialReport.delivered``).
+    ``was_continued``: it was started again since its last report. ``judged``: the last verdict on
+    it. ``metrics`` are those of its last report, ``delivered`` those of the model that it delivers
+    (``TrialReport.delivered``).
     """
 
     trial: int
@@ -27,6 +28,7 @@ class TrialView:
     state: TrialState = TrialState.RUNNING
     reason: str = ""
     was_continued: bool = False
+    judged: events.TrialJudged | None = None
     step: int = 0
     num_steps: int = 0
     rung: int = 0
@@ -184,13 +186,18 @@ def fold_one(view: StudyView, record: Mapping[str, Any]) -> None:
             | events.TrialReported()
             | events.TrialCharged()
             | events.TrialPaused()
+            | events.TrialJudged()
         ):
             _fold_trial(view.trials.setdefault(event.trial, TrialView(event.trial)), event)
 
 
 def _fold_trial(
     trial: TrialView,
-    event: events.TrialStarted | events.TrialReported | events.TrialCharged | events.TrialPaused,
+    event: events.TrialStarted
+    | events.TrialReported
+    | events.TrialCharged
+    | events.TrialPaused
+    | events.TrialJudged,
 ) -> None:
     match event:
         case events.TrialStarted():
@@ -205,6 +212,8 @@ def _fold_trial(
                 trial.epsilon = max(trial.epsilon, event.epsilon)
         case events.TrialPaused():
             trial.state, trial.reason = TrialState.PAUSED, event.reason
+        case events.TrialJudged():
+            trial.judged = event
         case events.TrialReported():
             _fold_report(trial, event)
 

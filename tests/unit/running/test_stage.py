@@ -8,6 +8,7 @@ from dpsweep.foundation.logs import read_log
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
 from dpsweep.results.study import load_sweep
+from dpsweep.schedulers.base import promotion
 from dpsweep.search.sources import MAX_UNAFFORDABLE_IN_A_ROW
 from dpsweep.study.trial import Decision, TrialReport, TrialState, Verdict
 
@@ -175,6 +176,39 @@ def test_a_verdict_that_a_crash_cut_off_is_carried_out(tmp_path):
     third = TrialReport(7, 3, {"validation/accuracy": 0.5}, 0.5, rung=1)
     assert again.policy.on_report(third).decision is Decision.STOP
     again.close()
+
+
+@pytest.mark.parametrize("killed", ["before the verdict", "after the verdict"])
+def test_why_a_paused_trial_goes_on_is_written_once(tmp_path, killed):
+    """The reservation and the start come first, so that a launch may die between them and it."""
+    driver = Driver(tmp_path, variant="promote")
+    source = driver.source()
+    tasks = [source.next_task(num_running=n) for n in range(2)]
+    for task, accuracy in zip(tasks, (0.9, 0.1), strict=True):
+        driver.charge(task, 3)
+        shown = driver.stage.on_report(report(task, 3, accuracy, rung=1))
+        driver.stage.on_verdict(shown, driver.policy.on_report(shown))
+        driver.stage.on_pause(task.trial)
+    best = tasks[0].trial
+    assert driver.policy.choose_paused({task.trial for task in tasks}) == best
+    assert tasks[0].reserve(driver.ledger, is_promoted=True)
+    driver.stage.admit(tasks[0])
+    if killed == "after the verdict":
+        last = driver.study.last_report(best)
+        driver.stage.on_verdict(last, promotion(driver.policy, best))
+    driver.close()
+
+    for _ in range(2):  # and a launch that dies again changes nothing
+        again = Driver(tmp_path, variant="promote")
+        again.stage.replay()
+        again.close()
+    rows = load_sweep("stage", root=driver.study.files.path.parent).decisions()
+    assert [(row["trial"], row["verdict"]) for row in rows] == [
+        (best, "pause"),
+        (tasks[1].trial, "pause"),
+        (best, "continue"),
+    ]
+    assert "is to be promoted: place 1 of 2" in rows[-1]["reason"]
 
 
 def test_a_violation_stops_the_study(driver):
