@@ -140,6 +140,14 @@ STUDIES = (
         "they tell of batch sizes",
     ),
     Mutant(
+        "a verdict written anew by every launch",
+        "platform/dpsweep/running/stage.py",
+        "if self.study.view.trials[report.trial].judged != judged:",
+        "if True:",
+        ("tests/unit/running/test_stage.py::test_a_crash_between_verdict_and_pause_writes_one",),
+        "the decision log would count decisions twice",
+    ),
+    Mutant(
         "a violation that stops nothing",
         "platform/dpsweep/running/stage.py",
         'if report.failure.startswith("privacy violation"):',

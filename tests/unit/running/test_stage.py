@@ -211,6 +211,22 @@ def test_why_a_paused_trial_goes_on_is_written_once(tmp_path, killed):
     assert "is to be promoted: place 1 of 2" in rows[-1]["reason"]
 
 
+def test_a_crash_between_verdict_and_pause_writes_one(tmp_path):
+    driver = Driver(tmp_path, variant="promote")
+    task = driver.source().next_task(num_running=0)
+    driver.charge(task, 3)
+    shown = driver.stage.on_report(report(task, 3, 0.9, rung=1))
+    driver.stage.on_verdict(shown, driver.policy.on_report(shown))
+    driver.close()  # killed before the pause was written
+
+    again = Driver(tmp_path, variant="promote")
+    again.stage.replay()
+    assert again.study.view.trials[task.trial].state is TrialState.PAUSED
+    again.close()
+    (row,) = load_sweep("stage", root=driver.study.files.path.parent).decisions()
+    assert row["verdict"] == "pause"
+
+
 def test_a_violation_stops_the_study(driver):
     task = driver.source().next_task(num_running=0)
     failed = TrialReport(
