@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+
+from dpsweep.foundation.replacing import replaced
 
 #: Methods of Ray's ``Node``, and what they would start. ``ray.init`` has no switch for them.
 _UNUSED = (
@@ -26,16 +27,3 @@ def lean_ray() -> Iterator[None]:
 
     with replaced(Node, dict.fromkeys(_UNUSED, lambda *arguments, **options: None)):
         yield
-
-
-@contextmanager
-def replaced(owner: Any, values: Mapping[str, Any]) -> Iterator[None]:
-    """Give something other attributes for a time; those that it does not have are left out."""
-    before = {name: getattr(owner, name) for name in values if hasattr(owner, name)}
-    for name in before:
-        setattr(owner, name, values[name])
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(owner, name, value)

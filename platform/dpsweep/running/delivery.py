@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +24,7 @@ from dpsweep.trainables.data.dataset import SweepData
 # As long as events arrive; a store that takes none for QUIET_S is not waited for.
 FLUSH_S, FLUSH_STEP_S, QUIET_S = 120.0, 5.0, 25.0
 FLUSH_URGENT_S = 2.0  # where Ray ends this process soon
+_FINISHED = "dpsweep.trainables.execution.finished"
 
 
 def log_best_model(
@@ -55,6 +57,8 @@ def log_best_model(
         best = result.best().trial_id
     except NothingWithinBudgetError:
         return
+    if best not in study.view.model_uris:
+        importlib.import_module(_FINISHED)  # loads torch while the store catches up
     if not deliver(spool, observer):
         return
     # A claim that does not hold any more leaves every model that somebody may have registered.

@@ -12,12 +12,12 @@ from ray.air._internal import usage
 from ray.exceptions import RayError
 from ray.tune.execution import class_cache
 
-from dpsweep.cluster.lean import replaced
 from dpsweep.cluster.worker import is_warm
 from dpsweep.foundation.bucket_path import BucketPath, store_of
 from dpsweep.foundation.database_path import LogPath
 from dpsweep.foundation.errors import RayLostError, StudyError
 from dpsweep.foundation.file_paths import FilePath
+from dpsweep.foundation.replacing import replaced
 from dpsweep.planning.preflight import Preflight
 from dpsweep.privacy.composition.base import Composition
 from dpsweep.running.nodes.waiting import Waiting

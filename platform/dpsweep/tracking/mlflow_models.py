@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpsweep.foundation.replacing import replaced
 from dpsweep.tracking.labels import downgraded_card
 from dpsweep.tracking.model_label import (
     CARD_FILE,
@@ -29,6 +30,9 @@ _CAP = "dp.trial_epsilon"  # of an earlier version, beside a claim that it is no
 _TAGS_OF_RUN = ("dp.private", "dp.records", "dp.validation", "dp.test", "dp.inherited_events")
 _MAX_TAG = 8000
 DESCRIPTION = "mlflow.note.content"
+#: MLflow reads the lists of files of all packages to see whether those that a model needs are
+#: installed; ``requirements`` names what is installed.
+_NOT_LOOKED_FOR = {"warn_dependency_requirement_mismatches": lambda requirements: None}
 #: Tag that a version has from the start if dpsweep has made it.
 OURS = "dpsweep.trial"
 #: Kind of a logged model that is a version of the registry: it takes raw records.
@@ -248,6 +252,7 @@ def save_network(model: Any, path: Path, input_example: Any, identity: Any = Non
         identity: MLflow's ``Model`` that is written, or None.
     """
     import mlflow.pytorch
+    import mlflow.utils.environment
     import numpy as np
     import torch
     from mlflow.models import ModelSignature
@@ -260,7 +265,7 @@ def save_network(model: Any, path: Path, input_example: Any, identity: Any = Non
     with torch.no_grad():
         rank = model.eval()(torch.from_numpy(example)).ndim  # 3 for a language model
     outputs = Schema([TensorSpec(np.dtype(np.float32), (-1,) * rank)])
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), replaced(mlflow.utils.environment, _NOT_LOOKED_FOR):
         # What torch.export says of its own internals is nothing a user can act on.
         warnings.simplefilter("ignore")
         mlflow.pytorch.save_model(
