@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import select
 import sys
+from collections.abc import Iterator
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -41,11 +44,34 @@ from dpsweep.foundation.version import __version__
 UsageError: Any = typer.BadParameter.__bases__[0]  # of the click that this typer has
 
 
+class _UnreadError(Exception):
+    """Something was written to a pipe or a socket that nobody reads any more."""
+
+    def __init__(self, cause: BrokenPipeError) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+
+@contextlib.contextmanager
+def _pipes_told() -> Iterator[None]:
+    """Let ``main`` hear of such a pipe: typer would end the process with 1, without a word."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise _UnreadError(error) from None
+
+
 class _Commands(TyperGroup):
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        """Read the command line; help is printed meanwhile."""
+        with _pipes_told():
+            return super().make_context(*arguments, **options)
+
     def invoke(self, ctx: Any) -> Any:
         """Invoke a command; of Ctrl-C typer itself would say nothing."""
         try:
-            return super().invoke(ctx)
+            with _pipes_told():
+                return super().invoke(ctx)
         except KeyboardInterrupt:
             say("interrupted; nothing is lost: run the same command again to continue")
             raise typer.Exit(130) from None
@@ -140,14 +166,26 @@ def main() -> None:
     except SweepError as error:
         say("\n".join(f"error: {line}" for line in _lines(error)))
         sys.exit(error.exit_code)
-    except BrokenPipeError:
-        sys.exit(0)
+    except _UnreadError as error:
+        if _is_unread(sys.stderr) or not _is_unread(sys.stdout):
+            raise error.cause from None  # of whom else, the traceback says
+        sys.exit(0)  # ``dpsweep .. | head`` has seen enough
     except OSError as error:
         if error.errno not in OF_STORAGE:
             raise
         say(f"error: cannot write {error.filename or 'a file'}: {error.strerror}")
         say("  fix: make room, and run the same command again; what was charged before is safe")
         sys.exit(1)
+
+
+def _is_unread(stream: Any) -> bool:
+    """Say whether a stream of this process is a pipe whose reader has gone."""
+    poll = select.poll()
+    try:
+        poll.register(stream.fileno(), 0)
+    except (OSError, ValueError, AttributeError):  # it is closed, or no stream of the system's
+        return False
+    return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
 def command() -> NoReturn:

@@ -55,3 +55,28 @@ command()
     assert done.returncode == code
     assert done.stdout.splitlines()[-2:] == ["thread done", "finalized at exit"]
     assert (done.stderr != "") is (code != 0)
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    program = "from dpsweep.cli.app import command; command()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, "--help"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait() == 0
+
+
+def test_another_pipe_that_breaks_is_told(monkeypatch) -> None:
+    """Typer would end the process with 1, without a word."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("dpsweep.cli.verbs.run.load_checked", broken)
+    with pytest.raises(BrokenPipeError):
+        cli_here("validate", "sweep.yaml")

@@ -259,10 +259,10 @@ def test_ten_thousand_trials_take_two_seconds(variant):
     rng = random.Random(1)
     reports = [report(t, rng.random(), rung) for rung in (1, 2, 3) for t in range(10_000)]
     policy = halving(variant=variant)
-    started = time.process_time()
+    started = time.thread_time()
     for item in reports:
         policy.on_report(item)
-    assert time.process_time() - started < 2
+    assert time.thread_time() - started < 2
     entries = sum(map(len, policy._ranking.values()))
     assert entries == len(policy._verdicts) == 30_000
     assert len(policy._held) <= 10_000
@@ -272,7 +272,7 @@ def test_choosing_among_ten_thousand_is_fast():
     rng = random.Random(1)
     policy = halving(variant="promote")
     rungs, paused = {}, set()
-    started = time.process_time()
+    started = time.thread_time()
     for trial in range(10_000):
         while trial is not None:
             rungs[trial] = rungs.get(trial, 0) + 1
@@ -283,7 +283,7 @@ def test_choosing_among_ten_thousand_is_fast():
             else:
                 policy.on_report(report(trial, rng.random(), 3, step=400, done=True))
             trial = policy.choose_paused(paused)
-    assert time.process_time() - started < 4
+    assert time.thread_time() - started < 4
     reached = [sum(rung >= wanted for rung in rungs.values()) for wanted in (1, 2, 3, 4)]
     assert reached[0] == 10_000
     for above, below in zip(reached[1:], reached, strict=False):
