@@ -9,6 +9,7 @@ python tests/benchmarks/bench_sweep.py [--trials 8 32] [--rounds 3] [--json]
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import statistics
 import subprocess
@@ -19,7 +20,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import torch
 from tables import Table, show, times
+
+from dpsweep.results.study import load_sweep
+from dpsweep.trainables import TRAINABLES
+from dpsweep.trainables.data.loading import load_records
+from dpsweep.trainables.method import RunContext
 
 HERE = Path(__file__).parent
 OURS = [str(Path(sys.executable).with_name("dpsweep")), "run", str(HERE / "sweep.yaml")]
@@ -42,19 +49,45 @@ ROWS = {
     STOCK: "peer, stock",
 }
 SLOTS = 2  # trials at a time, of both
+MOST_OVERHEAD = 0.25  # slot-seconds of a trial beside its training
 
 
-def seconds(command: list[str]) -> float:
-    """Return the wall time of a command in a folder of its own."""
+def seconds(command: list[str], folder: Path | None = None) -> float:
+    """Return the wall time of a command in a folder; None: a new one, which is not kept."""
+    if folder is None:
+        with tempfile.TemporaryDirectory() as new:
+            return seconds(command, Path(new))
     environment = {**os.environ, "RAY_worker_niceness": "0"}
-    with tempfile.TemporaryDirectory() as folder:
-        begin = time.perf_counter()
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-        taken = time.perf_counter() - begin
+    begin = time.perf_counter()
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    taken = time.perf_counter() - begin
     if done.returncode:
         print(done.stderr, file=sys.stderr)
     done.check_returncode()
     return taken
+
+
+def training_seconds(folder: Path) -> float:
+    """Return the mean seconds of what the trials of a study in a folder trained, without all else.
+
+    Their models, steps and scores once more, one after the other in this process on one thread:
+    no Ray, ledger, journal or checkpoint.
+    """
+    torch.set_num_threads(1)
+    result = load_sweep("sweep", root=folder / "studies")
+    data, taken = load_records(result.spec), []
+    for number, trial in result.view.trials.items():
+        task = result.files.task(number)
+        context = RunContext(result.spec.seed, number)
+        begin = time.perf_counter()
+        method = TRAINABLES[task.method]()
+        method.prepare(data, task.hparams, task.plan, context)
+        steps = [0, *(point["step"] for point in trial.reports)]
+        for before, after in itertools.pairwise(steps):
+            method.run(before, after)
+            method.evaluate("validation")
+        taken.append(time.perf_counter() - begin)
+    return statistics.mean(taken[1:])  # the first one pays for what is loaded once
 
 
 @dataclass(frozen=True)
@@ -65,11 +98,13 @@ class Timed:
         trials: The number.
         seconds: Wall seconds of each turn, by command.
         loads: Of the machine at the start of each command.
+        training: Mean seconds of what a trial trains, of the last turn without tracking.
     """
 
     trials: int
     seconds: dict[str, list[float]]
     loads: list[float]
+    training: float
 
     @property
     def medians(self) -> dict[str, float]:
@@ -79,14 +114,18 @@ class Timed:
 
 def measure(trials: int, rounds: int) -> Timed:
     """Run all commands in turns."""
-    timed = Timed(trials, {name: [] for name in COMMANDS}, [])
+    taken: dict[str, list[float]] = {name: [] for name in COMMANDS}
+    loads, training = [], 0.0
     for _ in range(rounds):
         for name, command in COMMANDS.items():
             ours = command[0] == OURS[0]
             more = ["--set", f"search.num_trials={trials}"] if ours else ["--trials", str(trials)]
-            timed.loads.append(os.getloadavg()[0])
-            timed.seconds[name].append(seconds([*command, *more]))
-    return timed
+            loads.append(os.getloadavg()[0])
+            with tempfile.TemporaryDirectory() as folder:
+                taken[name].append(seconds([*command, *more], Path(folder)))
+                if name == UNTRACKED:
+                    training = training_seconds(Path(folder))
+    return Timed(trials, taken, loads, training)
 
 
 def table(sizes: Sequence[Timed]) -> Table:
@@ -120,7 +159,13 @@ def _note(sizes: Sequence[Timed]) -> str:
     if last.trials > first.trials:
         more = last.medians[UNTRACKED] - without
         each = SLOTS * more / (last.trials - first.trials)
-        note = f"Each trial more takes {each:.2f} slot-seconds (without tracking). {note}"
+        rest = each - last.training
+        note = (
+            f"Each trial more takes {each:.2f} slot-seconds (without tracking), of which "
+            f"{last.training:.2f} s are its training alone, without Ray, ledger and checkpoints: "
+            f"{rest:.2f} are overhead (goal <= {MOST_OVERHEAD}, "
+            f"{'held' if rest <= MOST_OVERHEAD else 'missed'}). {note}"
+        )
     return note
 
 
