@@ -199,7 +199,7 @@ LEDGERS = (
         "_ROUNDING = 1e-15",
         "_ROUNDING = 0.0",
         (
-            "tests/unit/privacy/test_declared.py::test_rounding_in_long_convolutions_is_on_the_private_side",
+            "tests/unit/privacy/test_declared.py::test_a_delta_that_rounding_may_use_up_has_the_renyi_bound",
         ),
         "an epsilon is an upper bound",
     ),
