@@ -193,5 +193,8 @@ def command() -> NoReturn:
     try:
         main()
     except SystemExit as end:
-        leave(end.code if isinstance(end.code, int) else int(end.code is not None))
+        if end.code is None or isinstance(end.code, int):
+            leave(end.code or 0)
+        say(str(end.code))  # a library's last words, which Python would print
+        leave(1)
     leave(0)

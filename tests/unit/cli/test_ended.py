@@ -57,6 +57,17 @@ command()
     assert (done.stderr != "") is (code != 0)
 
 
+def test_last_words_of_a_library_are_printed() -> None:
+    program = """
+import sys
+from dpsweep.cli import app
+app.main = lambda: sys.exit("no such device")
+app.command()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "no such device\n")
+
+
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     program = "from dpsweep.cli.app import command; command()"
     process = subprocess.Popen(
