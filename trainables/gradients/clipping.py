@@ -83,8 +83,16 @@ def row_norms(values: torch.Tensor) -> torch.Tensor:
 
 
 def norm64(values: torch.Tensor, dim: int) -> torch.Tensor:
-    """Return L2 norms along a dimension, in float64."""
-    return torch.linalg.vector_norm(values, dim=dim, dtype=torch.float64)
+    """Return L2 norms along a dimension, in float64.
+
+    >>> values = torch.tensor([[3.0, 5.0], [4.0, 12.0]])
+    >>> norm64(values, 0).tolist(), norm64(values.T, 1).tolist()
+    ([5.0, 13.0], [5.0, 13.0])
+    """
+    if dim in (-1, values.dim() - 1):
+        return torch.linalg.vector_norm(values, dim=dim, dtype=torch.float64)
+    # Along another dimension torch's kernel takes 5 to 20 times as long as this.
+    return values.to(torch.float64, copy=True).square_().sum(dim).sqrt_()
 
 
 def automatic_factors(

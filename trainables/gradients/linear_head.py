@@ -229,9 +229,7 @@ class ManyHeadsEngine:
         count, classes = len(self._heads), self._num_classes
         weight = torch.cat([head.weight for head in self._heads])
         bias = torch.cat([head.bias for head in self._heads])
-        # (d, ..) here: with many heads this order of the product is 1.4 times as fast.
-        weight_sum = torch.zeros_like(weight.T, dtype=torch.float64)
-        bias_sum = torch.zeros_like(bias, dtype=torch.float64)
+        weight_sum, bias_sum = zero_sums([weight, bias])
         for x, labels, num in self._blocks.of(x_source, y_source, rows):
             logits = torch.addmm(bias[:, None], weight, x.T)
             residual = torch.softmax(logits.view(count, classes, len(x)), dim=1)
@@ -248,7 +246,7 @@ class ManyHeadsEngine:
                 x.masked_fill_(~squares.isfinite()[:, None], 0.0)
             flat = residual.view(count * classes, len(x))
             flat[:, num:] = 0.0
-            weight_sum.addmm_(x.double().T, flat.double().T)
+            add_product(weight_sum, flat, x, self._blocks.tile)
             bias_sum += flat.sum(dim=1, dtype=torch.float64)
-        pairs = zip(weight_sum.T.contiguous().split(classes), bias_sum.split(classes))
+        pairs = zip(weight_sum.split(classes), bias_sum.split(classes))
         return [total for pair in pairs for total in pair]

@@ -13,7 +13,12 @@ from collections.abc import Iterator
 import torch
 
 from dpsweep.trainables.devices.numerics import may_skip
-from dpsweep.trainables.gradients.clipping import clip_factors, product_of_norms, row_norms
+from dpsweep.trainables.gradients.clipping import (
+    clip_factors,
+    norm64,
+    product_of_norms,
+    row_norms,
+)
 from dpsweep.trainables.gradients.sums import add_product, filled
 
 #: Rows of a block: what is computed of it stays in the cache until its last use.
@@ -105,7 +110,7 @@ class HeadRecords:
             residual = torch.softmax(weight @ x.T, dim=0)
             target = filled(self._y[rows], self._block)[None]
             residual.scatter_add_(0, target, residual.new_full(target.shape, -1.0))
-            size = torch.linalg.vector_norm(residual, dim=0, dtype=torch.float64)
+            size = norm64(residual, 0)
             # What comes after the records has norm 0, as its features have.
             norm = product_of_norms(size, filled(self._norms[rows], self._block))
             broken = ~norm.isfinite()
