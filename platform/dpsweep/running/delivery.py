@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from dpsweep.foundation.errors import NothingWithinBudgetError, SweepError
@@ -24,7 +24,6 @@ from dpsweep.trainables.data.dataset import SweepData
 # As long as events arrive; a store that takes none for QUIET_S is not waited for.
 FLUSH_S, FLUSH_STEP_S, QUIET_S = 120.0, 5.0, 25.0
 FLUSH_URGENT_S = 2.0  # where Ray ends this process soon
-_FINISHED = "dpsweep.trainables.execution.finished"
 
 
 def log_best_model(
@@ -58,7 +57,7 @@ def log_best_model(
     except NothingWithinBudgetError:
         return
     if best not in study.view.model_uris:
-        importlib.import_module(_FINISHED)  # loads torch while the store catches up
+        _finished()  # while the store catches up
     if not deliver(spool, observer):
         return
     # A claim that does not hold any more leaves every model that somebody may have registered.
@@ -66,13 +65,12 @@ def log_best_model(
         spool.label_model(trial, label_of(result, trial))
     if best in study.view.model_uris and spool.has_model(best):
         return
-    from dpsweep.trainables.execution.finished import draw_pictures, export_model
-
+    finished = _finished()
     try:
         task = study.files.task(best)
         supplies = supplies_of(checked.spec, study.files, study.view)
         shared: Any = {"study_seed": checked.spec.seed, "data": data, "supplies": supplies}
-        model, example = export_model(study.files.trial(best), task, **shared)
+        model, example = finished.export_model(study.files.trial(best), task, **shared)
     except SweepError as error:  # a task, a checkpoint or features that can no longer be had
         observer.on_message(f"the best model is not in the tracking store: {error}")
         return
@@ -90,8 +88,15 @@ def log_best_model(
     if uri is None:
         return
     add(lambda: save_layers_figure(checked.spec, study.files, task, data, supplies))
-    add(lambda: draw_pictures(study.files.trial(best), task, **shared))
+    add(lambda: finished.draw_pictures(study.files.trial(best), task, **shared))
     study.write(ModelLogged(best, uri, tuple(map(str, figures))))
+
+
+def _finished() -> ModuleType:
+    """Return the module that rebuilds trials; it loads torch, which takes more than a second."""
+    from dpsweep.trainables.execution import finished
+
+    return finished
 
 
 def deliver(spool: Spool, observer: Observer) -> bool:
