@@ -21,6 +21,7 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from dpsweep.cluster.early import most_at_once, refuse_impossible
+from dpsweep.cluster.leaving import leave_ray
 from dpsweep.cluster.private_directory import refuse_open
 from dpsweep.cluster.worker import worker_environment
 from dpsweep.foundation.database_path import LogPath
@@ -149,7 +150,7 @@ class ClusterTarget(ABC):
 
     def _leave(self) -> None:
         """Leave the Ray that this target has connected to."""
-        ray.shutdown()
+        leave_ray()
 
     def _prepare(self) -> None:
         """Say how Ray and Tune behave, before either is started."""

@@ -220,3 +220,25 @@ def test_a_worker_loads_what_trials_need_with_threads_of_its_own():
 def test_a_worker_forgets_a_copy_that_is_not_the_drivers(tmp_path):
     then = "print([n for n in sys.modules if n.split('.')[0] == 'dpsweep'])"
     assert run_worker(str(tmp_path), then=then) == "[]"
+
+
+@pytest.mark.ray
+def test_references_that_go_while_ray_ends_do_not_end_the_process():
+    """With ``ray.shutdown`` in its place this ends with status 1 (each time that it was tried)."""
+    program = """
+import threading, time
+import ray
+from dpsweep.cluster.leaving import leave_ray
+ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+references = [ray.put(number) for number in range(4000)]
+leaving = threading.Thread(target=leave_ray)
+leaving.start()
+while leaving.is_alive() and references:
+    references.pop()
+    time.sleep(0.002)
+leaving.join()
+print("whole", len(references) < 4000, ray.is_initialized())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "whole True False"
