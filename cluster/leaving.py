@@ -12,7 +12,7 @@ class _CoreWorker:
 
     A reference to an object that is cleared up by another thread meanwhile would ask it to count
     one less, and Ray ends the process then, with status 1 and a line in its own log. Whoever asks
-    finds no such method, which Ray takes for the end of the interpreter.
+    finds no such method, which Ray passes over.
 
     Args:
         own: Ray's.

@@ -233,8 +233,8 @@ class Stage:
             elif verdict.decision is Decision.PAUSE and not trial.was_continued:
                 self.on_verdict(self.live[number], verdict)
                 self.on_pause(number)
-            elif trial.judged is not None and trial.judged.verdict == Decision.PAUSE.value:
-                # It goes on, and the launch died before it was written why.
+            elif verdict.decision is Decision.PAUSE and trial.is_unexplained:
+                # The launch died before it was written why it goes on.
                 self.on_verdict(self.study.last_report(number), promotion(self.policy, number))
 
     def end_unreserved(self, trial: int) -> None:

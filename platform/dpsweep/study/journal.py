@@ -9,7 +9,7 @@ from typing import Any
 
 from dpsweep.foundation.errors import StudyError
 from dpsweep.study import events
-from dpsweep.study.trial import TrialReport, TrialState
+from dpsweep.study.trial import Decision, TrialReport, TrialState
 
 _MOVING = (TrialState.RUNNING, TrialState.PAUSED)
 
@@ -48,6 +48,12 @@ class TrialView:
     def delivered_step(self) -> int:
         """Step of the model that it delivers: the best checkpoint, or the last without a score."""
         return self.step if self.value is None else self.best_step
+
+    @property
+    def is_unexplained(self) -> bool:
+        """Whether its last verdict is a pause, although it was started again since its report."""
+        is_paused = self.judged is not None and self.judged.verdict == Decision.PAUSE.value
+        return self.was_continued and is_paused
 
     @property
     def usage(self) -> dict[str, float | None]:

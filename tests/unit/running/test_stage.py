@@ -1,5 +1,7 @@
 """What the driver writes down and carries out, without Ray's actors: reports, verdicts, claims."""
 
+import dataclasses
+
 import pytest
 from launches import Driver, report
 
@@ -209,6 +211,28 @@ def test_why_a_paused_trial_goes_on_is_written_once(tmp_path, killed):
         (best, "continue"),
     ]
     assert "is to be promoted: place 1 of 2" in rows[-1]["reason"]
+
+
+def test_a_trial_that_went_on_without_a_reason_can_still_be_continued(tmp_path):
+    """Earlier versions lost the reason; the policy no longer holds the trial at its rung."""
+    driver = Driver(tmp_path, variant="promote")
+    task = driver.source().next_task(num_running=0)
+    driver.charge(task, 3)
+    shown = driver.stage.on_report(report(task, 3, 0.9, rung=1))
+    driver.stage.on_verdict(shown, driver.policy.on_report(shown))
+    driver.stage.on_pause(task.trial)
+    assert task.reserve(driver.ledger, is_promoted=True)
+    driver.stage.admit(task)
+    later = dataclasses.replace(report(task, 4, 0.9, rung=1), charged=3)
+    driver.stage.on_report(later)
+    driver.close()
+
+    again = Driver(tmp_path, variant="promote")
+    again.stage.replay()
+    assert again.study.view.trials[task.trial].state is TrialState.RUNNING
+    again.close()
+    (row,) = load_sweep("stage", root=driver.study.files.path.parent).decisions()
+    assert row["verdict"] == "pause"
 
 
 def test_a_crash_between_verdict_and_pause_writes_one(tmp_path):
