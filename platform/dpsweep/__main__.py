@@ -1,6 +1,13 @@
-"""``python -m dpsweep`` is the command ``dpsweep``."""
+"""The command ``dpsweep``, which is ``python -m dpsweep`` too."""
 
-from dpsweep.cli.app import command
+import sys
+
+try:
+    # Most of a second, in which Ctrl-C would find nobody.
+    from dpsweep.cli.app import command
+except KeyboardInterrupt:
+    sys.stderr.write("interrupted; nothing has begun\n")
+    sys.exit(130)
 
 if __name__ == "__main__":
     command()

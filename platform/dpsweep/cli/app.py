@@ -53,28 +53,30 @@ class _UnreadError(Exception):
 
 
 @contextlib.contextmanager
-def _pipes_told() -> Iterator[None]:
-    """Let ``main`` hear of such a pipe: typer would end the process with 1, without a word."""
+def _ends_told() -> Iterator[None]:
+    """Say that Ctrl-C ends a command, and let ``main`` hear of such a pipe.
+
+    Of both typer would say nothing.
+    """
     try:
         yield
     except BrokenPipeError as error:
         raise _UnreadError(error) from None
+    except KeyboardInterrupt:
+        say("interrupted; nothing is lost: run the same command again to continue")
+        raise typer.Exit(130) from None
 
 
 class _Commands(TyperGroup):
     def make_context(self, *arguments: Any, **options: Any) -> Any:
         """Read the command line; help is printed meanwhile."""
-        with _pipes_told():
+        with _ends_told():
             return super().make_context(*arguments, **options)
 
     def invoke(self, ctx: Any) -> Any:
-        """Invoke a command; of Ctrl-C typer itself would say nothing."""
-        try:
-            with _pipes_told():
-                return super().invoke(ctx)
-        except KeyboardInterrupt:
-            say("interrupted; nothing is lost: run the same command again to continue")
-            raise typer.Exit(130) from None
+        """Invoke a command."""
+        with _ends_told():
+            return super().invoke(ctx)
 
 
 app = typer.Typer(

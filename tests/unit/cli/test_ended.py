@@ -1,5 +1,6 @@
 """A command that is ended by a library, or by Ctrl-C: it says so."""
 
+import os
 import subprocess
 import sys
 
@@ -34,6 +35,27 @@ def test_ctrl_c_while_a_spec_is_read_is_answered(monkeypatch) -> None:
     assert done.stderr.startswith("interrupted; nothing is lost")
 
 
+@pytest.mark.parametrize("arguments", [["-m", "dpsweep"], ["-c", "import dpsweep.__main__"]])
+def test_ctrl_c_while_the_program_loads_is_answered(arguments, tmp_path) -> None:
+    """As a module, and as the script that an installation makes."""
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (130, "interrupted; nothing has begun\n")
+
+
+def test_ctrl_c_while_a_command_line_is_read_is_answered(monkeypatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("typer.core.TyperGroup.parse_args", interrupted)
+    done = cli_here("validate", "sweep.yaml")
+    assert done.returncode == 130
+    assert done.stderr.startswith("interrupted; nothing is lost")
+
+
 @pytest.mark.parametrize(("words", "code"), [("--version", 0), ("nothing", 2)])
 def test_a_command_ends_quickly_and_whole(words: str, code: int) -> None:
     """Threads end, exit handlers run and all is printed, but memory is left to the system."""
@@ -46,9 +68,12 @@ kept.itself = kept
 class Loud:
     def __del__(self): print("cleared up")
 loud = Loud()
-threading.Thread(target=lambda: (time.sleep(2), print("thread done"))).start()
+begun = threading.Event()
+late = lambda: (begun.wait(), time.sleep(2), print("thread done"))
+threading.Thread(target=late).start()
 from dpsweep.cli.app import command
 sys.argv = ["dpsweep", {words!r}]
+begun.set()
 command()
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
