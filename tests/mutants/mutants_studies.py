@@ -326,6 +326,16 @@ STUDIES = (
         "it reads no private record",
     ),
     Mutant(
+        "a claim of what a diverged final run has spent",
+        "platform/dpsweep/results/claims.py",
+        "if view.state is TrialState.FINISHED and not view.is_cut_short:",
+        "if view.state is TrialState.FINISHED:",
+        (
+            "tests/unit/results/test_claims.py::test_a_model_that_diverged_does_not_end_a_claim_early",
+        ),
+        "when a model diverges depends on the records",
+    ),
+    Mutant(
         "a claim by an edited spec",
         "platform/dpsweep/results/claims.py",
         "check_terms(files.ledger, state, enforced_terms(spec))",

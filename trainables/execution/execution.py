@@ -13,7 +13,7 @@ from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.words import counted, were
 from dpsweep.ledgers.trial import TrialLedger, check_complete, trial_file
 from dpsweep.privacy.accountants import epsilon_of
-from dpsweep.study.trial import TrialReport, TrialTask, report_interval
+from dpsweep.study.trial import DIVERGED, TrialReport, TrialTask, report_interval
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.execution.checkpoints import Checkpoint, CheckpointStore, is_finite
 from dpsweep.trainables.execution.delivered import delivered_scores
@@ -372,7 +372,7 @@ class TrialExecution:
 
     def _how_diverged(self) -> str:
         kept = "" if self.value is None else f"; its best model is of step {self.best_step}"
-        return f"diverged: parameters are not finite at step {self.position}{kept}"
+        return f"{DIVERGED}: parameters are not finite at step {self.position}{kept}"
 
     def _why_done(self) -> str:
         if self.end == len(self.plan):

@@ -127,6 +127,24 @@ def check_journal(directory: LogPath, state: StudyState, in_journal: Collection[
         )
 
 
+def check_begun(directory: LogPath, state: StudyState, *, is_new: bool) -> None:
+    """Refuse a selection that has begun and whose journal knows nothing of it.
+
+    Args:
+        directory: Where the ledger files of the study lie.
+        state: What the study's ledger says.
+        is_new: Whether the journal says that nothing has happened yet.
+    Raises:
+        LedgerError: The journal was deleted, truncated or replaced.
+    """
+    if state.has_begun and is_new:
+        raise LedgerError(
+            f"{directory / STUDY_FILE} says that trials have begun, and the journal that none has",
+            because="the journal was deleted, truncated or replaced by an older copy",
+            fix="restore it; without it nothing true can be said of this study",
+        )
+
+
 def unstarted(directory: LogPath, state: StudyState, in_journal: Collection[int]) -> set[int]:
     """Return the trials that were reserved by a driver that died before anybody heard of them."""
     waiting = state.running - set(in_journal)

@@ -11,12 +11,13 @@ from dpsweep.foundation.errors import LedgerError, StudyError
 from dpsweep.foundation.logs import is_locked
 from dpsweep.ledgers.history import (
     COST_TOLERANCE,
+    check_begun,
     check_journal,
     check_strays,
     check_terms,
     check_trials,
 )
-from dpsweep.ledgers.study_state import StudyState, account_of, read_study_state
+from dpsweep.ledgers.study_state import account_of, read_study_state
 from dpsweep.ledgers.trial import (
     STUDY_FILE,
     inherited_events,
@@ -34,6 +35,7 @@ from dpsweep.privacy.modes import PUBLIC, UNACCOUNTED, Mode
 from dpsweep.privacy.statement import PrivacyStatement, shown_epsilon
 from dpsweep.privacy.terms import PrivacyTerms
 from dpsweep.results.coverage import (
+    CUT_SHORT,
     PUBLIC_MODEL,
     SO_FAR,
     records_of_trial,
@@ -46,17 +48,6 @@ from dpsweep.study.files import StudyFiles
 from dpsweep.study.journal import StudyView, TrialView
 from dpsweep.study.launched import enforced_terms
 from dpsweep.study.trial import TrialState
-
-
-def _check_begun(files: StudyFiles, state: StudyState, view: StudyView) -> None:
-    """Refuse a selection that has begun and whose journal knows nothing of it."""
-    if state.has_begun and view.state == "new":
-        raise LedgerError(
-            f"{files.ledger / STUDY_FILE} says that trials have begun, and the journal that none "
-            "has",
-            because="the journal was deleted, truncated or replaced by an older copy",
-            fix="restore it; without it nothing true can be said of this study",
-        )
 
 
 class Claims:
@@ -83,7 +74,7 @@ class Claims:
         if not self._is_live:
             check_strays(files.ledger, state)
             check_journal(files.ledger, state, view.trials)
-            _check_begun(files, state, view)
+            check_begun(files.ledger, state, is_new=view.state == "new")
         check_trials(files.ledger, state)
         self.account = account_of(state)
 
@@ -204,10 +195,14 @@ class Claims:
         """Say of which epsilons more may follow; empty where a table has none of them."""
         if is_so_far:
             return " In each row: what the trial had spent by then, for information."
-        states = [v.state for n, v in self.view.trials.items() if shown is None or n in shown]
-        if all(state is TrialState.FINISHED for state in states):
-            return ""
-        return " Unfinished trials: what they have spent, for information."
+        views = [v for n, v in self.view.trials.items() if shown is None or n in shown]
+        cut = [v for v in views if v.is_cut_short and v.records != "public"]
+        are = {
+            "unfinished": any(view.state is not TrialState.FINISHED for view in views),
+            "diverged": not all(self._has_promised(view) for view in cut),
+        }
+        kinds = " and ".join(kind for kind, is_there in are.items() if is_there)
+        return f" {kinds.capitalize()} trials: what they have spent, for information." * bool(kinds)
 
     def _terms(self, sampling: str) -> PrivacyTerms:
         """Return all that stands beside an epsilon of this study."""
@@ -244,9 +239,9 @@ class Claims:
             ``composed``: what the composition on the study's ledger is for, whatever was spent of
             it; it covers all that the study releases. ``select``: the winner's configuration,
             score and model, and nothing else. ``public``: the one final run, once it has begun;
-            until it has finished, at the declared ``privacy.trial_epsilon``, whatever was spent of
-            it, for whoever stops it may have seen its scores. A study whose preconditions were
-            broken says nothing any more.
+            until it has run its plan, at the declared ``privacy.trial_epsilon``, whatever was spent
+            of it: whoever stops it may have seen its scores, and when a model diverges depends on
+            the records. A study whose preconditions were broken says nothing any more.
         """
         mode = self.mode
         composition = self.account.composition
@@ -272,14 +267,18 @@ class Claims:
         return None
 
     def _final_statement(self, view: TrialView) -> PrivacyStatement:
-        """Return what the final run of a public search costs: before its end, all that it may."""
-        if view.state is TrialState.FINISHED:
+        """Return what the final run of a public search costs: all it may, unless it ran whole."""
+        if view.state is TrialState.FINISHED and not view.is_cut_short:
             return self.trial_statement(view)
         return self._statement(
             self.spec.privacy.trial_epsilon,
             sampling=self._planned_sampling(view),
             released=PUBLIC.released,
         )
+
+    def _has_promised(self, view: TrialView) -> bool:
+        """Say whether a trial is the one final run, of which all that it may spend is claimed."""
+        return self.mode.is_public_search and self.is_final(view)
 
     def _planned_sampling(self, view: TrialView) -> str:
         """Return how records enter the events that a trial may charge."""
@@ -314,6 +313,8 @@ class Claims:
                     fix="restore the file; without it nothing may be said of the winner",
                 )
             return statement
+        if view.is_cut_short and self._has_promised(view):
+            return self._final_statement(view)
         privacy, charged, number = self.spec.privacy, view.charged, view.trial
         if self.spec.start is None:
             spent = trial_spent(self.files.ledger, number, at_least=charged)
@@ -340,8 +341,9 @@ class Claims:
     def _released_by(self, view: TrialView) -> str:
         """Say what the epsilon of a trial alone covers."""
         mode = self.mode
-        if view.records != "public" and view.state is not TrialState.FINISHED:
-            return SO_FAR
+        is_whole = view.state is TrialState.FINISHED and not view.is_cut_short
+        if view.records != "public" and not is_whole:
+            return CUT_SHORT if view.is_cut_short else SO_FAR
         if mode.is_filtered:
             of_study = shown_epsilon(self.spec.privacy.study_epsilon)
             composition, own = self.account.composition, self.spec.privacy.accountant

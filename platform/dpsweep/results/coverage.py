@@ -9,6 +9,12 @@ from dpsweep.spec.study import SweepSpec
 #: What the epsilon of a trial that did not run its whole plan is about.
 SO_FAR = "what this trial has spent so far, for information: its end may depend on its score"
 
+#: The same of one that ended before its plan because its model diverged.
+CUT_SHORT = (
+    "what this trial has spent, for information: it ended because its model diverged, and when one "
+    "does depends on the records"
+)
+
 #: What the epsilon of a model of a public search is about.
 PUBLIC_MODEL = "a model that no private record was used for"
 

@@ -21,6 +21,7 @@ from dpsweep.privacy.composition.renyi_filter import RenyiFilter
 from dpsweep.privacy.modes import UNACCOUNTED
 from dpsweep.privacy.terms import OF_ITS_PLAN
 from dpsweep.results.coverage import (
+    CUT_SHORT,
     PUBLIC_MODEL,
     SO_FAR,
     records_of_trial,
@@ -43,8 +44,9 @@ from dpsweep.study.events import (
     TrialStarted,
 )
 from dpsweep.study.files import StudyFiles
+from dpsweep.study.journal import TrialView
 from dpsweep.study.study import Observer
-from dpsweep.study.trial import TrialState, TrialTask
+from dpsweep.study.trial import TrialState, TrialTask, is_cut_short
 from dpsweep.tracking.model_label import ModelLabel, label_model
 from dpsweep.tracking.schema import BEST, BEST_OBJECTIVE
 from dpsweep.trainables import TRAINABLES
@@ -277,13 +279,13 @@ def trial_started(
     return TrialStarted(task.trial, {"method": task.method, **hparams}, plan, tags)
 
 
-def released(spec: SweepSpec, records: str, state: TrialState | None = None) -> str:
+def released(spec: SweepSpec, records: str, unless_whole: str = SO_FAR) -> str:
     """Say what the epsilon of a trial's run is about.
 
     Args:
         spec: Of the study.
         records: Whose records the trial trains on (``TrialTask.records``).
-        state: How it ended; None: it has not.
+        unless_whole: Of a trial that has not run its whole plan; empty: it has.
     """
     mode = spec.privacy.mode
     extent = mode.run
@@ -291,11 +293,21 @@ def released(spec: SweepSpec, records: str, state: TrialState | None = None) -> 
         extent = PUBLIC_MODEL
     elif spec.subset_rate is not None:
         extent = released_by_study(spec, mode)
-    elif not mode.is_sealed and state is not TrialState.FINISHED:
-        extent = SO_FAR
+    elif not mode.is_sealed and unless_whole:
+        extent = unless_whole
     elif where := records_of_trial(spec, records):
         extent = extent.replace("this trial alone", f"this trial alone, {where}")
     return with_caveats(spec, extent)
+
+
+def released_in_the_end(
+    spec: SweepSpec, view: TrialView, state: TrialState, reason: str, step: int
+) -> str:
+    """Say what the epsilon of a trial's run is about, which ends in this state at this step."""
+    if state is not TrialState.FINISHED:
+        return released(spec, view.records)
+    is_cut = is_cut_short(reason, step, view.num_steps)
+    return released(spec, view.records, CUT_SHORT if is_cut else "")
 
 
 def artifacts(files: StudyFiles, trial: int) -> list[str]:

@@ -365,9 +365,9 @@ class Stage:
         may_live = died or bool(report.failure)  # then its process may still hold the ledger
         charged = 0 if self.fresh_attempts else report.charged
         report = dataclasses.replace(report, epsilon=charged_epsilon(self.study, trial, charged))
-        files = self.study.files
-        released = entries.released(self.spec, self.study.view.trials[trial].records, state)
-        artifacts = entries.artifacts(files, trial)
+        view = self.study.view.trials[trial]
+        released = entries.released_in_the_end(self.spec, view, state, reason, report.step)
+        artifacts = entries.artifacts(self.study.files, trial)
         # The journal first: a launch that dies in between leaves the whole reservation held.
         self.study.write_end(report, state, reason, released=released, artifacts=artifacts)
         self.ledger.settle(trial, state.value, died=may_live, at_least=charged)

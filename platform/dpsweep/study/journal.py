@@ -9,7 +9,7 @@ from typing import Any
 
 from dpsweep.foundation.errors import StudyError
 from dpsweep.study import events
-from dpsweep.study.trial import Decision, TrialReport, TrialState
+from dpsweep.study.trial import Decision, TrialReport, TrialState, is_cut_short
 
 _MOVING = (TrialState.RUNNING, TrialState.PAUSED)
 
@@ -67,6 +67,12 @@ class TrialView:
         Earlier versions scored the last model, whichever was delivered.
         """
         return _tests(self.metrics) and not _tests(self.delivered)
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether it has ended before its plan did, because its model diverged."""
+        is_over = self.state is TrialState.FINISHED
+        return is_over and is_cut_short(self.reason, self.step, self.num_steps)
 
     @property
     def is_unscored(self) -> bool:

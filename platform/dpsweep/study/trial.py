@@ -35,6 +35,22 @@ class TrialState(str, Enum):
 NO_BUDGET_LEFT = "no budget was left for it"
 
 
+#: How the reason begins of a trial that ended because its parameters are not finite.
+DIVERGED = "diverged"
+
+
+def is_cut_short(reason: str, step: int, num_steps: int) -> bool:
+    """Say whether a model that diverged has ended its trial before the plan did.
+
+    Where that happens depends on the records, so what was spent by then is no claim: what was
+    promised beforehand is.
+
+    >>> is_cut_short("diverged: at step 10", 10, 20), is_cut_short("diverged: at the end", 20, 20)
+    (True, False)
+    """
+    return reason.startswith(DIVERGED) and not 0 < num_steps <= step
+
+
 class Decision(str, Enum):
     """The answer of a policy to a report."""
 

@@ -9,11 +9,15 @@ from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
 from dpsweep.planning.costs.composition import choose_composition
 from dpsweep.planning.preflight import preflight
+from dpsweep.privacy.accountants import epsilon_of
+from dpsweep.results.coverage import CUT_SHORT
 from dpsweep.results.study import load_sweep
+from dpsweep.running import entries
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.events import TrialStarted
 from dpsweep.study.launched import enforced_terms
 from dpsweep.study.study import Study
+from dpsweep.study.trial import TrialReport, TrialState
 
 PRIVACY = {
     "composed": {"accounting": "composed", "study_epsilon": 4.2},
@@ -102,3 +106,55 @@ def test_two_private_runs_of_a_public_search_claim_nothing(tmp_path):
     result = load_sweep("claimed", root=files.path.parent)
     assert result.claims.downgraded == "more than one trial has read private records"
     assert result.study_statement() is None
+
+
+def ended(root, mode, *, step, reason):
+    """Return a study of one private trial of six steps that has finished at a step."""
+    files = launched(root, mode)
+    spec = SweepSpec.from_yaml(files.spec)
+    study, ledger = Study(spec), StudyLedger(files.ledger)
+    checked = preflight(spec)
+    task = checked.admit(0, {"method": "dp_sgd", "train.max_steps": 6})
+    study.write_task(task)
+    ledger.reserve(0, task.full_plan, epsilon=task.planned_epsilon)
+    trial = TrialLedger(trial_file(files.ledger, 0), budget=None, accountant="rdp")
+    trial.charge(0, step, task.charges.slice(0, step))
+    trial.close()
+    study.write(entries.trial_started(spec, task))
+    spent = epsilon_of(task.charges.slice(0, step), delta=1e-5, accountant="rdp")
+    report = TrialReport(0, step, {}, spent, done=True, charged=step, value=0.5)
+    released = entries.released_in_the_end(
+        spec, study.view.trials[0], TrialState.FINISHED, reason, step
+    )
+    study.write_end(report, TrialState.FINISHED, reason, released=released, artifacts=[])
+    ledger.settle(0, "finished", at_least=step)
+    ledger.close()
+    study.close()
+    return load_sweep("claimed", root=files.path.parent), spent, released
+
+
+@pytest.mark.parametrize("mode", list(PRIVACY))
+def test_a_model_that_diverged_does_not_end_a_claim_early(tmp_path, mode):
+    """Where it did depends on the records, so what the plan may spend is claimed."""
+    result, spent, released = ended(tmp_path, mode, step=3, reason="diverged: at step 3")
+    trial = result.trial(0)
+    assert released.startswith(CUT_SHORT)
+    if mode == "public":
+        assert result.study_statement().epsilon == trial.statement.epsilon == 2.0
+        assert "for information" not in result.claims.brief() + trial.statement.released
+    else:
+        assert trial.statement.epsilon == spent < 2.0
+        assert trial.statement.released.startswith(CUT_SHORT)
+        for words in (result.claims.brief(), result.claims.caption()):
+            assert "Diverged trials: what they have spent, for information." in words
+
+
+@pytest.mark.parametrize("mode", list(PRIVACY))
+@pytest.mark.parametrize("reason", ["plan complete", "diverged: at step 6"])
+def test_a_trial_that_ran_its_plan_is_claimed_for_what_it_spent(tmp_path, mode, reason):
+    result, spent, released = ended(tmp_path, mode, step=6, reason=reason)
+    statement = result.trial(0).statement
+    assert statement.epsilon == spent <= 2.0
+    assert "for information" not in released + statement.released + result.claims.brief()
+    if mode == "public":
+        assert result.study_statement().epsilon == spent

@@ -92,6 +92,8 @@ class TaggedClaims(Claims):
             statement = self.study_statement()
             if statement is not None:
                 return statement
+        if view.is_cut_short and self._has_promised(view):
+            return self._final_statement(view)
         epsilon = view.epsilon
         if self._of.tags_of(view.trial).get("dp.epsilon") == "inf":
             epsilon = math.inf
