@@ -195,7 +195,7 @@ LEDGERS = (
     ),
     Mutant(
         "rounding of long convolutions",
-        "platform/dpsweep/privacy/accountants.py",
+        "platform/dpsweep/privacy/events/losses.py",
         "_ROUNDING = 1e-15",
         "_ROUNDING = 0.0",
         (

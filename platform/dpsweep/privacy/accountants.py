@@ -15,7 +15,12 @@ from dpsweep.privacy.events.base import (
     checked_pure,
     no_pld_error,
 )
-from dpsweep.privacy.events.losses import composed_loss, loss_without_bound, parted
+from dpsweep.privacy.events.losses import (
+    composed_loss,
+    loss_without_bound,
+    parted,
+    rounding_of,
+)
 from dpsweep.privacy.events.multiset import Multiset, multiset, plan_curve
 from dpsweep.privacy.events.plan import CHARGED_PARTS, Plan
 from dpsweep.privacy.orders import is_sparse, refined
@@ -156,7 +161,6 @@ def epsilon_and_order(events: Multiset, delta: float) -> tuple[float, float]:
 # --- Privacy loss distributions -------------------------------------------------------------
 
 _FEW = 40  # up to this many different events are discretised ten times finer
-_ROUNDING = 1e-15
 _MOST_HALVINGS, _MOVES_NOTHING = 4, 1e-3  # of a discretisation that is shown to be fine enough
 _LARGEST_PLD_EPSILON = 1e4  # above, the Renyi bound is as uninformative and much cheaper
 
@@ -212,19 +216,10 @@ def _pld_epsilon(events: Multiset, delta: float) -> float:
     precision, rest = parted(events)
     if not rest:
         return min(analytic_gaussian_epsilon(math.sqrt(precision), delta), renyi)
-    safe = _without_rounding(events, delta)
+    safe = delta - rounding_of(events)
     if safe <= 0:
         return renyi
     return min(float(_loss(events, renyi).get_epsilon_for_delta(safe)), renyi)
-
-
-def _without_rounding(events: Multiset, delta: float) -> float:
-    """Return delta less what rounding may take from it where so many events are convolved.
-
-    A fast Fourier transform is off by about 1e-16 of the largest value for each event, whatever
-    the size of a value: of a small delta nothing is left, and the Renyi bound has to do.
-    """
-    return delta - _ROUNDING * (1 + sum(count for _, count in events))
 
 
 @lru_cache(maxsize=1024)
@@ -246,7 +241,7 @@ def fine_pld_epsilon(events: Multiset, delta: float) -> tuple[float, float]:
     if not rest:
         return min(analytic_gaussian_epsilon(math.sqrt(precision), delta), renyi), 0.0
     interval = _interval(renyi, len(rest) + (precision > 0))
-    safe = _without_rounding(events, delta)
+    safe = delta - rounding_of(events)
     if safe <= 0:
         return renyi, interval
     epsilon = float(composed_loss(events, interval).get_epsilon_for_delta(safe))

@@ -9,10 +9,10 @@ import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.pld import PLDAccountant, pld_pmf, privacy_loss_distribution
 
-from dpsweep.privacy.accountants import _ROUNDING, epsilon_of
+from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import EventRun, Laplace, Plan, PoissonGaussian
 from dpsweep.privacy.events.convolution import _TAIL, composed
-from dpsweep.privacy.events.losses import composed_loss
+from dpsweep.privacy.events.losses import _ROUNDING, composed_loss
 from dpsweep.privacy.events.sampled_gaussian import (
     sampled_gaussian_loss,
     sampled_gaussian_profiles,

@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from dpsweep.privacy.events.repeat_and_select import (
     selection_gamma,
     selection_shift,
 )
+from dpsweep.privacy.selection.bounds import EPSILONS, bound_of
 
 DELTA = 1e-5
 MU = {1.0: 0.268051123211294, 3.0: 0.7191174352217912}  # of one Gaussian with this epsilon
@@ -198,3 +200,35 @@ def test_a_distribution_of_a_profile_has_at_least_that_profile():
 def test_a_convex_envelope_is_below_and_touches_its_corners():
     places, values = np.array([0.0, 1, 2, 3, 4]), np.array([1.0, 0.9, 0.2, 0.15, 0.0])
     assert _convex(places, values) == pytest.approx([1.0, 0.6, 0.2, 0.1, 0.0])
+
+
+def exact_gaussian(mu):
+    """Return the profile of a Gaussian, to thirty digits."""
+    mp = mpmath.mp.clone()
+    mp.dps = 30
+
+    def delta(epsilon):
+        e = mp.mpf(abs(float(epsilon)))
+        ahead = mp.ncdf(mu / mp.mpf(2) - e / mu) - mp.exp(e) * mp.ncdf(-mu / mp.mpf(2) - e / mu)
+        return float(ahead if epsilon >= 0 else 1 - mp.exp(-e) * (1 - ahead))
+
+    return lambda epsilons: np.array([delta(e) for e in epsilons])
+
+
+#: Ten events that are all but Gaussians over all records, and composed by Fourier transforms.
+MU_OF_TEN = 1.0
+TEN = Plan((EventRun(PoissonGaussian(math.sqrt(10) / MU_OF_TEN, 1 - 1e-12), 10),))
+
+
+def test_what_rounding_takes_from_a_run_is_paid_for_by_the_best_of_many():
+    exact = selected_profile(exact_gaussian(MU_OF_TEN * (1 - 1e-9)), 1000, 1)
+    ours = best_of(TEN, 1000, 1, delta=1e-10)
+    assert exact(np.array([ours]))[0] <= 1e-10
+
+
+def test_a_bound_is_above_the_exact_profile_where_rounding_counts():
+    exact = exact_gaussian(MU_OF_TEN * (1 - 1e-9))
+    deltas = bound_of([TEN], "pld").deltas
+    tiny = np.flatnonzero((deltas > 1e-16) & (deltas < 1e-10))
+    assert len(tiny) > 10
+    assert np.all(deltas[tiny] >= exact(EPSILONS[tiny]))

@@ -26,7 +26,7 @@ def composed(parts: Sequence[tuple[Any, int]], interval: float) -> Any:
     Fourier transforms are multiplied, on a window that holds all but a mass of ``_TAIL`` on either
     side by Chernoff's bound. What lies above the window is counted as an infinite loss; the
     transform moves it, and what lies below, to the other end, which adds to the bound. The sums are
-    off by about 1e-16 of the mass for each convolved event (``accountants``' ``_ROUNDING``).
+    off by about 1e-16 of the mass for each convolved event (``losses.rounding_of``).
 
     Args:
         parts: Probability mass functions of ``dp_accounting`` on one grid (their infinite loss

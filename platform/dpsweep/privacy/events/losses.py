@@ -24,6 +24,10 @@ from dpsweep.privacy.events.multiset import Multiset, by_class, in_order
 Profile = Callable[[Array], Array]
 #: What is left of a profile beyond its grid is counted as lost for good.
 _TAIL = 1e-18
+#: How far a delta is off for each event that is convolved, at most; mostly a tenth of it.
+_ROUNDING = 1e-15
+#: A profile that does not fall any more below this delta is taken to have ended.
+_LOST = 1e-6
 #: Beyond this epsilon a profile is not put on a grid, and everything counts as lost.
 _LARGEST = 300.0
 
@@ -58,6 +62,25 @@ def composed_loss(events: Multiset, interval: float) -> Any:
     return PrivacyLossDistribution(remove, add)
 
 
+def rounding_of(events: Multiset) -> float:
+    """Return what rounding may take from a delta of these events together.
+
+    A fast Fourier transform is off by about 1e-16 of the largest value for each event, whatever
+    the size of a value: of a small delta nothing is left.
+    """
+    return _ROUNDING * (1 + sum(count for _, count in events)) if events else 0.0
+
+
+def profile_of_plan(events: Multiset, interval: float) -> Profile:
+    """Return the privacy profile of a fixed plan's events together, an upper bound.
+
+    Args:
+        events: At least one.
+        interval: Discretisation of the losses.
+    """
+    return profile_of(composed_loss(events, interval), more=rounding_of(events))
+
+
 def parted(events: Multiset) -> tuple[float, Multiset]:
     """Return the sum of 1 / variance of all Gaussians over all records, and few other events."""
     variances = [(checked_variance(event), count) for event, count in events]
@@ -77,10 +100,14 @@ def _one_step(event: PrivacyEvent, interval: float) -> Any:
     return event.privacy_loss(interval)
 
 
-def profile_of(loss: Any) -> Profile:
+def profile_of(loss: Any, *, more: float = 0.0) -> Profile:
     """Return the privacy profile of a privacy loss distribution, the larger of both directions.
 
     At -e it is 1 - exp(-e) (1 - delta(e)), which bounds each direction by the other one at e.
+
+    Args:
+        loss: The distribution.
+        more: Added to each delta, for what rounding has taken from the distribution.
     """
 
     def delta(epsilons: Array) -> Array:
@@ -88,9 +115,10 @@ def profile_of(loss: Any) -> Profile:
         order = np.argsort(away)
         at = np.empty(len(away))
         if len(away) == 1:  # the library is much faster at a number than at a sequence of one
-            at[0] = min(float(loss.get_delta_for_epsilon(float(away[0]))), 1.0)
+            at[0] = loss.get_delta_for_epsilon(float(away[0]))
         else:
-            at[order] = np.minimum(loss.get_delta_for_epsilon(away[order]), 1.0)
+            at[order] = loss.get_delta_for_epsilon(away[order])
+        at = np.minimum(at + more, 1.0)
         return np.where(epsilons >= 0, at, -np.expm1(-away) + np.exp(-away) * at)
 
     return delta
@@ -147,7 +175,7 @@ def _steps(profile: Profile, interval: float) -> int | None:
         more = min(2 * end, 2 * _LARGEST)
         if more > _LARGEST:
             return None
-        if profile(np.array([more]))[0] == profile(np.array([end]))[0] < 1e-12:
+        if profile(np.array([more]))[0] == profile(np.array([end]))[0] < _LOST:
             break  # the rest is lost at any epsilon
         end = more
     return math.ceil(end / interval)

@@ -20,7 +20,7 @@ from dpsweep.privacy.events.losses import (
     composed_loss,
     loss_of_profile,
     privacy_loss_of_nothing,
-    profile_of,
+    profile_of_plan,
 )
 from dpsweep.privacy.events.multiset import multiset, plan_curve
 from dpsweep.privacy.events.plan import Plan, nested_plan, to_dp_event
@@ -205,7 +205,7 @@ class PoissonSubset(PrivacyEvent):
             return composed_loss(once, interval)
         # Where an epsilon is small, that of the events is 1 / rate times as large.
         finer = min(max(interval / 10, _FINE), interval / self.rate)
-        profile = profile_of(composed_loss(once, finer))
+        profile = profile_of_plan(once, finer)
         return loss_of_profile(subset_profile(profile, self.rate), interval)
 
     def dp_event(self) -> Any:

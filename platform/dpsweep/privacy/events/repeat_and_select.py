@@ -15,10 +15,9 @@ from dpsweep.privacy import rdp
 from dpsweep.privacy.events.base import Array, Check, PrivacyEvent
 from dpsweep.privacy.events.losses import (
     Profile,
-    composed_loss,
     loss_of_profile,
     privacy_loss_of_nothing,
-    profile_of,
+    profile_of_plan,
 )
 from dpsweep.privacy.events.multiset import multiset, plan_curve
 from dpsweep.privacy.events.plan import Plan, nested_plan, to_dp_event
@@ -235,7 +234,7 @@ class RepeatAndSelect(PrivacyEvent):
             return privacy_loss_of_nothing(interval)
         # Choosing the best magnifies what a coarse grid adds to one run.
         finer = min(interval, max(interval / 10, _FINE))
-        profile = profile_of(composed_loss(once, finer))
+        profile = profile_of_plan(once, finer)
         return loss_of_profile(selected_profile(profile, self.mean, self.shape), interval)
 
     def dp_event(self) -> Any:

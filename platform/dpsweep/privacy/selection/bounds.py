@@ -16,7 +16,7 @@ from dpsweep.foundation.errors import BadInputError, LedgerError
 from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import by_part, plan_loss
 from dpsweep.privacy.events import Plan
-from dpsweep.privacy.events.losses import Profile, profile_of
+from dpsweep.privacy.events.losses import Profile, profile_of, rounding_of
 from dpsweep.privacy.events.multiset import Multiset
 from dpsweep.privacy.events.repeat_and_select import selected_profile
 from dpsweep.privacy.selection.curves import envelope, is_under, selection_epsilon
@@ -171,7 +171,8 @@ def bound_of(plans: Iterable[Plan], accountant: AccountantName) -> TrialBound:
     """
     if accountant == "rdp":
         return RenyiBound(envelope(plans))
-    profiles = [deltas_of(plan) for plan in plans]
+    # Twice: what rounding takes from these plans, and from those that are compared with the bound.
+    profiles = [deltas_of(plan) + 2 * _rounding_of(plan) for plan in plans]
     if not profiles:
         raise BadInputError("the most expensive plan of no plans is unknown")
     deltas = np.minimum(np.max(profiles, axis=0) * _ROUND_UP, 1.0)
@@ -210,8 +211,15 @@ def dearest(plans: Sequence[Plan], accountant: AccountantName) -> list[int]:
 
 
 def deltas_of(plan: Plan) -> Array:
-    """Return the profile of a plan at ``EPSILONS``, float64 (m,), the larger of its parts."""
+    """Return the profile of a plan at ``EPSILONS``, float64 (m,), the larger of its parts.
+
+    Without what rounding may have taken from it, which ``bound_of`` adds.
+    """
     return np.asarray(np.max([_deltas(events) for events in by_part(plan).values()], axis=0))
+
+
+def _rounding_of(plan: Plan) -> float:
+    return max(rounding_of(events) for events in by_part(plan).values())
 
 
 @lru_cache(maxsize=256)
