@@ -8,7 +8,7 @@ from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.privacy.terms import PrivacyTerms
+from dpsweep.privacy.terms import PrivacyTerms, shown_delta
 
 _SMALL, _TINY = Decimal("1e-3"), Decimal("1e-5")  # below: three digits; with an exponent
 _HUGE = Decimal("1e12")  # from here on too
@@ -69,7 +69,7 @@ class PrivacyStatement(PrivacyTerms):
         shown = shown_epsilon(self.epsilon)
         claim = " (no privacy guarantee)" if math.isinf(self.epsilon) else ""
         return (
-            f"epsilon={shown}{claim} at delta={self.delta:g} ({self.accountant}, "
+            f"epsilon={shown}{claim} at delta={shown_delta(self.delta)} ({self.accountant}, "
             f"{self.neighboring_relation}, {self.sampling} sampling, unit: {self.privacy_unit}, "
             f"accounting: {self.accounting}; released: {self.released})"
         )

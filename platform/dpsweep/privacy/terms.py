@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from decimal import ROUND_CEILING, Decimal
 from typing import Any, Literal
 
 from dpsweep.foundation import validate
@@ -36,6 +37,16 @@ TAGS = {
     "accountant": "dp.accountant",
     "accounting": "dp.accounting",
 }
+
+
+def shown_delta(delta: float) -> str:
+    """Return a delta for people: six digits, rounded up, as an epsilon is.
+
+    >>> shown_delta(1e-5), shown_delta(1 / 60_000), shown_delta(1 / 70_000), shown_delta(3 * 1e-5)
+    ('1e-05', '1.66667e-05', '1.42858e-05', '3e-05')
+    """
+    exact = Decimal(f"{delta:.12g}")  # without the last digits of a sum
+    return f"{float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 5), ROUND_CEILING)):g}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,14 +107,15 @@ class PrivacyTerms:
     def line(self) -> str:
         """Return the terms in a line, each that is not clear of itself with its name."""
         return (
-            f"delta={self.delta:g}, unit={self.privacy_unit}, {self.neighboring_relation}, "
-            f"sampling={self.sampling}, {self.accountant}, accounting={self.accounting}"
+            f"delta={shown_delta(self.delta)}, unit={self.privacy_unit}, "
+            f"{self.neighboring_relation}, sampling={self.sampling}, {self.accountant}, "
+            f"accounting={self.accounting}"
         )
 
     def short(self) -> str:
         """Return the terms as short as they can be, for a line of progress."""
         return (
-            f"delta {self.delta:g}, {self.privacy_unit}, {self.neighboring_relation}, "
+            f"delta {shown_delta(self.delta)}, {self.privacy_unit}, {self.neighboring_relation}, "
             f"{self.sampling}, {self.accountant}, {self.accounting}"
         )
 

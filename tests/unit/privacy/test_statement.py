@@ -6,6 +6,8 @@ import math
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy.statement import PrivacyStatement, shown_epsilon
@@ -54,3 +56,11 @@ def test_an_infinite_one_says_so() -> None:
     assert statement.to_json()["epsilon"] == "inf"
     assert "no privacy guarantee" in statement.one_line()
     assert "no privacy guarantee" not in PrivacyStatement(**RIGHT).one_line()
+
+
+@given(st.floats(1e-15, 0.5))
+def test_no_delta_is_shown_below_what_it_is(delta):
+    """An epsilon at a smaller delta would be a larger one."""
+    line = PrivacyStatement(**{**RIGHT, "delta": delta}).one_line()
+    shown = float(line.partition("at delta=")[2].partition(" ")[0])
+    assert delta * (1 - 1e-11) <= shown <= delta * (1 + 1e-5)

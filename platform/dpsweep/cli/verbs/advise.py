@@ -15,6 +15,7 @@ from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import did_you_mean
 from dpsweep.planning.strategies import STRATEGIES, Strategy
 from dpsweep.privacy.statement import shown_epsilon
+from dpsweep.privacy.terms import shown_delta
 from dpsweep.spec.search.probe import PROBE
 
 if TYPE_CHECKING:
@@ -142,7 +143,8 @@ def _caption(advice: Advice) -> str:
         f"Each strategy costs at most epsilon={shown_epsilon(advice.epsilon)} in all, search "
         "included (under select that is of the winner, and nothing else may be shown). epsilon: of "
         "the run that is delivered, alone. Every epsilon: "
-        f"delta={terms.delta:g}, unit={terms.privacy_unit}, {terms.neighboring_relation}, "
+        f"delta={shown_delta(terms.delta)}, unit={terms.privacy_unit}, "
+        f"{terms.neighboring_relation}, "
         f"sampling={terms.sampling}, accountant and accounting mode as in its row "
         "(of one run rdp states a larger epsilon than pld).",
         "runs: started, on average; compute: their steps over those of one full run; regret: "

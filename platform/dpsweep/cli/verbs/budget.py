@@ -11,6 +11,7 @@ from dpsweep.cli.output import Format, print_records
 from dpsweep.cli.tables import TALK, width, wrapped
 from dpsweep.privacy.budget import ADD_OR_REMOVE_ONE
 from dpsweep.privacy.statement import shown_epsilon
+from dpsweep.privacy.terms import shown_delta
 from dpsweep.results.tables.budget import COMPOSITION, DatasetBudget, read_budget
 
 
@@ -55,7 +56,7 @@ def _print_page(budget: DatasetBudget) -> None:
     parts = [f"{key}: {value}" for key, value in budget.parts.items()]
     cap = "none" if account.cap_epsilon is None else shown_epsilon(account.cap_epsilon)
     cap_delta = "none" if account.cap_delta is None else f"{account.cap_delta:g}"
-    spent = f"epsilon={shown_epsilon(account.epsilon)} at delta={account.delta:g}"
+    spent = f"epsilon={shown_epsilon(account.epsilon)} at delta={shown_delta(account.delta)}"
     if account.broken is not None:
         spent += ", which is NO bound any more"
     left_words = f"epsilon={_down(left[0])} at delta={left[1]:g}"

@@ -28,6 +28,7 @@ from dpsweep.planning.sample import draw_sample
 from dpsweep.planning.summary import expected_trials, summarize_plan
 from dpsweep.privacy.modes import MODES, UNACCOUNTED
 from dpsweep.privacy.statement import shown_epsilon
+from dpsweep.privacy.terms import shown_delta
 
 if TYPE_CHECKING:
     from dpsweep.planning.preflight import Preflight
@@ -260,7 +261,8 @@ def _mode_rows(summary: PlanSummary) -> list[dict[str, Any]]:
                 elif summary.has_start and not MODES[mode].is_filtered:
                     row["released"] = "not with a start: it is released before the search"
         else:
-            row["epsilon"], row["delta"] = shown_epsilon(cost.epsilon), f"{summary.terms.delta:g}"
+            row["epsilon"] = shown_epsilon(cost.epsilon)
+            row["delta"] = shown_delta(summary.terms.delta)
             row["accountant"], row["released"] = cost.accountant, cost.released
         rows.append(row)
     columns = ("", "mode", "epsilon", "delta", "accountant", "released")
@@ -271,9 +273,10 @@ def _caption(summary: PlanSummary) -> str:
     """Return what stands below the table of modes: terms, and what each figure holds for."""
     terms = summary.terms
     lines = [
-        f"Study epsilon by accounting mode (* the spec's). Every epsilon: delta={terms.delta:g}, "
-        f"unit={terms.privacy_unit}, {terms.neighboring_relation}, "
-        f"sampling={terms.sampling}, a trial's by {terms.accountant}. --explain shows more."
+        "Study epsilon by accounting mode (* the spec's). Every epsilon: "
+        f"delta={shown_delta(terms.delta)}, unit={terms.privacy_unit}, "
+        f"{terms.neighboring_relation}, sampling={terms.sampling}, a trial's by "
+        f"{terms.accountant}. --explain shows more."
     ]
     lines += [f"{mode}: {cost.assumes}" for mode, cost in summary.modes.items() if cost is not None]
     if summary.modes[UNACCOUNTED.name] is None and summary.composed_epsilon is not None:

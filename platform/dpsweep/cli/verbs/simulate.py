@@ -17,6 +17,7 @@ from dpsweep.foundation.registry import did_you_mean
 from dpsweep.foundation.words import counted
 from dpsweep.planning.simulation.curves import SyntheticCurves, TableCurves, read_curves
 from dpsweep.privacy.statement import shown_epsilon
+from dpsweep.privacy.terms import shown_delta
 from dpsweep.schedulers import POLICIES
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def _simulated_caption(checked: Preflight, outcomes: Sequence[PolicyRun]) -> str
     return (
         f"Simulated, seed {spec.seed}: no figure but the costs is about real training. steps: of "
         f"all trials, stopped ones included. epsilon: {_meaning(checked)}; delta "
-        f"{spec.privacy.delta:g}, unit {spec.privacy_unit}, "
+        f"{shown_delta(spec.privacy.delta)}, unit {spec.privacy_unit}, "
         f"{spec.privacy.neighboring_relation}, {samplings} sampling, {accountants}, accounting "
         f"{spec.privacy.accounting}. best: {spec.search.metric} as the best finished trial "
         "reported it; full length: its score at the end without noise; regret: its distance from "

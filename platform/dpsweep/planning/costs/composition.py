@@ -31,6 +31,7 @@ from dpsweep.privacy.composition.renyi_filter import RenyiFilter
 from dpsweep.privacy.composition.split import SplitComposition
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.statement import shown_epsilon
+from dpsweep.privacy.terms import shown_delta
 from dpsweep.study.trial import TrialTask
 
 _LESS = "raise it, or lower privacy.trial_epsilon"
@@ -277,7 +278,7 @@ def _whole_trials(checked: Preflight, phases: Phases) -> int:
     after = "after the start's runs, " if phases.starts else ""
     problem = (
         f"{privacy.study_epsilon:g} is too small: {after}{which} epsilon="
-        f"{shown_epsilon(epsilon(number))} at delta={privacy.delta:g} (pld, declared)"
+        f"{shown_epsilon(epsilon(number))} at delta={shown_delta(privacy.delta)} (pld, declared)"
     )
     raise checked.refusal("privacy.study_epsilon", problem, fix)
 

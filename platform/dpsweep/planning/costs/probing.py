@@ -22,6 +22,7 @@ from dpsweep.privacy.composition.declared import (
 from dpsweep.privacy.composition.gaussian_filter import GaussianFilter
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.statement import shown_epsilon
+from dpsweep.privacy.terms import shown_delta
 from dpsweep.spec.space.parameter import Parameter
 from dpsweep.study.trial import TrialTask
 
@@ -162,7 +163,7 @@ class Probing:
         spec = self.checked.spec
         privacy, most, noise = spec.privacy, spec.search.probe.most, spec.data.validation.noise_std
         assert privacy.study_epsilon is not None
-        terms = f"at delta={privacy.delta:g} (pld, declared)"
+        terms = f"at delta={shown_delta(privacy.delta)} (pld, declared)"
         scores = self._scores()
         scored = declared_epsilon(scores, privacy.delta)
         if noise is not None and not scored < privacy.study_epsilon:

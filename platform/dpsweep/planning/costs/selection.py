@@ -16,7 +16,7 @@ from dpsweep.privacy.selection.bounds import bound_of, dearest
 from dpsweep.privacy.selection.number import Selection
 from dpsweep.privacy.selection.on_subset import SubsetBound
 from dpsweep.privacy.statement import shown_epsilon
-from dpsweep.privacy.terms import AccountantName
+from dpsweep.privacy.terms import AccountantName, shown_delta
 from dpsweep.study.trial import TrialTask
 
 
@@ -76,7 +76,7 @@ def choose_selection(checked: Preflight) -> SelectionCharge | None:
     if cap is not None and not epsilon <= cap:
         problem = (
             f"{cap:g} is below epsilon={shown_epsilon(epsilon)}, which the best of about "
-            f"{counted(selection.mean, 'trial')} costs at delta={privacy.delta:g}"
+            f"{counted(selection.mean, 'trial')} costs at delta={shown_delta(privacy.delta)}"
         )
         fix = "lower privacy.trial_epsilon or privacy.selection.mean; `dpsweep plan` shows both"
         raise checked.refusal("privacy.study_epsilon", problem, fix)
