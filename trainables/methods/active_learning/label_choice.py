@@ -13,6 +13,7 @@ import torch
 from dpsweep.privacy.events import Gaussian, Laplace
 from dpsweep.privacy.randomness import secret_numpy_generator
 from dpsweep.trainables.data.dataset import SweepData, part_tensors
+from dpsweep.trainables.gradients.clipping import noise_bound
 from dpsweep.trainables.methods.active_learning import nearest_votes as votes
 from dpsweep.trainables.methods.active_learning.dp_pca import (
     principal_components,
@@ -83,7 +84,8 @@ class LabelChoice:
         """DP-PCA of the private embeddings: the one place where their moment is looked at."""
         rows, _ = self._embed(self._private())
         moment = second_moment(rows)
-        noise = symmetric_noise(len(moment), event.noise_multiplier, self._noise)
+        scale = event.noise_multiplier * noise_bound(1.0, self._data.info.num_private)
+        noise = symmetric_noise(len(moment), scale, self._noise)
         self._directions = principal_components(
             moment + noise, int(self._hparams["select.components"])
         )

@@ -74,8 +74,9 @@ class ScatterNet(OnFeatures, DPSGD):
     Guarantees:
         Features are functions of one record each and cost nothing. Under ``private_data``,
         positions 0 and 1 release ``sum_i clip(m_i, C) + N(0, (sigma_norm C)^2)`` over all private
-        records (``clipped_channel_sum``), which are the plan's two Gaussian events; the division
-        by the declared number, the floor of the variance and everything after is post-processing.
+        records (``clipped_channel_sum``), which are the plan's two Gaussian events; noise is
+        relative to C and what rounding adds (``noise_bound``). The division by the declared number,
+        the floor of the variance and everything after is post-processing.
         All later positions are those of ``DPSGD``.
 
         With ``heads.count`` M > 1 a step releases M noisy sums of one Poisson sample, each with
@@ -191,7 +192,8 @@ class ScatterNet(OnFeatures, DPSGD):
     def _add_noise(self, total: torch.Tensor, position: int, max_norm: float) -> None:
         event = self._plan.at(position)
         assert isinstance(event, Gaussian)
-        self._noise.release(total, event.noise_multiplier, max_norm, observer=self.noise_observer)
+        bound = self._noise_bound(max_norm, self._data.info.num_private)
+        self._noise.release(total, event.noise_multiplier, bound, observer=self.noise_observer)
 
     def contributions(self, position: int) -> Contributions | None:
         """Return those to the channel statistics too; see ``Auditable``."""
