@@ -88,8 +88,8 @@ def run_sweep(spec: SweepSpec, *, observer: Observer | None = None) -> SweepResu
             ``ResourceError``, ``StudyError``, ``ModelError``, ``InfeasibleBudgetError``,
             ``DatasetBudgetError``); nothing was started, unless pre-training or features had begun.
         SweepError: Otherwise, the study had to stop; running it again continues it.
-        KeyboardInterrupt: In pre-training, or while features were computed; else Ctrl-C ends the
-            study as interrupted. ``dpsweep run`` treats SIGTERM alike; this function installs no
+        KeyboardInterrupt: Before trials ran; while they run, Ctrl-C ends the study as interrupted.
+            ``dpsweep run`` treats SIGTERM alike; this function installs no
             handler for it (a program of its own may do ``signal.raise_signal(SIGINT)`` in one).
     """
     return run_checked(preflight(spec), observer=observer)
@@ -181,7 +181,6 @@ def run_checked(
         conclusion = Conclusion(study, observer)
 
         def leave() -> None:
-            study.hold_others()
             conclusion.write(Ending("interrupted"), is_urgent=True)
             spool.flush(timeout_s=FLUSH_URGENT_S)
 
@@ -196,7 +195,10 @@ def run_checked(
             ending = MODES[spec.privacy.accounting](launch)
             if ending.state == "finished":
                 # A selection's traces go first: what follows may take minutes.
-                cluster.close() if selection else cluster.close_behind()
+                if selection is None:
+                    cluster.close_behind()
+                else:
+                    cluster.close()
                 erase(study)
                 observer.on_stage("logging the best model")
                 is_drawn = spool.is_enabled and spec.tracking.pictures
@@ -205,7 +207,7 @@ def run_checked(
                     drawing.finish(observer)
         except BaseException as error:
             ending, first = _ending_of(error, selection), error
-            if isinstance(error, KeyboardInterrupt):  # in pre-training, or features are computed
+            if isinstance(error, KeyboardInterrupt):  # before trials ran: Ray Tune takes it then
                 observer.on_message("interrupted; the same command continues the study")
             raise
         finally:

@@ -56,11 +56,14 @@ class Conclusion:
         Args:
             ending: How it has ended.
             first: The error, or None.
-            is_urgent: Do not wait for actors; what they charge is written by the next launch.
+            is_urgent: The process ends after it: do not wait for actors, what they charge is
+                written by the next launch. No other thread writes to the study any more.
         Raises:
             SweepError: The end cannot be written down, and nothing else was wrong.
         """
         with self._once:
+            if is_urgent:  # not before: who writes the end meanwhile would never be done
+                self._study.hold_others()
             if self._is_written:
                 return
             self._is_written = True

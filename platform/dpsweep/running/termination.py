@@ -14,6 +14,8 @@ from types import FrameType
 EXIT_CODE = 128 + signal.SIGTERM
 #: Slurm and Kubernetes kill after half a minute; what must be written by then takes seconds.
 GRACE_S = 15.0
+#: The last act may wait for a disk or a lock that nobody gives back.
+LAST_ACT_S = 10.0
 
 
 class Termination:
@@ -21,7 +23,7 @@ class Termination:
 
     The signal is handed on as Ctrl-C. If Ray's processes have had it too, whatever waits for them
     may wait for a minute: after ``GRACE_S`` the end is written down from another thread, and the
-    process ends.
+    process ends, ``LAST_ACT_S`` later at most.
 
     Args:
         again: How to continue, which is said then, on stderr.
@@ -36,8 +38,10 @@ class Termination:
     def forcing(self, last_act: Callable[[], None]) -> Iterator[None]:
         """Do ``last_act``, from another thread, if the process must end within this block."""
         self._last_act = last_act
-        yield
-        self._last_act = lambda: None
+        try:
+            yield
+        finally:
+            self._last_act = lambda: None
 
     def take(self, number: int, frame: FrameType | None) -> None:
         """Handle the signal."""
@@ -61,9 +65,14 @@ class Termination:
     def _force(self, code: int = EXIT_CODE, words: str = "") -> None:
         with suppress(Exception):  # whatever it is, the process has to end
             print(words or "terminated; " + self._again, file=sys.stderr, flush=True)
+        act = threading.Thread(target=self._act, daemon=True)
+        act.start()
+        act.join(LAST_ACT_S)
+        os._exit(code)
+
+    def _act(self) -> None:
         with suppress(Exception):
             self._last_act()
-        os._exit(code)
 
     def end(self) -> None:
         """Give up forcing anything: the run is over."""

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import threading
+import time
 
 import pytest
 from launches import Driver, report
@@ -11,9 +12,15 @@ from dpsweep.foundation.errors import StorageError
 from dpsweep.foundation.logs import read_log
 from dpsweep.ledgers.trial import trial_file, trial_spent
 from dpsweep.privacy.accountants import epsilon_of
-from dpsweep.running.ending import Conclusion, Ending, say_failures, write_charges
+from dpsweep.running.ending import (
+    Conclusion,
+    Ending,
+    await_actors,
+    say_failures,
+    write_charges,
+)
 from dpsweep.running.recovery import LOST, mend_tasks
-from dpsweep.study.events import StudyEnded, StudyStarted
+from dpsweep.study.events import StudyStarted
 from dpsweep.study.journal import fold
 from dpsweep.study.trial import TrialState
 from dpsweep.tracking.state import TrackingState
@@ -100,6 +107,59 @@ def test_an_end_is_written_once(driver):
     assert [end["state"] for end in ends] == ["interrupted"]
 
 
+def test_an_urgent_end_waits_for_the_one_that_is_being_written(driver, monkeypatch):
+    """Both want the right to write: whoever has begun goes first."""
+    begun, conclusion = threading.Event(), Conclusion(driver.study, driver.observer)
+
+    def wait(study):
+        begun.set()
+        time.sleep(0.5)
+
+    monkeypatch.setattr("dpsweep.running.ending.await_actors", wait)
+    threads = [
+        threading.Thread(target=conclusion.write, args=(Ending(state),), kwargs=more, daemon=True)
+        for state, more in (("failed", {}), ("interrupted", {"is_urgent": True}))
+    ]
+    threads[0].start()
+    assert begun.wait(10)
+    threads[1].start()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert read_log(driver.study.files.journal)[-1]["state"] == "failed"
+
+
+def test_an_urgent_end_is_the_last_that_is_written_and_waits_for_no_actor(driver, monkeypatch):
+    monkeypatch.setattr("dpsweep.running.ending.await_actors", lambda study: 1 / 0)
+    conclusion, study = Conclusion(driver.study, driver.observer), driver.study
+    ended, over = threading.Event(), threading.Event()
+
+    def leave():
+        conclusion.write(Ending("interrupted"), is_urgent=True)
+        ended.set()
+        over.wait(10)  # the process would end here
+
+    threading.Thread(target=leave).start()
+    assert ended.wait(10)
+    late = threading.Thread(target=study.write, args=(StudyStarted("stage"),), daemon=True)
+    late.start()
+    late.join(0.3)
+    assert late.is_alive()
+    assert read_log(study.files.journal)[-1]["state"] == "interrupted"
+    over.set()
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_an_end_waits_for_actors_a_while(driver, monkeypatch, is_held):
+    """What they charge last is in their ledgers once they have let go of these."""
+    driver.charge(driver.source().next_task(num_running=0), 3)
+    monkeypatch.setattr("dpsweep.running.ending._WAIT_S", 0.5)
+    monkeypatch.setattr("dpsweep.running.ending.is_locked", lambda path: is_held)
+    begun = time.monotonic()
+    await_actors(driver.study)
+    assert (time.monotonic() - begun >= 0.5) is is_held
+
+
 @pytest.mark.parametrize("num_failed", [1, 2, 3])
 def test_the_commonest_reason_is_told_where_most_trials_failed(driver, num_failed):
     source = driver.source()
@@ -163,23 +223,3 @@ def test_a_trial_without_its_folder_is_closed_with_its_charges(driver):
     assert (view.state, len(spent)) == (TrialState.FAILED, 9)
     assert view.epsilon == epsilon_of(spent, delta=1e-5, accountant=driver.spec.privacy.accountant)
     assert trial_file(driver.study.files.ledger, task.trial).exists()
-
-
-def test_nobody_writes_after_an_end_that_another_thread_writes(driver):
-    """The process ends then; what other threads had to say would stand behind its end."""
-    study, ended, over = driver.study, threading.Event(), threading.Event()
-
-    def leave():
-        study.hold_others()
-        study.write(StudyEnded("interrupted"))
-        ended.set()
-        over.wait(10)  # the process would end here
-
-    threading.Thread(target=leave).start()
-    assert ended.wait(10)
-    late = threading.Thread(target=study.write, args=("trial_infeasible",), daemon=True)
-    late.start()
-    late.join(0.3)
-    assert late.is_alive()
-    assert read_log(study.files.journal)[-1]["event"] == "study_ended"
-    over.set()

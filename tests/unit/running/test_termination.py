@@ -78,6 +78,66 @@ with termination.sigterm_as_interrupt('go on by') as asked, asked.forcing(last_a
     assert termination.GRACE_S < 30 - 10  # what kills after SIGTERM waits for half a minute
 
 
+def test_a_last_act_that_hangs_is_left_behind():
+    code = """
+import signal, threading, time
+from dpsweep.running import termination
+termination.GRACE_S = termination.LAST_ACT_S = 0.3
+signal.signal(signal.SIGINT, lambda *_: None)
+lock = threading.Lock()
+lock.acquire()
+with termination.sigterm_as_interrupt('go on by') as asked, asked.forcing(lock.acquire):
+    signal.raise_signal(signal.SIGTERM)
+    time.sleep(60)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert done.returncode == EXIT_CODE
+    assert termination.GRACE_S + termination.LAST_ACT_S < 30 - 4
+
+
+@pytest.mark.parametrize("how", ["pass", "1 / 0"])
+def test_a_last_act_is_that_of_its_block_alone(how):
+    code = f"""
+from dpsweep.running import termination
+with termination.sigterm_as_interrupt('go on by') as asked:
+    try:
+        with asked.forcing(lambda: print('written', flush=True)):
+            {how}
+    except ZeroDivisionError:
+        pass
+    asked.lose_ray()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_a_run_that_ends_in_time_is_not_ended_by_force():
+    code = """
+import signal, time
+from dpsweep.running import termination
+termination.GRACE_S = 0.3
+signal.signal(signal.SIGINT, lambda *_: None)
+with termination.sigterm_as_interrupt('go on by') as asked:
+    signal.raise_signal(signal.SIGTERM)
+time.sleep(1)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_ray_that_is_lost_after_sigterm_is_no_error():
+    code = """
+import signal
+from dpsweep.running import termination
+signal.signal(signal.SIGINT, lambda *_: None)
+with termination.sigterm_as_interrupt('go on by') as asked:
+    signal.raise_signal(signal.SIGTERM)
+    asked.lose_ray()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (EXIT_CODE, "terminated; go on by\n")
+
+
 def test_a_lost_ray_is_told_in_a_line():
     code = """
 from dpsweep.running import termination
