@@ -11,6 +11,7 @@ import socket
 import sqlite3
 import tempfile
 import threading
+import time
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
@@ -23,6 +24,8 @@ from dpsweep.foundation.errors import LedgerError, LockedError, StorageError, St
 from dpsweep.foundation.file_paths import FilePath
 
 _SEAL = ', "crc": "'
+#: Whoever asks whether a file is locked has it for a moment: that is no reason to refuse a writer.
+_GLANCE_S = 0.2
 
 
 def _checksum(body: str) -> str:
@@ -188,7 +191,7 @@ class DurableLog(Log):
         except OSError as error:
             raise _unwritten(path, error) from error
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _take_alone(self._file)
         except OSError as error:
             os.close(self._file)
             raise LockedError(
@@ -336,6 +339,23 @@ def is_locked(path: Path) -> bool:
     return False
 
 
+def _take_alone(handle: int) -> None:
+    """Lock an open file for this process alone.
+
+    Raises:
+        OSError: Another process holds it for longer than ``is_locked`` does.
+    """
+    deadline = time.monotonic() + _GLANCE_S
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_GLANCE_S / 20)
+
+
 class FileLock:
     """An exclusive lock that the operating system releases when its process ends.
 
@@ -348,7 +368,7 @@ class FileLock:
         # It is emptied: no link that somebody has laid there may lead to another file.
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _take_alone(self._file)
         except OSError as error:
             pid, _, host = (
                 os.read(self._file, 300).decode("ascii", "replace").strip().partition(" ")

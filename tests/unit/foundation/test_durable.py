@@ -1,7 +1,9 @@
 import errno
+import fcntl
 import multiprocessing
 import os
 import socket
+import threading
 
 import pytest
 
@@ -208,3 +210,16 @@ def test_file_lock_names_its_holder(tmp_path):
     assert not is_locked(tmp_path / "lock")
     assert not is_locked(tmp_path / "nothing")
     FileLock(tmp_path / "lock", holder="study 'x'").release()
+
+
+@pytest.mark.parametrize("opened", [DurableLog, lambda path: FileLock(path, holder="it")])
+def test_whoever_asks_about_a_lock_keeps_nobody_from_it(tmp_path, opened):
+    """Asking takes the lock for a moment, as ``dpsweep status`` does."""
+    path = tmp_path / "file"
+    path.touch()
+    handle = os.open(path, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_SH)
+    asked = threading.Timer(0.05, os.close, args=(handle,))
+    asked.start()
+    opened(path)
+    asked.join()
