@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 import time
 from collections.abc import Callable
 from html import escape
@@ -71,7 +72,7 @@ class NotebookDisplay(ProgressDisplay):
         )
         super().__init__(spec, num_trials, console)
         self._update, self._messages, self._table = update, list[str](), ""
-        self._last = 0.0
+        self._last, self._one_at_a_time = 0.0, threading.Lock()
 
     def __enter__(self) -> NotebookDisplay:
         return self
@@ -81,7 +82,8 @@ class NotebookDisplay(ProgressDisplay):
         self._show()
 
     def _print(self, text: str) -> None:
-        self._messages = [*self._messages, text][-_KEPT:]
+        with self._one_at_a_time:
+            self._messages = [*self._messages, text][-_KEPT:]
         self._show()
 
     def on_view(self, view: StudyView) -> None:

@@ -86,7 +86,7 @@ class Drawing:
             path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONSAFEPATH": "1"}
             pipe = subprocess.PIPE
             self._process = subprocess.Popen(
-                command, env={**os.environ, **path}, stdin=pipe, stdout=pipe, text=True
+                command, env={**_environment(), **path}, stdin=pipe, stdout=pipe, text=True
             )
 
     def begin(self) -> None:
@@ -134,6 +134,12 @@ def draw_study(study: OpenStudy, observer: Observer | None = None) -> list[str]:
             why = str(error) if isinstance(error, SweepError) else repr(error)
             observer.on_message(f"the study's pictures are not drawn: {why}")
     return drawn(study)
+
+
+def _environment() -> dict[str, str]:
+    """Return this process's environment, which a thread that leaves Ray may change meanwhile."""
+    now = ((name, os.environ.get(name)) for name in list(os.environ))
+    return {name: value for name, value in now if value is not None}
 
 
 def drawn(study: OpenStudy) -> list[str]:

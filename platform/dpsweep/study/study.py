@@ -34,7 +34,11 @@ from dpsweep.study.trial import TrialReport, TrialState, TrialTask
 
 
 class Observer:
-    """Watches a sweep, called on the driver's thread; this one says nothing."""
+    """Watches a sweep, from the driver's thread; this one says nothing.
+
+    ``on_message`` is called from others, too: that of the tracking store, and the one that ends a
+    launch which does not end in time.
+    """
 
     def on_message(self, text: str) -> None:
         """Something worth a line has happened."""

@@ -80,7 +80,7 @@ class Spool:
 
     @property
     def is_enabled(self) -> bool:
-        """False for a study without tracking, where every other method does nothing."""
+        """False for a study without tracking, where nothing is delivered and no model is stored."""
         return self._thread is not None
 
     @property
@@ -115,9 +115,12 @@ class Spool:
         """Run ``function(tracker)`` in the spool's thread once all events are delivered.
 
         Raises:
+            RuntimeError: The study has no tracking.
             TimeoutError: It could not be run in time; it will not be run later.
             Exception: What ``function`` raised.
         """
+        if not self.is_enabled:
+            raise RuntimeError("a study without tracking has no tracker to call")
         future: Future[Any] = Future()
         with self._changed:
             self._calls.append((function, future))
@@ -149,6 +152,8 @@ class Spool:
 
     def has_model(self, trial: int, timeout_s: float = 20.0) -> bool:
         """Say whether the store has a trial's model; yes where that cannot be found out now."""
+        if not self.is_enabled:
+            return False
         try:
             return bool(self.call(lambda tracker: tracker.has_model(trial), timeout_s))
         except Exception:  # whatever a store can raise; the next launch asks again
