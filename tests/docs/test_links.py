@@ -57,3 +57,16 @@ def test_files_that_a_page_names_are_there(page):
     folders = "platform|trainables|search_spaces|cluster|tests|docs"
     named = re.findall(rf"`((?:{folders})/[\w./]+)`", prose(page))
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_files_that_the_table_of_additions_changes_are_there():
+    """Of what is added only the folder can be there; what is changed is there already."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    rows = re.findall(r"^\| .+ \| (.+) \| (.+) \|$", text.partition("| X | new files")[2], re.M)
+    assert len(rows) > 10
+    roots = (ROOT, ROOT / "platform" / "dpsweep")
+    for new, changed in rows:
+        for name in re.findall(r"`([\w./]+\.py)`", changed):
+            assert any((root / name).is_file() for root in roots), name
+        for name in re.findall(r"`([\w./]+/)[\w.]*`", new):
+            assert any((root / name).is_dir() for root in roots), name

@@ -1,1 +1,1 @@
-"""Fakes and conformance suites for extensions; imported by tests only."""
+"""Conformance suites for extensions; imported by tests only."""
