@@ -144,7 +144,8 @@ class ClusterTarget(ABC):
         if self._beginning is not None:
             wait([self._beginning])
         if self._connected_here:
-            self._leave()
+            with _keeps_sigterm():
+                self._leave()
             self._connected_here = False
         self._has_left.set()
 
@@ -283,12 +284,12 @@ class ClusterTarget(ABC):
 
 @contextmanager
 def _keeps_sigterm() -> Iterator[None]:
-    """Keep SIGTERM from the processes that Ray starts within this block, as Ray keeps Ctrl-C.
+    """Keep SIGTERM from the processes that Ray starts within this block, and Ray from SIGTERM.
 
     Schedulers of clusters send it to all processes at once. A raylet that leaves takes the driver
     with it, which then has no time to write down how the study ended. Ray kills its processes when
-    they outlive their driver, and at its shutdown. The handler of SIGTERM is given back: Ray's own
-    would answer with a dump of its stack.
+    they outlive their driver, and at its shutdown. The handler of SIGTERM is given back: that which
+    Ray sets as it starts would answer with a dump of its stack, and as it ends it leaves none.
     """
     is_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM)

@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,10 @@ import ray
 from dpsweep.cluster.base import ClusterTarget
 from dpsweep.cluster.early import local_slots, node_of, refuse_impossible
 from dpsweep.cluster.lean import lean_ray
+from dpsweep.cluster.private_directory import private_directory
 from dpsweep.cluster.token import own_token
 from dpsweep.cluster.worker import is_warm, preloading, variables
+from dpsweep.foundation.errors import RayLostError
 from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec
 
 _VITAL = {"raylet", "gcs_server"}
@@ -55,19 +57,21 @@ class LocalTarget(ClusterTarget):
         """Start Ray with the spec's number of CPUs and GPUs (default: all of them).
 
         It answers only to a token of its own, and has no dashboard: who may talk to a Ray may run
-        code as its user, and it listens on all interfaces.
+        code as its user, and it listens on all interfaces. All that it writes is in a directory
+        that nobody else can enter: Ray opens its own to everybody, and follows the links there.
         """
         with contextlib.ExitStack() as stack:
+            closed = self.private_path or stack.enter_context(private_directory())
             stack.enter_context(own_token())
             preloaded = preloading(self.resources, is_started=self._is_full)
-            with lean_ray(), variables(preloaded):
+            with lean_ray(), variables(preloaded), _failure_told():
                 ray.init(
                     address="local",
                     num_cpus=self.spec.num_cpus,
                     num_gpus=self.spec.num_gpus,
                     include_dashboard=False,
                     # A folder inside: Ray opens the one that it is given to everybody.
-                    _temp_dir=None if self.private_path is None else str(self.private_path / "ray"),
+                    _temp_dir=str(closed / "ray"),
                     log_to_driver=False,
                     logging_level=logging.ERROR,
                 )
@@ -103,6 +107,24 @@ class LocalTarget(ClusterTarget):
                     return
 
         threading.Thread(target=wait, name="dpsweep-ray-watch", daemon=True).start()
+
+
+@contextlib.contextmanager
+def _failure_told() -> Iterator[None]:
+    """Say in a line that Ray does not start, whatever it raises.
+
+    Raises:
+        RayLostError: It does not.
+    """
+    try:
+        yield
+    except Exception as error:
+        words = str(error).strip().partition("\n")[0]
+        raise RayLostError(
+            f"Ray cannot be started on this machine ({type(error).__name__}: {words[:200]})",
+            because="a process of its was ended, or this machine is too busy or too full",
+            fix="run the same command again; `dpsweep doctor` tells about this machine",
+        ) from error
 
 
 def _kill_all(node: Any, go_on: Callable[..., None], *arguments: Any, **options: Any) -> None:

@@ -14,7 +14,7 @@ from dpsweep.cluster import local, worker
 from dpsweep.cluster.lean import lean_ray
 from dpsweep.cluster.local import LocalTarget
 from dpsweep.cluster.token import own_token
-from dpsweep.foundation.errors import ResourceError
+from dpsweep.foundation.errors import RayLostError, ResourceError
 from dpsweep.running.nodes import warm
 from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec
 
@@ -148,7 +148,7 @@ def test_what_failed_behind_is_told_on_entering(tmp_path, monkeypatch, switched_
     target = target_with(monkeypatch, tmp_path, Ray(opens=None))
     monkeypatch.setattr(local.ray, "init", fail)
     target.begin()
-    with pytest.raises(ConnectionError, match="/dev/shm"), target:
+    with pytest.raises(RayLostError, match=r"cannot be started .*no room in /dev/shm"), target:
         pytest.fail("trials would run")
     target.disconnect()
     assert settings() == switched_off
