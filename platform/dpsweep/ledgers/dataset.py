@@ -73,12 +73,12 @@ class DatasetLedger:
         A study that was charged pays once for the trials it admits: these are on record here too,
         so a directory that was deleted in part, or replaced by an older copy, is refused where it
         does not know all of them; and a study that was charged refuses a file that does not know
-        the study.
+        the study, or knows some of its trials and not all.
 
         Not covered: studies on the same records that do not name this file; records that are
         changed or reordered under the same name; a file that is deleted or replaced by an older
-        copy before another study; an older copy of a study's directory that knows all its trials;
-        and a copy at the same path on another machine.
+        copy before another study, or by one that knows every trial of this one; an older copy of a
+        study's directory that knows all its trials; and a copy at the same path on another machine.
 
     Args:
         path: A file of JSON lines, or ``postgresql://USER@HOST/DATABASE#NAME``; made on first use.
@@ -101,6 +101,7 @@ class DatasetLedger:
         cap_epsilon: float | None = None,
         cap_delta: float | None = None,
         trials: Collection[int] = (),
+        started: Collection[int] = (),
         is_charged: bool = False,
     ) -> None:
         """Charge a study to the dataset, before it runs; a study that is charged already is free.
@@ -119,11 +120,12 @@ class DatasetLedger:
             cap_epsilon: Needed on first use of the file; later the same or None.
             cap_delta: Needed on first use of the file; later the same or None.
             trials: Trials that the study's own ledger knows.
+            started: Those of them that its journal knows, which are noted here first.
             is_charged: True if the study's own ledger says that it was charged here.
         Raises:
             DatasetBudgetError: The study does not fit, or the sum is no bound any more.
-            LedgerError: This file was charged and knows nothing of it, or knows trials of the study
-                that the study does not: one of the two was deleted or is an older copy.
+            LedgerError: This file was charged and knows nothing of it, or one of file and study
+                knows trials that the other does not: one was deleted or is an older copy.
             BadInputError: The file is about another dataset or other parts of it, has other caps
                 or none, cannot be written, or has charged this study another amount or from
                 another directory.
@@ -135,6 +137,7 @@ class DatasetLedger:
             caps = _caps(self.path, account, dataset, cap_epsilon, cap_delta)
             entry = next((s for s in account.studies if s.study_id == study_id), None)
             self._refuse_lost_history(account, study_id, name, trials, is_charged=is_charged)
+            self._refuse_older_copy(account, study_id, name, started)
             if entry is not None and account.broken is None:
                 if (entry.epsilon, entry.delta) != (epsilon, delta):
                     raise BadInputError(
@@ -194,6 +197,20 @@ class DatasetLedger:
                 because="the study was deleted in part, or replaced by an older copy; run again, "
                 "it would spend its budget a second time",
                 fix="restore it, or start a new study under another name",
+            )
+
+    def _refuse_older_copy(
+        self, account: DatasetAccount, study_id: str, name: str, started: Collection[int]
+    ) -> None:
+        noted = account.trials.get(study_id, frozenset())
+        lost = sorted(set(started) - noted)
+        if noted and lost:  # earlier versions noted none
+            raise LedgerError(
+                f"study {name!r} has run trials that {self.path} does not know: "
+                f"{', '.join(map(str, lost))}",
+                because="the file was replaced by an older copy, or lost its end; what other "
+                "studies have cost since is unknown",
+                fix="restore it; without it nothing bounds what the dataset costs",
             )
 
     def note_trial(self, study_id: str, trial: int) -> None:

@@ -120,6 +120,11 @@ class StudyView:
             return self.num_infeasible
         return sum(trial.state is state for trial in self.trials.values())
 
+    @property
+    def on_private(self) -> set[int]:
+        """Numbers of the trials that read private records."""
+        return {number for number, trial in self.trials.items() if trial.records != "public"}
+
     def charged(self) -> dict[int, int]:
         """Return the number of events each trial is known to have charged."""
         return {number: trial.charged for number, trial in self.trials.items()}

@@ -266,6 +266,22 @@ def test_a_study_that_forgot_its_trials_is_not_charged_once_more_for_nothing(led
     assert read_dataset_ledger(ledger.path).epsilon == 1.0
 
 
+def test_a_ledger_that_has_lost_its_end_is_refused_by_the_study_that_wrote_it(ledgers):
+    """What other studies were charged after that end is lost with it."""
+    ledger = DatasetLedger(ledgers / "digits.budget")
+    charge = {
+        "directory": ledgers, "dataset": "digits", "parts": {}, "accounting": "composed",
+        "epsilon": 1.0, "delta": 1e-5,
+    }  # fmt: skip
+    ledger.reserve("id", "study", **charge, cap_epsilon=9.0, cap_delta=1e-4)
+    # An earlier version noted no trials.
+    ledger.reserve("id", "study", **charge, trials={0, 1}, started={0, 1}, is_charged=True)
+    ledger.note_trial("id", 0)
+    ledger.reserve("id", "study", **charge, trials={0, 1}, started={0}, is_charged=True)
+    with pytest.raises(LedgerError, match=r"'study' has run trials that .*budget does not .*: 1"):
+        ledger.reserve("id", "study", **charge, trials={0, 1}, started={0, 1}, is_charged=True)
+
+
 def test_a_study_that_was_charged_refuses_a_ledger_that_does_not_know_it(ledgers):
     ledger = DatasetLedger(ledgers / "new.budget")
     with pytest.raises(LedgerError, match=r"was charged to .*new.budget, which does not know it"):
