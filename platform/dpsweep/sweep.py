@@ -51,8 +51,7 @@ from dpsweep.running.gallery import Drawing
 from dpsweep.running.giving_up import give_up_claim
 from dpsweep.running.modes import Launch, run_public, run_search
 from dpsweep.running.nodes.cluster import LaunchCluster
-from dpsweep.running.nodes.own_code import check_own_code
-from dpsweep.running.nodes.software import check_software
+from dpsweep.running.nodes.joining import join_cluster
 from dpsweep.running.pretrain import pretrained_weights
 from dpsweep.running.probing import run_composed
 from dpsweep.running.sealed import erase, run_selection
@@ -134,6 +133,9 @@ def run_checked(
             names = ", ".join(data.info.class_names)
             observer.on_message(f"study {spec.name!r}: {news}; they are recorded now: {names}")
         study.check_remnants()
+        is_over, is_new = _is_complete(checked, study), not study.has_begun
+        if is_new:  # nothing is charged to it until its trials can run
+            target = join_cluster(cluster, checked, observer)
         terms, in_journal = enforced_terms(spec), study.view.trials
         ledger = StudyLedger(study.files.ledger, terms=terms, in_journal=in_journal)
         stack.callback(ledger.close)
@@ -142,11 +144,13 @@ def run_checked(
         study_spent(study.files.ledger, study.view.charged())  # refuses a study that lost a ledger
         if not ledger.is_on_dataset:
             _note_new_dataset_ledger(spec, observer)
-        composition, selection = _commit(checked, ledger, composition, selection)
+        if not is_over and not is_new:
+            target = join_cluster(cluster, checked, observer)
+        composition, selection = _commit(checked, study, ledger, composition, selection)
         ledger.settle_lost(study.view.ended())
         for note in record_notes(spec, data):
             observer.on_message(note)
-        if _is_complete(checked, study):
+        if is_over:
             observer.on_message(f"study {spec.name!r} has finished already; nothing to run")
             erase(study)
             renewed = entries.card_renewed(study, observer)
@@ -155,14 +159,13 @@ def run_checked(
                 observer.on_message("its privacy card is written anew: trials were audited since")
             with open_spool(study.files, spec.tracking, observer.on_message) as spool:
                 log_best_model(checked, study, spool, data, observer)
+                if spool.is_enabled and spec.tracking.pictures and not study.files.page.exists():
+                    observer.on_stage("drawing its pictures, which its end has left out")
+                    late = entries.drawn_late(study, observer)
+                    if late is not None:
+                        study.write(late)
                 deliver(spool, observer)
             return SweepResult(study.files)
-        observer.on_stage(cluster.starting)
-        target = cluster.join(observer.on_message)
-        if target.joined:
-            observer.on_message(target.joined)
-        check_software(checked, target, observer)
-        check_own_code(checked, target)
         study.write(entries.study_started(study))
         write_charges(study)
         spool = stack.enter_context(open_spool(study.files, spec.tracking, observer.on_message))
@@ -204,7 +207,7 @@ def run_checked(
                 is_drawn = spool.is_enabled and spec.tracking.pictures
                 with contextlib.closing(Drawing(study, is_wanted=is_drawn)) as drawing:
                     log_best_model(checked, study, spool, data, observer, on_shown=drawing.begin)
-                    drawing.finish(observer)
+                    drawing.finish(ending.state, ending.reason, observer)
         except BaseException as error:
             ending, first = _ending_of(error, selection), error
             if isinstance(error, KeyboardInterrupt):  # before trials ran: Ray Tune takes it then
@@ -242,6 +245,7 @@ def _note_new_dataset_ledger(spec: SweepSpec, observer: Observer) -> None:
 
 def _commit(
     checked: Preflight,
+    study: Study,
     ledger: StudyLedger,
     composition: Composition | None,
     selection: SelectionCharge | None,
@@ -275,6 +279,8 @@ def _commit(
             cap_epsilon=privacy.dataset_epsilon,
             cap_delta=privacy.dataset_delta,
             trials=ledger.on_dataset,
+            # A selection is noted as one trial, whatever it has run.
+            started=study.view.on_private & ledger.admitted if selection is None else (),
             is_charged=ledger.is_on_dataset,
         )
         ledger.note_dataset()

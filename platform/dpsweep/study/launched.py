@@ -9,6 +9,7 @@ from typing import Any
 from dpsweep.foundation.bucket_path import BucketPath, answers
 from dpsweep.foundation.database_path import is_database_address
 from dpsweep.foundation.errors import StudyError
+from dpsweep.foundation.logs import Tail
 from dpsweep.spec.base import seen
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.files import StudyFiles
@@ -133,6 +134,11 @@ def is_new(spec: SweepSpec) -> bool:
     return not StudyFiles.of(spec).spec.exists()
 
 
+def has_begun(files: StudyFiles) -> bool:
+    """Say whether a study has a ledger or a journal with a line; before, nothing was charged."""
+    return any(files.ledger.glob("*")) or Tail(files.journal).size() > 0
+
+
 def refuse_other_spec(spec: SweepSpec, files: StudyFiles | None = None) -> None:
     """Refuse to continue a study from another spec than the one it was launched from.
 
@@ -145,7 +151,7 @@ def refuse_other_spec(spec: SweepSpec, files: StudyFiles | None = None) -> None:
     if files is None and is_new(spec):
         return
     files = files or StudyFiles.of(spec)
-    if not files.spec.exists():
+    if not files.spec.exists() or not has_begun(files):
         return
     files.frozen()
     old = SweepSpec.from_yaml(files.spec, is_stored=True)

@@ -29,7 +29,7 @@ from dpsweep.spec.study import SweepSpec
 from dpsweep.study.events import Event, TrialEnded, TrialReported, TrialStarted
 from dpsweep.study.files import StudyFiles
 from dpsweep.study.journal import StudyView, fold, fold_one, replay
-from dpsweep.study.launched import anchored, refuse_other_spec
+from dpsweep.study.launched import anchored, has_begun, refuse_other_spec
 from dpsweep.study.trial import TrialReport, TrialState, TrialTask
 
 
@@ -112,6 +112,14 @@ class Study:
             self._lock.release()
             raise
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything may have been charged to it; until then it is as if it were not there.
+
+        A launch may end before, where its cluster does not answer.
+        """
+        return has_begun(self.files)
+
     def _freeze_spec(self) -> None:
         refuse_other_spec(self.spec, self.files)
         if not self.files.spec.exists():
@@ -174,6 +182,8 @@ class Study:
         current = f"{_HASH_VERSION} {content_hash}"
         if stored == current:
             return ""
+        if not self.has_begun:
+            stored = ""
         is_old = bool(old_hash) and stored == old_hash
         if not is_old and (stored or self.view.trials) and not _IS_HASH.fullmatch(stored):
             state = "is damaged" if stored else "is missing"

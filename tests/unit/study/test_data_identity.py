@@ -6,6 +6,7 @@ from PIL import Image
 from whole_studies import make_spec
 
 from dpsweep.foundation.errors import StudyError
+from dpsweep.ledgers.study import StudyLedger
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Study
 from dpsweep.trainables.data.loading import load_dataset
@@ -37,7 +38,9 @@ def check(spec):
     study = Study(spec)
     try:
         data = load_dataset(spec.data)
-        return study.check_data(data.content_hash, old_hash=data.old_hash)
+        said = study.check_data(data.content_hash, old_hash=data.old_hash)
+        StudyLedger(study.files.ledger).close()
+        return said
     finally:
         study.close()
 
