@@ -224,6 +224,17 @@ def card_renewed(study: OpenStudy, observer: Observer) -> CardRenewed | None:
     return CardRenewed(text, draw_study(study, observer) if study.files.page.exists() else ())
 
 
+def drawn_late(study: OpenStudy, observer: Observer) -> CardRenewed | None:
+    """Draw the page of a study whose end was broken off there; None if it cannot be drawn.
+
+    Args:
+        study: One that has finished.
+        observer: Hears why not.
+    """
+    files = draw_study(study, observer)
+    return CardRenewed(card(SweepResult.of(study)), files) if study.files.page.exists() else None
+
+
 def _lost_card(error: LedgerError) -> str:
     """Return the card of a study whose ledgers cannot be trusted: it claims nothing."""
     return f"# Privacy card\n\nNothing can be said of this study's privacy: {error.message}.\n"

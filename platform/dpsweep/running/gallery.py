@@ -86,7 +86,12 @@ class Drawing:
             path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONSAFEPATH": "1"}
             pipe = subprocess.PIPE
             self._process = subprocess.Popen(
-                command, env={**_environment(), **path}, stdin=pipe, stdout=pipe, text=True
+                command,
+                env={**_environment(), **path},
+                stdin=pipe,
+                stdout=pipe,
+                text=True,
+                start_new_session=True,  # Ctrl-C is this process's to answer
             )
 
     def begin(self) -> None:
@@ -94,8 +99,8 @@ class Drawing:
         self._ask("the pictures")
         self._has_begun = True
 
-    def finish(self, observer: Observer) -> None:
-        """Let the page be drawn, which shows the study as it is now, and wait for it all.
+    def finish(self, state: str, reason: str, observer: Observer) -> None:
+        """Let the page be drawn, which shows how the study has ended, and wait for it all.
 
         A picture that cannot be drawn is no reason to fail a study that has finished: it is said.
         """
@@ -103,7 +108,7 @@ class Drawing:
             return
         if not self._has_begun:
             self.begin()
-        self._ask("the page")
+        self._ask(f"{state} {reason}")
         words, _ = self._process.communicate()
         if self._process.returncode:
             why = words.strip() or f"its process ended with {self._process.returncode}"

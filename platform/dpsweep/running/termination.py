@@ -44,12 +44,13 @@ class Termination:
             self._last_act = lambda: None
 
     def take(self, number: int, frame: FrameType | None) -> None:
-        """Handle the signal."""
-        if not self.is_asked:
-            self.is_asked = True
-            self._timer = threading.Timer(GRACE_S, self._force)
-            self._timer.daemon = True
-            self._timer.start()
+        """Handle the signal; once: another one would break off what the first has begun."""
+        if self.is_asked:
+            return
+        self.is_asked = True
+        self._timer = threading.Timer(GRACE_S, self._force)
+        self._timer.daemon = True
+        self._timer.start()
         # Whoever handles Ctrl-C now: Ray Tune while trials run, else Python; or nobody, where a
         # shell has put the command into its background.
         if not callable(signal.getsignal(signal.SIGINT)):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -159,7 +161,7 @@ def run_trials(
         RayLostError: Ray has ended under the trials.
     """
     try:
-        with _without_tracebacks_of_tune(), replaced(usage, _NOT_COUNTED):
+        with _without_tracebacks_of_tune(), replaced(usage, _NOT_COUNTED), _own_signals():
             tuner.fit()
     except KeyboardInterrupt:  # a second Ctrl-C; after the first one, Tune clears up itself
         scheduler.release_actors()
@@ -191,6 +193,20 @@ def _without_tracebacks_of_tune() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _own_signals() -> Iterator[None]:
+    """Give Ctrl-C back to whoever had it: Tune keeps it after its end, and takes note at most."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR1)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _is_of_ray(error: BaseException | None) -> bool:

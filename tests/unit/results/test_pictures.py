@@ -225,8 +225,11 @@ def test_a_process_of_its_own_draws_when_it_is_told_to(study):
     result, said = study("composed"), []
     with closing(Drawing(result, is_wanted=True)) as drawing:
         assert not result.files.page.exists()
-        drawing.finish(SimpleNamespace(on_message=said.append))
+        drawing.finish("finished", "trials ran", SimpleNamespace(on_message=said.append))
     assert said == []
+    # Its end is written after it, and it shows how the study has ended.
+    result.view.state, result.view.end_reason = "finished", "trials ran"
+    assert "finished (trials ran)" in page_of(result)
     assert result.files.page.read_text() == page_of(result)
     drawn = {path.name for path in result.files.pictures.iterdir()}
     assert drawn == {f"{p.name}.{end}" for p in pictures_of(result) for end in ("png", "csv")}
@@ -238,7 +241,7 @@ def test_a_process_that_cannot_draw_says_why(study):
     result, said = study("composed"), []
     (result.files.path / "spec.yaml").write_text("name: [")
     with closing(Drawing(result, is_wanted=True)) as drawing:
-        drawing.finish(SimpleNamespace(on_message=said.append))
+        drawing.finish("finished", "", SimpleNamespace(on_message=said.append))
     assert len(said) == 1
     assert "pictures are not drawn" in said[0]
     assert "spec" in said[0]

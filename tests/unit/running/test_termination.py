@@ -32,7 +32,10 @@ def _terminate():
 
 
 def test_whoever_handles_ctrl_c_gets_it():
-    """As Ray Tune does while trials run: it takes note, and ends the run in order."""
+    """As Ray Tune does while trials run: it takes note, and ends the run in order.
+
+    A second signal would break that off, and the run ends in time anyhow.
+    """
     seen = []
     before = signal.signal(signal.SIGINT, lambda *_: seen.append(1))
     try:
@@ -41,7 +44,7 @@ def test_whoever_handles_ctrl_c_gets_it():
             signal.raise_signal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGINT, before)
-    assert seen == [1, 1]
+    assert seen == [1]
 
 
 def test_other_threads_change_no_handler():

@@ -42,8 +42,9 @@ def write_page(result: SweepResult, pictures: Sequence[Picture]) -> None:
 def main() -> None:
     """Draw a directory's study as lines on standard input ask for it: its pictures, then its page.
 
-    What takes long and needs no study is done before the first line. Exit status 1, and why on
-    standard output, if something fails.
+    The second line says how the study ends: its state, and why nothing more was started. What takes
+    long and needs no study is done before the first line. Exit status 1, and why on standard
+    output, if something fails.
     """
     try:
         prepare()
@@ -51,8 +52,11 @@ def main() -> None:
         if sys.stdin.readline():
             pictures = pictures_of(SweepResult(files))
             write_pictures(pictures, files.pictures)
-        if sys.stdin.readline():
-            write_page(SweepResult(files), pictures)
+        if end := sys.stdin.readline():
+            result = SweepResult(files)
+            # The study's end is written once it has its page.
+            result.view.state, _, result.view.end_reason = end.strip().partition(" ")
+            write_page(result, pictures)
     except Exception as error:
         print(error if isinstance(error, SweepError) else repr(error))
         leave(1)
