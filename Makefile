@@ -93,8 +93,8 @@ bench-regret: setup
 
 # What needs a GPU: its tests, then linear heads, many heads, AdaMix, biases, sparse, networks.
 bench-gpu: setup
-	$(PYTEST) -m gpu
-	$(BIN)/python tests/benchmarks/run.py --device cuda --out build/bench-gpu.md
+	$(PYTEST) -m gpu; tests=$$?; \
+	$(BIN)/python tests/benchmarks/run.py --device cuda --out build/bench-gpu.md && exit $$tests
 
 ui: setup
 	$(BIN)/dpsweep ui

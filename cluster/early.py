@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from dpsweep.cluster import TARGETS
@@ -14,6 +15,9 @@ from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec, Share
 def node_of(spec: ClusterSpec) -> dict[str, float]:
     """Return the CPUs and NVIDIA devices of this machine that the spec leaves to Ray."""
     devices = len(list(Path("/dev").glob("nvidia[0-9]*")))
+    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:  # Ray counts by it, too
+        names = takewhile(lambda name: name.strip() not in ("", "-1"), visible.split(","))
+        devices = min(devices, len(list(names)))
     return {
         "CPU": spec.num_cpus or len(os.sched_getaffinity(0)),
         "GPU": devices if spec.num_gpus is None else spec.num_gpus,

@@ -25,6 +25,7 @@ from timing import median_ms, peak_of, peaks_alone
 
 from dpsweep.trainables.gradients.bias_engine import BiasEngine
 from dpsweep.trainables.gradients.per_example import make_engine
+from dpsweep.trainables.networks.layers import on_device
 
 RECORDS, CLASSES = 128, 10
 #: Name -> (timm model, its options, image size, batch).
@@ -75,9 +76,10 @@ class Bench:
             biased = name.endswith("bias") or name == "head.weight" or name == "fc.weight"
             in_layer = "." in name  # Opacus has no rule for parameters of the model itself
             parameter.requires_grad_(in_layer if variant in (FULL, OPACUS_FULL) else biased)
-        model.to(self.data.device).train()
+        model = on_device(model, self.data.device).train()
         if variant in (OPACUS, OPACUS_FULL):
             suit_opacus(model)
+            model.to(memory_format=torch.contiguous_format)
         trainable = [p for p in model.parameters() if p.requires_grad]
         optimizer = torch.optim.SGD(trainable, lr=0.001, momentum=0.9)
         if variant == PLAIN:

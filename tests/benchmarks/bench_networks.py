@@ -30,9 +30,11 @@ from torch import nn
 
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.data.source import TextInfo
+from dpsweep.trainables.devices.peaks import freed_afterwards
 from dpsweep.trainables.gradients.bias_engine import BiasEngine
 from dpsweep.trainables.gradients.per_example import make_engine
 from dpsweep.trainables.networks.build import build_model
+from dpsweep.trainables.networks.layers import on_device
 
 CLASSES = 10
 OURS, BIASES, PLAIN = "dpsweep", "dpsweep biases", "not private"
@@ -125,14 +127,15 @@ class Bench:
         if not self._is_text:
             options = json.dumps(self.case.options) if self.case.options else None
             built = build_model(MODELS[self.name], self.info, norm="group", seed=0, options=options)
-            return built.to(self.data.device)
+            return on_device(built, self.data.device)
         from transformers import BertForSequenceClassification
         from transformers.utils import logging
 
         logging.disable_progress_bar()
         with tempfile.TemporaryDirectory() as directory:
             BertForSequenceClassification(self._bert_config()).save_pretrained(directory)
-            return build_model(f"text/{directory}", self.info, seed=0).to(self.data.device)
+            model = build_model(f"text/{directory}", self.info, seed=0)
+            return on_device(model, self.data.device)
 
     def step_of(self, variant: str) -> Step:
         """Return a step of a variant, with a network of its own."""
@@ -199,9 +202,8 @@ def measure(
     memory: dict[str, float] = {}
     if memory_repeats:
         command = [__file__, "--case", case, *(["--small"] if small else [])]
-        del variants  # on a GPU they take the memory of those that are measured alone
-        if device == "cuda":
-            torch.cuda.empty_cache()
+        with freed_afterwards(device):
+            del variants  # on a GPU they take the memory of those that are measured alone
         memory = peaks_alone(command, times, device, memory_repeats)
     return {
         "size": bench.case.size,

@@ -37,6 +37,7 @@ from dpsweep.trainables.gradients.noise import SecretNoise
 from dpsweep.trainables.gradients.sparse_engine import SparseEngine
 from dpsweep.trainables.gradients.sparse_mask import SparseValues, magnitude_mask
 from dpsweep.trainables.networks.build import build_model
+from dpsweep.trainables.networks.layers import on_device
 
 NOISE_MULTIPLIER = 1.0
 MAX_GRAD_NORM = 1.0
@@ -87,7 +88,7 @@ class Bench:
         for module in model.modules():
             if isinstance(module, nn.GroupNorm):
                 nn.init.ones_(module.weight)  # timm starts some at zero: no gradient behind them
-        return model.to(self.device)
+        return on_device(model, self.device)
 
     def _freeze(self, model: nn.Module) -> None:
         for module in model.modules():

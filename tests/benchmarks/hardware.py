@@ -31,7 +31,11 @@ def machine(device: str) -> str:
 def _card() -> str:
     card = torch.cuda.get_device_properties(0)
     asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    driver = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.split()[0]
+    try:
+        said = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.split()
+    except (OSError, subprocess.CalledProcessError):  # there is no such program
+        said = []
+    driver = said[0] if said else "unknown"
     memory = card.total_memory / _GIB
     return f"{card.name}, {memory:.0f} GiB, driver {driver}, CUDA {torch.version.cuda}"
 

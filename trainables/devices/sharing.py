@@ -65,10 +65,12 @@ class TorchGpu:
         return int(torch.cuda.mem_get_info(self._index())[1])
 
     def free(self) -> int:
-        """Return what no process has."""
+        """Return what no process has, and what torch has kept in this one for its next tensors."""
         import torch
 
-        return int(torch.cuda.mem_get_info(self._index())[0])
+        index = self._index()
+        kept = torch.cuda.memory_reserved(index) - torch.cuda.memory_allocated(index)
+        return int(torch.cuda.mem_get_info(index)[0]) + int(kept)
 
     def fraction(self) -> float:
         """Return which part of ``total`` torch may allocate in this process."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import os
 import signal
@@ -29,11 +30,11 @@ from dpsweep.foundation.file_paths import FilePath, file_path
 from dpsweep.ledgers.admission import check_admitted
 from dpsweep.spec.cluster import Share
 from dpsweep.study.trial import TrialReport, TrialTask, read_task
+from dpsweep.trainables.devices.failures import has_broken_device, is_out_of_memory
 from dpsweep.trainables.devices.sharing import TorchGpu, hold_to_share
 from dpsweep.trainables.execution.memory import (
     MEMORY_ADVICE,
     as_it_fits,
-    is_out_of_memory,
     keep_freed_memory,
     make_smaller,
 )
@@ -181,6 +182,7 @@ class DPTrainable(tune.Trainable):
         except Exception as error:
             report = self._failed(error)
             is_too_large = is_out_of_memory(error)
+            self._is_leaving |= has_broken_device(error)  # its next trial needs another process
         if not is_too_large:
             return report, False
         self.cleanup()
@@ -244,6 +246,8 @@ class DPTrainable(tune.Trainable):
         if self._execution is not None:
             self._execution.close()
             self._execution = None
+            if self._share.gpu:  # hooks tie a model to its engine, so it stays until this
+                gc.collect()
 
 
 def _result(report: TrialReport) -> dict[str, Any]:

@@ -100,7 +100,8 @@ def measure(
         hparams = {**hparams, "model.checkpoint": None}
     with torch_threads(threads):
         data = _made_up(info, num_records)
-        made_up, meter = _made_up_there(data, device), _meter(device)
+        meter = _meter(device)  # first: it gives back what is only kept
+        made_up = _made_up_there(data, device)
         instance.prepare(data, hparams, Plan((*before, *runs)), RunContext(0, 0, device))
         step_s, known_size, position = 0.0, 1, sum(run.count for run in before)
         instance.run(0, position)

@@ -11,7 +11,6 @@ import time
 from contextlib import suppress
 
 from dpsweep.foundation.durable import checked_json, read_checked_json, write_atomically
-from dpsweep.foundation.errors import SweepError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.devices.peaks import forget_peak, resident_bytes
@@ -50,14 +49,6 @@ def keep_freed_memory() -> bool:
     if mallopt is None:
         return False
     return bool(mallopt(_TRIM_THRESHOLD, _MOST) and mallopt(_MMAP_MAX, 0))
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Say whether a process or a device has no room for what was asked, as PyTorch says it."""
-    message = str(error)  # looked at and not shown
-    words = ("can't allocate memory", "out of memory", "Unable to allocate")
-    is_foreign = not isinstance(error, SweepError)
-    return isinstance(error, MemoryError) or (is_foreign and any(word in message for word in words))
 
 
 def make_smaller(directory: FilePath, task: TrialTask, step: int) -> bool:

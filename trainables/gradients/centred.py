@@ -53,6 +53,7 @@ class CentredEngine(OpacusEngine):
             add_clipped(sums, each, max_grad_norm, self._factors, count)
         return sums
 
+    @full_float32()
     def mean_gradient(
         self, x_source: torch.Tensor, y_source: torch.Tensor, rows: np.ndarray
     ) -> list[torch.Tensor]:

@@ -35,6 +35,7 @@ from torch import nn
 
 from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables.data.losses import Loss
+from dpsweep.trainables.devices.failures import has_broken_device, is_out_of_memory
 from dpsweep.trainables.devices.numerics import BFLOAT16_EPSILON, ForwardPass
 from dpsweep.trainables.devices.places import refuse_moving
 from dpsweep.trainables.gradients.sums import zero_sums
@@ -131,6 +132,8 @@ def check_gradients(
                 with _fixed_by_float32():
                     compare(x, y, OF_ALL_ROUNDED)
     except (RuntimeError, IndexError, ValueError) as error:
+        if is_out_of_memory(error) or has_broken_device(error):
+            raise  # it says nothing of the model, and a smaller batch may do
         raise ModelError(f"{failure}: {error}", fix=fix) from error
     if not (may_vanish or all(sizes)):
         raise ModelError(

@@ -40,8 +40,8 @@ CPU_BLOCK_BYTES = 2**22
 CPU_BLOCK_ROWS = 32, 512
 #: Rows of a block of many heads, whose larger products pay for one beyond the cache.
 MANY_HEADS_CPU_BLOCK = 512
-#: Rows of a block on the GPU, where few large products win.
-CUDA_BLOCK = 8192
+#: Most rows of a block on the GPU, where few large products win, and most bytes of it.
+CUDA_BLOCK, CUDA_BLOCK_BYTES = 8192, 2**28
 #: Rows that take a head as long as it takes to begin a block, by device.
 _ROWS_TO_BEGIN = {"cpu": 32, "cuda": 8192}
 
@@ -55,6 +55,16 @@ def cpu_block(num_features: int) -> int:
     least, most = CPU_BLOCK_ROWS
     rows = CPU_BLOCK_BYTES // (4 * num_features)
     return min(max(rows - rows % least, least), most)
+
+
+def cuda_block(num_features: int) -> int:
+    """Return the most rows of a block on the GPU.
+
+    >>> cuda_block(3969), cuda_block(3 * 224 * 224)
+    (8192, 416)
+    """
+    rows = CUDA_BLOCK_BYTES // (4 * num_features)
+    return min(max(rows - rows % CPU_BLOCK_ROWS[0], CPU_BLOCK_ROWS[0]), CUDA_BLOCK)
 
 
 def affine_of(front: _BatchNorm) -> tuple[torch.Tensor, torch.Tensor]:
@@ -159,7 +169,8 @@ class LinearHeadEngine:
     ) -> None:
         self._head, self._factors = head, factors
         device = head.weight.device
-        most = CUDA_BLOCK if head.weight.is_cuda else cpu_block(head.in_features)
+        block = cuda_block if head.weight.is_cuda else cpu_block
+        most = block(head.in_features)
         size = chunk_size(expected_batch, most, device, _ROWS_TO_BEGIN)
         self._blocks = _Blocks(front, device, size)
 
@@ -217,7 +228,8 @@ class ManyHeadsEngine:
         self._heads, self._factors = heads, factors
         self._num_classes = heads[0].out_features
         device = heads[0].weight.device
-        most = CUDA_BLOCK if heads[0].weight.is_cuda else MANY_HEADS_CPU_BLOCK
+        is_cuda, features = heads[0].weight.is_cuda, heads[0].in_features
+        most = cuda_block(features) if is_cuda else MANY_HEADS_CPU_BLOCK
         size = chunk_size(expected_batch, most, device, _ROWS_TO_BEGIN)
         self._blocks = _Blocks(front, device, size)
 

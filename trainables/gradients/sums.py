@@ -41,8 +41,9 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-#: Bytes of what is widened to float64 at once: it stays in the cache.
-_TILE_BYTES = 2**20
+#: Bytes of what is widened to float64 at once: on the CPU it stays in the cache, on a GPU each
+#: piece costs two kernels, whatever its size.
+_TILE_BYTES = {"cpu": 2**20, "cuda": 2**27}
 #: Rows that take a network as long as it takes to begin a chunk, by device.
 ROWS_TO_BEGIN = {"cpu": 12, "cuda": 64}
 #: Chunks are multiples of this, as kernels treat what is left over of their vectors otherwise.
@@ -63,7 +64,7 @@ def add_rows(total: torch.Tensor, rows: torch.Tensor, factors: torch.Tensor) -> 
         factors: float32 (examples,).
     """
     flat, factors = total.view(-1), factors.double()
-    width = max(1, _TILE_BYTES // (8 * max(1, len(rows))))
+    width = max(1, _TILE_BYTES[rows.device.type] // (8 * max(1, len(rows))))
     tile = rows.new_empty(len(rows), min(width, rows.shape[1]), dtype=torch.float64)
     for begin in range(0, rows.shape[1], width):
         narrow = rows[:, begin : begin + width]
@@ -93,8 +94,9 @@ def add_product(
 
 
 def tile_of(right: torch.Tensor) -> torch.Tensor:
-    """Return memory, float64, for as many rows of a tensor as stay in the cache."""
-    rows = _VECTOR * max(1, _TILE_BYTES // (8 * _VECTOR * max(1, right.shape[1])))
+    """Return memory, float64, for as many rows of a tensor as are widened at once."""
+    size = 8 * _VECTOR * max(1, right.shape[1])
+    rows = _VECTOR * max(1, _TILE_BYTES[right.device.type] // size)
     return right.new_empty(min(rows, len(right)), right.shape[1], dtype=torch.float64)
 
 

@@ -135,16 +135,18 @@ class NonPrivate(ClassifierMethod):
     def _plain_gradient(self, rows: np.ndarray) -> list[torch.Tensor]:
         import torch
 
+        from dpsweep.trainables.devices.numerics import full_float32
         from dpsweep.trainables.gradients.layer_gradients import chunks
 
         sums = [torch.zeros_like(parameter) for parameter in self._parameters]
         physical = int(self._hparams["batch.physical"])
         device = torch.device(self._context.device)
-        for x, y in chunks(self._inputs, self._labels, rows, physical, device):
-            for view in [x] if self._views is None else self._views(x):
-                loss = self._loss(self._forward(view), y)
-                for total, gradient in zip(sums, torch.autograd.grad(loss, self._parameters)):
-                    total.add_(gradient)
+        with full_float32():  # as with a clip
+            for x, y in chunks(self._inputs, self._labels, rows, physical, device):
+                for view in [x] if self._views is None else self._views(x):
+                    loss = self._loss(self._forward(view), y)
+                    for total, gradient in zip(sums, torch.autograd.grad(loss, self._parameters)):
+                        total.add_(gradient)
         count = 1 if self._views is None else self._views.multiplicity
         return [total.div_(count * self._expected_batch) for total in sums]
 

@@ -20,6 +20,7 @@ from dpsweep.foundation.words import counted
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.trainables.data.dataset import DatasetInfo, tensor_of
 from dpsweep.trainables.data.source import Arrays
+from dpsweep.trainables.devices.peaks import freed_afterwards
 from dpsweep.trainables.networks.build import build_model
 from dpsweep.trainables.networks.image_turns import (
     TURNS,
@@ -93,19 +94,21 @@ def pretrain_network(
         DataError: There are too few records.
         ModelError: The network cannot be built for them, or training diverged.
     """
-    with torch_threads(threads):
+    with torch_threads(threads), freed_afterwards(device):
         run = _Run(records, settings, file, device, on_progress)
         while len(run.epochs) < settings.epochs:
             run.train_epoch()
         weights = initial_weights(run.model, records[0].shape[1:], settings)
+        epochs, seconds = run.epochs, run.seconds
+        del run
     facts = {
         **about,
         "address": file.address,
         "settings": settings.facts,
         "records": len(records[1]),
-        "epochs": run.epochs,
-        "holdout_accuracy": run.epochs[-1].get("holdout_accuracy"),
-        "seconds": round(run.seconds, 1),
+        "epochs": epochs,
+        "holdout_accuracy": epochs[-1].get("holdout_accuracy"),
+        "seconds": round(seconds, 1),
     }
     return file.write(weights, facts)
 

@@ -1,10 +1,18 @@
 """Shares of the machines by method: what is refused, and what follows from them."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 from whole_studies import cli_here, make_spec
 
-from dpsweep.cluster.early import local_slots, most_at_once, refuse_early, refuse_impossible
+from dpsweep.cluster.early import (
+    local_slots,
+    most_at_once,
+    node_of,
+    refuse_early,
+    refuse_impossible,
+)
 from dpsweep.foundation.errors import ResourceError
 from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec, Share
 from dpsweep.spec.launching import SlurmSpec
@@ -129,3 +137,16 @@ def test_a_methods_share_of_a_gpu_is_where_the_spec_has_it():
         "bitfit": "resources.by_method.bitfit.gpu",
         "adamix": "resources.gpu",
     }
+
+
+@pytest.mark.parametrize(
+    ("visible", "num_gpus"),
+    [(None, 4), ("", 0), ("-1", 0), ("0,2", 2), ("0,-1,2", 1), ("0,1,2,3,4", 4)],
+)
+def test_gpus_that_are_hidden_are_not_counted(monkeypatch, visible, num_gpus):
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: [self / f"nvidia{n}" for n in range(4)])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert node_of(ClusterSpec())["GPU"] == num_gpus
+    assert node_of(ClusterSpec(num_gpus=3))["GPU"] == 3

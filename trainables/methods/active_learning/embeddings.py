@@ -6,10 +6,12 @@ import torch
 from torch import nn
 
 from dpsweep.foundation.errors import ModelError
+from dpsweep.trainables.devices.numerics import full_float32
 from dpsweep.trainables.gradients.sums import filled
 
 
 @torch.no_grad()
+@full_float32()
 def embed(
     model: nn.Module, inputs: torch.Tensor, *, block: int, device: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -23,8 +25,8 @@ def embed(
         A row is a function of its record, of the network and of ``block``, to the last bit: every
         block has the same size, the last one is filled up, and a record is in the same block
         whoever comes after it. What one record adds to noisy counts therefore is its own vote.
-        Not covered: kernels of a GPU that choose their algorithm anew (``cudnn.benchmark`` is off
-        by default), and a record that enters in front of others and moves them by a place.
+        Not covered: kernels of a GPU that round a row otherwise at another place, and a record that
+        enters in front of others and moves them by a place.
 
     Args:
         model: A classifier whose logits are the outputs of a linear layer; left in its mode.

@@ -19,11 +19,11 @@ from dpsweep.trainables.gradients.clipping import (
     product_of_norms,
     row_norms,
 )
+from dpsweep.trainables.gradients.linear_head import cuda_block
 from dpsweep.trainables.gradients.sums import add_product, filled
 
 #: Rows of a block: what is computed of it stays in the cache until its last use.
 CPU_BLOCK = 256
-CUDA_BLOCK = 8192
 #: Clipping norms are never smaller: 0 would make the noise 0 and the clip factor 0 / 0.
 LEAST_CLIP = 1e-8
 
@@ -45,7 +45,8 @@ class HeadRecords:
         self._x = inputs.flatten(1)
         self._y = labels.to(device)
         self._device = device
-        self._block = CUDA_BLOCK if device.startswith("cuda") else CPU_BLOCK
+        is_cuda, features = device.startswith("cuda"), self._x.shape[1]
+        self._block = cuda_block(features) if is_cuda else CPU_BLOCK
         self._norms = torch.empty(len(labels), device=device)
         self._broken: torch.Tensor | None = None
         for rows, x in self._blocks():

@@ -144,6 +144,7 @@ def test_a_failure_says_where_and_never_what(lab, make_actor, monkeypatch):
         MemoryError(),
         RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9 bytes"),
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 bytes"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(9 bytes)`"),
     ],
 )
 def test_want_of_memory_is_told_with_what_helps(lab, make_actor, monkeypatch, error):
@@ -157,6 +158,37 @@ def test_want_of_memory_is_told_with_what_helps(lab, make_actor, monkeypatch, er
     assert failure.startswith("out of memory at test_base.py:")
     assert "batch.physical" in failure
     assert "9 bytes" not in failure
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.AcceleratorError("CUDA error: an illegal memory access was encountered"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`"),
+    ],
+)
+def test_a_process_whose_gpu_has_failed_takes_no_other_trial(lab, make_actor, monkeypatch, error):
+    """CUDA answers all that comes with the same error, and each trial would be charged for it."""
+
+    def broken(self, start, stop):
+        raise error
+
+    settings = lab.settings()
+    task, other = (lab.task(settings, {"train.max_steps": 20}, trial=n) for n in (0, 1))
+    actor = make_actor(settings, task)
+    monkeypatch.setattr(DPSGD, "run", broken)
+    report = actor.step()["report"]
+    assert report["failure"].startswith(f"{type(error).__name__} at test_base.py:")
+    monkeypatch.undo()
+    assert actor.reset_config(store(lab, other))
+    actor.config = store(lab, other)
+    admit(settings, other)
+    with pytest.raises(RayActorError):
+        actor.step()
+    assert not trial_file(settings.ledger, 1).exists()
+    elsewhere = make_actor(settings, other)
+    assert elsewhere.step()["report"]["failure"] == ""
+    elsewhere.cleanup()
 
 
 def test_sigterm_ends_an_idle_actor_soon_and_a_busy_one_after_its_report(

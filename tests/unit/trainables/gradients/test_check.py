@@ -128,3 +128,22 @@ def test_an_engine_that_fails_says_how() -> None:
     engine.per_example = fail  # type: ignore[method-assign]
     with pytest.raises(ModelError, match="it cannot be done: no rule"):
         engine.check()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 bytes"),
+        torch.AcceleratorError("CUDA error: an illegal memory access was encountered"),
+    ],
+)
+def test_what_a_device_lacks_says_nothing_of_the_model(monkeypatch, error):
+    """Where memory is short, a trial has a smaller batch to try."""
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    engine = Engine(small_model())
+    monkeypatch.setattr(engine, "per_example", fail)
+    with pytest.raises(type(error)):
+        engine.check()
