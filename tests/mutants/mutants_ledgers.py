@@ -204,6 +204,46 @@ LEDGERS = (
         "an epsilon is an upper bound",
     ),
     Mutant(
+        "rounding within the best of many",
+        "platform/dpsweep/privacy/events/losses.py",
+        "more=rounding_of(events)",
+        "more=0.0",
+        (
+            "tests/unit/privacy/test_selected_profile.py::test_what_rounding_takes_from_a_run_is_paid_for_by_the_best_of_many",
+        ),
+        "an epsilon is an upper bound",
+    ),
+    Mutant(
+        "an older copy of a dataset's ledger",
+        "platform/dpsweep/ledgers/dataset.py",
+        "if noted and lost:",
+        "if False:",
+        (
+            "tests/unit/ledgers/test_dataset_ledger.py::test_a_ledger_that_has_lost_its_end_is_refused_by_the_study_that_wrote_it",
+        ),
+        "what other studies were charged since is forgotten",
+    ),
+    Mutant(
+        "a charge before the cluster answers",
+        "platform/dpsweep/sweep.py",
+        "not study.has_begun",
+        "False",
+        (
+            "tests/unit/running/test_joining.py::test_a_cluster_that_does_not_answer_costs_the_dataset_nothing",
+        ),
+        "nothing was started",
+    ),
+    Mutant(
+        "a folder of Ray's that others can enter",
+        "cluster/local.py",
+        '_temp_dir=str(closed / "ray")',
+        '_temp_dir="/tmp/ray"',
+        (
+            "tests/unit/cluster/test_local_target.py::test_a_ray_of_any_study_writes_where_nobody_else_can",
+        ),
+        "Ray follows links that others lay there",
+    ),
+    Mutant(
         "a downgrade that is forgotten",
         "platform/dpsweep/ledgers/study_state.py",
         'self.downgraded = self.downgraded or record["reason"]',

@@ -45,8 +45,8 @@ SEARCHES = (
     Mutant(
         "a profile of one direction",
         "platform/dpsweep/privacy/events/losses.py",
-        "np.minimum(loss.get_delta_for_epsilon(away[order]), 1.0)",
-        "np.minimum(loss._pmf_add.get_delta_for_epsilon(away[order]), 1.0)",
+        "at[order] = loss.get_delta_for_epsilon(away[order])",
+        "at[order] = loss._pmf_add.get_delta_for_epsilon(away[order])",
         (f"{_PITFALLS}::test_one_direction_of_a_subsampled_gaussian_claims_too_little",),
         "neighbors come in both orders",
     ),

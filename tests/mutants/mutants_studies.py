@@ -79,7 +79,7 @@ STUDIES = (
         "two writers of one ledger",
         "platform/dpsweep/foundation/durable.py",
         (
-            "fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+            "_take_alone(self._file)\n"
             "        except OSError as error:\n"
             "            os.close(self._file)\n"
             "            raise LockedError("

@@ -410,8 +410,8 @@ TRAINING = (
     Mutant(
         "less noise in the normalisation",
         "trainables/methods/scatternet/scatternet.py",
-        "release(total, event.noise_multiplier, max_norm",
-        "release(total, 0.99 * event.noise_multiplier, max_norm",
+        "release(total, event.noise_multiplier, bound",
+        "release(total, 0.99 * event.noise_multiplier, bound",
         ("tests/unit/trainables/methods/test_noise_power.py::test_channel_means_and_mean_squares",),
         "both statistics of normalize.private_data",
     ),

@@ -1,6 +1,7 @@
-"""A Ray of a selection's own: what it is given, and when it is refused; no cluster is started."""
+"""A Ray of a study's own: what it is given, and when it is refused; no cluster is started."""
 
 import os
+import stat
 import subprocess
 import sys
 import threading
@@ -85,6 +86,15 @@ def test_ray_gets_a_folder_in_the_private_directory_and_a_token(
         assert ray.environment["RAY_AUTH_TOKEN"] == os.environ["RAY_AUTH_TOKEN"]
     assert not ray.is_up
     assert settings() == switched_off
+
+
+def test_a_ray_of_any_study_writes_where_nobody_else_can(monkeypatch, switched_off):
+    """Ray follows links in its folder, and whoever can enter that lays them."""
+    ray = Ray(opens=None)
+    with target_with(monkeypatch, None, ray):
+        folder = Path(ray.given["_temp_dir"])
+        assert stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
+    assert not folder.parent.exists()
 
 
 def test_a_directory_that_ray_has_opened_is_refused_before_a_trial_runs(
