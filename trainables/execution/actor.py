@@ -22,6 +22,7 @@ from dpsweep.foundation.errors import (
     BudgetExceededError,
     LedgerError,
     LockedError,
+    StorageError,
     SweepError,
     UnreachableError,
     described,
@@ -183,6 +184,8 @@ class DPTrainable(tune.Trainable):
             report = self._failed(error)
             is_too_large = is_out_of_memory(error)
             self._is_leaving |= has_broken_device(error)  # its next trial needs another process
+            if isinstance(error, StorageError):
+                report = dataclasses.replace(report, unwritten=error.message)
         if not is_too_large:
             return report, False
         self.cleanup()

@@ -20,7 +20,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from dpsweep.foundation.bucket_path import BucketPath
-from dpsweep.foundation.errors import LedgerError, LockedError, StorageError, StudyError
+from dpsweep.foundation.errors import (
+    MAKE_ROOM,
+    LedgerError,
+    LockedError,
+    StorageError,
+    StudyError,
+)
 from dpsweep.foundation.file_paths import FilePath
 
 _SEAL = ', "crc": "'
@@ -295,8 +301,7 @@ def write_atomically(path: FilePath, content: bytes) -> None:
 def _unwritten(path: Path, error: OSError) -> StorageError:
     return StorageError(
         f"cannot write {path}: {error.strerror or error}",
-        fix="make room, or repair it, and run the same command again; what was charged and written "
-        "before is safe",
+        fix=MAKE_ROOM,
     )
 
 

@@ -132,6 +132,13 @@ class StorageError(SweepError):
     """A file cannot be written, on a full disk for example; what was written before holds."""
 
 
+#: What to do about it.
+MAKE_ROOM = (
+    "make room, or repair it, and run the same command again; what was charged and written before "
+    "is safe"
+)
+
+
 class UnreachableError(StorageError):
     """A database does not answer; nothing was lost, and it may come back."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from dpsweep.foundation.errors import SweepError
+from dpsweep.foundation.errors import MAKE_ROOM, StorageError, SweepError
 from dpsweep.foundation.words import counted
 from dpsweep.search.sources import TaskSource
 from dpsweep.spec.cluster import ResourcesSpec
@@ -13,6 +13,16 @@ from dpsweep.trainables.execution.memory import MEMORY_ADVICE
 
 #: A launch ends once this many of its trials have ended and this share of them has failed.
 ENOUGH_ENDED, TOO_MANY_FAILED = 10, 0.9
+
+
+def refuse_unwritten(report: TrialReport) -> None:
+    """End a launch whose trial cannot write; the trial is where it were if it had been killed.
+
+    Raises:
+        StorageError: It cannot.
+    """
+    if report.unwritten:
+        raise StorageError(report.unwritten, fix=MAKE_ROOM)
 
 
 class Deaths:

@@ -24,7 +24,7 @@ from dpsweep.planning.preflight import Preflight
 from dpsweep.privacy.composition.base import Composition
 from dpsweep.running import entries
 from dpsweep.running.ending import charged_epsilon
-from dpsweep.running.failing import Deaths, FailingSource
+from dpsweep.running.failing import Deaths, FailingSource, refuse_unwritten
 from dpsweep.running.giving_up import give_up_claim
 from dpsweep.running.recovery import LOST
 from dpsweep.running.tuner import make_tuner, run_trials, settings_of, share_of
@@ -151,10 +151,8 @@ class Stage:
             say=self.observer.on_message,
         )
         run_trials(tuner, scheduler, lambda: self.failure)
-        if self.failure is not None:
-            raise self.failure
-        if searcher.failure is not None:
-            raise searcher.failure
+        if first := self.failure or searcher.failure:
+            raise first
         if self.violation:
             raise SweepError(
                 self.violation,
@@ -275,6 +273,7 @@ class Stage:
     @_keeps_failure
     def on_report(self, report: TrialReport) -> TrialReport:
         """Write down a report and return it; the last one of a trial is written with its end."""
+        refuse_unwritten(report)
         report = self._screened(report)
         self.live[report.trial] = report
         self._tell_note(report.trial, report.note)

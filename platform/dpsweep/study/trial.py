@@ -89,6 +89,8 @@ class TrialReport:
         unscored: Which scores could not be computed, and why (empty otherwise).
         failure: What went wrong, for a trial that ends by an error (empty otherwise).
         note: What this process of the trial found damaged, and what it uses instead (or empty).
+        unwritten: What of the trial cannot be written, on a full disk say (empty otherwise): the
+            launch ends, and the next one continues the trial.
     """
 
     trial: int
@@ -109,6 +111,7 @@ class TrialReport:
     note: str = ""
     skipped: int = 0
     unscored: str = ""
+    unwritten: str = ""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from launches import Driver, report
 
-from dpsweep.foundation.errors import SweepError
+from dpsweep.foundation.errors import StorageError, SweepError
 from dpsweep.foundation.logs import read_log
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
@@ -313,3 +313,17 @@ def test_a_trained_trial_without_a_score_is_finished_and_told_of(tmp_path):
     assert "trained, but without a score to be ranked by: trial 0" in caught.value.because
     assert "trials/0000/last.json" in caught.value.because
     driver.close()
+
+
+def test_a_trial_that_cannot_write_ends_the_launch_and_not_the_trial(driver):
+    task = driver.source().next_task(num_running=0)
+    driver.charge(task, 9)
+    problem = "cannot write best.ckpt: No space left on device"
+    last = dataclasses.replace(
+        report(task, 3, done=True), charged=9, failure=problem, unwritten=problem
+    )
+    with pytest.raises(StorageError, match="cannot write best"):
+        driver.stage.on_report(last)
+    assert isinstance(driver.stage.failure, StorageError)
+    assert driver.study.view.trials[task.trial].state is TrialState.RUNNING
+    assert read_log(driver.study.files.journal)[-1]["event"] == "trial_started"

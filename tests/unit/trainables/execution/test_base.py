@@ -14,13 +14,14 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from dpsweep.foundation.durable import DurableLog
-from dpsweep.foundation.errors import LedgerError, UnreachableError
+from dpsweep.foundation.errors import LedgerError, StorageError, UnreachableError
 from dpsweep.foundation.logs import open_log
 from dpsweep.ledgers.admission import plan_digest
 from dpsweep.ledgers.trial import STUDY_FILE, trial_file, trial_spent
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.trainables.devices.sharing import CONTEXT_BYTES
 from dpsweep.trainables.execution.actor import IDLE_S, LEFT, DPTrainable
+from dpsweep.trainables.execution.checkpoints import CheckpointStore
 from dpsweep.trainables.methods.dp_sgd import DPSGD
 
 DELTA = 1e-5  # of the lab's budget
@@ -158,6 +159,23 @@ def test_want_of_memory_is_told_with_what_helps(lab, make_actor, monkeypatch, er
     assert failure.startswith("out of memory at test_base.py:")
     assert "batch.physical" in failure
     assert "9 bytes" not in failure
+
+
+def test_a_full_disk_is_told_as_no_failure_of_the_trial(lab, make_actor, monkeypatch):
+    def full(self, *_, **__):
+        raise StorageError("cannot write last.ckpt: No space left on device", fix="make room")
+
+    settings = lab.settings()
+    task = lab.task(settings, {"train.max_steps": 20})
+    actor = make_actor(settings, task)
+    monkeypatch.setattr(CheckpointStore, "save", full)
+    report = actor.step()["report"]
+    assert report["unwritten"] == "cannot write last.ckpt: No space left on device"
+    assert report["charged"] > 0
+    monkeypatch.undo()
+    again = make_actor(settings, task)
+    assert again.step()["report"]["unwritten"] == ""
+    again.cleanup()
 
 
 @pytest.mark.parametrize(
