@@ -81,7 +81,7 @@ def spec_of_trial(
     privacy = tree["privacy"]
     if trial < spec.num_starts and spec.start is not None:
         privacy["trial_epsilon"] = spec.start.epsilons[-1]
-    if spec.final_trial is not None or spec.subset_rate is not None:
+    if spec.final_trial is not None or spec.subset_rate is not None or _costs_less(spec, task):
         privacy["trial_epsilon"] = math.ceil(task.planned_epsilon * 1e4) / 1e4
     if task.records == "rest":
         privacy["trial_epsilon"] = privacy["study_epsilon"]
@@ -99,6 +99,22 @@ def spec_of_trial(
             privacy["composition"] = "declared"
         privacy |= {"accounting": "composed", "study_epsilon": math.ceil(needed * 1e4) / 1e4}
     return SweepSpec(**tree)
+
+
+#: By these a configuration says how much noise it has, or what it costs.
+_OWN_NOISE = ("noise.noise_multiplier", "noise.target_epsilon")
+
+
+def _costs_less(spec: SweepSpec, task: TrialTask) -> bool:
+    """Say whether a trial's plan, which is its own choice, costs less than the study allows it.
+
+    Not of accountant pld within a filter, which counts Renyi costs.
+    """
+    is_fixed = any(task.hparams.get(name) is not None for name in _OWN_NOISE)
+    is_filtered = spec.privacy.mode.is_filtered or spec.privacy.mode.is_sealed
+    is_alike = spec.privacy.accountant == "rdp" or not is_filtered
+    is_less = task.planned_epsilon < math.floor(spec.privacy.trial_epsilon * 1e4 - 1) / 1e4
+    return is_fixed and is_alike and is_less and spec.start is None
 
 
 def _space(result: SweepResult, task: TrialTask) -> dict[str, Any]:
