@@ -93,7 +93,7 @@ def spec_of_trial(
         privacy.pop("selection", None)
         needed = privacy["trial_epsilon"]
         num_starts = spec.num_starts if "start" in tree else 0
-        if num_starts + runs > 1:
+        if num_starts + runs > 1 or not _fits(result, task.full_plan, needed):
             needed = max(needed, _budget(result, num_starts, [task.full_plan] * runs))
         if spec.privacy.mode.is_sealed and spec.privacy.accountant == "pld":
             privacy["composition"] = "declared"
@@ -162,6 +162,12 @@ def _repeat(search: dict[str, Any], spec: SweepSpec, task: TrialTask, runs: int)
         )
     search |= {"sampler": "grid", "num_trials": runs}
     search["space"] = {**search["space"], _REPEAT: {"choice": list(range(runs))}}
+
+
+def _fits(result: SweepResult, plan: Plan, epsilon: float) -> bool:
+    """Say whether one run fits into a study_epsilon, as a sweep chooses its filter."""
+    chosen = filter_of([plan] * NUM_SAMPLED, epsilon, result.spec.privacy.delta)
+    return chosen.share(chosen.cost(plan)) <= 1
 
 
 def _budget(result: SweepResult, num_starts: int, runs: Sequence[Plan]) -> float:

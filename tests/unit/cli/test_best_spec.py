@@ -242,7 +242,8 @@ def test_the_best_of_every_mode_is_planned_as_it_was(name, tmp_path):
             if "start" in changes:
                 most = checked.spec.privacy.study_epsilon
             elif task.planned_epsilon < 0.99 * budget:  # it has its own noise, or its own target
-                least, most = task.planned_epsilon, task.planned_epsilon + 1e-4
+                # A filter of one order cannot do with less than a per cent more, where that is tiny.
+                least, most = task.planned_epsilon, 1.03 * task.planned_epsilon + 1e-4
             assert least <= again.spec.privacy.study_epsilon <= most
             assert again.spec.privacy.trial_epsilon <= most
 
