@@ -7,7 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
+from dpsweep.foundation.errors import (
+    BadInputError,
+    InfeasibleBudgetError,
+    SweepError,
+    described,
+)
 from dpsweep.foundation.words import counted
 from dpsweep.planning.reading import platform_hyperparameters
 from dpsweep.privacy.accountants import epsilon_of
@@ -18,6 +23,7 @@ from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.trial import TrialTask, report_interval
+from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.data.releases import ReleaseKey
 from dpsweep.trainables.data.tasks import task_of
@@ -65,7 +71,7 @@ class Admission:
         context = self.context(frozenset(chosen))
         hparams = method.complete(hparams, context)
         inherited = release_of(method, hparams, self.starts)
-        plan = method.plan(hparams, context).merged()
+        plan = _plan_of(name, method, hparams, context)
         barrier = self._barrier_of(plan)
         task = TrialTask(
             trial,
@@ -209,3 +215,25 @@ def release_of(
         run, epsilon = key
         raise BadInputError(f"no release of run {run} at epsilon {epsilon:g}")
     return starts[key]
+
+
+def _plan_of(
+    name: str, method: type[Method], hparams: Mapping[str, Any], context: PlanContext
+) -> Plan:
+    """Return the plan of one configuration.
+
+    Raises:
+        BadInputError: The method is of another package, and fails.
+    """
+    try:
+        return method.plan(hparams, context).merged()
+    except SweepError:
+        raise
+    except Exception as error:
+        if name not in TRAINABLES.outside():
+            raise
+        raise BadInputError(
+            f"method {name!r}, which another package brings, fails to plan a configuration",
+            because=described(error),
+            fix="correct its `plan`, which is to raise InfeasibleBudgetError where there is none",
+        ) from error

@@ -98,3 +98,12 @@ def test_the_server_ends_with_the_command(study, tmp_path, monkeypatch, name):
     while worker.exists() and "Z" not in (worker / "stat").read_text().split()[2]:
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize("port", ["-1", "65536", "99999"])
+def test_a_port_that_there_is_not_is_refused(study, tmp_path, port):
+    (tmp_path / "mlflow.db").touch()
+    study(f"sqlite:///{tmp_path}/mlflow.db")
+    done = cli_here("ui", "digits", "--port", port)
+    assert done.returncode == 2
+    assert done.stderr == f"error: there is no port {port}\n  fix: --port 5000, or any to 65535\n"

@@ -12,11 +12,15 @@ import pytest
 import yaml
 from stored_studies import NAMES, copy_studies, track
 from whole_studies import cli_here
+from written_studies import write_study
 
 from dpsweep import load_sweep
+from dpsweep.foundation.durable import write_atomically
 from dpsweep.ledgers.dataset import DatasetLedger
 from dpsweep.privacy.terms import COLUMNS
 from dpsweep.results.tables.budget import GONE
+from dpsweep.spec.study import SweepSpec
+from dpsweep.study.launched import anchored
 
 PARTS = {"data.classes": None, "data.public.fraction": 0.2}
 
@@ -96,6 +100,20 @@ def test_a_store_lists_what_folders_do(studies):
             allowed.add("trials")
         assert differ <= allowed, (name, differ)
         assert stored[name]["where"] == f"mlflow:{name}/{name}"
+
+
+def test_a_study_does_not_differ_from_the_spec_that_it_was_launched_from(tmp_path, monkeypatch):
+    """It keeps the addresses of its stores by whole paths."""
+    monkeypatch.chdir(tmp_path)
+    write_study(tmp_path, [1, 0.5])
+    path = tmp_path / "studies" / "digits" / "spec.yaml"
+    spec = SweepSpec.from_yaml(path, is_stored=True)
+    tracking = spec.tracking.model_copy(update={"uri": "sqlite:///mlflow.db"})
+    own = spec.model_copy(update={"tracking": tracking})
+    (tmp_path / "own.yaml").write_text(own.to_yaml())
+    write_atomically(path, anchored(own).to_yaml().encode())
+    compared = rows_of("compare", "digits", "own.yaml", "--root", tmp_path / "studies")
+    assert compared["spec"] == []
 
 
 def test_a_comparison_names_every_key_claim_and_what_compares(studies):

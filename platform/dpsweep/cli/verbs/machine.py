@@ -69,6 +69,8 @@ def ui(
 
 def _refuse_taken(host: str, port: int) -> None:
     """Refuse a port that another program listens on; whose pages would open else."""
+    if not 0 <= port <= _LAST_PORT:
+        raise BadInputError(f"there is no port {port}", fix=f"--port 5000, or any to {_LAST_PORT}")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

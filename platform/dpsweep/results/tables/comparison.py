@@ -10,7 +10,7 @@ from dpsweep.foundation.errors import NothingWithinBudgetError
 from dpsweep.privacy.terms import COLUMNS
 from dpsweep.results.study import SweepResult
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study.launched import ABSENT, Difference, differences
+from dpsweep.study.launched import ABSENT, Difference, anchored, differences
 
 #: What decides which records a study has, and how they are split.
 _OF_RECORDS = ("data.", "seed", "episodes")
@@ -65,7 +65,7 @@ def compare_studies(a: Side, b: Side) -> Comparison:
         Each side shows what ``best`` and its privacy card show of it, and no epsilon without its
         terms; under ``select`` that is the winner alone.
     """
-    specs = differences(a.spec, b.spec, is_whole=True)
+    specs = differences(anchored(a.spec), anchored(b.spec), is_whole=True)
     facts = [_facts(a), _facts(b)]
     names = list(dict.fromkeys(name for each in facts for name in each))
     rows = [(name, facts[0].get(name), facts[1].get(name)) for name in names]
