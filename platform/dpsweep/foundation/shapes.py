@@ -22,6 +22,8 @@ def fits(value: Any, shape: Any) -> bool:
 
     >>> fits({"loss": 1}, Mapping[str, float]), fits([1, None], Sequence[int]), fits(True, int)
     (True, False, False)
+    >>> fits(-1, int), fits(2**53, int), fits(2**53 + 1, int), fits(float("nan"), float)
+    (False, True, False, False)
 
     Args:
         value: As ``json`` gives it.

@@ -247,6 +247,26 @@ def test_sigterm_ends_an_idle_actor_soon_and_a_busy_one_after_its_report(
         signal.signal(signal.SIGTERM, before)
 
 
+def test_sigterm_while_a_trial_is_opened_charges_nothing(lab, make_actor, monkeypatch):
+    settings = lab.settings()
+    task = lab.task(settings, {"train.max_steps": 20})
+    actor = make_actor(settings, task)
+    prepare = DPSGD.prepare
+
+    def signalled(self, *arguments):
+        actor._leave(signal.SIGTERM, None)
+        return prepare(self, *arguments)
+
+    monkeypatch.setattr(DPSGD, "prepare", signalled)
+    with pytest.raises(RayActorError):
+        actor.step()
+    monkeypatch.undo()
+    assert len(trial_spent(settings.ledger, 0)) == 0
+    again = make_actor(settings, task)
+    assert again.step()["report"]["failure"] == ""
+    again.cleanup()
+
+
 def test_a_trial_whose_database_is_away_goes_on_in_another_process(lab, monkeypatch, make_actor):
     settings = lab.settings()
     task = lab.task(settings, {"train.max_steps": 20})
