@@ -52,8 +52,8 @@ def rung_survival(result: SweepResult) -> Picture | None:
     return Picture(
         "rung_survival",
         "Trials at each rung",
-        "How many trials were compared at each rung, and how many of them went on. Rungs are "
-        "public: they are in the spec.",
+        "How many trials came to each rung, and how many of them went on; one that passed several "
+        "at once is compared at none of them, and goes on. Rungs are public: they are in the spec.",
         rows,
         chart,
     )
