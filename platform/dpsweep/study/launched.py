@@ -135,7 +135,10 @@ def is_new(spec: SweepSpec) -> bool:
 
 
 def has_begun(files: StudyFiles) -> bool:
-    """Say whether a study has a ledger or a journal with a line; before, nothing was charged."""
+    """Say whether a study has a ledger or a journal with a line; before, nothing was charged.
+
+    They are looked for where the spec says, so it must not name another database than it did.
+    """
     return any(files.ledger.glob("*")) or Tail(files.journal).size() > 0
 
 
@@ -151,7 +154,7 @@ def refuse_other_spec(spec: SweepSpec, files: StudyFiles | None = None) -> None:
     if files is None and is_new(spec):
         return
     files = files or StudyFiles.of(spec)
-    if not files.spec.exists() or not has_begun(files):
+    if not files.spec.exists():
         return
     files.frozen()
     old = SweepSpec.from_yaml(files.spec, is_stored=True)
@@ -162,6 +165,8 @@ def refuse_other_spec(spec: SweepSpec, files: StudyFiles | None = None) -> None:
             because="what it has spent is written there",
             fix="undo the change of storage.database, or give the new study another `name:`",
         )
+    if not has_begun(files):
+        return
     changed = differences(anchored(old), anchored(spec))
     if changed:
         shown = ", ".join(map(str, changed[:_FEW]))

@@ -6,6 +6,7 @@ import yaml
 from raw_specs import changed, mistakes
 
 from dpsweep.foundation.errors import StudyError
+from dpsweep.ledgers.study import StudyLedger
 from dpsweep.planning.preflight import preflight
 from dpsweep.spec.deltas import derived_delta
 from dpsweep.spec.study import SweepSpec
@@ -122,7 +123,9 @@ class TestLeftOut:
         raw = changed(raw, {"data/num_records": 20_000})
         assert SweepSpec(**raw).privacy.delta == 5e-6
         old = SweepSpec(**changed(raw, {"privacy/delta": 1e-5}))
-        Study(old).close()
+        study = Study(old)
+        StudyLedger(study.files.ledger).close()
+        study.close()
         checked = preflight(SweepSpec(**raw))
         assert checked.spec.privacy.delta == checked.budget.delta == 1e-5
         Study(checked.spec).close()
