@@ -65,7 +65,7 @@ REFUSED = [
     ("journal.jsonl", "flipped", "journal.jsonl:"),
     ("journal.jsonl", "deleted", "the journal does not"),
     ("journal.jsonl", "directory", "journal.jsonl: Is a directory"),
-    ("spec.yaml", "cut", "spec.yaml"),
+    ("spec.yaml", "cut", "spec.yaml is damaged"),
     ("spec.yaml", "overwritten", "spec.yaml is damaged"),
     ("spec.yaml", "deleted", "has a privacy ledger, and"),
     ("spec.yaml", "directory", "spec.yaml is damaged"),

@@ -11,6 +11,7 @@ from dpsweep.results.claims import Claims
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.files import StudyFiles
 from dpsweep.study.journal import StudyView
+from dpsweep.study.launched import launched_spec
 from dpsweep.study.trial import TrialTask
 from dpsweep.tracking.state import read_run_ids
 from dpsweep.trainables import TRAINABLES
@@ -73,7 +74,7 @@ class LocalRecords:
 
     def spec(self) -> SweepSpec:
         """Return the frozen spec."""
-        return SweepSpec.from_yaml(self.files.spec, is_stored=True)
+        return launched_spec(self.files)
 
     def view(self) -> StudyView:
         """Return what the journal says now."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from dpsweep.foundation.bucket_path import BucketPath, answers
 from dpsweep.foundation.database_path import is_database_address
-from dpsweep.foundation.errors import StudyError
+from dpsweep.foundation.errors import SpecError, StudyError
 from dpsweep.foundation.logs import Tail
 from dpsweep.spec.base import seen
 from dpsweep.spec.study import SweepSpec
@@ -134,6 +134,23 @@ def is_new(spec: SweepSpec) -> bool:
     return not StudyFiles.of(spec).spec.exists()
 
 
+def launched_spec(files: StudyFiles) -> SweepSpec:
+    """Return the spec that a study was launched from.
+
+    Raises:
+        StudyError: It is damaged.
+    """
+    files.frozen()
+    try:
+        return SweepSpec.from_yaml(files.spec, is_stored=True)
+    except SpecError as error:
+        raise StudyError(
+            f"{files.spec} is damaged, or another version has written it",
+            because=str(error.mistakes[0]),
+            fix="restore it from a backup; what the study has spent is in its ledger",
+        ) from error
+
+
 def has_begun(files: StudyFiles) -> bool:
     """Say whether a study has a ledger or a journal with a line; before, nothing was charged.
 
@@ -156,8 +173,7 @@ def refuse_other_spec(spec: SweepSpec, files: StudyFiles | None = None) -> None:
     files = files or StudyFiles.of(spec)
     if not files.spec.exists():
         return
-    files.frozen()
-    old = SweepSpec.from_yaml(files.spec, is_stored=True)
+    old = launched_spec(files)
     if old.storage.database != spec.storage.database:
         raise StudyError(
             f"study {spec.name!r} has its ledgers in {old.storage.database or files.path}, and the "
