@@ -33,8 +33,11 @@ PATIENCE_S = 5.0
 
 
 def place() -> Path:
-    """Return where the directories are: short, as the length of a socket's path is limited."""
-    root = Path("/tmp")
+    """Return where the directories are: short, as the length of a socket's path is limited.
+
+    ``RAY_TMPDIR`` says it, as it does to Ray itself.
+    """
+    root = Path(os.environ.get("RAY_TMPDIR") or "/tmp")
     return root if root.is_dir() else Path(tempfile.gettempdir())
 
 

@@ -12,7 +12,12 @@ import pytest
 
 from dpsweep.cli.doctor import _left_behind
 from dpsweep.cluster import private_directory as module
-from dpsweep.cluster.private_directory import private_directory, refuse_open, remove_left_behind
+from dpsweep.cluster.private_directory import (
+    place,
+    private_directory,
+    refuse_open,
+    remove_left_behind,
+)
 from dpsweep.foundation.errors import ResourceError
 
 LONG_AGO = 1_600_000_000
@@ -221,3 +226,10 @@ def test_a_link_inside_is_not_followed(root, tmp_path_factory):
     assert remove_left_behind() == []
     assert not path.exists()
     assert (elsewhere / "thesis").read_text() == "dear"
+
+
+def test_it_lies_where_ray_is_told_to_write(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    assert place() == tmp_path
+    monkeypatch.setenv("RAY_TMPDIR", "")
+    assert str(place()) == "/tmp"
