@@ -1,6 +1,7 @@
 """A whole study of episodes: one ledger each, a mean over them, and the unit beside every epsilon."""
 
 import json
+import statistics
 
 import pytest
 from typer.testing import CliRunner
@@ -64,15 +65,21 @@ def test_a_study_of_episodes(tmp_path, ray_cluster):
 
     rows = json.loads(call(tmp_path, "report", "few", "-f", "json").stdout)
     (row,) = rows
-    assert (row["repetitions"], row["configurations"], row["optim.lr"]) == (3, 2, 0.5)
-    best = [trial for trial in result.results if trial.config["optim.lr"] == 0.5]
+    rate = row["optim.lr"]  # mostly .5, but noise on twelve records can make it the other one
+    assert (row["repetitions"], row["configurations"]) == (3, 2)
+    means = {
+        each: statistics.fmean(t.value for t in result.results if t.config["optim.lr"] == each)
+        for each in (0.001, 0.5)
+    }
+    assert means[rate] == max(means.values())
+    best = [trial for trial in result.results if trial.config["optim.lr"] == rate]
     for score in ("validation/accuracy", "test/accuracy"):  # a width of 0 is possible, if rare
         values = [trial.metrics[score] for trial in best]
         assert len(values) == 3
         assert row[f"{score} 95%"] == pytest.approx(half_width(values))
     assert row["privacy_unit"] == UNIT
     best = result.best()
-    assert (best.config["optim.lr"], best.config["train.episode"]) == (0.5, 0)
+    assert (best.config["optim.lr"], best.config["train.episode"]) == (rate, 0)
 
     with pytest.raises(BadInputError, match="ran on different episodes"):
         result.pareto()
