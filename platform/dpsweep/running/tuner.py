@@ -206,7 +206,8 @@ def _own_signals() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if handler is not None:  # else no Python has set it, and Tune's stays
+                signal.signal(number, handler)
 
 
 def _is_of_ray(error: BaseException | None) -> bool:

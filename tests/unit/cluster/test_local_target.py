@@ -1,6 +1,8 @@
 """A Ray of a study's own: what it is given, and when it is refused; no cluster is started."""
 
+import ctypes
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -128,6 +130,31 @@ def test_a_ray_that_was_begun_is_up_when_it_is_entered_and_gone_when_it_is_left(
     assert not [thread for thread in threads_of_ray() if not ended(thread)]
     for name in ("RAY_preload_python_modules", "RAY_prestart_worker_first_driver"):
         assert os.environ.get(name) == before.get(name)
+
+
+def test_sigterm_stays_ours_when_ray_is_left(tmp_path, monkeypatch, switched_off):
+    """Ray gives it to the system as it ends, whichever thread leaves it."""
+    tmp_path.chmod(0o700)
+    seen = []
+    before = signal.signal(signal.SIGTERM, lambda *_: seen.append(1))
+    library = ctypes.CDLL(None)
+
+    class Resetting(Ray):
+        def shutdown(self):
+            super().shutdown()
+            library.signal(int(signal.SIGTERM), None)  # the system's, behind Python's back
+
+    try:
+        target = target_with(monkeypatch, tmp_path, Resetting(opens=None))
+        target.begin()
+        target.__enter__()
+        leaving = threading.Thread(target=target.disconnect)
+        leaving.start()
+        leaving.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert seen == [1]
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def threads_of_ray():
