@@ -243,6 +243,11 @@ def test_a_study_without_tracking_has_nothing_to_wait_for(story, journal: Path, 
         assert spool.flush(0)
         assert spool.lag() == 0
         assert spool.log_model(0, "model", "example", label) is None
+        begun = time.monotonic()
+        assert spool.has_model(0) is False
+        assert time.monotonic() - begun < 1.0
+        with pytest.raises(RuntimeError, match="without tracking"):
+            spool.call(lambda tracker: tracker, 1.0)
         assert spool.stop()
 
 
