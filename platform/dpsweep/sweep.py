@@ -88,8 +88,8 @@ def run_sweep(spec: SweepSpec, *, observer: Observer | None = None) -> SweepResu
             ``DatasetBudgetError``); nothing was started, unless pre-training or features had begun.
         SweepError: Otherwise, the study had to stop; running it again continues it.
         KeyboardInterrupt: Before trials ran; while they run, Ctrl-C ends the study as interrupted.
-            ``dpsweep run`` treats SIGTERM alike; this function installs no
-            handler for it (a program of its own may do ``signal.raise_signal(SIGINT)`` in one).
+            ``dpsweep run`` treats SIGTERM alike; this function installs no handler for it (a
+            program of its own may do ``signal.raise_signal(SIGINT)`` in one).
     """
     return run_checked(preflight(spec), observer=observer)
 

@@ -35,12 +35,11 @@ def has_broken_device(error: BaseException) -> bool:
     >>> has_broken_device(RuntimeError("CUDA out of memory")), has_broken_device(ValueError("CUDA"))
     (False, False)
     """
-    kind = getattr(sys.modules.get("torch"), "AcceleratorError", RuntimeError)
+    kind = getattr(sys.modules.get("torch"), "AcceleratorError", ())
     seen: BaseException | None = error
     while seen is not None:
         is_said = isinstance(seen, RuntimeError) and any(word in str(seen) for word in _BROKEN)
-        is_of_device = is_said or (kind is not RuntimeError and isinstance(seen, kind))
-        if is_of_device and not is_out_of_memory(seen):
+        if (is_said or isinstance(seen, kind)) and not is_out_of_memory(seen):
             return True
         seen = seen.__cause__ or seen.__context__
     return False

@@ -64,8 +64,7 @@ class PeakMeter:
         if device == "cuda":
             import torch
 
-            gc.collect()
-            torch.cuda.empty_cache()
+            _give_back()
             self._before = int(torch.cuda.memory_allocated())
             self._held = int(torch.cuda.memory_reserved())
         else:
@@ -98,10 +97,15 @@ def freed_afterwards(device: str) -> Iterator[None]:
         yield
     finally:
         if device == "cuda":
-            import torch
+            _give_back()
 
-            gc.collect()
-            torch.cuda.empty_cache()
+
+def _give_back() -> None:
+    """Give back to the GPU what torch only keeps, also for what ties itself together."""
+    import torch
+
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 def forget_peak(device: str) -> None:

@@ -40,8 +40,9 @@ CPU_BLOCK_BYTES = 2**22
 CPU_BLOCK_ROWS = 32, 512
 #: Rows of a block of many heads, whose larger products pay for one beyond the cache.
 MANY_HEADS_CPU_BLOCK = 512
-#: Most rows of a block on the GPU, where few large products win, and most bytes of it.
-CUDA_BLOCK, CUDA_BLOCK_BYTES = 8192, 2**28
+#: The same of a block on the GPU, where few large products win.
+CUDA_BLOCK_BYTES = 2**28
+CUDA_BLOCK_ROWS = 32, 8192
 #: Rows that take a head as long as it takes to begin a block, by device.
 _ROWS_TO_BEGIN = {"cpu": 32, "cuda": 8192}
 
@@ -52,9 +53,7 @@ def cpu_block(num_features: int) -> int:
     >>> cpu_block(64), cpu_block(3969), cpu_block(3 * 224 * 224)
     (512, 256, 32)
     """
-    least, most = CPU_BLOCK_ROWS
-    rows = CPU_BLOCK_BYTES // (4 * num_features)
-    return min(max(rows - rows % least, least), most)
+    return _rows_of(CPU_BLOCK_BYTES, num_features, *CPU_BLOCK_ROWS)
 
 
 def cuda_block(num_features: int) -> int:
@@ -63,8 +62,13 @@ def cuda_block(num_features: int) -> int:
     >>> cuda_block(3969), cuda_block(3 * 224 * 224)
     (8192, 416)
     """
-    rows = CUDA_BLOCK_BYTES // (4 * num_features)
-    return min(max(rows - rows % CPU_BLOCK_ROWS[0], CPU_BLOCK_ROWS[0]), CUDA_BLOCK)
+    return _rows_of(CUDA_BLOCK_BYTES, num_features, *CUDA_BLOCK_ROWS)
+
+
+def _rows_of(num_bytes: int, num_features: int, least: int, most: int) -> int:
+    """Return how many rows of float32 have at most so many bytes, a multiple of ``least``."""
+    rows = num_bytes // (4 * num_features)
+    return min(max(rows - rows % least, least), most)
 
 
 def affine_of(front: _BatchNorm) -> tuple[torch.Tensor, torch.Tensor]:

@@ -140,7 +140,6 @@ def launched_spec(files: StudyFiles) -> SweepSpec:
     Raises:
         StudyError: It is damaged.
     """
-    files.frozen()
     try:
         return SweepSpec.from_yaml(files.spec, is_stored=True)
     except SpecError as error:
@@ -173,6 +172,7 @@ def refuse_other_spec(spec: SweepSpec, files: StudyFiles | None = None) -> None:
     files = files or StudyFiles.of(spec)
     if not files.spec.exists():
         return
+    files.frozen()
     old = launched_spec(files)
     if old.storage.database != spec.storage.database:
         raise StudyError(

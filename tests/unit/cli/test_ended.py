@@ -25,11 +25,14 @@ def test_a_library_that_ends_the_process_is_named(tmp_path, monkeypatch, code: i
     assert "run the same command again" in " ".join(done.stderr.split())
 
 
-def test_ctrl_c_while_a_spec_is_read_is_answered(monkeypatch) -> None:
+@pytest.mark.parametrize(
+    "read", ["dpsweep.cli.verbs.run.load_checked", "typer.core.TyperGroup.parse_args"]
+)
+def test_ctrl_c_while_a_spec_or_a_command_line_is_read_is_answered(monkeypatch, read) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dpsweep.cli.verbs.run.load_checked", interrupted)
+    monkeypatch.setattr(read, interrupted)
     done = cli_here("validate", "sweep.yaml")
     assert done.returncode == 130
     assert done.stderr.startswith("interrupted; nothing is lost")
@@ -44,16 +47,6 @@ def test_ctrl_c_while_the_program_loads_is_answered(arguments, tmp_path) -> None
         env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (130, "interrupted; nothing has begun\n")
-
-
-def test_ctrl_c_while_a_command_line_is_read_is_answered(monkeypatch) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("typer.core.TyperGroup.parse_args", interrupted)
-    done = cli_here("validate", "sweep.yaml")
-    assert done.returncode == 130
-    assert done.stderr.startswith("interrupted; nothing is lost")
 
 
 @pytest.mark.parametrize(("words", "code"), [("--version", 0), ("nothing", 2)])

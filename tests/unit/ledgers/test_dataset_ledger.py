@@ -250,13 +250,19 @@ def test_a_held_file_is_waited_for_and_then_given_up(path, monkeypatch):
 # --- What study and dataset know of each other ----------------------------------------------
 
 
-def test_a_study_that_forgot_its_trials_is_not_charged_once_more_for_nothing(ledgers):
+def charged(ledgers):
+    """Return a ledger that has charged a study, and that charge."""
     ledger = DatasetLedger(ledgers / "digits.budget")
     charge = {
         "directory": ledgers, "dataset": "digits", "parts": {}, "accounting": "composed",
         "epsilon": 1.0, "delta": 1e-5,
     }  # fmt: skip
     ledger.reserve("id", "study", **charge, cap_epsilon=9.0, cap_delta=1e-4)
+    return ledger, charge
+
+
+def test_a_study_that_forgot_its_trials_is_not_charged_once_more_for_nothing(ledgers):
+    ledger, charge = charged(ledgers)
     for trial in (0, 2, 2):
         ledger.note_trial("id", trial)
     assert read_dataset_ledger(ledger.path).trials == {"id": {0, 2}}
@@ -268,12 +274,7 @@ def test_a_study_that_forgot_its_trials_is_not_charged_once_more_for_nothing(led
 
 def test_a_ledger_that_has_lost_its_end_is_refused_by_the_study_that_wrote_it(ledgers):
     """What other studies were charged after that end is lost with it."""
-    ledger = DatasetLedger(ledgers / "digits.budget")
-    charge = {
-        "directory": ledgers, "dataset": "digits", "parts": {}, "accounting": "composed",
-        "epsilon": 1.0, "delta": 1e-5,
-    }  # fmt: skip
-    ledger.reserve("id", "study", **charge, cap_epsilon=9.0, cap_delta=1e-4)
+    ledger, charge = charged(ledgers)
     # An earlier version noted no trials.
     ledger.reserve("id", "study", **charge, trials={0, 1}, started={0, 1}, is_charged=True)
     ledger.note_trial("id", 0)

@@ -213,13 +213,19 @@ def test_why_a_paused_trial_goes_on_is_written_once(tmp_path, killed):
     assert "is to be promoted: place 1 of 2" in rows[-1]["reason"]
 
 
-def test_a_trial_that_went_on_without_a_reason_can_still_be_continued(tmp_path):
-    """Earlier versions lost the reason; the policy no longer holds the trial at its rung."""
-    driver = Driver(tmp_path, variant="promote")
+def judged_at_its_rung(root):
+    """Return a launch, and its trial, of which it is written that it is to pause."""
+    driver = Driver(root, variant="promote")
     task = driver.source().next_task(num_running=0)
     driver.charge(task, 3)
     shown = driver.stage.on_report(report(task, 3, 0.9, rung=1))
     driver.stage.on_verdict(shown, driver.policy.on_report(shown))
+    return driver, task
+
+
+def test_a_trial_that_went_on_without_a_reason_can_still_be_continued(tmp_path):
+    """Earlier versions lost the reason; the policy no longer holds the trial at its rung."""
+    driver, task = judged_at_its_rung(tmp_path)
     driver.stage.on_pause(task.trial)
     assert task.reserve(driver.ledger, is_promoted=True)
     driver.stage.admit(task)
@@ -236,11 +242,7 @@ def test_a_trial_that_went_on_without_a_reason_can_still_be_continued(tmp_path):
 
 
 def test_a_crash_between_verdict_and_pause_writes_one(tmp_path):
-    driver = Driver(tmp_path, variant="promote")
-    task = driver.source().next_task(num_running=0)
-    driver.charge(task, 3)
-    shown = driver.stage.on_report(report(task, 3, 0.9, rung=1))
-    driver.stage.on_verdict(shown, driver.policy.on_report(shown))
+    driver, task = judged_at_its_rung(tmp_path)
     driver.close()  # killed before the pause was written
 
     again = Driver(tmp_path, variant="promote")
