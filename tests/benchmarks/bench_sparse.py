@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable
@@ -27,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 from tables import Table, clock, compared, show
-from timing import median_ms
+from timing import median_ms, outputs_of
 from torch import nn
 
 from dpsweep.trainables.data.dataset import DatasetInfo
@@ -237,13 +236,10 @@ def _peak(device: str) -> int:
     return torch.cuda.max_memory_allocated() if device == "cuda" else resident_bytes("VmHWM")
 
 
-def _memory_of_all(names: list[str], arguments: list[str]) -> dict[str, list[float]]:
-    peaks = {}
-    for name in names:
-        command = [sys.executable, __file__, "--memory-of", name, *arguments]
-        answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        peaks[name] = [float(word) for word in answer.split()[-2:]]
-    return peaks
+def _memory_of_all(names: list[str], arguments: list[str], device: str) -> dict[str, list[float]]:
+    commands = ([sys.executable, __file__, "--memory-of", name, *arguments] for name in names)
+    answers = outputs_of(commands, device)
+    return {name: [float(w) for w in answer.split()[-2:]] for name, answer in zip(names, answers)}
 
 
 def main() -> None:
@@ -269,7 +265,7 @@ def main() -> None:
     memory: dict[str, list[float]] = {}
     if options.device == "cuda" or Path("/proc/self/clear_refs").exists():
         arguments = [word for key, value in shape.items() for word in (f"--{key}", str(value))]
-        memory = _memory_of_all(list(times), arguments)
+        memory = _memory_of_all(list(times), arguments, options.device)
     rounds = {"rounds": options.rounds, "steps": options.steps}
     figures = {"ms": times, "extra_mib": memory, **shape, **rounds}
     show([table(times, memory, {**shape, **rounds})], figures, as_json=options.json)
