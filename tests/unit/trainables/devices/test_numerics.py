@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.trainables.data.dataset import DatasetInfo
@@ -256,6 +257,41 @@ def test_the_default_is_the_networks_own_call() -> None:
     assert rounded.is_rounded
     f, b = torch.float32, torch.bfloat16
     assert kinds == [f, f, b, f, f]
+
+
+class Attending(nn.Module):
+    """Attention that keeps which of torch's kernels were allowed when it was called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.allowed: list[tuple[bool, ...]] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.allowed.append(kernels())
+        return nn.functional.scaled_dot_product_attention(x, x, x)
+
+
+def kernels() -> tuple[bool, ...]:
+    """Return whether torch may use its plain kernel of attention, and each fused one."""
+    cuda = torch.backends.cuda
+    return (
+        cuda.math_sdp_enabled(), cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(),
+        cuda.cudnn_sdp_enabled(),
+    )  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:CUDA is not available")
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_attention_repeats_itself_in_bfloat16_on_cuda(device: str) -> None:
+    before, model = kernels(), Attending()
+    with FakeTensorMode():  # tensors without numbers, also of devices that are not there
+        x = torch.empty(2, 3, 4, 8, device=device)
+        for precision in ("bfloat16", "float32"):
+            ForwardPass(model, precision)(x)
+    rounded, full = model.allowed
+    assert rounded == ((True, False, False, False) if device == "cuda" else before)
+    assert full == kernels() == before
+    assert sum(before) > 1
 
 
 def test_numbers_are_widened_and_ids_are_not() -> None:
