@@ -13,6 +13,7 @@ from outside import install
 
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import EVENTS, EventRun, Gaussian, Plan, plan
+from dpsweep.spec.space.hyperparameters import public_data
 from dpsweep.testing.conformance import MethodConformance
 from dpsweep.testing.events import EventConformance
 from dpsweep.trainables import TRAINABLES
@@ -37,6 +38,12 @@ class TestTree(EventConformance):
 class TestVotes(MethodConformance):
     method = JuniperVotes
     given = {"votes.queries": 20, "votes.teachers": 100}  # noqa: RUF012
+
+
+def test_what_a_method_uses_of_public_records_is_in_its_own_file() -> None:
+    config = {"votes.queries": 7, "votes.teachers": 100}
+    assert public_data(JuniperVotes.hyperparameters, config) == "7 records that are voted on"
+    assert public_data(JuniperSums.hyperparameters, {"tree.leaves": 16}) == "none"
 
 
 class TestSums(MethodConformance):

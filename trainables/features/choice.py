@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 #: (https://arxiv.org/abs/2011.11660, appendix C.1) use it.
 SCATTERING = {"depth": 2, "angles": 8}
 
+#: Features that no weights were learned for.
+_UNLEARNED = ("none", "scatternet")
+
 FEATURE_HYPERPARAMETERS = (
     Hyperparameter(
         "features.name",
@@ -33,6 +36,7 @@ FEATURE_HYPERPARAMETERS = (
         "clip/NAME, or the extractor of an installed package.",
         choices=("scatternet", "none", "efficientnet_lite0", "timm/", "clip/"),
         group=EXTRACTOR_GROUP,
+        uses_public=lambda name: "" if name in _UNLEARNED else f"weights of {name}",
     ),
     Hyperparameter(
         "features.checkpoint",

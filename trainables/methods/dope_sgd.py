@@ -59,6 +59,7 @@ class DOPESGD(DPSGD):
             256,
             "Public records of a step, drawn anew for each; all of them where there are fewer.",
             low=1,
+            uses_public=lambda _: "all public records",
         ),
     )
     tasks: ClassVar[frozenset[str]] = frozenset({"classification", "multi_label"})

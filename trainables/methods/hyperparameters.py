@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from dpsweep.spec.space.hyperparameters import Hyperparameter
+from dpsweep.spec.space.hyperparameters import Beside, Hyperparameter
 
 EMA = Hyperparameter(
     "optim.ema",
@@ -18,6 +18,7 @@ EMA = Hyperparameter(
 )
 #: Update rules that divide by the size of noisy gradients.
 ADAMS = ("adam", "adamw", "adam_bc")
+_OF_SGD, _OF_ADAMS = Beside("optim.name", ("sgd",)), Beside("optim.name", ADAMS)
 #: Of ``adam_bc``, which only methods with noise have.
 FLOOR = Hyperparameter(
     "optim.floor",
@@ -27,14 +28,31 @@ FLOOR = Hyperparameter(
     low=0,
     high=1e6,
     open_low=True,
+    only_beside=Beside("optim.name", ("adam_bc",)),
 )
 OPTIM_HYPERPARAMETERS = (
     Hyperparameter("optim.name", "str", "sgd", "Update rule.", choices=("sgd", "adam", "adamw")),
     Hyperparameter("optim.lr", "float", 0.1, "Peak learning rate.", low=0, high=1e6, open_low=True),
-    Hyperparameter("optim.momentum", "float", 0.9, "Momentum of sgd.", low=0, high=0.9999),
-    Hyperparameter("optim.beta1", "float", 0.9, "First moment decay of adams.", low=0, high=0.9999),
     Hyperparameter(
-        "optim.beta2", "float", 0.999, "Second moment decay of adams.", low=0, high=0.999999
+        "optim.momentum", "float", 0.9, "Momentum of sgd.", low=0, high=0.9999, only_beside=_OF_SGD
+    ),
+    Hyperparameter(
+        "optim.beta1",
+        "float",
+        0.9,
+        "First moment decay of adams.",
+        low=0,
+        high=0.9999,
+        only_beside=_OF_ADAMS,
+    ),
+    Hyperparameter(
+        "optim.beta2",
+        "float",
+        0.999,
+        "Second moment decay of adams.",
+        low=0,
+        high=0.999999,
+        only_beside=_OF_ADAMS,
     ),
     Hyperparameter(
         "optim.weight_decay",
@@ -212,6 +230,7 @@ CLIP_RULE = Hyperparameter(
     "C / (norm + .01); quantile: abadi's, and C follows a quantile of the norms, by noisy counts.",
     choices=("abadi", "automatic", QUANTILE),
 )
+_OF_QUANTILE = Beside("clip.rule", (QUANTILE,))
 CLIP_HYPERPARAMETERS = (
     Hyperparameter(
         "clip.max_grad_norm",
@@ -231,6 +250,7 @@ CLIP_HYPERPARAMETERS = (
         "Last bound divided by the first; no meaning for a constant shape.",
         low=LEAST_CLIP,
         high=1e6,
+        only_beside=Beside("clip.shape", ("constant",), is_among=False),
     ),
     CLIP_RULE,
     Hyperparameter(
@@ -240,6 +260,7 @@ CLIP_HYPERPARAMETERS = (
         "Of quantile: share of the gradients of a batch whose norm the bound is to be above.",
         low=0,
         high=1,
+        only_beside=_OF_QUANTILE,
     ),
     Hyperparameter(
         "clip.quantile_rate",
@@ -250,6 +271,7 @@ CLIP_HYPERPARAMETERS = (
         low=0,
         high=10,
         open_low=True,
+        only_beside=_OF_QUANTILE,
     ),
     Hyperparameter(
         "clip.count_noise",
@@ -260,6 +282,7 @@ CLIP_HYPERPARAMETERS = (
         low=0,
         open_low=True,
         optional=True,
+        only_beside=_OF_QUANTILE,
     ),
 )
 NOISE_HYPERPARAMETERS = (
@@ -279,6 +302,7 @@ NOISE_HYPERPARAMETERS = (
         low=0,
         open_low=True,
         changes_privacy=True,
+        only_beside=Beside("noise.shape", ("constant",), is_among=False),
     ),
     Hyperparameter(
         "noise.prefix_factor",
@@ -299,6 +323,7 @@ NOISE_HYPERPARAMETERS = (
         high=0.9,
         open_low=True,
         changes_privacy=True,
+        only_beside=Beside("noise.prefix_factor", (1.0,), is_among=False),
     ),
     Hyperparameter(
         "noise.noise_multiplier",

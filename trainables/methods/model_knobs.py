@@ -16,6 +16,14 @@ from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.networks.pretrained.weights import PUBLISHED, WORDS
 
 _OWN = "PACKAGE.MODULE:FUNCTION"
+
+
+def _weights_in_words(checkpoint: str) -> str:
+    if checkpoint == "pretrain":
+        return "weights trained on public records"
+    return "published weights" if checkpoint == PUBLISHED else f"weights {checkpoint}"
+
+
 NORMALIZE = Hyperparameter(
     "model.normalize",
     "str",
@@ -98,6 +106,7 @@ MODEL_HYPERPARAMETERS = (
         "Initial weights, which must be public: a file (a torch or safetensors state dict), "
         "published: timm's own, or pretrain: those of the spec's section pretrain.",
         optional=True,
+        uses_public=_weights_in_words,
     ),
     Hyperparameter(
         "model.image_size",

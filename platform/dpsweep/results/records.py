@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from dpsweep.foundation.errors import CheckpointError, SweepError
 from dpsweep.foundation.logs import is_locked, read_log
 from dpsweep.results.claims import Claims
+from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.files import StudyFiles
 from dpsweep.study.journal import StudyView
@@ -119,9 +120,8 @@ def shown_hyperparameters(task: TrialTask) -> dict[str, Any]:
 
     Of nulls those for which a default would stand in; of a method that is not installed, all.
     """
-    try:
-        declared = TRAINABLES[task.method].hyperparameters
-    except SweepError:
+    declared = declared_by(task.method)
+    if declared is None:
         return dict(task.hparams)
     otherwise_set = {parameter.name for parameter in declared if parameter.default is not None}
     return {
@@ -129,3 +129,12 @@ def shown_hyperparameters(task: TrialTask) -> dict[str, Any]:
         for name, value in task.hparams.items()
         if value is not None or name in otherwise_set
     }
+
+
+def declared_by(method: str) -> tuple[Hyperparameter, ...] | None:
+    """Return the hyperparameters of a method; None where its package is not installed here."""
+    try:
+        declared: tuple[Hyperparameter, ...] = TRAINABLES[method].hyperparameters
+    except SweepError:
+        return None
+    return declared

@@ -18,7 +18,7 @@ from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.schedulers.base import BarrierPolicy
-from dpsweep.spec.space.hyperparameters import resolve
+from dpsweep.spec.space.hyperparameters import public_data, resolve
 from dpsweep.study.trial import Decision, TrialReport, Verdict
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
@@ -93,11 +93,15 @@ class MethodConformance:
         return instance, plan
 
     def test_hyperparameters_are_declared_once_with_valid_defaults(self) -> None:
-        """Names are unique and every default satisfies its own declaration."""
+        """Names are unique, every default is valid, and what one refers to is declared."""
         names = [parameter.name for parameter in self.method.hyperparameters]
         assert len(set(names)) == len(names)
         problems = {p.name: p.problem(p.default) for p in self.method.hyperparameters}
         assert not {name: problem for name, problem in problems.items() if problem}
+        referred = [p.only_beside.other for p in self.method.hyperparameters if p.only_beside]
+        assert set(referred) <= set(names)
+        defaults = {p.name: p.default for p in self.method.hyperparameters}
+        assert public_data(self.method.hyperparameters, defaults)
 
     def test_plan_is_private_within_the_budget_and_repeatable(self) -> None:
         """The plan keeps the budget, or says it is not private; asked twice, it is the same."""

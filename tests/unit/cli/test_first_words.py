@@ -12,9 +12,9 @@ from dpsweep import sweep
 from dpsweep.foundation.errors import SpecError, StudyError
 from dpsweep.ledgers.dataset import DatasetLedger
 from dpsweep.planning.preflight import preflight
-from dpsweep.results.effects import without_effect
 from dpsweep.results.study import load_sweep
 from dpsweep.spec.base import HYPERPARAMETERS
+from dpsweep.spec.space.hyperparameters import without_effect
 from dpsweep.spec.study import SweepSpec
 from dpsweep.sweep import run_checked
 from dpsweep.trainables import TRAINABLES
@@ -99,13 +99,13 @@ def test_what_decides_nothing_is_named_with_its_reason():
         "clip.end_ratio": 1.0, "optim.name": "sgd", "optim.momentum": 0.9, "optim.beta1": 0.9,
         "train.epochs": 20.0, "train.max_steps": 24,
     }  # fmt: skip
-    assert without_effect(config, declared) == {
+    assert without_effect(declared, config) == {
         "clip.end_ratio": "clip.shape is constant",
         "optim.beta1": "optim.name is sgd",
         "train.epochs": "train.max_steps wins over it",
     }
     free = {**config, "train.max_steps": None, "optim.name": "adam", "clip.shape": "linear"}
-    assert without_effect(free, declared) == {"optim.momentum": "optim.name is adam"}
+    assert without_effect(declared, free) == {"optim.momentum": "optim.name is adam"}
 
 
 def test_the_best_configuration_leaves_out_what_decides_nothing(tmp_path):

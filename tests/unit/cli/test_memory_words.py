@@ -33,10 +33,10 @@ def test_a_rerun_is_packed_by_the_largest_peak(monkeypatch):
     lines = memory_taken(SHARED, [*few, *trials(dp_sgd=2000.0, bitfit=7 * 1024.0, adamix=500.0)])
     assert lines == [
         "memory: trials of adamix took up to 500 MiB each",
-        "memory: trials of bitfit took up to 7.0 GiB of a GPU each, and need 9.5 GiB with a CUDA "
+        "memory: trials of bitfit took up to 7.0 GiB of a GPU each, and need 9.8 GiB with a CUDA "
         "context and a margin of 25%: 8 trials fit on one GPU of 80.0 GiB, with "
         "resources.by_method.bitfit.gpu: 0.125",
-        "memory: trials of dp_sgd took up to 15.0 GiB of a GPU each, and need 19.5 GiB with a CUDA "
+        "memory: trials of dp_sgd took up to 15.0 GiB of a GPU each, and need 19.8 GiB with a CUDA "
         "context and a margin of 25%: 4 trials fit on one GPU of 80.0 GiB, with resources.gpu: 0.25",
     ]
 

@@ -23,9 +23,9 @@ from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
 from dpsweep.planning.preflight import preflight
 from dpsweep.privacy.statement import PrivacyStatement
-from dpsweep.results.origins import public_data
 from dpsweep.results.report import ReportedStudy, build_report
 from dpsweep.results.study import load_sweep
+from dpsweep.results.tables.spread import costs_of
 from dpsweep.results.trial import TrialResult
 from dpsweep.running import entries
 from dpsweep.spec.study import SweepSpec
@@ -471,12 +471,31 @@ def test_costs_that_may_not_be_told_are_none_and_not_zero():
     assert "seconds" not in build_report([ReportedStudy("a", [trial(0, {}, 0.5)], SPACE)])[0]
 
 
-def test_public_data_names_weights_and_records():
-    assert public_data({"method": "dp_sgd", "features.name": "none"}) == "none"
-    assert public_data({"model.checkpoint": "pretrain"}) == "weights trained on public records"
-    assert public_data({"model.checkpoint": "net.pt"}) == "weights net.pt"
-    assert public_data({"labels.max": 500}) == "public records, 500 labels"
-    assert public_data({"method": "dope_sgd", "public.batch": 256}) == "all public records"
+@pytest.mark.parametrize(
+    ("method", "config", "expected"),
+    [
+        ("scatternet", {"features.name": "none"}, "none"),
+        ("scatternet", {"features.name": "scatternet"}, "none"),
+        ("scatternet", {"features.name": "timm/resnet18"}, "weights of timm/resnet18"),
+        ("dp_sgd", {"model.name": "linear"}, "none"),
+        ("dp_sgd", {"model.checkpoint": "pretrain"}, "weights trained on public records"),
+        ("dp_sgd", {"model.checkpoint": "published"}, "published weights"),
+        ("dp_sgd", {"model.checkpoint": "net.pt"}, "weights net.pt"),
+        ("active_learning", {"labels.max": 500}, "public records, 500 labels"),
+        ("dope_sgd", {"public.batch": 256}, "all public records"),
+        (
+            "adamix",
+            {"features.name": "efficientnet_lite0", "public.shots": 2},
+            "weights of efficientnet_lite0, 2 records a class",
+        ),
+    ],
+)
+def test_public_data_names_weights_and_records(method, config, expected):
+    assert costs_of([trial(0, {"method": method, **config}, 0.5)])["public data"] == expected
+
+
+def test_public_data_of_a_method_that_is_not_installed_are_not_known():
+    assert costs_of([trial(0, {"method": "gone", "public.shots": 2}, 0.5)])["public data"] is None
 
 
 # Spread over configurations

@@ -46,6 +46,7 @@ SELECT_HYPERPARAMETERS = (
         1000,
         "Labels that a trial may buy; 0: none, and the network learns what the start says alone.",
         low=0,
+        uses_public="public records, {} labels".format,
     ),
     Hyperparameter(
         "select.uncertainty",

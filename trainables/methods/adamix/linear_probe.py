@@ -46,7 +46,14 @@ PROBE_TRAIN = tuple(
     p for p in TRAIN_HYPERPARAMETERS if p.name in ("train.num_private", "train.repeat")
 )
 SHOT_HYPERPARAMETERS = (
-    Hyperparameter("public.shots", "int", 5, "Public records that are used of each class.", low=1),
+    Hyperparameter(
+        "public.shots",
+        "int",
+        5,
+        "Public records that are used of each class.",
+        low=1,
+        uses_public="{} records a class".format,
+    ),
     Hyperparameter(
         "public.draw",
         "int",

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpsweep.foundation.errors import Mistake
-from dpsweep.spec.space.hyperparameters import Hyperparameter
+from dpsweep.spec.space.hyperparameters import Beside, Hyperparameter
 
 if TYPE_CHECKING:
     import torch
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dpsweep.trainables.data.dataset import DatasetInfo
 
 MULTIPLICITY, KINDS, PADDING = "augment.multiplicity", "augment.kinds", "augment.padding"
+_OF_VIEWS = Beside(MULTIPLICITY, (0,), is_among=False)
 AUGMENT_HYPERPARAMETERS = (
     Hyperparameter(
         MULTIPLICITY,
@@ -46,9 +47,15 @@ AUGMENT_HYPERPARAMETERS = (
         "crop+flip",
         "What a view is: a crop out of the image with a mirrored border, a mirror image, or both.",
         choices=("crop+flip", "crop", "flip"),
+        only_beside=_OF_VIEWS,
     ),
     Hyperparameter(
-        PADDING, "int", 4, "Width of that border, pixels: the most that a crop shifts.", low=1
+        PADDING,
+        "int",
+        4,
+        "Width of that border, pixels: the most that a crop shifts.",
+        low=1,
+        only_beside=_OF_VIEWS,
     ),
 )
 

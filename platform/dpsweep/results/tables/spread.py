@@ -9,8 +9,9 @@ from typing import Any
 
 from scipy import special
 
-from dpsweep.results.origins import public_data
+from dpsweep.results.records import declared_by
 from dpsweep.results.trial import TrialResult
+from dpsweep.spec.space.hyperparameters import public_data
 
 #: Columns of a report, each beside the score that it is of: ``median (test/accuracy)``.
 SPREADS = ("min", "median", "max", "MAD")
@@ -59,12 +60,15 @@ def half_width(values: Sequence[float]) -> float | None:
 def costs_of(repetitions: Sequence[TrialResult]) -> dict[str, Any]:
     """Return mean seconds, largest peak memory in MiB, and the public data of one configuration.
 
-    The first two are None where nothing tells them, see ``TrialResult``.
+    The first two are None where nothing tells them, see ``TrialResult``; the last one where the
+    method's package is not installed here.
     """
     seconds = [trial.seconds for trial in repetitions if trial.seconds is not None]
     memory = [trial.memory_mb for trial in repetitions if trial.memory_mb is not None]
+    config = repetitions[0].config
+    declared = declared_by(config["method"])
     return {
         "seconds": statistics.fmean(seconds) if seconds else None,
         "memory MiB": max(memory) if memory else None,
-        "public data": public_data(repetitions[0].config),
+        "public data": None if declared is None else public_data(declared, config),
     }

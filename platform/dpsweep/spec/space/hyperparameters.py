@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -29,6 +29,20 @@ class Retired(NamedTuple):
     fix: str
 
 
+class Beside(NamedTuple):
+    """Values of another hyperparameter beside which one has an effect.
+
+    Attributes:
+        other: The name of the other one.
+        values: Some of its values.
+        is_among: Whether the other one has to be among them, or must not be.
+    """
+
+    other: str
+    values: tuple[Any, ...]
+    is_among: bool = True
+
+
 @dataclass(frozen=True)
 class Hyperparameter:
     """One knob of a method.
@@ -48,6 +62,9 @@ class Hyperparameter:
         changes_privacy: True when the value enters the privacy plan.
         retired: Words that only studies that have them already may have (``retired_words``).
         wins_over: The hyperparameter that has no effect where this one has a value.
+        only_beside: Where it has an effect at all; None: everywhere.
+        uses_public: From a value to the weights or records that are declared public and that it
+            makes a trial use, in words; "" for none. None: it makes it use none.
         group: Entry point group whose names are words besides ``choices``.
     """
 
@@ -64,6 +81,8 @@ class Hyperparameter:
     changes_privacy: bool = False
     retired: tuple[Retired, ...] = ()
     wins_over: str | None = None
+    only_beside: Beside | None = None
+    uses_public: Callable[[Any], str] | None = None
     group: str | None = None
 
     @property
@@ -162,3 +181,47 @@ def resolve(declared: Iterable[Hyperparameter], given: Mapping[str, Any]) -> dic
         name: parameter.coerce(given.get(name, parameter.default))
         for name, parameter in table.items()
     }
+
+
+def without_effect(declared: Iterable[Hyperparameter], config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the hyperparameters of a configuration that decide nothing, each with the reason.
+
+    >>> shape = Beside("noise.shape", ("constant",), is_among=False)
+    >>> ratio = Hyperparameter("noise.end_ratio", "float", 1.0, "Ratio.", only_beside=shape)
+    >>> without_effect([ratio], {"noise.shape": "constant", "noise.end_ratio": 0.5})
+    {'noise.end_ratio': 'noise.shape is constant'}
+
+    Args:
+        declared: The hyperparameters of its method.
+        config: Names and values.
+    """
+    idle = {}
+    for parameter in declared:
+        if parameter.wins_over in config and config.get(parameter.name) is not None:
+            idle[parameter.wins_over] = f"{parameter.name} wins over it"
+        beside = parameter.only_beside
+        if beside is None or beside.other not in config:
+            continue
+        value = config[beside.other]
+        if (value in beside.values) is not beside.is_among:
+            idle[parameter.name] = f"{beside.other} is {value}"
+    return {name: idle[name] for name in config if name in idle}
+
+
+def public_data(declared: Iterable[Hyperparameter], config: Mapping[str, Any]) -> str:
+    """Return which weights and records that are declared public a configuration uses, or "none".
+
+    >>> shots = Hyperparameter("shots", "int", 5, "Shots.", uses_public="{} a class".format)
+    >>> public_data([shots], {"shots": 2}), public_data([shots], {})
+    ('2 a class', 'none')
+
+    Args:
+        declared: The hyperparameters of its method.
+        config: Names and values.
+    """
+    words = (
+        parameter.uses_public(config[parameter.name])
+        for parameter in declared
+        if parameter.uses_public is not None and config.get(parameter.name) is not None
+    )
+    return ", ".join(word for word in words if word) or "none"

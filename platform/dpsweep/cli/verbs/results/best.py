@@ -11,14 +11,14 @@ from dpsweep.cli.base import Explain, Name, Output, Root, TrackingUri, say
 from dpsweep.cli.best_spec import spec_text
 from dpsweep.cli.output import Format, print_records
 from dpsweep.cli.trials import caption_of, epsilon_cells, in_short
-from dpsweep.foundation.errors import BadInputError, SweepError
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.words import counted
 from dpsweep.results.choosing import By, Limits
 from dpsweep.results.coverage import SO_FAR
-from dpsweep.results.effects import without_effect
+from dpsweep.results.records import declared_by
 from dpsweep.results.study import SweepResult, load_sweep
 from dpsweep.results.trial import TrialResult
-from dpsweep.trainables import TRAINABLES
+from dpsweep.spec.space.hyperparameters import without_effect
 
 MaxEpsilon = Annotated[
     float | None,
@@ -154,11 +154,7 @@ def _print_trial(
 ) -> None:
     """Print one trial: what people ask first, then its configuration, then all terms."""
     print_records({"trial": trial.trial_id, **more, **_cells(trial)}, Format.TABLE)
-    try:
-        declared = TRAINABLES[trial.config["method"]].hyperparameters
-    except SweepError:  # of a package that is not installed here
-        declared = ()
-    idle = without_effect(trial.config, declared)
+    idle = without_effect(declared_by(trial.config["method"]) or (), trial.config)
     counting = [key for key in trial.config if key not in idle]
     names = sorted(counting, key=lambda key: key not in result.varied)
     print("\nconfiguration, what was searched first:")

@@ -31,7 +31,13 @@ class JuniperVotes(NearestMean):
     name: ClassVar[str] = "juniper_votes"
     hyperparameters: ClassVar[tuple[Hyperparameter, ...]] = (
         Hyperparameter(
-            "votes.queries", "int", 20, "Public records voted on.", low=1, changes_privacy=True
+            "votes.queries",
+            "int",
+            20,
+            "Public records voted on.",
+            low=1,
+            changes_privacy=True,
+            uses_public="{} records that are voted on".format,
         ),
         Hyperparameter("votes.teachers", "int", 50, "Teachers.", low=1),
     )
