@@ -128,7 +128,10 @@ def _check_fit(
     spec: DataSpec, path: Path, images: tuple[int, ...], labels: tuple[int, ...]
 ) -> None:
     if images[1:] != _MNIST.raw_shape or images[0] != labels[0]:
-        raise DataError(f"{spec.dataset}: {path.name} and its labels do not fit")
+        raise DataError(
+            f"{spec.dataset}: {path.name} and its labels do not fit",
+            fix="fetch the dataset's files anew",
+        )
 
 
 def _idx_files(folder: Path) -> tuple[dict[str, tuple[Path, Path]], list[str]]:
@@ -156,7 +159,10 @@ def idx_shape(path: Path, dimensions: int) -> tuple[int, ...]:
     """
     header = _idx_bytes(path, 4 + 4 * dimensions)
     if len(header) < 4 + 4 * dimensions or header[:4] != bytes((0, 0, 8, dimensions)):
-        raise DataError(f"{path} is not an IDX file of bytes with {dimensions} dimensions")
+        raise DataError(
+            f"{path} is not an IDX file of bytes with {dimensions} dimensions",
+            fix="fetch the dataset's files anew",
+        )
     return struct.unpack(f">{dimensions}I", header[4:])
 
 

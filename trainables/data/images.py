@@ -135,7 +135,8 @@ def _class_folders(folder: Path, spec: DataSpec) -> tuple[str, ...]:
         )
     if spec.num_classes is not None and spec.num_classes != len(classes):
         raise DataError(
-            f"data.num_classes={spec.num_classes}, but there are {len(classes)} class folders"
+            f"data.num_classes={spec.num_classes}, but there are {len(classes)} class folders",
+            fix="leave data.num_classes out: folders are the classes",
         )
     return classes
 
@@ -166,7 +167,10 @@ def _image_files(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int
     """Return (path, class number) of every image, in the order of their relative paths."""
     unknown = [p.name for p in folder.iterdir() if _is_class_folder(p) and p.name not in classes]
     if unknown:
-        raise DataError(f"{folder} has a class that train lacks: {sorted(unknown)[0]}")
+        raise DataError(
+            f"{folder} has a class that train lacks: {sorted(unknown)[0]}",
+            fix="take that folder away, or add one of the same name to train, which may be empty",
+        )
     paths = []
     for label, name in enumerate(classes):
         if (folder / name).is_dir():

@@ -112,7 +112,10 @@ def _function(name: str) -> Any:
         )
     function = getattr(module, attribute)
     if not callable(function):
-        raise ModelError(f"{name} is no function, but a {type(function).__name__}")
+        raise ModelError(
+            f"{name} is no function, but a {type(function).__name__}",
+            fix="name a function that returns a torch.nn.Module",
+        )
     return function
 
 

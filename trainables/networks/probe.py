@@ -61,7 +61,10 @@ def probe(model: nn.Module, name: str, info: DatasetInfo) -> None:
         )
     refuse_statistics(model, name, buffers)
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise ModelError(f"{name} has nothing to train with this model.norm")
+        raise ModelError(
+            f"{name} has nothing to train with this model.norm",
+            fix="set another model.norm, or use another model",
+        )
 
 
 def refuse_not_finite(model: nn.Module, name: str, outputs: object) -> None:

@@ -45,7 +45,9 @@ def read_files(paths: Sequence[Path], facts: Mapping[str, Any]) -> tuple[list[st
             block = read(path, facts["preparation"])
         except (OSError, ValueError, EOFError, csv.Error) as error:
             words = " ".join(str(error).split())[:200]
-            raise DataError(f"{path} cannot be read", because=words) from error
+            raise DataError(
+                f"{path} cannot be read", because=words, fix="write the file anew"
+            ) from error
         blocks.append(block)
         is_one = path.suffix.lower() in IMAGE_SUFFIXES
         names += [str(path)] if is_one else [f"{path}:{row}" for row in range(len(block))]
@@ -74,7 +76,10 @@ def _arrays(path: Path, facts: Mapping[str, Any]) -> np.ndarray:
             fix="store (records, ...) as the data of the study were",
         )
     if not np.can_cast(values.dtype, kind, "same_kind"):
-        raise DataError(f"{path} has numbers of {values.dtype}, and the model takes {kind}")
+        raise DataError(
+            f"{path} has numbers of {values.dtype}, and the model takes {kind}",
+            fix="store numbers of the kind that the study's data have",
+        )
     return values.astype(kind)
 
 

@@ -39,6 +39,11 @@ if TYPE_CHECKING:
 
 #: Ids and labels of each part.
 Read = Callable[[], dict[str, tuple[np.ndarray, Any]]]
+#: How to give what a text cannot do without.
+_MISSING = {
+    "tokenizer": "set data.tokenizer: a tokenizer of transformers, by its directory or its name",
+    "max_length": "set data.max_length: the most tokens of a record",
+}
 
 
 def open_text(spec: DataSpec) -> Source:
@@ -59,13 +64,14 @@ def open_text(spec: DataSpec) -> Source:
     path = path_of(spec, "a .csv, .jsonl or .npz file, or a directory of datasets.save_to_disk")
     if not path.exists():
         raise DataError(f"no file or directory {path}", fix="correct data.path")
-    for key in ("tokenizer", "max_length"):
+    for key, fix in _MISSING.items():
         if getattr(spec, key) is None:
-            raise DataError(f"data.{key} is missing for text")
+            raise DataError(f"data.{key} is missing for text", fix=fix)
     if spec.num_classes is None and spec.task != "causal_lm":
         raise DataError(
             "data.num_classes is missing for text",
             because="the labels are private, so the number of classes must be declared",
+            fix="set data.num_classes",
         )
     tokenizer = load_tokenizer(str(spec.tokenizer))
     info = _text_info(tokenizer, spec)

@@ -206,7 +206,9 @@ def _file(path: Path, where: str) -> Table:
         try:
             return sum(1 for _ in rows(path))
         except _DAMAGES as error:
-            raise DataError(f"cannot read {where}: {type(error).__name__}") from None
+            raise DataError(
+                f"cannot read {where}: {type(error).__name__}", fix="write the file anew"
+            ) from None
 
     return Table(where, _csv_columns(path) if is_csv else None, False, count, read)
 
@@ -220,7 +222,9 @@ def _csv_columns(path: Path) -> list[str]:
         with path.open("rb") as file:
             header = file.readline().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} is not a csv file in UTF-8: {type(error).__name__}") from error
+        raise DataError(
+            f"{path} is not a csv file in UTF-8: {type(error).__name__}", fix="write it in UTF-8"
+        ) from error
     return next(csv.reader([header]), [])
 
 

@@ -91,7 +91,11 @@ def _splits(path: Path) -> dict[str, Any]:
     )
     parts = {part: splits[key] for part, keys in _SPLITS.items() for key in keys if key in splits}
     if "train" not in parts:
-        raise DataError(f"{path} has no split train", because=f"it has {', '.join(splits)}")
+        raise DataError(
+            f"{path} has no split train",
+            because=f"it has {', '.join(splits)}",
+            fix="save a DatasetDict with a split train",
+        )
     return parts
 
 
@@ -140,7 +144,8 @@ def _class_names(kind: Any, spec: DataSpec, label: str) -> tuple[str, ...]:
     if isinstance(kind, datasets.ClassLabel):
         if spec.num_classes not in (None, kind.num_classes):
             raise DataError(
-                f"data.num_classes={spec.num_classes}, but {label} has {kind.num_classes} classes"
+                f"data.num_classes={spec.num_classes}, but {label} has {kind.num_classes} classes",
+                fix="leave data.num_classes out",
             )
         return tuple(str(name) for name in kind.names)
     if not str(getattr(kind, "dtype", "")).startswith(("int", "uint")):
@@ -152,6 +157,7 @@ def _class_names(kind: Any, spec: DataSpec, label: str) -> tuple[str, ...]:
         raise DataError(
             f"data.num_classes is missing: {label} does not name its classes",
             because="the labels are private, so the number of classes must be declared",
+            fix="set data.num_classes",
         )
     return tuple(str(number) for number in range(spec.num_classes))
 

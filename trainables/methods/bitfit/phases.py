@@ -211,7 +211,10 @@ def chosen_names(
             if phase == _FULL or path in whole or is_small:
                 names.add(f"{path}.{own}" if path else own)
     if not names and not has_head:
-        raise ModelError("this network has no bias besides its classifier, which is held")
+        raise ModelError(
+            "this network has no bias besides its classifier, which is held",
+            fix="use another model",
+        )
     return names
 
 
@@ -241,5 +244,7 @@ def _try(
         engine.clipped_gradient_sum(x, torch.zeros(1, dtype=torch.int64), np.arange(0), 1.0)
     except AttributeError as error:
         raise ModelError(
-            "an attention reads the weights of a layer that is to be extended", because=str(error)
+            "an attention reads the weights of a layer that is to be extended",
+            because=str(error),
+            fix="use another model, or another bitfit.variant",
         ) from error

@@ -144,7 +144,11 @@ def load_as_timm(
         reason = " ".join(str(error).split())[:300]
         if not isinstance(source, Path):
             reason = misfit(with_size(name, image_size, **arguments), source) or reason
-        raise ModelError(f"the weights do not fit timm/{name}", because=reason) from error
+        raise ModelError(
+            f"the weights do not fit timm/{name}",
+            because=reason,
+            fix="name the network that they were trained in",
+        ) from error
     # Neither a second copy of the weights nor the place where they lay belongs into an export.
     for facts in (network.pretrained_cfg, network.default_cfg):
         facts.pop("state_dict", None)
