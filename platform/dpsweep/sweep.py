@@ -6,7 +6,7 @@
          -> pretrained_weights   public weights that trials start from
          (``dpsweep.planning.pretrain``)
          -> mode                 composed, select, public or unaccounted
-         (``dpsweep.running.modes``):
+         (``dpsweep.running.modes.searching``):
             -> start             the private run that trials start from, once
             (``dpsweep.planning.start``)
             -> prefetch          frozen features that trials need, once
@@ -49,12 +49,13 @@ from dpsweep.running.delivery import FLUSH_URGENT_S, deliver, log_best_model
 from dpsweep.running.ending import Conclusion, Ending, write_charges
 from dpsweep.running.gallery import Drawing
 from dpsweep.running.giving_up import give_up_claim
-from dpsweep.running.modes import Launch, run_public, run_search
+from dpsweep.running.modes.launch import Launch
+from dpsweep.running.modes.probing import run_composed
+from dpsweep.running.modes.sealed import erase, run_selection
+from dpsweep.running.modes.searching import run_public, run_search
 from dpsweep.running.nodes.cluster import LaunchCluster
 from dpsweep.running.nodes.joining import join_cluster
 from dpsweep.running.pretrain import pretrained_weights
-from dpsweep.running.probing import run_composed
-from dpsweep.running.sealed import erase, run_selection
 from dpsweep.running.termination import Termination
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.launched import enforced_terms, refuse_other_spec

@@ -22,7 +22,8 @@ from dpsweep.planning.preflight import preflight
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import Plan
 from dpsweep.results.study import load_sweep
-from dpsweep.running import entries, features, modes, probing
+from dpsweep.running import entries, features
+from dpsweep.running.modes import final_run, probing, searching
 from dpsweep.running.nodes import cluster
 from dpsweep.running.stage import Stage
 from dpsweep.schedulers.base import BarrierPolicy
@@ -132,7 +133,7 @@ class MortalStudies:
         monkeypatch.setattr(DPSGD, "run", run)
         monkeypatch.setattr(cluster, "TARGETS", {"local": NoCluster})
         monkeypatch.setattr(Stage, "execute", lambda *given: self._execute(*given))
-        for module in (modes, probing, features):
+        for module in (searching, final_run, probing, features):
             monkeypatch.setattr(module, "prefetch", lambda *args, **more: None)
 
     def _may_die(self):

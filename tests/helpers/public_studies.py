@@ -8,7 +8,9 @@ from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
 from dpsweep.planning.preflight import preflight
 from dpsweep.results.study import load_sweep
-from dpsweep.running import entries, modes
+from dpsweep.running import entries
+from dpsweep.running.ending import Ending
+from dpsweep.running.modes import final_run, searching
 from dpsweep.running.stage import Stage
 from dpsweep.schedulers import POLICIES
 from dpsweep.spec.study import SweepSpec
@@ -74,15 +76,15 @@ class PublicStudy:
     def run(self, monkeypatch, execute):
         """Run the mode, with ``execute(tasks, stage)`` in place of Tune."""
         stage = self.stage(self.checked)
-        monkeypatch.setattr(modes, "_search", lambda *args: modes.Ending("finished"))
-        monkeypatch.setattr(modes, "prefetch", lambda *args, **more: None)
+        monkeypatch.setattr(searching, "_search", lambda *args: Ending("finished"))
+        monkeypatch.setattr(final_run, "prefetch", lambda *args, **more: None)
         monkeypatch.setattr(stage, "execute", lambda source, target: execute(source, stage))
         launch = SimpleNamespace(
             study=self.study, observer=Observer(), checked=self.checked, ledger=self.ledger,
             data=SimpleNamespace(for_public_search=lambda with_test: None), target=None,
             stage=lambda *args: stage, fifo=lambda: None, supplies=NO_SUPPLIES,
         )  # fmt: skip
-        return modes.run_public(launch)
+        return searching.run_public(launch)
 
     @property
     def result(self):

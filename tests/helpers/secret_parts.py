@@ -3,7 +3,7 @@
 from whole_studies import make_spec
 
 from dpsweep.privacy.selection.number import Selection
-from dpsweep.running.selecting import final_run
+from dpsweep.running.modes import final_run
 from dpsweep.running.stage import Stage
 
 SPACE = {

@@ -9,7 +9,7 @@ from whole_studies import make_spec
 
 from dpsweep.cluster import private_directory
 from dpsweep.cluster.private_directory import refuse_open
-from dpsweep.running import sealed
+from dpsweep.running.modes import sealed
 from dpsweep.running.nodes import cluster
 from dpsweep.running.stage import Stage
 from dpsweep.spec.study import SweepSpec

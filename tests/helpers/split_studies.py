@@ -10,7 +10,10 @@ from dpsweep.ledgers.trial import TrialLedger, TrialLimit, trial_file
 from dpsweep.planning.costs.composition import choose_composition
 from dpsweep.planning.preflight import preflight
 from dpsweep.results.study import load_sweep
-from dpsweep.running import entries, modes
+from dpsweep.running import entries
+from dpsweep.running.ending import Ending
+from dpsweep.running.modes import final_run, searching
+from dpsweep.running.modes.launch import Launch
 from dpsweep.running.stage import Stage
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.launched import enforced_terms
@@ -74,7 +77,7 @@ class SplitStudy:
         self.ledger.close()
 
     def launch(self):
-        return modes.Launch(
+        return Launch(
             self.checked, self.study, self.ledger, self.composition, None, 0, self.data,
             NO_SUPPLIES, Observer(), None,
         )  # fmt: skip
@@ -111,7 +114,7 @@ class SplitStudy:
                 assert task.reserve(self.ledger)
                 stage.admit(task)
                 self.finish(task, stage, score)
-        return modes.Ending("finished", "all trials were started")
+        return Ending("finished", "all trials were started")
 
     def run(self, execute, search=None):
         """Run the mode, with ``execute(task, stage)`` in the place of Tune for the final run."""
@@ -122,11 +125,11 @@ class SplitStudy:
             return execute(task, stage)
 
         with (
-            mock.patch.object(modes, "_search", search or self.search),
-            mock.patch.object(modes, "prefetch", return_value=None),
+            mock.patch.object(searching, "_search", search or self.search),
+            mock.patch.object(final_run, "prefetch", return_value=None),
             mock.patch.object(Stage, "execute", instead),
         ):
-            return modes.run_search(self.launch())
+            return searching.run_search(self.launch())
 
     @property
     def result(self):

@@ -6,7 +6,7 @@ from no_cluster import NoCluster, execute_here
 
 from dpsweep import sweep
 from dpsweep.results.study import load_sweep
-from dpsweep.running import modes
+from dpsweep.running.modes import final_run, searching
 from dpsweep.running.nodes import cluster
 from dpsweep.running.stage import Stage
 from dpsweep.spec.study import SweepSpec
@@ -14,7 +14,8 @@ from dpsweep.spec.study import SweepSpec
 
 def run_here(patch, raw):
     """Run a study that is not sealed, and return its results; ``patch`` is ``setattr`` or alike."""
-    patch(modes, "prefetch", lambda *arguments, **options: None)
+    for module in (searching, final_run):
+        patch(module, "prefetch", lambda *arguments, **options: None)
     patch(Stage, "execute", execute_here)
     patch(cluster, "TARGETS", {"local": NoCluster})
     sweep.run_sweep(SweepSpec(**raw))

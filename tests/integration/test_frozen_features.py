@@ -97,16 +97,17 @@ def test_the_same_features_are_never_computed_again(finished):
 
 def test_a_public_search_opens_private_features_for_the_final_run_alone(finished, monkeypatch):
     root, _ = finished
-    from dpsweep.running import modes
+    from dpsweep.running.modes import final_run, searching
 
     seen = []
-    prefetch = modes.prefetch
+    prefetch = searching.prefetch
 
     def noting(checked, data, target, observer, *, tasks=None):
         seen.append((data.records, len(data.parts["private"][1]), tasks is not None))
         return prefetch(checked, data, target, observer, tasks=tasks)
 
-    monkeypatch.setattr(modes, "prefetch", noting)
+    for module in (searching, final_run):
+        monkeypatch.setattr(module, "prefetch", noting)
     space = {"method": "scatternet", **SCATTERNET, "batch.expected": 64}
     result = run_sweep(study(root, "on-public", "public", space, num_trials=1))
     assert [trial.state for trial in result.results] == [TrialState.FINISHED] * 2

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.ray
 WITH_A_COPY = """
 import shutil, sys
 from pathlib import Path
-from dpsweep.cli import app as cli; from dpsweep.running import sealed
+from dpsweep.cli import app as cli; from dpsweep.running.modes import sealed
 from dpsweep.privacy.selection.number import Selection
 
 Selection.draw = lambda self, rng: 4

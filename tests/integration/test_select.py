@@ -69,7 +69,7 @@ def everything_under(root):
 WITH_A_COPY = """
 import shutil, sys
 from pathlib import Path
-from dpsweep.cli import app as cli; from dpsweep.running import sealed
+from dpsweep.cli import app as cli; from dpsweep.running.modes import sealed
 from dpsweep.privacy.selection.number import Selection
 
 Selection.draw = lambda self, rng: 5
@@ -92,7 +92,7 @@ def ray_sessions():
 
 
 def test_a_selection_leaves_nothing_of_its_losers(tmp_path):
-    from dpsweep.running import sealed
+    from dpsweep.running.modes import sealed
 
     root, aside = tmp_path / "visible", tmp_path / "aside"
     root.mkdir()

@@ -4,8 +4,8 @@ from mutant import Mutant
 
 _BOUND = "platform/dpsweep/privacy/selection/on_subset.py"
 _PRICE = "platform/dpsweep/planning/costs/secret_part.py"
-_SEALED = "platform/dpsweep/running/sealed.py"
-_FINAL = "platform/dpsweep/running/selecting/final_run.py"
+_SEALED = "platform/dpsweep/running/modes/sealed.py"
+_FINAL = "platform/dpsweep/running/modes/sealed_final.py"
 _DATA = "trainables/data/dataset.py"
 _TESTS = "tests/unit/privacy/test_on_subset.py"
 _PLANNED = "tests/unit/planning/test_secret_part.py"
@@ -113,14 +113,6 @@ SECRET_PART = (
             f"{_RUNNING}::test_a_launch_killed_between_search_and_end_is_followed_by_the_same_run[running]",
         ),
         "the losers and the part are there as long as the final run takes",
-    ),
-    Mutant(
-        "a final run on all records that is begun again",
-        _FINAL,
-        "    if final.state is not TrialState.RUNNING or launch.ledger.has_ended(final.trial):\n",
-        "    if False:\n",
-        (f"{_RUNNING}::test_a_final_run_that_has_failed_is_never_repeated",),
-        "the final run is repeated until its score is good",
     ),
     Mutant(
         "the epsilon of the final run alone",

@@ -3,10 +3,11 @@
 from mutant import Mutant
 
 _SPLIT = "platform/dpsweep/privacy/composition/split.py"
-_MODES = "platform/dpsweep/running/modes.py"
+_MODES = "platform/dpsweep/running/modes/searching.py"
 _DATA = "trainables/data/dataset.py"
 _TESTS = "tests/unit/privacy/test_split.py"
 _RUNNING = "tests/unit/running/test_split_mode.py"
+_SECRET_PART = "tests/unit/running/test_secret_part_mode.py"
 _PARTS = "tests/unit/trainables/data/test_searched_part.py"
 _CARRIED = "tests/unit/trainables/methods/test_carrying_over.py"
 
@@ -74,10 +75,13 @@ SPLIT = (
     ),
     Mutant(
         "a final run that is begun again",
-        _MODES,
-        "    if final.state is not TrialState.RUNNING or launch.ledger.has_ended(final.trial):\n",
-        "    if False:\n",
-        (f"{_RUNNING}::test_a_final_run_that_has_ended_is_never_repeated[True]",),
+        "platform/dpsweep/running/modes/final_run.py",
+        "        if final.state is not TrialState.RUNNING or launch.ledger.has_ended(final.trial):\n",
+        "        if False:\n",
+        (
+            f"{_RUNNING}::test_a_final_run_that_has_ended_is_never_repeated[True]",
+            f"{_SECRET_PART}::test_a_final_run_that_has_failed_is_never_repeated",
+        ),
         "the final run is repeated until its score is good",
     ),
     Mutant(

@@ -193,7 +193,7 @@ STUDIES = (
     ),
     Mutant(
         "sealed trials drawn anew",
-        "platform/dpsweep/running/sealed.py",
+        "platform/dpsweep/running/modes/sealed.py",
         "if launch.ledger.has_begun_selection and not is_drawn:",
         "if False:",
         (
@@ -203,7 +203,7 @@ STUDIES = (
     ),
     Mutant(
         "a broken selection that is not handed on",
-        "platform/dpsweep/running/sealed.py",
+        "platform/dpsweep/running/modes/sealed.py",
         "if sealed.view.downgraded and not launch.ledger.downgraded:",
         "if False:",
         (
@@ -213,7 +213,7 @@ STUDIES = (
     ),
     Mutant(
         "the ends of charges in a released ledger",
-        "platform/dpsweep/running/sealed.py",
+        "platform/dpsweep/running/modes/sealed.py",
         'log.append({"kind": "charge", "start": 0, "stop": stop, "events": events})',
         (
             'for record in __import__("dpsweep.foundation.logs").foundation.logs.read_log(trial_file(sealed.files.ledger, winner)):\n'
@@ -227,7 +227,7 @@ STUDIES = (
     ),
     Mutant(
         "sealed trials with the study's seed",
-        "platform/dpsweep/running/sealed.py",
+        "platform/dpsweep/running/modes/sealed.py",
         "return dataclasses.replace(task, seed=secret_seed())",
         "return task",
         (
@@ -237,7 +237,7 @@ STUDIES = (
     ),
     Mutant(
         "a released secret seed",
-        "platform/dpsweep/running/sealed.py",
+        "platform/dpsweep/running/modes/sealed.py",
         "trial=0, seed=None)",
         "trial=0)",
         (
@@ -247,7 +247,7 @@ STUDIES = (
     ),
     Mutant(
         "sealed trials dearer than what is charged",
-        "platform/dpsweep/running/sealed.py",
+        "platform/dpsweep/running/modes/sealed.py",
         "if charge.admits(checked, task):",
         "if True:",
         (
@@ -319,7 +319,7 @@ STUDIES = (
     ),
     Mutant(
         "a search on public records with private ones",
-        "platform/dpsweep/running/modes.py",
+        "platform/dpsweep/running/modes/searching.py",
         "data = launch.data.for_public_search(with_test=with_test)",
         "data = launch.data",
         ("tests/unit/running/test_public_mode.py::test_the_search_is_handed_public_records_alone",),

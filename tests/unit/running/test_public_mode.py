@@ -6,7 +6,8 @@ import pytest
 from public_studies import PublicStudy
 
 from dpsweep.privacy.modes import FINAL_RUN
-from dpsweep.running import modes
+from dpsweep.running.ending import Ending
+from dpsweep.running.modes import searching
 from dpsweep.study.events import StudyDowngraded
 from dpsweep.study.study import Observer
 from dpsweep.study.trial import TrialReport, TrialState
@@ -87,14 +88,14 @@ def test_the_search_is_handed_public_records_alone(public, monkeypatch):
 
     def search(launch, checked, data):
         handed.append((data, checked.records))
-        return modes.Ending("interrupted")
+        return Ending("interrupted")
 
-    monkeypatch.setattr(modes, "_search", search)
+    monkeypatch.setattr(searching, "_search", search)
     launch = SimpleNamespace(
         study=public.study, observer=Observer(), checked=public.checked, ledger=public.ledger,
         data=SimpleNamespace(for_public_search=lambda with_test: ("public", with_test)),
     )  # fmt: skip
-    modes.run_public(launch)
+    searching.run_public(launch)
     assert handed == [(("public", True), "public")]
 
 
@@ -112,13 +113,13 @@ def test_a_search_labels_epsilons_by_the_mode_that_holds_when_a_trial_ends(publi
         modes_of.append(accounting())
         raise Enough
 
-    monkeypatch.setattr(modes, "prefetch", lambda *args: None)
-    monkeypatch.setattr(modes, "Suggestions", suggestions)
+    monkeypatch.setattr(searching, "prefetch", lambda *args: None)
+    monkeypatch.setattr(searching, "Suggestions", suggestions)
     launch = SimpleNamespace(
         study=public.study, observer=Observer(), ledger=public.ledger, target=None,
         stage=lambda *args: SimpleNamespace(replay=lambda first: None), policy=lambda: None,
         supplies=NO_SUPPLIES,
     )  # fmt: skip
     with pytest.raises(Enough):
-        modes._search(launch, public.checked, None)
+        searching._search(launch, public.checked, None)
     assert modes_of == ["public", "unaccounted"]

@@ -17,7 +17,7 @@ from dpsweep.planning.costs.selection import choose_selection
 from dpsweep.planning.preflight import preflight
 from dpsweep.privacy.selection.bounds import RenyiBound
 from dpsweep.results.study import load_sweep
-from dpsweep.running import sealed
+from dpsweep.running.modes import sealed
 from dpsweep.schedulers import POLICIES
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.events import StudyDowngraded

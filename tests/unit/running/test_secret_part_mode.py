@@ -22,8 +22,7 @@ from dpsweep.privacy.events import EventRun, Plan, PoissonSubset, RepeatAndSelec
 from dpsweep.privacy.selection.on_subset import recorded_bound
 from dpsweep.results.study import load_sweep
 from dpsweep.results.study_card import card
-from dpsweep.running import sealed
-from dpsweep.running.selecting import final_run
+from dpsweep.running.modes import sealed, sealed_final
 from dpsweep.running.stage import Stage
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.files import StudyFiles
@@ -188,13 +187,13 @@ def test_a_launch_killed_between_search_and_end_is_followed_by_the_same_run(
 ):
     with monkeypatch.context() as patch:
         if moment == "reserved":
-            patch.setattr(final_run.FinalStage, "admit", kill)
+            patch.setattr(sealed_final.FinalStage, "admit", kill)
         elif moment == "admitted":
             patch.setattr(sealed, "_emptied", kill)
         elif moment == "erased":
             patch.setattr(sealed, "run_final", kill)
         else:
-            patch.setattr(final_run.FinalStage, "on_report", kill)
+            patch.setattr(sealed_final.FinalStage, "on_report", kill)
         with pytest.raises(Killed):
             run_sweep(spec)
     state = read_study_state(StudyFiles.of(spec).ledger)
@@ -270,7 +269,7 @@ def test_a_final_run_that_has_failed_is_never_repeated(spec, seen, monkeypatch):
             sealed,
             "run_final",
             lambda launch, task, path: fail(
-                final_run.FinalStage(launch, task, launch.supplies, path), task
+                sealed_final.FinalStage(launch, task, launch.supplies, path), task
             ),
         )
         with pytest.raises(Killed):
@@ -306,7 +305,7 @@ def test_steps_lost_in_a_crash_are_paid_out_of_the_plan(spec, seen, monkeypatch,
     space = {**SPACE, "noise.shape": "cosine", "noise.end_ratio": 0.5}
     spec = SweepSpec(**secret_spec(tmp_path, "again", space=space))
     with monkeypatch.context() as patch:
-        patch.setattr(final_run.FinalStage, "on_report", kill)
+        patch.setattr(sealed_final.FinalStage, "on_report", kill)
         with pytest.raises(Killed):
             run_sweep(spec)
     task, stage, ledger = seen.tasks[-1], seen.stages[-1], StudyFiles.of(spec).ledger
@@ -401,7 +400,7 @@ def test_a_private_final_run_that_fails_keeps_the_whole_claim(spec, monkeypatch)
         raise SweepError("out of memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(final_run.FinalStage, "on_report", fail)
+        patch.setattr(sealed_final.FinalStage, "on_report", fail)
         with pytest.raises(SweepError, match="out of memory"):
             run_sweep(spec)
     result = result_of(spec)

@@ -19,7 +19,7 @@ from dpsweep.planning.costs.selection import choose_selection
 from dpsweep.planning.preflight import preflight
 from dpsweep.privacy.calculator import account_epsilon
 from dpsweep.privacy.selection.number import Selection
-from dpsweep.running import sealed
+from dpsweep.running.modes import sealed
 from dpsweep.running.stage import Stage
 from dpsweep.study.files import StudyFiles
 from dpsweep.sweep import run_checked, run_sweep
@@ -83,7 +83,7 @@ WITH_A_KILL = """
 import os, signal, sys
 from pathlib import Path
 import selections
-from dpsweep.cluster import private_directory; from dpsweep.running import sealed; from dpsweep import sweep
+from dpsweep.cluster import private_directory; from dpsweep.running.modes import sealed; from dpsweep import sweep
 
 def die(*args, **kwargs):
     os.kill(os.getpid(), signal.SIGKILL)

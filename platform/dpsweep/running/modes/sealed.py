@@ -30,8 +30,8 @@ from dpsweep.running import entries
 from dpsweep.running.ending import Ending
 from dpsweep.running.features import prefetch
 from dpsweep.running.giving_up import give_up_claim
-from dpsweep.running.modes import Launch
-from dpsweep.running.selecting.final_run import begin_final, continue_final, run_final
+from dpsweep.running.modes.launch import Launch
+from dpsweep.running.modes.sealed_final import begin_final, continue_final, run_final
 from dpsweep.running.stage import Stage
 from dpsweep.search_spaces.base import MAX_INFEASIBLE_IN_A_ROW
 from dpsweep.study.files import StudyFiles
@@ -66,7 +66,7 @@ def run_selection(launch: Launch) -> Ending:
         Ray and its directory (``dpsweep.cluster.private_directory``) end with the trials.
 
         A search on a secret part of the records (``search.on.subset``) releases its best
-        configuration, by the final run on all records (``running.selecting.final_run``), and
+        configuration, by the final run on all records (``running.modes.sealed_final``), and
         nothing else: no model, no score. Who is in the part is drawn once, with the number of
         trials, in one record of the sealed study's ledger, before the first trial. A launch after
         a crash goes on with that part and what was found on it. Where the record is lost and the

@@ -14,7 +14,8 @@ from dpsweep.foundation.logs import read_log
 from dpsweep.planning.costs.probing import Probing
 from dpsweep.running.ending import Ending
 from dpsweep.running.features import prefetch
-from dpsweep.running.modes import Launch, continued, mend, run_search
+from dpsweep.running.modes.launch import Launch, continued, mend
+from dpsweep.running.modes.searching import run_search
 from dpsweep.search.probes import NextRun, Probe, ProbeSource, told
 from dpsweep.spec.search.probe import PROBE
 from dpsweep.study.events import TrialJudged, event_of

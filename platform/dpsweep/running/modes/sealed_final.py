@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from dpsweep.foundation.errors import SweepError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.ledgers.dataset import DatasetLedger
@@ -11,14 +9,12 @@ from dpsweep.planning.preflight import Preflight
 from dpsweep.privacy.composition.declared import DeclaredComposition, declared_classes
 from dpsweep.privacy.selection.on_subset import SubsetBound
 from dpsweep.running.ending import Ending
-from dpsweep.running.features import prefetch
-from dpsweep.running.modes import Launch
-from dpsweep.running.recovery import mend_tasks
+from dpsweep.running.modes.final_run import FinalRun
+from dpsweep.running.modes.launch import Launch
 from dpsweep.running.stage import Stage
-from dpsweep.search.sources import TaskList
 from dpsweep.study.journal import TrialView
 from dpsweep.study.study import Study
-from dpsweep.study.trial import TrialState, TrialTask
+from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.data.supplies import Supplies
 
 #: Its number in the study, which knows no other trial: one after those of the search would tell how
@@ -110,25 +106,15 @@ def begin_final(launch: Launch, sealed: Study, winner: TrialView) -> TrialTask:
     return task
 
 
-def run_final(
-    launch: Launch, task: TrialTask, tune_path: FilePath, *, is_continued: bool = False
-) -> Ending:
-    """Run an admitted final run to its end.
+def run_final(launch: Launch, task: TrialTask, tune_path: FilePath) -> Ending:
+    """Run a final run that this launch has admitted to its end.
 
     Args:
         launch: The study's.
         task: The run.
         tune_path: A folder that is erased when the study has finished.
-        is_continued: True if an earlier launch began it.
     """
-    checked = final_preflight(launch)
-    features = prefetch(checked, launch.data, launch.target, launch.observer, tasks=[task])
-    supplies = dataclasses.replace(launch.supplies, feature_root=features)
-    stage = FinalStage(launch, task, supplies, tune_path)
-    if is_continued:
-        stage.say_continuing(task.trial, " the final run")
-        stage.admit(task)
-    return Ending(stage.execute(TaskList([task]), launch.target), "the final run has ended")
+    return _final_run(launch, tune_path).run_admitted(task)
 
 
 def continue_final(launch: Launch, final: TrialView, tune_path: FilePath) -> Ending:
@@ -136,12 +122,12 @@ def continue_final(launch: Launch, final: TrialView, tune_path: FilePath) -> End
 
     It is never repeated, and nothing is searched any more.
     """
-    study, checked = launch.study, final_preflight(launch)
     _state_all(launch)
-    if final.state is not TrialState.RUNNING or launch.ledger.has_ended(final.trial):
-        return Ending("finished", "the final run has ended; it is never repeated")
-    if mend_tasks(checked, study, [final.trial], launch.observer):
-        stage = launch.stage(checked, launch.data, launch.supplies, launch.fifo())
-        stage.end_lost(final.trial)
-        return Ending("finished", "the final run is lost; it is never repeated")
-    return run_final(launch, study.files.task(final.trial), tune_path, is_continued=True)
+    return _final_run(launch, tune_path).go_on(final)
+
+
+def _final_run(launch: Launch, tune_path: FilePath) -> FinalRun:
+    def stage(task: TrialTask, supplies: Supplies) -> Stage:
+        return FinalStage(launch, task, supplies, tune_path)
+
+    return FinalRun(launch, final_preflight(launch), launch.data, stage)

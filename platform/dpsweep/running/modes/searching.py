@@ -6,96 +6,31 @@
 - ``public``: the search trains and scores on public records; then the winner's configuration is
   frozen and run once on the private ones.
 - ``select``: a random number of independent trials, of which the best is released
-  (``dpsweep.running.sealed``).
+  (``dpsweep.running.modes.sealed``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from dpsweep.cluster.base import ClusterTarget
 from dpsweep.foundation.errors import InfeasibleBudgetError, StudyError, SweepError
 from dpsweep.foundation.logs import read_log
-from dpsweep.ledgers.study import StudyLedger
-from dpsweep.planning.preflight import Preflight, SelectionCharge
-from dpsweep.privacy.composition.base import Composition
+from dpsweep.planning.preflight import Preflight
 from dpsweep.privacy.modes import UNACCOUNTED
 from dpsweep.results.origins import charged_starts, find_starts, unfinished_starts
 from dpsweep.running.ending import Ending
 from dpsweep.running.features import prefetch
+from dpsweep.running.modes.final_run import FinalRun
+from dpsweep.running.modes.launch import Launch, continued, mend
 from dpsweep.running.recovery import mend_tasks
-from dpsweep.running.stage import Stage
-from dpsweep.schedulers import POLICIES
-from dpsweep.schedulers.base import TrialPolicy
 from dpsweep.search.sources import SearchSource, TaskList, known_trials
 from dpsweep.search.suggestions import Suggestions
 from dpsweep.study.journal import TrialView
-from dpsweep.study.study import Observer, Study
-from dpsweep.study.trial import TrialState, TrialTask
+from dpsweep.study.study import Study
+from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.data.dataset import SweepData
-from dpsweep.trainables.data.supplies import Supplies
-
-
-@dataclass(frozen=True)
-class Launch:
-    """Everything a mode works with.
-
-    Attributes:
-        checked: The checked spec.
-        study: Open for writing.
-        ledger: The study's ledger.
-        composition: Of a composed study.
-        selection: Of a study with accounting select; its charge is on the ledger.
-        num_draws: Number of trials drawn for this launch of a selection; the first launch's holds.
-        data: The records.
-        supplies: What the study has prepared for its trials besides.
-        observer: Who watches.
-        target: Where trials run, connected.
-    """
-
-    checked: Preflight
-    study: Study
-    ledger: StudyLedger
-    composition: Composition | None
-    selection: SelectionCharge | None
-    num_draws: int
-    data: SweepData
-    supplies: Supplies
-    observer: Observer
-    target: ClusterTarget
-
-    def policy(self) -> TrialPolicy:
-        """Return a fresh policy of the spec's scheduler."""
-        spec = self.checked.spec
-        scheduler = spec.scheduler.model_copy(update={"rungs": spec.rungs})
-        policy: TrialPolicy = POLICIES[spec.scheduler.type].from_spec(
-            scheduler, metric=spec.search.metric, maximize=spec.search.mode == "max"
-        )
-        return policy
-
-    def fifo(self) -> TrialPolicy:
-        """Return a policy that lets trials run to their ends."""
-        policy: TrialPolicy = POLICIES["fifo"].from_spec(
-            self.checked.spec.scheduler, metric="", maximize=True
-        )
-        return policy
-
-    def stage(
-        self, checked: Preflight, data: SweepData, supplies: Supplies, policy: TrialPolicy
-    ) -> Stage:
-        """Return a stage of this study."""
-        return Stage(
-            checked,
-            self.study,
-            self.ledger,
-            composition=self.composition,
-            data=data,
-            supplies=supplies,
-            observer=self.observer,
-            policy=policy,
-        )
 
 
 def run_search(launch: Launch) -> Ending:
@@ -192,43 +127,12 @@ def _search(launch: Launch, checked: Preflight, data: SweepData) -> Ending:
     return Ending(stage.execute(source, launch.target), source.end_reason)
 
 
-def mend(launch: Launch, stage: Stage, checked: Preflight, *, first: int = 0) -> None:
-    """Mend the tasks of a search's trials; end those whose files are lost.
-
-    Args:
-        launch: The study's.
-        stage: Theirs.
-        checked: What admits them.
-        first: Number of the first trial of the search.
-    """
-    study, moving = launch.study, (TrialState.RUNNING, TrialState.PAUSED)
-    searched = [number for number in sorted(study.view.trials) if number >= first]
-    for number in mend_tasks(checked, study, searched, launch.observer):
-        if study.view.trials[number].state in moving:
-            stage.end_lost(number)
-
-
-def continued(launch: Launch, stage: Stage) -> list[TrialTask]:
-    """Return the tasks that an earlier launch left running, each admitted anew."""
-    study, ledger = launch.study, launch.ledger
-    trials = sorted(study.view.trials.items())
-    unfinished = [study.files.task(n) for n, trial in trials if trial.state is TrialState.RUNNING]
-    for task in list(unfinished):
-        if not ledger.has_ended(task.trial) and task.reserve(ledger):
-            stage.say_continuing(task.trial)
-            stage.admit(task)
-        else:  # a crash hit between the end of its reservation and that of the trial
-            stage.end_unreserved(task.trial)
-            unfinished.remove(task)
-    return unfinished
-
-
 def run_public(launch: Launch) -> Ending:
     """Search on the public records, then run the frozen winner once on the private ones."""
     study, observer = launch.study, launch.observer
     final = next((t for t in study.view.trials.values() if t.records == "private"), None)
     if final is not None:
-        return _continue_final(launch, launch.checked, launch.data, final)
+        return FinalRun(launch, launch.checked, launch.data).go_on(final)
     with_test = launch.checked.spec.data.test.visibility == "public"
     data = launch.data.for_public_search(with_test=with_test)
     ending = _search(launch, launch.checked.for_public_search(), data)
@@ -244,7 +148,7 @@ def run_public(launch: Launch) -> Ending:
         "the private records"
     )
     task.reserve(launch.ledger)
-    return _run_final(launch, launch.checked, launch.data, task)
+    return FinalRun(launch, launch.checked, launch.data).begin(task)
 
 
 def _search_on_a_part(launch: Launch, checked: Preflight, rest: Preflight) -> Ending:
@@ -260,7 +164,7 @@ def _search_on_a_part(launch: Launch, checked: Preflight, rest: Preflight) -> En
     study, ledger = launch.study, launch.ledger
     final = next((t for t in study.view.trials.values() if t.records == "rest"), None)
     if final is not None:
-        return _continue_final(launch, rest, launch.data.for_final_run(), final)
+        return FinalRun(launch, rest, launch.data.for_final_run()).go_on(final)
     number = ledger.final_run
     if number is None:
         ending = _search(launch, checked, launch.data.for_search())
@@ -280,38 +184,7 @@ def _search_on_a_part(launch: Launch, checked: Preflight, rest: Preflight) -> En
         f"the configuration of trial {winner.trial}, carried over, is run once more: trial {number}"
         ", on the private records that the search has not read"
     )
-    return _run_final(launch, rest, launch.data.for_final_run(), task)
-
-
-def _continue_final(
-    launch: Launch, checked: Preflight, data: SweepData, final: TrialView
-) -> Ending:
-    """Continue the final run, unless it has ended: it is never repeated."""
-    study = launch.study
-    if final.state is not TrialState.RUNNING or launch.ledger.has_ended(final.trial):
-        return Ending("finished", "the final run has ended; it is never repeated")
-    if mend_tasks(checked, study, [final.trial], launch.observer):
-        launch.stage(checked, data, launch.supplies, launch.fifo()).end_lost(final.trial)
-        return Ending("finished", "the final run is lost; it is never repeated")
-    return _run_final(launch, checked, data, study.files.task(final.trial), is_continued=True)
-
-
-def _run_final(
-    launch: Launch,
-    checked: Preflight,
-    data: SweepData,
-    task: TrialTask,
-    *,
-    is_continued: bool = False,
-) -> Ending:
-    """Run an admitted final run to its end, on the given records."""
-    features = prefetch(checked, data, launch.target, launch.observer, tasks=[task])
-    supplies = replace(launch.supplies, feature_root=features)
-    stage = launch.stage(checked, data, supplies, launch.fifo())
-    if is_continued:
-        stage.say_continuing(task.trial, " the final run")
-    stage.admit(task)
-    return Ending(stage.execute(TaskList([task]), launch.target), "the final run has ended")
+    return FinalRun(launch, rest, launch.data.for_final_run()).begin(task)
 
 
 def _frozen(study: Study, winner: TrialView) -> Mapping[str, Any]:

@@ -1,0 +1,1 @@
+"""Modes: how a study runs under each accounting mode."""

@@ -1,1 +1,0 @@
-"""Selecting: the run that follows a search whose trials stay sealed."""
