@@ -32,10 +32,12 @@ class Command:
     Attributes:
         arguments: Program and arguments.
         may_fail: Whether the next command follows in any case.
+        server: Address (a URL) that it speaks to, and that must answer before it is run.
     """
 
     arguments: tuple[str, ...]
     may_fail: bool = False
+    server: str | None = None
 
     def __str__(self) -> str:
         """Return it as a person types it into a shell."""

@@ -66,26 +66,27 @@ class RayRendering(Rendering):
         job = job_name(study)
         upload = ("--submission-id", job, "--working-dir", str(folder / job), "--no-wait")
         return [
-            Command((*_job("delete"), job), may_fail=True),
-            Command((*_job("submit"), *upload, "--", "dpsweep", "run", f"{study}.yaml")),
+            _job("delete", job, may_fail=True),
+            _job("submit", *upload, "--", "dpsweep", "run", f"{study}.yaml"),
         ]
 
     @classmethod
     def status(cls, study: str, folder: Path) -> list[Command]:
         """Ask Ray's job API."""
-        return [Command((*_job("status"), job_name(study)))]
+        return [_job("status", job_name(study))]
 
     @classmethod
     def logs(cls, study: str, folder: Path) -> list[Command]:
         """Ask Ray's job API."""
-        return [Command((*_job("logs"), job_name(study)))]
+        return [_job("logs", job_name(study))]
 
     @classmethod
     def stop(cls, study: str, folder: Path) -> list[Command]:
         """Ask Ray's job API, which sends SIGTERM."""
-        return [Command((*_job("stop"), job_name(study)))]
+        return [_job("stop", job_name(study))]
 
 
-def _job(verb: str) -> tuple[str, ...]:
+def _job(verb: str, *arguments: str, may_fail: bool = False) -> Command:
     address = os.environ.get("RAY_API_SERVER_ADDRESS") or LOOPBACK
-    return ("ray", "job", verb, "--address", address)
+    words = ("ray", "job", verb, "--address", address, *arguments)
+    return Command(words, may_fail=may_fail, server=address)

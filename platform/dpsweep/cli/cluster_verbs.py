@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
 from dpsweep.cli.base import Sets, Spec, say
 from dpsweep.cluster.rendering import RENDERINGS
-from dpsweep.foundation.errors import BadInputError, SweepError
+from dpsweep.foundation.errors import BadInputError, ResourceError, SweepError
 from dpsweep.planning.reading import read_spec
 from dpsweep.spec.study import NAME
 
@@ -46,6 +48,8 @@ Folder = Annotated[Path, typer.Option("--to", help="Folder of rendered files.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the commands; run none, write nothing.")
 ]
+#: Seconds in which a server has to answer.
+_ANSWERS_S = 5
 
 
 @cluster.command()
@@ -74,9 +78,9 @@ def submit(
     rendering, read = RENDERINGS[target], _read(spec, sets)
     commands, files = rendering.submit(read.name, to), rendering.files(read)
     if not dry_run:
-        _refuse_missing(target, commands)
+        _check(target, commands)
         _write(files, to)
-    _execute(target, commands, dry_run)
+    _execute(commands, dry_run)
 
 
 @cluster.command()
@@ -104,7 +108,10 @@ def _ask(
     folder: Path,
     dry_run: bool,
 ) -> None:
-    _execute(target, commands_of(_name(study), folder), dry_run)
+    commands = commands_of(_name(study), folder)
+    if not dry_run:
+        _check(target, commands)
+    _execute(commands, dry_run)
 
 
 def _read(spec: str, sets: list[str] | None) -> SweepSpec:
@@ -140,21 +147,37 @@ def _program(name: str) -> str | None:
     return shutil.which(name, path=os.pathsep.join((os.environ.get("PATH", ""), beside)))
 
 
-def _refuse_missing(target: str, commands: Sequence[Command]) -> None:
+def _check(target: str, commands: Sequence[Command]) -> None:
+    """Refuse what cannot be run here, or speaks to nobody: its own answer would be a traceback.
+
+    Raises:
+        BadInputError: A program is missing.
+        ResourceError: A server does not answer.
+    """
     missing = sorted({c.arguments[0] for c in commands if _program(c.arguments[0]) is None})
     if missing:
         raise BadInputError(
             f"{', '.join(missing)} is not here, and cluster {target} needs it",
             fix="install it, or go where it is; --dry-run prints the commands",
         )
+    for server in {command.server for command in commands if command.server}:
+        try:
+            place = urlsplit(server)
+            port = place.port or (443 if place.scheme == "https" else 80)
+            socket.create_connection((place.hostname or "", port), timeout=_ANSWERS_S).close()
+        except (OSError, ValueError) as error:
+            raise ResourceError(
+                f"nothing answers at {server}, which cluster {target} speaks to",
+                because=str(error),
+                fix="start it, or say where it is (of ray: RAY_API_SERVER_ADDRESS)",
+            ) from error
 
 
-def _execute(target: str, commands: Sequence[Command], dry_run: bool) -> None:
+def _execute(commands: Sequence[Command], dry_run: bool) -> None:
     """Run commands one after the other, without a shell, or print them."""
     if dry_run:
         print("\n".join(map(str, commands)))
         return
-    _refuse_missing(target, commands)
     for command in commands:
         say(f"$ {command}")
         program, *arguments = command.arguments

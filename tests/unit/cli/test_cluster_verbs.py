@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +32,15 @@ def tools(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}/usr/bin:/bin")
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def dashboard(monkeypatch):
+    """Listen where Ray's job API is said to be; return the address."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setenv("RAY_API_SERVER_ADDRESS", address)
+        yield address
 
 
 def called(folder):
@@ -123,7 +133,7 @@ def test_a_dry_submission_is_read_by_a_shell_as_it_is_run(tools):
 
 
 @pytest.mark.parametrize("target", ["kuberay", "slurm", "ray"])
-def test_a_submission_writes_its_files_first(target, tools):
+def test_a_submission_writes_its_files_first(target, tools, dashboard):
     done = cli_here("cluster", "submit", target, SPEC, "--to", "out")
     assert done.returncode == 0, done.stderr
     last = called(tools)[-1]
@@ -152,10 +162,23 @@ def test_a_command_that_fails_is_told(tools, monkeypatch):
     assert "`kubectl get rayjob dpsweep-x` failed\n  because: its exit status is 7" in done.stderr
 
 
-def test_what_may_fail_stops_nothing(tools, monkeypatch):
+def test_what_may_fail_stops_nothing(tools, dashboard, monkeypatch):
     monkeypatch.setenv("CODE_dpsweep-digits-eps2", "1")  # there was no such job
     assert cli_here("cluster", "submit", "ray", SPEC).returncode == 0
     assert [call[2] for call in called(tools)] == ["delete", "submit"]
+
+
+@pytest.mark.parametrize("verb", ["submit", "status", "logs", "stop"])
+def test_a_dashboard_that_does_not_answer_is_told_before_anything_is_run(verb, tools, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", address)
+    before = set(tools.iterdir())
+    done = cli_here("cluster", verb, "ray", SPEC)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: nothing answers at {address}, which cluster ray speaks")
+    assert "RAY_API_SERVER_ADDRESS" in done.stderr
+    assert set(tools.iterdir()) == before
 
 
 @pytest.mark.parametrize("study", ["../up", "-n", "a b", "$(id)", "no/such.yaml", "", "a\nb"])
