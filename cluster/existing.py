@@ -18,6 +18,7 @@ from ray.autoscaler.sdk import request_resources
 from dpsweep.cluster.base import ClusterTarget, living_nodes
 from dpsweep.cluster.early import refuse_impossible
 from dpsweep.cluster.package import write_package
+from dpsweep.cluster.running_here import address_here
 from dpsweep.cluster.worker import worker_environment
 from dpsweep.foundation.bucket_path import BucketPath, probe
 from dpsweep.foundation.database_path import DatabasePath, LogPath
@@ -120,15 +121,17 @@ class ExistingTarget(ClusterTarget):
         """Join the cluster at ``cluster.address``.
 
         Raises:
-            ResourceError: Nothing answers there, or a node does not share the study's directory.
+            ResourceError: Nothing answers there, a node does not share the study's directory, or no
+                one cluster is meant by ``auto``.
         """
         assert self.spec.address is not None  # the spec requires it for this target
-        _refuse_silence(self.spec.address)
+        address = address_here(self.spec.address)
+        _refuse_silence(address)
         with tempfile.TemporaryDirectory() as directory:
             package = write_package(Path(directory))
             try:
                 ray.init(
-                    address=self.spec.address,
+                    address=address,
                     log_to_driver=False,
                     logging_level=logging.ERROR,
                     runtime_env={

@@ -60,6 +60,15 @@ def private_directory() -> Iterator[Path]:
         lock.release()
 
 
+def is_private(folder: Path) -> bool:
+    """Say by its name whether Ray's folder lies in a private directory.
+
+    >>> is_private(Path("/tmp/dpsweep-1a2b3c4d/ray")), is_private(Path("/tmp/ray"))
+    (True, False)
+    """
+    return any(_NAME.fullmatch(part) for part in folder.parts)
+
+
 def refuse_open(path: Path) -> None:
     """Refuse a directory that others can open.
 
