@@ -329,3 +329,20 @@ def test_a_trial_that_cannot_write_ends_the_launch_and_not_the_trial(driver):
     assert isinstance(driver.stage.failure, StorageError)
     assert driver.study.view.trials[task.trial].state is TrialState.RUNNING
     assert read_log(driver.study.files.journal)[-1]["event"] == "trial_started"
+
+
+def test_a_paused_trial_waits_for_a_slot_and_reserves_nothing_before(driver):
+    task = driver.source().next_task(num_running=0)
+    driver.stage.running.add(task.trial)
+    driver.stage.on_report(report(task, driver.charge(task, 1)))
+    driver.stage.on_pause(task.trial)
+    paused = dict(driver.ledger.committed)
+    driver.stage._max_concurrent = 1
+    driver.stage.running.add(99)
+    assert not driver.stage._may_resume(task.trial)
+    assert driver.ledger.committed == paused
+    assert driver.study.view.trials[task.trial].state is TrialState.PAUSED
+    driver.stage.running.discard(99)
+    assert driver.stage._may_resume(task.trial)
+    assert max(driver.ledger.committed.values()) > max(paused.values())
+    assert driver.stage.running == {task.trial}

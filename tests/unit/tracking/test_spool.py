@@ -75,6 +75,32 @@ def test_the_writer_never_waits_for_the_store(story, journal: Path) -> None:
     assert spool.stop()
 
 
+def test_the_pause_of_an_outage_doubles_up_to_its_limit(story, journal: Path) -> None:
+    story.whole()
+    tracker = UnreliableTracker()
+    tracker.is_away.set()
+    spool = Spool(journal, lambda: tracker, poll_s=0.01, first_retry_s=0.001, max_retry_s=0.005)
+    pauses: list[float] = []
+    wait = spool._changed.wait
+
+    def noting(timeout: float | None = None) -> bool:
+        if threading.current_thread() is spool._thread:
+            pauses.append(spool._pause_s)
+        return wait(timeout)
+
+    spool._changed.wait = noting
+    story.write(journal)
+    while tracker.tries < 7:
+        time.sleep(0.01)
+    tracker.is_away.clear()
+    assert spool.flush(5)
+    assert spool.stop()
+    outage = [pause for pause in pauses if pause]
+    assert outage[:4] == [0.001, 0.002, 0.004, 0.005]
+    assert set(outage[4:]) == {0.005}
+    assert spool._pause_s == 0.0
+
+
 def test_an_outage_is_told_once_and_nothing_is_lost(story, journal: Path) -> None:
     story.whole()
     messages: list[str] = []
