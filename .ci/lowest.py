@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-
-import tomllib
 
 
 def lowest(requirements: Iterable[str]) -> list[str]:

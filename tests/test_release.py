@@ -2,9 +2,9 @@
 
 import re
 import runpy
+import tomllib
 
 import pytest
-import tomllib
 from import_graph import ROOT
 
 import dpsweep

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from dpsweep.trainables.gradients.weight_products import unfolded
+
 
 def has_standardized_rule(layer: nn.Module) -> bool:
     """Say whether a layer is one that ``standardized_rule`` is for.
@@ -36,9 +38,7 @@ def standardized_rule(
         inputs: Its input, (examples, channels, height, width).
         gradient: Gradient by its output, (examples, outputs, height, width).
     """
-    patches = nn.functional.unfold(
-        inputs[0], layer.kernel_size, layer.dilation, layer.padding, layer.stride
-    )
+    patches = unfolded(layer, inputs[0])
     flat = gradient.flatten(2)  # (examples, outputs, positions)
     by_used = torch.bmm(flat, patches.transpose(1, 2))
     weight = layer.weight.flatten(1)

@@ -167,6 +167,39 @@ class WeightProduct(ABC):
         return _products(self.gradient, self.inputs(0, len(self)))
 
 
+def unfolded(layer: nn.Conv2d, x: torch.Tensor) -> torch.Tensor:
+    """Return what each weight of a convolution meets at each position of its output.
+
+    Args:
+        layer: With padding in numbers.
+        x: Its input, (examples, channels, height, width).
+    Returns:
+        (examples, columns of the weight, positions), the numbers of ``nn.functional.unfold``.
+    """
+    if x.is_cuda:
+        return _unfolded_by_views(layer, x)
+    return nn.functional.unfold(x, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
+
+
+def _unfolded_by_views(layer: nn.Conv2d, x: torch.Tensor) -> torch.Tensor:
+    """Return the same by one copy for all examples; torch launches a kernel for each on CUDA."""
+    (tall, wide), (down, across) = layer.kernel_size, layer.padding
+    x = nn.functional.pad(x.contiguous(), (across, across, down, down))
+    heights, widths = (
+        (size - rate * (taps - 1) - 1) // step + 1
+        for size, rate, taps, step in zip(
+            x.shape[2:], layer.dilation, layer.kernel_size, layer.stride
+        )
+    )
+    example, channel, row, column = x.stride()
+    taps = row * layer.dilation[0], column * layer.dilation[1]
+    steps = row * layer.stride[0], column * layer.stride[1]
+    views = x.as_strided(
+        (*x.shape[:2], tall, wide, heights, widths), (example, channel, *taps, *steps)
+    )
+    return views.reshape(len(x), x.shape[1] * tall * wide, heights * widths)
+
+
 def _products(g: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
     """Return G A^T of each example, (examples, entries).
 
@@ -208,9 +241,7 @@ class ConvProduct(WeightProduct):
         x, layer = self._x[begin:end], self._layer
         if layer.kernel_size == (1, 1) and layer.stride == (1, 1) and not any(layer.padding):
             return x.flatten(2)
-        return nn.functional.unfold(
-            x, layer.kernel_size, layer.dilation, layer.padding, layer.stride
-        )
+        return unfolded(layer, x)
 
 
 class LinearProduct(WeightProduct):

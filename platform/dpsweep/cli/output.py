@@ -7,7 +7,7 @@ import json
 import math
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from dpsweep.privacy.statement import shown_epsilon
 Record = Mapping[str, Any]
 
 
-class Format(str, Enum):
+class Format(StrEnum):
     """How data is printed on stdout."""
 
     TABLE = "table"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dpsweep.foundation.errors import BadInputError
@@ -209,7 +209,7 @@ class SweepResult:
         for record in self._records.journal():
             if trial is not None and record.get("trial") != trial:
                 continue
-            moment = datetime.fromtimestamp(record["time_ms"] / 1000, tz=timezone.utc)
+            moment = datetime.fromtimestamp(record["time_ms"] / 1000, tz=UTC)
             detail = record.get("reason") or record.get("uri") or ""
             if record["event"] == StudySpent.kind:
                 continue

@@ -8,9 +8,7 @@ from abc import ABC, abstractmethod
 from bisect import insort
 from collections import defaultdict
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
 
 from dpsweep.study.trial import Decision, TrialReport, Verdict
 

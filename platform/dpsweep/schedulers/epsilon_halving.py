@@ -5,9 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Collection, Set
-from typing import TYPE_CHECKING, Literal, NamedTuple
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from dpsweep.schedulers.base import RungPolicy
 from dpsweep.study.trial import Decision, TrialReport, Verdict

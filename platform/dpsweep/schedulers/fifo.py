@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, Self
 
 from dpsweep.schedulers.base import NOT_JUDGED
 from dpsweep.study.trial import TrialReport, Verdict

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, Self
 
 from dpsweep.foundation.words import counted
 from dpsweep.schedulers.base import RungPolicy

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Collection
-from typing import TYPE_CHECKING
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, Self
 
 from dpsweep.schedulers.base import NOT_JUDGED, RungPolicy
 from dpsweep.study.trial import Decision, TrialReport, Verdict

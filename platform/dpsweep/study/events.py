@@ -11,9 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, ClassVar, cast, get_type_hints
-
-from typing_extensions import Self
+from typing import Any, ClassVar, Self, cast, get_type_hints
 
 from dpsweep.foundation.shapes import fits
 from dpsweep.study.trial import TrialReport, TrialState, Verdict

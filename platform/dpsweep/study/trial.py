@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from enum import Enum
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpsweep.foundation.durable import checked_json, read_checked_json
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dpsweep.privacy.composition.base import Composition
 
 
-class TrialState(str, Enum):
+class TrialState(StrEnum):
     """Where a trial stands. RUNNING and PAUSED may still change; the others are final."""
 
     RUNNING = "running"
@@ -51,7 +51,7 @@ def is_cut_short(reason: str, step: int, num_steps: int) -> bool:
     return reason.startswith(DIVERGED) and not 0 < num_steps <= step
 
 
-class Decision(str, Enum):
+class Decision(StrEnum):
     """The answer of a policy to a report."""
 
     CONTINUE = "continue"

@@ -12,7 +12,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -244,7 +244,7 @@ class Entry:
             os.fsync(handle)
         finally:
             os.close(handle)
-        created = datetime.now(timezone.utc).date().isoformat()
+        created = datetime.now(UTC).date().isoformat()
         facts = {**facts, "bytes": size_of(partial), "created": created}
         os.replace(partial, self.data)
         write_atomically(self.sidecar, (json.dumps(facts, indent=1) + "\n").encode())

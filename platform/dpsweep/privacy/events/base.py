@@ -12,11 +12,10 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import Self
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import did_you_mean

@@ -6,10 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from typing_extensions import Self
 
 from dpsweep.foundation import validate
 from dpsweep.privacy import rdp

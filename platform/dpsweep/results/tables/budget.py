@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -167,7 +167,7 @@ def _row(study: StudyCharge) -> dict[str, Any]:
         return {**row, "state": "deleted; another study stands in its directory"}
     statement = result.study_statement()
     terms = result.claims.epsilon_terms()
-    first = datetime.fromtimestamp(result.view.first_ms / 1000, tz=timezone.utc)
+    first = datetime.fromtimestamp(result.view.first_ms / 1000, tz=UTC)
     return {
         **row,
         "accountant": terms["accountant"] if statement is None else statement.accountant,

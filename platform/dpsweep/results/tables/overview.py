@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +112,7 @@ def _moment(time_ms: int, is_sealed: bool) -> str | None:
     """Return a time in UTC; of a selection the day alone, as its journal has it."""
     if not time_ms:
         return None
-    moment = datetime.fromtimestamp(time_ms / 1000, tz=timezone.utc)
+    moment = datetime.fromtimestamp(time_ms / 1000, tz=UTC)
     return moment.strftime("%Y-%m-%d" if is_sealed else "%Y-%m-%d %H:%M")
 
 

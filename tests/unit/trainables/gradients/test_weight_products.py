@@ -9,6 +9,8 @@ from gradients import relative_error
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpsweep.trainables.devices.numerics import full_float32
 from dpsweep.trainables.gradients.clipping import TOLERANCE, clip_factors
@@ -19,7 +21,9 @@ from dpsweep.trainables.gradients.weight_products import (
     ConvProduct,
     LinearProduct,
     WeightProduct,
+    _unfolded_by_views,
     has_product,
+    unfolded,
 )
 
 
@@ -43,6 +47,58 @@ def agree(product: WeightProduct, expected: torch.Tensor, factors: torch.Tensor)
     error = (whole - (factors @ expected).double()).norm()
     assert float(error) < 1e-5 * float((factors * sizes).norm())
     assert relative_error([product.each()], [expected]) < 1e-5
+
+
+PAIRS = st.tuples(st.integers(1, 3), st.integers(1, 3))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    kernel=PAIRS,
+    stride=PAIRS,
+    dilation=PAIRS,
+    padding=st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    size=st.tuples(st.integers(7, 9), st.integers(7, 9)),
+    is_last=st.booleans(),
+)
+def test_inputs_of_a_gpu_are_unfolded_as_torch_does_to_the_last_bit(
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    dilation: tuple[int, int],
+    padding: tuple[int, int],
+    size: tuple[int, int],
+    is_last: bool,
+) -> None:
+    layer = nn.Conv2d(3, 2, kernel, stride, padding, dilation)
+    x = torch.randn(5, 3, *size)[1:4]
+    if is_last:
+        x = x.contiguous(memory_format=torch.channels_last)
+    expected = nn.functional.unfold(x, kernel, dilation, padding, stride)
+    assert torch.equal(_unfolded_by_views(layer, x), expected)
+    assert torch.equal(unfolded(layer, x), expected)
+    assert expected.shape[2] == layer(x).flatten(2).shape[2]
+
+
+def test_all_examples_of_a_gpu_are_unfolded_at_once() -> None:
+    """One copy, however many there are; tensors without numbers stand in for a GPU's."""
+    layer = nn.Conv2d(3, 2, 3, padding=1)
+    with FakeTensorMode(), Counting() as counting:
+        patches = unfolded(layer, torch.empty(64, 3, 8, 8, device="cuda"))
+    assert patches.shape == (64, 27, 64)
+    assert "im2col" not in counting.names
+    assert counting.names.count("clone") == 1
+
+
+class Counting(TorchDispatchMode):
+    """Notes the names of operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
 
 
 @settings(max_examples=40, deadline=None)
