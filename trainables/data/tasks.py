@@ -6,7 +6,7 @@ one of them is computed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from dpsweep.foundation.errors import BadInputError, DataError
@@ -180,25 +180,51 @@ def score(
         model: Records to logits, as the task wants them (``Task``); left in eval mode.
         data: The records; features stored in half precision are widened block by block.
         part: ``validation`` or ``test``.
-        block: Records that are scored at once.
+        block: Most records that are scored at once.
         device: Where the model is.
     Raises:
         DataError: The part has no record.
+
+    Guarantees:
+        Those of ``outputs_of``, so one record more or less changes the number of correct ones by
+        at most 1.
+    """
+    task = task_of(data.info.task)
+    said = outputs_of(model, data, part, block=block, device=device)
+    tallies = [task.tally(outputs, labels) for outputs, labels in said]
+    if not tallies:
+        raise DataError(f"the data has no {part} part", fix=f"give data.{part}.fraction")
+    return task.scores(tallies, data.info.class_names)
+
+
+def outputs_of(
+    model: torch.nn.Module, data: SweepData, part: str, *, block: int, device: str
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield the outputs for a part of the data, block by block, each with its labels.
+
+    Guarantees:
+        An output is a function of its record and of the model, to the last bit: every block has
+        the same size, which follows from declared numbers, and the last one is filled up. Not
+        covered: kernels that round a row otherwise at another place of its block, to which a
+        record that enters in front of it moves it; on one x86 CPU none was found for linear
+        heads, tanh_cnn, small_resnet and ResNet-18.
+
+    Args: See ``score``.
     """
     import torch
 
+    from dpsweep.trainables.devices.numerics import full_float32
+    from dpsweep.trainables.devices.places import even_size, filled
+
     inputs, labels = part_tensors(data, part)
-    if len(labels) == 0:
-        raise DataError(f"the data has no {part} part", fix=f"give data.{part}.fraction")
-    model.eval()
-    task = task_of(data.info.task)
+    size = even_size(getattr(data.info, f"num_{part}"), block)
     kind = torch.float32 if inputs.is_floating_point() else inputs.dtype
-    tallies = []
-    with torch.no_grad():
-        for begin in range(0, len(labels), block):
-            x = inputs[begin : begin + block].to(device, kind)
-            tallies.append(task.tally(model(x), labels[begin : begin + block].to(device)))
-    return task.scores(tallies, data.info.class_names)
+    model.eval()
+    for begin in range(0, len(labels), size):
+        x = inputs[begin : begin + size].to(device, kind)
+        with torch.no_grad(), full_float32():
+            outputs = model(filled(x, size))[: len(x)]
+        yield outputs, labels[begin : begin + size].to(device)
 
 
 def _attributes_sum(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

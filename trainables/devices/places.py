@@ -1,13 +1,19 @@
-"""Whether an example's gradient, in rounded precision, is a function of that example alone.
+"""Places of rows in a chunk: what a row gives must not depend on its place, nor on other rows.
 
-Sums rest on that (``dpsweep.trainables.gradients.sums``). It is looked at, on random numbers in the
-size of a chunk, to the last bit: at other places of the chunk, beside other rows, beside rows of
-zeros and beside rows that are large. Codes of rows are compared and not the rows, so that no second
-chunk of gradients is held.
+Kernels round otherwise for other numbers of rows, so chunks are filled up to one size (``filled``).
+Sums rest on it (``dpsweep.trainables.gradients.sums``), and so do counts that get noise
+(``dpsweep.trainables.data.tasks``).
+
+In rounded precision more than that is asked for: an example's gradient must be a function of that
+example alone (``refuse_moving``). It is looked at, on random numbers in the size of a chunk, to the
+last bit: at other places of the chunk, beside other rows, beside rows of zeros and beside rows that
+are large. Codes of rows are compared and not the rows, so that no second chunk of gradients is
+held.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
@@ -16,8 +22,38 @@ from dpsweep.foundation.errors import ModelError
 
 #: Entries of a row that are coded at once.
 _CODED_AT_ONCE = 2**14
+#: Chunks are multiples of this, as kernels treat what is left over of their vectors otherwise.
+_VECTOR = 16
 #: How large the rows are beside which an example is tried, relative to it.
 _LARGE = 1e3
+
+
+def filled(rows: torch.Tensor, size: int) -> torch.Tensor:
+    """Return rows with zeros after them, so that there are ``size``.
+
+    >>> filled(torch.ones(1, 2), 2).tolist()
+    [[1.0, 1.0], [0.0, 0.0]]
+    """
+    if len(rows) == size:
+        return rows
+    return torch.cat([rows, rows.new_zeros(size - len(rows), *rows.shape[1:])])
+
+
+def even_size(declared: int, most: int) -> int:
+    """Return the size of chunks, as few as can be and nearly even, that hold the declared rows.
+
+    It follows from public numbers: one that followed the actual rows would tell of them.
+
+    >>> even_size(5000, 4096), even_size(180, 4096), even_size(0, 4096), even_size(100, 8)
+    (2512, 192, 16, 8)
+
+    Args:
+        declared: How many rows there are said to be.
+        most: The largest size.
+    """
+    chunks = max(1, math.ceil(declared / most))
+    rows = max(1, math.ceil(declared / chunks))
+    return min(most, _VECTOR * math.ceil(rows / _VECTOR))
 
 
 def row_codes(parts: Iterable[torch.Tensor]) -> torch.Tensor:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Records of one block: what a worker computes at a time.
 BLOCK_ROWS = 512
+#: Most records of one forward pass: more are no faster.
+_FORWARD_ROWS = 128
 #: Most input values of one forward pass, 16 MiB: activations of a network are a multiple of it.
 _FORWARD_VALUES = 2**22
 
@@ -93,7 +95,9 @@ def feature_blocks(
 def features_of(spec: FeatureSpec, info: DatasetInfo, inputs: np.ndarray) -> np.ndarray:
     """Return the features of records: computed in float32, rounded once to ``spec.dtype``.
 
-    A record that is not finite itself may have features that are not.
+    A record that is not finite itself may have features that are not. A record's are a function of
+    it alone, to the last bit: a network is given as many records each time, the last ones zeros.
+    Not covered: kernels that round a row otherwise at another place.
 
     Args:
         spec: What to make of the records.
@@ -104,13 +108,16 @@ def features_of(spec: FeatureSpec, info: DatasetInfo, inputs: np.ndarray) -> np.
     """
     import torch
 
+    from dpsweep.trainables.devices.places import filled
+
     module = _module(spec, info)
     rows = _forward_rows(spec, info)
     blocks = []
     with torch.no_grad():
         for start in range(0, len(inputs), rows):
             # A copy: inputs may be mapped read-only, of which torch would warn.
-            exact = module(torch.from_numpy(np.array(inputs[start : start + rows], np.float32)))
+            x = torch.from_numpy(np.array(inputs[start : start + rows], np.float32))
+            exact = module(filled(x, rows))[: len(x)]
             # Beyond the range of float16 lies infinity, and a record that is not finite adds
             # nothing to training. An error would tell that there is such a record.
             blocks.append(exact.to(getattr(torch, spec.dtype)).numpy())
@@ -121,7 +128,7 @@ def _forward_rows(spec: FeatureSpec, info: DatasetInfo) -> int:
     """Return how many records go through the extractor at once; it may enlarge them first."""
     values = math.prod(info.input_shape)
     side = dict(spec.settings).get("image_size") or 0
-    return max(1, min(BLOCK_ROWS, _FORWARD_VALUES // max(values, 3 * side**2, 1)))
+    return max(1, min(_FORWARD_ROWS, _FORWARD_VALUES // max(values, 3 * side**2, 1)))
 
 
 @lru_cache(maxsize=1)

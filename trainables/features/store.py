@@ -44,7 +44,7 @@ from dpsweep.trainables.features.bucket import fetch, is_published, publish
 from dpsweep.trainables.features.spec import FeatureSpec
 
 #: Part of every address: a change of how features are computed needs a change of it.
-_FORMAT = 1
+_FORMAT = 2
 _TRIES = 3
 
 #: Calls a function on every job, in any order, and yields what it returns, like ``map``.

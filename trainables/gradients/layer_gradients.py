@@ -12,13 +12,14 @@ from torch import nn
 
 from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables.devices.numerics import may_skip, moved, widened
+from dpsweep.trainables.devices.places import filled
 from dpsweep.trainables.gradients.clipping import (
     PRODUCT_TOLERANCE,
     Factors,
     exact_factors,
     row_norms,
 )
-from dpsweep.trainables.gradients.sums import add_rows, filled
+from dpsweep.trainables.gradients.sums import add_rows
 from dpsweep.trainables.gradients.weight_products import WeightProduct
 
 

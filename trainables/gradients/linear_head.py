@@ -25,6 +25,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from dpsweep.trainables.data.kept.pixel_tensors import PixelTensor
 from dpsweep.trainables.devices.numerics import may_skip, moved
+from dpsweep.trainables.devices.places import filled
 from dpsweep.trainables.gradients.clipping import (
     Factors,
     clip_factors,
@@ -32,7 +33,7 @@ from dpsweep.trainables.gradients.clipping import (
     product_of_norms,
     row_norms,
 )
-from dpsweep.trainables.gradients.sums import add_product, chunk_size, filled, tile_of, zero_sums
+from dpsweep.trainables.gradients.sums import add_product, chunk_size, tile_of, zero_sums
 
 #: Bytes of a block of one head on the CPU: more leave the cache between their uses.
 CPU_BLOCK_BYTES = 2**22

@@ -171,9 +171,9 @@ def noisy_accuracy(
     Guarantees:
         One release of the Gaussian mechanism with noise multiplier z (Dwork and Roth 2014, "The
         algorithmic foundations of differential privacy", section 3.5.3) on the validation records:
-        adding or removing a record changes the count by at most 1, and the denominator is
-        declared, not counted. The value is not clipped to [0, 1], so noise around 0 and 1 is
-        unbiased.
+        adding or removing a record changes the count by at most 1 (``data.tasks.outputs_of``), and
+        the denominator is declared, not counted. The value is not clipped to [0, 1], so noise
+        around 0 and 1 is unbiased.
 
         Not covered: the discreteness of floating point numbers (``dpsweep.privacy.randomness``).
 

@@ -101,17 +101,6 @@ def tile_of(right: torch.Tensor) -> torch.Tensor:
     return right.new_empty(min(rows, len(right)), right.shape[1], dtype=torch.float64)
 
 
-def filled(rows: torch.Tensor, size: int) -> torch.Tensor:
-    """Return rows with zeros after them, so that there are ``size``.
-
-    >>> filled(torch.ones(1, 2), 2).tolist()
-    [[1.0, 1.0], [0.0, 0.0]]
-    """
-    if len(rows) == size:
-        return rows
-    return torch.cat([rows, rows.new_zeros(size - len(rows), *rows.shape[1:])])
-
-
 def chunk_size(
     expected_batch: float,
     most: int,

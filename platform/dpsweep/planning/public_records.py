@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpsweep.foundation.errors import DataError, Mistake
+from dpsweep.spec.pretrain import RANDOM_PROCESS
 from dpsweep.study.launched import is_new
 from dpsweep.trainables.data.class_split import open_classes
 from dpsweep.trainables.data.dataset import SweepData
+from dpsweep.trainables.data.kept.keep import Keep
 from dpsweep.trainables.data.kept.pixels import Inputs, blocks_of
 from dpsweep.trainables.data.public.file import open_public_file
 from dpsweep.trainables.data.public.rows import positions_digest
+from dpsweep.trainables.data.sources import open_source
 from dpsweep.trainables.hooks import ChecksRecords
 
 if TYPE_CHECKING:
@@ -102,23 +105,42 @@ def _digest(path: Path) -> str:
 
 
 def check_overlap(spec: SweepSpec, data: SweepData) -> None:
-    """Refuse public or polluting records of a file that are private ones.
+    """Refuse public or polluting records of a file, or of pre-training, that are private ones.
 
     Guarantees:
-        Looks at one bit of private records, in a study that is not there yet: whether half of the
-        file, or half of them, is in both. Nothing about it is written down.
+        Looks at one bit of private records for each file, in a study that is not there yet: whether
+        half of the file, or half of them, is in both. Nothing about it is written down.
 
     Raises:
-        DataError: They are.
+        DataError: They are; or the records of ``pretrain`` cannot be read.
     """
+    if not is_new(spec):
+        return
     where = _other_file(data)
-    if where and is_new(spec) and max(_shares_of_copies(data)) >= SAME:
-        raise DataError(
-            f"half of the records of {where} or more are records of the study's own data, which "
-            "are private",
-            because="what is declared public has no protection",
-            fix="name a file of other records in data.public",
-        )
+    if where and max(_shares_of_copies(data)) >= SAME:
+        raise _is_private(where, "data.public")
+    others, private = _pretrain_records(spec), data.parts["private"][0]
+    if others is None or others.shape[1:] != private.shape[1:]:
+        return
+    if max(_shares(private, others)) >= SAME:
+        raise _is_private("pretrain", "pretrain")
+
+
+def _is_private(where: str, key: str) -> DataError:
+    return DataError(
+        f"half of the records of {where} or more are records of the study's own data, which are "
+        "private",
+        because="what is declared public has no protection",
+        fix=f"name a file of other records in {key}",
+    )
+
+
+def _pretrain_records(spec: SweepSpec) -> Inputs | None:
+    """Return the records of another dataset that weights are trained on; None where it is none."""
+    block = spec.pretrain
+    if block is None or block.dataset in (None, RANDOM_PROCESS):
+        return None
+    return open_source(block.as_data()).records(Keep.of(spec.storage))["train"][0]
 
 
 def copies_note(data: SweepData) -> list[str]:
@@ -140,6 +162,10 @@ def _shares_of_copies(data: SweepData) -> tuple[float, float]:
     private, public = (data.parts[part][0] for part in ("private", "public"))
     if not data.info.public_from and data.polluted is not None:
         public = public[data.polluted]  # the others are of the training source, as they should be
+    return _shares(private, public)
+
+
+def _shares(private: Inputs, public: Inputs) -> tuple[float, float]:
     ours, theirs = _digests(private), _digests(public)
     both = set(ours) & set(theirs)
     first, second = (

@@ -122,6 +122,32 @@ def test_the_private_file_under_another_name_in_pretrain(
     preflight(SweepSpec(**raw))
 
 
+@pytest.mark.parametrize(("copied", "is_refused"), [(NUM, True), (90, True), (0, False)])
+def test_private_records_in_another_file_of_pretrain(
+    raw: dict[str, Any], tmp_path: Path, copied: int, is_refused: bool
+) -> None:
+    """Stored anew it has another content, and the same records."""
+    raw["data"]["public"] = {}
+    spec = SweepSpec(**raw)
+    x = np.load(raw["data"]["path"])["x_train"].copy()
+    x[copied:] += 1
+    anew = tmp_path / "anew.npz"
+    np.savez_compressed(anew, x_train=x, y_train=np.arange(NUM) % 2)
+    raw["search"]["space"] = {
+        "method": "dp_sgd", "model.name": "small_resnet", "model.checkpoint": "pretrain",
+    }  # fmt: skip
+    raw["pretrain"] = {
+        "dataset": "npz", "path": str(anew), "num_classes": 2, "model": "small_resnet",
+    }  # fmt: skip
+    spec = SweepSpec(**raw)
+    preflight(spec)
+    if is_refused:
+        with pytest.raises(DataError, match="half of the records of pretrain or more"):
+            check_records(spec, {}, load_dataset(spec.data), {})
+    else:
+        check_records(spec, {}, load_dataset(spec.data), {})
+
+
 @pytest.mark.parametrize(("copied", "is_refused"), [(40, True), (20, True), (19, False)])
 def test_a_file_that_is_half_private(
     raw: dict[str, Any], tmp_path: Path, copied: int, is_refused: bool

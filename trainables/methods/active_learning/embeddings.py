@@ -7,7 +7,7 @@ from torch import nn
 
 from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables.devices.numerics import full_float32
-from dpsweep.trainables.gradients.sums import filled
+from dpsweep.trainables.devices.places import filled
 
 
 @torch.no_grad()

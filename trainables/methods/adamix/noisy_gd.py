@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import torch
 
 from dpsweep.trainables.devices.numerics import may_skip
+from dpsweep.trainables.devices.places import filled
 from dpsweep.trainables.gradients.clipping import (
     clip_factors,
     norm64,
@@ -20,7 +21,7 @@ from dpsweep.trainables.gradients.clipping import (
     row_norms,
 )
 from dpsweep.trainables.gradients.linear_head import cuda_block
-from dpsweep.trainables.gradients.sums import add_product, filled
+from dpsweep.trainables.gradients.sums import add_product
 
 #: Rows of a block: what is computed of it stays in the cache until its last use.
 CPU_BLOCK = 256

@@ -10,7 +10,7 @@ import math
 
 import torch
 
-from dpsweep.trainables.gradients.sums import filled
+from dpsweep.trainables.devices.places import filled
 from dpsweep.trainables.methods.adamix.noisy_gd import HeadRecords
 from dpsweep.trainables.methods.second_moments import mirrored, unit_rows
 

@@ -16,7 +16,7 @@ from dpsweep.foundation.errors import InfeasibleBudgetError, Mistake
 from dpsweep.privacy.events import Gaussian, Plan
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.spec.space.hyperparameters import Hyperparameter
-from dpsweep.trainables.data.dataset import part_tensors
+from dpsweep.trainables.data.tasks import outputs_of
 from dpsweep.trainables.features.choice import FEATURE_HYPERPARAMETERS, with_defaults
 from dpsweep.trainables.hooks import Contributions
 from dpsweep.trainables.method import PlanContext, RunContext
@@ -219,16 +219,12 @@ class ScatterNet(OnFeatures, DPSGD):
 
     def _num_correct(self, part: str) -> np.ndarray:
         """Return how many records of a part each head classifies correctly, int64 (heads,)."""
-        import torch
-
-        inputs, labels = part_tensors(self._part(part), part)
-        model = self._delivered.eval()
         counts = np.zeros(self._num_heads, np.int64)
-        with torch.no_grad():
-            for x, y in zip(inputs.split(_SCORE_BLOCK), labels.split(_SCORE_BLOCK)):
-                logits = model(x.to(self._context.device, torch.float32))
-                is_correct = logits.argmax(dim=2) == y.to(self._context.device)[:, None]
-                counts += is_correct.sum(dim=0).cpu().numpy()
+        model, device = self._delivered, self._context.device
+        said = outputs_of(model, self._part(part), part, block=_SCORE_BLOCK, device=device)
+        for logits, labels in said:
+            is_correct = logits.argmax(dim=2) == labels[:, None]
+            counts += is_correct.sum(dim=0).cpu().numpy()
         return counts
 
     @staticmethod

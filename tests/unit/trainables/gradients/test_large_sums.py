@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dpsweep.trainables.data.dataset import DatasetInfo
+from dpsweep.trainables.devices.places import filled
 from dpsweep.trainables.gradients.bias_engine import BiasEngine
 from dpsweep.trainables.gradients.clipping import (
     EXAMPLE_TOLERANCE,
@@ -29,7 +30,7 @@ from dpsweep.trainables.gradients.layer_gradients import add_clipped
 from dpsweep.trainables.gradients.linear_head import LinearHeadEngine, ManyHeadsEngine, cpu_block
 from dpsweep.trainables.gradients.per_example import GradientEngine, OpacusEngine
 from dpsweep.trainables.gradients.sparse_engine import SparseEngine
-from dpsweep.trainables.gradients.sums import chunk_size, filled
+from dpsweep.trainables.gradients.sums import chunk_size
 from dpsweep.trainables.gradients.weight_products import LinearProduct
 from dpsweep.trainables.methods.adamix.noisy_gd import HeadRecords
 from dpsweep.trainables.networks.build import build_model
