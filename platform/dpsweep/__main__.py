@@ -3,6 +3,9 @@
 import sys
 
 try:
+    from dpsweep.foundation.interrupts import note_interrupts
+
+    note_interrupts()
     # Most of a second, in which Ctrl-C would find nobody.
     from dpsweep.cli.app import command
 except KeyboardInterrupt:

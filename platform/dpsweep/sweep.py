@@ -33,6 +33,7 @@ from pathlib import Path
 from dpsweep.cluster.private_directory import PATIENCE_S, remove_left_behind
 from dpsweep.foundation.database_path import log_path
 from dpsweep.foundation.errors import ModelError, RayLostError, ResourceError, StorageError
+from dpsweep.foundation.interrupts import raise_lost
 from dpsweep.ledgers.dataset import DatasetLedger
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import study_spent
@@ -147,6 +148,7 @@ def run_checked(
             _note_new_dataset_ledger(spec, observer)
         if not is_over and not is_new:
             target = join_cluster(cluster, checked, observer)
+        raise_lost()  # Ctrl-C, before anything is charged
         composition, selection = _commit(checked, study, ledger, composition, selection)
         ledger.settle_lost(study.view.ended())
         for note in record_notes(spec, data):

@@ -38,6 +38,7 @@ from dpsweep.foundation.errors import (
     SpecError,
     SweepError,
 )
+from dpsweep.foundation.interrupts import raise_lost
 from dpsweep.foundation.leaving import leave
 from dpsweep.foundation.version import __version__
 
@@ -76,6 +77,7 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Invoke a command."""
         with _ends_told():
+            raise_lost()
             return super().invoke(ctx)
 
 

@@ -13,6 +13,7 @@ from dpsweep.cli.completion import study_names
 from dpsweep.cli.output import Format
 from dpsweep.cli.tables import TALK, talk, width
 from dpsweep.foundation.file_paths import file_path
+from dpsweep.foundation.interrupts import raise_lost
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.reading import read_spec
 
@@ -59,7 +60,12 @@ _STARTED = time.monotonic()  # of this command, but for Python itself
 
 
 def stage(text: str, *, is_timed: bool = True) -> str:
-    """Return a line that says what a long command is at, after how many seconds of it."""
+    """Return a line that says what a long command is at, after how many seconds of it.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C has come, and the step before has swallowed it.
+    """
+    raise_lost()
     seconds = f"{time.monotonic() - _STARTED:5.1f} s  " if is_timed else " " * 9
     return seconds + text
 

@@ -16,6 +16,7 @@ from dpsweep.cli.progress import ProgressDisplay
 from dpsweep.cli.trials import in_short, print_trials
 from dpsweep.cluster.early import refuse_early
 from dpsweep.foundation.errors import RayLostError, StudyError, described
+from dpsweep.foundation.interrupts import answering
 from dpsweep.foundation.words import counted
 from dpsweep.planning.costs.composition import choose_composition
 from dpsweep.planning.costs.selection import choose_selection
@@ -83,6 +84,7 @@ def launch(
     again = f"to continue, run the same command again: {command}"
     with (
         sigterm_as_interrupt(again) as termination,
+        answering("interrupted; what has been started ends first"),
         contextlib.ExitStack() as stack,
         ProgressDisplay(checked.spec, checked.total_trials, Console(stderr=True)) as display,
     ):

@@ -1,0 +1,56 @@
+"""Ctrl-C, kept where Python would lose it.
+
+Python raises it wherever the main thread stands. In a callback of the import system, of which a
+command has seconds, or in a destructor, it is printed as ignored and forgotten, and the command
+would go on and spend. So it is noted, and raised again where a command begins its next step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+_is_asked = False
+_answer = ""
+
+
+def note_interrupts() -> None:
+    """Note from now on that Ctrl-C has come, where Python's own handler would only raise it."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _take)
+
+
+def raise_lost() -> None:
+    """Raise the interruption that has come, if whatever it met has swallowed it.
+
+    Raises:
+        KeyboardInterrupt: It has.
+    """
+    if _is_asked:
+        raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def answering(words: str) -> Iterator[None]:
+    """Answer Ctrl-C with a line at once, where its end takes seconds."""
+    global _answer
+    before, _answer = _answer, words
+    try:
+        yield
+    finally:
+        _answer = before
+
+
+def _take(number: int, frame: FrameType | None) -> None:
+    global _is_asked
+    is_first, _is_asked = not _is_asked, True
+    if is_first and _answer:
+        with contextlib.suppress(OSError, ValueError):  # not by print, which may be interrupted
+            os.write(sys.stderr.fileno(), f"\n{_answer}\n".encode())
+    raise KeyboardInterrupt
