@@ -20,6 +20,7 @@ from dpsweep.foundation.postgres import count_lines, holder_of, read_lines
 from dpsweep.foundation.postgres_log import PostgresLock, PostgresLog
 
 Lock = FileLock | PostgresLock
+_FIRST = b'{"seq":0,'
 
 
 def open_log(path: LogPath) -> Log:
@@ -43,6 +44,14 @@ def read_log(path: LogPath) -> list[dict[str, Any]]:
     if isinstance(path, DatabasePath):
         return decode_records(read_lines(path), str(path))
     return read_log_file(path)
+
+
+def begins_as_log(path: LogPath) -> bool:
+    """Say whether a file is empty, or begins as a log does; what is in a database is one."""
+    if isinstance(path, DatabasePath):
+        return True
+    with path.open("rb") as file:
+        return _FIRST.startswith(file.read(len(_FIRST)))
 
 
 def is_locked(path: LogPath) -> bool:

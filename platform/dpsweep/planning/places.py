@@ -20,7 +20,7 @@ from dpsweep.foundation.errors import (
     StorageError,
     SweepError,
 )
-from dpsweep.foundation.logs import read_log
+from dpsweep.foundation.logs import begins_as_log, read_log
 from dpsweep.foundation.postgres import refuse_unreachable as refuse_unreachable_database
 from dpsweep.planning.problems import is_writable
 from dpsweep.spec.study import SweepSpec
@@ -55,7 +55,7 @@ def place_problems(spec: SweepSpec) -> list[Mistake]:
         if file.is_dir():
             problems.append(Mistake(key, f"{file} is a directory", "name a file in it"))
         elif key == "privacy.dataset_ledger" and _is_other_log(file):
-            problem = f"{file} is no dataset ledger: it holds records of another kind"
+            problem = f"{file} is no dataset ledger: it holds something else"
             problems.append(
                 Mistake(key, problem, "name a dataset ledger, or a file that is not there yet")
             )
@@ -135,6 +135,8 @@ def _is_sqlite(path: Path) -> bool:
 
 def _is_other_log(path: Path) -> bool:
     """Say whether a file is no dataset ledger; a damaged one is told where it is opened."""
+    if path.is_file() and not begins_as_log(path):
+        return True
     try:
         first = read_log(path)[:1]
     except LedgerError:

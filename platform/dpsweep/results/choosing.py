@@ -6,12 +6,14 @@ Of equal scores the cheapest counts, of equal epsilons the first: neither looks 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from dpsweep.foundation.errors import NothingWithinBudgetError
+from dpsweep.foundation.validate import non_negative, one_of
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.results.trial import TrialResult
@@ -37,6 +39,16 @@ class Limits:
     max_epsilon: float | None = None
     max_delta: float | None = None
     method: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse limits that are none.
+
+        Raises:
+            BadInputError: One is no number, or negative.
+        """
+        for name, limit in (("max_epsilon", self.max_epsilon), ("max_delta", self.max_delta)):
+            if limit is not None and limit != math.inf:
+                non_negative(name, limit)
 
     def admit(self, trial: TrialResult) -> bool:
         """Say whether a trial is within the limits."""
@@ -123,7 +135,10 @@ def choose(
         is_maximized: Whether a high value is good.
         by: What is compared.
         has_episodes: Whether trials ran on different episodes.
+    Raises:
+        BadInputError: ``by`` is none of them.
     """
+    one_of("by", by, get_args(By))
     sign = 1.0 if is_maximized else -1.0
     repeats = REPEATS if by == "mean" else (EPISODE,) if has_episodes else ()
     is_mean = bool(repeats)

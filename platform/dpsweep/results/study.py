@@ -277,7 +277,7 @@ class SweepResult:
 
         Raises:
             NothingWithinBudgetError: There is none.
-            BadInputError: The study has no such method.
+            BadInputError: The study has no such method; a limit is no number, ``by`` no such word.
         """
         limits = limits or Limits()
         has_final = self.spec.has_final_run

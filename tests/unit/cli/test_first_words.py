@@ -128,7 +128,7 @@ def test_another_log_is_no_dataset_ledger(tmp_path):
     raw = make_spec(tmp_path, "other", privacy=privacy)
     said = mistakes(raw)
     assert "privacy.dataset_ledger" in said
-    assert "is no dataset ledger: it holds records of another kind" in said
+    assert "is no dataset ledger: it holds something else" in said
     assert "a file that is not there yet" in said
     own = tmp_path / "digits.budget"
     DatasetLedger(own).reserve(
@@ -137,6 +137,35 @@ def test_another_log_is_no_dataset_ledger(tmp_path):
     )  # fmt: skip
     raw["privacy"]["dataset_ledger"] = str(own)
     preflight(SweepSpec(**raw))
+
+
+@pytest.mark.parametrize("content", ["name: a spec\n", "{}\n", '{"seq": 0}\n', "no end of line"])
+def test_a_file_that_is_no_log_is_no_damaged_ledger(content, tmp_path):
+    other = tmp_path / "notes.txt"
+    other.write_text(content)
+    done = cli_here("budget", str(other))
+    assert done.returncode == 2
+    assert "is no dataset's ledger" in done.stderr
+    privacy = {
+        "delta": 1e-5, "trial_epsilon": 2.0, "accounting": "composed", "study_epsilon": 6.0,
+        "dataset_ledger": str(other), "dataset_epsilon": 20.0, "dataset_delta": 1e-4,
+    }  # fmt: skip
+    said = mistakes(make_spec(tmp_path, "other", privacy=privacy))
+    assert "privacy.dataset_ledger" in said
+    assert "is no dataset ledger: it holds something else" in said
+    assert other.read_text() == content
+
+
+def test_a_damaged_ledger_is_not_taken_for_another_file(tmp_path):
+    own = tmp_path / "digits.budget"
+    DatasetLedger(own).reserve(
+        "id", "id", directory=tmp_path / "id", dataset="digits", parts={}, accounting="composed",
+        epsilon=1.0, delta=1e-5, cap_epsilon=20.0, cap_delta=1e-4,
+    )  # fmt: skip
+    own.write_bytes(own.read_bytes().replace(b"composed", b"compozed"))
+    done = cli_here("budget", str(own))
+    assert done.returncode == 1
+    assert "the log cannot be trusted" in done.stderr
 
 
 def test_an_unknown_study_names_the_nearest_of_many(tmp_path):

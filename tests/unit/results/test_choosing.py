@@ -268,3 +268,18 @@ def test_the_front_takes_epsilons_that_are_shown_alike_for_the_same():
     ]  # fmt: skip
     front = SweepResult(MadeUpRecords(trials)).pareto()
     assert [trial.trial_id for trial in front] == [3, 4, 1]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"by": "meen"}, "by must be one of trial, mean; got 'meen'"),
+        ({"max_epsilon": "2"}, "max_epsilon must be a number, got '2'"),
+        ({"max_epsilon": float("nan")}, "max_epsilon must be finite, got nan"),
+        ({"max_delta": -1e-5}, "max_delta must be >= 0, got -1e-05"),
+    ],
+)
+def test_a_limit_or_a_word_that_is_none_is_refused(wrong, says):
+    with pytest.raises(BadInputError) as caught:
+        SweepResult(MadeUpRecords([trial(0, 0.5)])).best(**wrong)
+    assert caught.value.message.startswith(says)

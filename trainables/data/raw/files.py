@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.format import MAGIC_PREFIX
 
 from dpsweep.foundation.errors import DataError
 from dpsweep.foundation.registry import did_you_mean
@@ -19,6 +21,18 @@ from dpsweep.trainables.data.text.tables import csv_rows, json_rows
 #: Names of the array of an .npz file that holds records; the first one that is there.
 KEYS = ("inputs", "x", "x_test")
 _TABLES = (".npz", ".npy")
+
+
+def refuse_missing(paths: Sequence[Path]) -> None:
+    """Refuse files that are not there.
+
+    Raises:
+        DataError: One is missing, or a directory.
+    """
+    for path in paths:
+        if not path.is_file():
+            wrong = "is a directory" if path.is_dir() else "is not there"
+            raise DataError(f"{path} {wrong}", fix="name files of records")
 
 
 def read_files(paths: Sequence[Path], facts: Mapping[str, Any]) -> tuple[list[str], Any]:
@@ -34,16 +48,14 @@ def read_files(paths: Sequence[Path], facts: Mapping[str, Any]) -> tuple[list[st
     Raises:
         DataError: A file is missing, of another kind, or damaged.
     """
+    refuse_missing(paths)
     read = _READERS[facts["kind"]]
     names: list[str] = []
     blocks = []
     for path in paths:
-        if not path.is_file():
-            wrong = "is a directory" if path.is_dir() else "is not there"
-            raise DataError(f"{path} {wrong}", fix="name files of records")
         try:
             block = read(path, facts["preparation"])
-        except (OSError, ValueError, EOFError, csv.Error) as error:
+        except (OSError, ValueError, EOFError, csv.Error, zipfile.BadZipFile) as error:
             words = " ".join(str(error).split())[:200]
             raise DataError(
                 f"{path} cannot be read", because=words, fix="write the file anew"
@@ -96,6 +108,15 @@ def _table(path: Path, record: str) -> np.ndarray:
             f"{path} is no kind of file for these records",
             because=record,
             fix="give an .npz or .npy file",
+        )
+    with path.open("rb") as opened:
+        is_archive = zipfile.is_zipfile(opened)
+        opened.seek(0)
+        is_array = opened.read(len(MAGIC_PREFIX)) == MAGIC_PREFIX
+    if not (is_archive if path.suffix == ".npz" else is_array):
+        raise DataError(
+            f"{path} is no {path.suffix} file, or damaged",
+            fix=f"write it by numpy.{'savez' if path.suffix == '.npz' else 'save'}",
         )
     stored = np.load(path, allow_pickle=False)
     if path.suffix == ".npy":

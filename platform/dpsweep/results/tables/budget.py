@@ -16,6 +16,7 @@ from typing import Any
 from dpsweep.foundation.database_path import LogPath, log_path
 from dpsweep.foundation.errors import BadInputError, SweepError
 from dpsweep.foundation.file_paths import file_path
+from dpsweep.foundation.logs import begins_as_log
 from dpsweep.ledgers.dataset import read_dataset_ledger
 from dpsweep.ledgers.dataset_account import DatasetAccount, StudyCharge
 from dpsweep.privacy.budget import ADD_OR_REMOVE_ONE
@@ -126,8 +127,8 @@ def read_budget(path: LogPath | str) -> DatasetBudget:
     path = log_path(path) if isinstance(path, str) else path
     if not (path.is_file() if isinstance(path, Path) else path.exists()):
         raise BadInputError(f"{path}: no such file", fix="give privacy.dataset_ledger of a spec")
-    account = read_dataset_ledger(path)
-    if account.dataset is None:
+    account = read_dataset_ledger(path) if begins_as_log(path) else None
+    if account is None or account.dataset is None:
         raise BadInputError(
             f"{path} is no dataset's ledger, or no study was ever charged to it",
             fix="give privacy.dataset_ledger of a spec",

@@ -21,7 +21,7 @@ from dpsweep.tracking.mlflow_reader import default_uri
 from dpsweep.tracking.model_label import NO_CLAIM
 from dpsweep.tracking.registry.loading import SCHEME, ServedModel, load_registered
 from dpsweep.tracking.registry.versions import CHAMPION
-from dpsweep.trainables.data.raw.files import read_files
+from dpsweep.trainables.data.raw.files import read_files, refuse_missing
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -128,6 +128,7 @@ def predict(
     """Ask a model about records: its claim first, then a row for each of them."""
     if to is not None and to.suffix != ".csv":
         raise BadInputError(f"{to} does not end in .csv", fix="--to predictions.csv")
+    refuse_missing(files or [])  # before a model is loaded, which takes seconds
     served = _served(model, trial, root, tracking_uri)
     say(f"claim: {served.label['claim_in_words']}")
     if served.label.get("downgraded"):

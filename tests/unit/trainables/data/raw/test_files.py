@@ -58,7 +58,15 @@ def test_texts(tmp_path):
 
 
 def write(path):
-    if path.suffix == ".npz":
+    if path.name.startswith("words"):
+        path.write_text("no array\n")
+    elif path.name == "cut.npz":
+        np.savez(path, x=np.zeros((2, 4, 4), np.uint8))
+        path.write_bytes(path.read_bytes()[:-40])
+    elif path.name == "array.npz":
+        with path.open("wb") as file:
+            np.save(file, np.zeros((2, 4, 4), np.uint8))
+    elif path.suffix == ".npz":
         np.savez(path, y=np.zeros(3))
     elif path.suffix == ".npy":
         np.save(path, np.zeros((2, 5), np.uint8))
@@ -73,6 +81,10 @@ def write(path):
     [
         ("array", BYTES, "missing.npz", "is not there"),
         ("array", BYTES, "a.npz", "has no array inputs"),
+        ("array", BYTES, "words.npz", r"words\.npz is no \.npz file, or damaged"),
+        ("array", BYTES, "words.npy", r"words\.npy is no \.npy file, or damaged"),
+        ("array", BYTES, "cut.npz", r"cut\.npz is no \.npz file, or damaged"),
+        ("array", BYTES, "array.npz", r"array\.npz is no \.npz file, or damaged"),
         ("array", BYTES, "a.npy", r"shape \(5,\), and the model takes \(4, 4\)"),
         ("array", DOUBLES, "a.png", "no kind of file"),
         ("image", IMAGES, "a.png", "cannot be read"),
