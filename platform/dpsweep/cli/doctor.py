@@ -168,11 +168,12 @@ def _added_row(table: Registry, name: str, package: str) -> dict[str, Any]:
 
 
 def _features(store: FeatureStore, root: FilePath) -> dict[str, Any]:
-    size, entries = whole_gib(store.num_bytes()), store.num_entries()
-    remedy = f"dpsweep doctor --clean --root {root} removes them" if store.num_bytes() else ""
-    return _row(
-        "features", "ok", f"at most {size} GiB in {store.root}, {counted(entries, 'file')}", remedy
-    )
+    num_bytes = store.num_bytes()
+    if not num_bytes:
+        return _row("features", "ok", f"none are kept in {store.root}")
+    kept = f"{counted(store.num_entries(), 'file')} of {whole_gib(num_bytes)} GiB or less"
+    remedy = f"dpsweep doctor --clean --root {root} removes them"
+    return _row("features", "ok", f"{kept} in {store.root}", remedy)
 
 
 def _package(name: str, *absent: str) -> dict[str, Any]:

@@ -315,7 +315,7 @@ def test_doctor_shows_and_cleans_the_store(
     held = FeatureStore(tmp_path / ".features").open(data, spec)
     run = CliRunner().invoke
     shown = run(app, ["doctor", "--root", str(tmp_path), "-f", "json"])
-    assert f"at most 1 GiB in {tmp_path}/.features, 3 files" in shown.output
+    assert f"3 files of 1 GiB or less in {tmp_path}/.features" in shown.output
     assert (
         "at most 1 GiB are in use"
         in run(app, ["doctor", "--clean", "--root", str(tmp_path)]).output

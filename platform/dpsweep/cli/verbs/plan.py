@@ -170,7 +170,8 @@ def _plan_cells(summary: PlanSummary, forecast: Mapping[str, Any]) -> dict[str, 
     assert set(modes) >= {summary.terms.accounting}
     cells["filter"], cells["selection"] = _filter_text(summary), _selection_text(summary)
     cells["declared"] = declared_words(summary)
-    cells["time"], cells["disk"] = _time_text(forecast), _disk_text(forecast)
+    trials = f"for {counted(float(summary.num_trials), 'trial')}"
+    cells["time"], cells["disk"] = _time_text(forecast, trials), _disk_text(forecast, trials)
     return {key: value for key, value in cells.items() if value not in (None, [], "")}
 
 
@@ -220,13 +221,13 @@ def _selection_text(summary: PlanSummary) -> str:
     return text
 
 
-def _time_text(forecast: Mapping[str, Any]) -> str:
+def _time_text(forecast: Mapping[str, Any], trials: str) -> str:
     if forecast["seconds_per_trial"] is None:
         return f"not measured: {forecast['because']}"
     low, high = forecast["seconds_per_trial"]
     text = (
         f"roughly {duration(low)} to {duration(high)} a trial, "
-        f"{duration(forecast['slot_seconds'])} in all"
+        f"{duration(forecast['slot_seconds'])} {trials}"
     )
     if forecast["wall_seconds"] is not None:
         wall = duration(forecast["wall_seconds"])
@@ -234,11 +235,11 @@ def _time_text(forecast: Mapping[str, Any]) -> str:
     return f"{text} ({forecast['note']})"
 
 
-def _disk_text(forecast: Mapping[str, Any]) -> str:
+def _disk_text(forecast: Mapping[str, Any], trials: str) -> str:
     if forecast["disk_bytes"] is None:
         return ""
     return (
-        f"roughly {size(forecast['disk_bytes'])}: three checkpoints a trial of up to "
+        f"roughly {size(forecast['disk_bytes'])} {trials}: three checkpoints a trial of up to "
         f"{size(forecast['checkpoint_bytes'])}, ledgers and journal"
     )
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 def validate(spec: Spec, sets: Sets = None) -> None:
     """Check a spec completely; starts nothing, reads no private record."""
+    _say_checking(spec)
     checked = load_checked(spec, sets)
     refuse_other_spec(checked.spec)
     refuse_early(checked.spec.cluster, checked.spec.resources)
@@ -48,6 +49,12 @@ def validate(spec: Spec, sets: Sets = None) -> None:
         say(f"  start, before the others: {checked.start} ({terms(checked.spec)})")
 
 
+def _say_checking(spec: str) -> None:
+    """Say that a spec is read, where somebody waits for a line; elsewhere mistakes stand alone."""
+    if sys.stderr.isatty():
+        say(stage(f"checking {'stdin' if spec == '-' else spec}"))
+
+
 def _num_trials(checked: Preflight) -> str:
     """Say how many trials a spec may run."""
     if checked.spec.privacy.mode.is_sealed:
@@ -59,9 +66,7 @@ def run(
     spec: Spec, sets: Sets = None, output: Output = Format.TABLE, explain: Explain = False
 ) -> None:
     """Run a sweep, or continue it: the same command resumes."""
-    if sys.stderr.isatty():  # elsewhere nobody waits for a line, and mistakes stand alone
-        say(stage(f"checking {'stdin' if spec == '-' else spec}"))
-
+    _say_checking(spec)
     options = "".join(f" --set {shlex.quote(item)}" for item in sets or [])
     launch(load_checked(spec, sets), f"dpsweep run {spec}{options}", output, explain=explain)
 

@@ -224,7 +224,7 @@ def test_no_head_to_leave_out() -> None:
     ("name", "hint"),
     [
         ("vit_bse_patch16_224", "did you mean 'vit_base_patch16_224'"),
-        ("timm/resnet_18", "did you mean 'resnet18'"),
+        ("timm/resnet_18", "did you mean 'timm/resnet18'"),
         ("tanh_cn", "did you mean 'tanh_cnn'"),
         ("q", "known: linear, tanh_cnn"),
         ("hf-hub:someone/network", "known: linear, tanh_cnn"),
