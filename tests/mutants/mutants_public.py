@@ -49,4 +49,12 @@ PUBLIC = (
         (f"{_PLANNING}::test_ledgers_of_a_dataset_tell_such_studies_apart",),
         "what one study shows of a record for free has no epsilon in another one",
     ),
+    Mutant(
+        "weights of private records that were stored anew",
+        "platform/dpsweep/planning/public_records.py",
+        "    if max(_shares(private, others)) >= SAME:\n",
+        "    if False:\n",
+        (f"{_PLANNING}::test_private_records_in_another_file_of_pretrain[120-True]",),
+        "trials start from weights that learned private records without any noise",
+    ),
 )

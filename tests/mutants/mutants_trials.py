@@ -2,6 +2,8 @@
 
 from mutant import Mutant
 
+_OUTPUTS = "tests/unit/trainables/data/test_outputs.py"
+
 TRIALS = (
     Mutant(
         "one label too many",
@@ -168,5 +170,33 @@ TRIALS = (
             "tests/unit/trainables/data/test_data.py::test_errors_keep_the_number_of_records_to_themselves",
         ),
         "it is private",
+    ),
+    Mutant(
+        "scores of a few records in a block of their own",
+        "trainables/data/tasks.py",
+        "outputs = model(filled(x, size))[: len(x)]",
+        "outputs = model(x)",
+        (
+            f"{_OUTPUTS}::test_no_output_moves_by_a_bit_with_how_many_records_there_are[linear of 100]",
+        ),
+        "one record fewer moves the class of others, and a count by more than its noise is for",
+    ),
+    Mutant(
+        "blocks as large as there are records",
+        "trainables/data/tasks.py",
+        'even_size(getattr(data.info, f"num_{part}"), block)',
+        "even_size(len(labels), block)",
+        (f"{_OUTPUTS}::test_the_size_of_blocks_follows_from_what_is_declared",),
+        "the same by the size of every block",
+    ),
+    Mutant(
+        "features of a few records in a block of their own",
+        "trainables/features/blocks.py",
+        "exact = module(filled(x, rows))[: len(x)]",
+        "exact = module(x)",
+        (
+            "tests/unit/trainables/features/test_blocks.py::test_no_feature_moves_by_a_bit_with_how_many_records_there_are[efficientnet_lite0-32-140]",
+        ),
+        "one record fewer moves the features of another one, and its gradient",
     ),
 )

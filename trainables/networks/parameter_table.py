@@ -213,7 +213,7 @@ def full_name(name: str) -> str:
     if timm.is_model(plain):
         return f"timm/{plain}"
     names = timm.list_models()
-    names = [*BUILT_IN, *names] if plain == name else [f"timm/{known}" for known in names]
+    names = [*BUILT_IN, *names] if plain == name else [f"timm/{one}" for one in names]
     hint = did_you_mean(name, names) or f"known: {', '.join(BUILT_IN)} and timm.list_models()"
     raise BadInputError(f"unknown model {name!r}, {hint}")
 

@@ -227,13 +227,13 @@ def test_a_policy_sees_reports_as_a_sweep_makes_them(monkeypatch):
 def test_noisy_scores_are_charged_and_may_be_what_runs_out():
     noisy = "{visibility: noisy, noise_std: 0.03}"
     sets = ["search.space.noise.noise_multiplier=60"]  # hardly any training cost
-    plans = checked("composed, study_epsilon: 4", validation=noisy, trials=300, sets=sets)
+    plans = checked("composed, study_epsilon: 4", validation=noisy, trials=120, sets=sets)
     (fifo,) = run(plans, ["fifo"])
     chosen = choose_composition(plans)
     costs = {chosen.cost(task.full_plan)["validation"] for task in plans.sample}
     assert len(costs) == 1  # ten scores of each trial
     assert fifo.started == int(chosen.budget / costs.pop()) < 50
-    (free,) = run(checked("composed, study_epsilon: 4", trials=300, sets=sets), ["fifo"])
+    (free,) = run(checked("composed, study_epsilon: 4", trials=120, sets=sets), ["fifo"])
     assert free.started > 2 * fifo.started
 
 

@@ -229,12 +229,12 @@ def test_a_ledger_of_an_earlier_version_has_no_day(studies, tmp_path, monkeypatc
 
 
 def test_what_is_no_ledger_is_refused(tmp_path):
-    for name, text in (("none.jsonl", None), ("empty.jsonl", "")):
+    for name, text in (("none.jsonl", None), ("empty.jsonl", ""), ("other.jsonl", "no record\n")):
         if text is not None:
             (tmp_path / name).write_text(text)
         done = cli_here("budget", tmp_path / name)
         assert (done.returncode, done.stdout) == (2, "")
-    (tmp_path / "damaged.jsonl").write_text("no record\n")
+    (tmp_path / "damaged.jsonl").write_text('{"seq":0,"kind":"dataset"}\n')
     assert cli_here("budget", tmp_path / "damaged.jsonl").returncode == 1
 
 

@@ -298,7 +298,7 @@ def test_predict_says_each_mistake_in_a_line(registered, root, uri, tmp_path):
     np.savez(tmp_path / "bad.npz", inputs=np.zeros((2, 7, 7)))
     missing = tmp_path / "no.npz"
     for arguments, words in [
-        (("models:/composed@nobody", missing, *store), "there is no model models:/composed@nobody"),
+        (("models:/composed@nobody", *store), "there is no model models:/composed@nobody"),
         (("models:/composed/99", *store), "there is no model models:/composed/99"),
         (("models:/nothing", *store), "names no version of a model"),
         (("models:/composed/1", "--tracking-uri", f"sqlite:///{tmp_path}/no.db"), "no tracking store"),
