@@ -33,7 +33,7 @@ def base(tmp_path):
 def test_a_table_and_five_sentences(base, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     path = base()
-    done = cli_here("advise", path, "--replicates", "5")
+    done = cli_here("advise", path, "--replicates", "20")
     assert done.returncode == 0, done.stderr
     table, _, rest = done.stdout.partition("\n\n")
     caption, _, sentences = rest.partition("\n\n")
@@ -69,9 +69,9 @@ def test_no_such_strategy(base):
 
 
 def test_records_for_programs(base):
-    arguments = ("advise", base(), "--epsilon", "2", "--replicates", "5", "--seed", "3")
+    arguments = ("advise", base(), "--epsilon", "2", "--replicates", "20", "--seed", "3")
     record = json.loads(cli_here(*arguments, "--json").stdout)
-    assert (record["study_epsilon"], record["seed"], record["replicates"]) == (2.0, 3, 5)
+    assert (record["study_epsilon"], record["seed"], record["replicates"]) == (2.0, 3, 20)
     assert (record["delta"], record["neighboring_relation"]) == (1e-5, "add_or_remove_one")
     names = [row["strategy"] for row in record["strategies"]]
     assert record["take"] in names
