@@ -70,6 +70,7 @@ def test_the_quick_start_ends_with_a_claim(desk):
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_choosing_epsilon_prices_noise_search_and_accuracy(desk):
     names, shown = run_cells(BY_NAME["choosing_epsilon"])
     multipliers = list(names["noise"]["noise_multiplier"])

@@ -117,6 +117,7 @@ def test_its_configuration_can_be_run_again_as_it_was_planned(noisy):
     assert preflight(spec).admit(0, values).plan == task.plan
 
 
+@pytest.mark.slow  # test_secret_part kills the same code
 def test_kill_9_in_the_final_run_leaves_its_charge_and_its_number(tmp_path):
     raw = split_spec(tmp_path, "killed")
     raw["report"] = {"every_steps": 2}

@@ -35,6 +35,7 @@ def test_every_variant_takes_a_step_and_moves_what_it_trains(bench):
             assert len(trained) == len(before) - 2  # but class token and positions
 
 
+@pytest.mark.slow
 def test_the_table_names_its_sizes_and_a_peer_that_refuses(bench, monkeypatch, capsys):
     step = bench.opacus_step
 

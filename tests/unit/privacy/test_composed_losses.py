@@ -180,7 +180,7 @@ def test_mixed_trials_cost_what_dp_accounting_says_at_its_own_interval():
     assert true * (1 - 1e-9) <= ours <= true * 1.001
 
 
-@pytest.mark.parametrize("start", [1.0, 2.0])
+@pytest.mark.parametrize("start", [pytest.param(1.0, marks=pytest.mark.slow), 2.0])
 def test_a_thousand_multipliers_cost_within_one_percent_of_what_each_costs(start):
     schedule = NoiseSchedule("cosine", 0.5)
     interval = 1e-3
