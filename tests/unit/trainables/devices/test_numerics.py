@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -83,6 +84,25 @@ def test_flags_are_off_within_and_as_they_were_afterwards() -> None:
         assert flags() == before
         with pytest.raises(ZeroDivisionError), full_float32():
             1 / 0  # noqa: B018
+        assert flags() == before
+
+
+def test_threads_that_are_within_at_once_leave_the_flags_to_the_last_one() -> None:
+    is_within, may_leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with full_float32():
+            is_within.set()
+            may_leave.wait(10)
+
+    with tensor_float32() as before:
+        thread = threading.Thread(target=other)
+        with full_float32():
+            thread.start()
+            assert is_within.wait(10)
+        assert flags() == FULL  # the other one's
+        may_leave.set()
+        thread.join()
         assert flags() == before
 
 
