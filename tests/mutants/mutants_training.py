@@ -340,7 +340,7 @@ TRAINING = (
     Mutant(
         "TensorFloat-32 within a clipped sum",
         "trainables/devices/numerics.py",
-        'kind.fp32_precision = "ieee"',
+        "_set(_FULL)",
         "pass",
         (
             "tests/unit/trainables/devices/test_numerics.py::test_the_whole_clipped_sum_is_in_full_float32",
