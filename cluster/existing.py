@@ -18,7 +18,7 @@ from ray.autoscaler.sdk import request_resources
 from dpsweep.cluster.base import ClusterTarget, living_nodes
 from dpsweep.cluster.early import refuse_impossible
 from dpsweep.cluster.package import write_package
-from dpsweep.cluster.running_here import address_here
+from dpsweep.cluster.running_here import START_ONE, address_here
 from dpsweep.cluster.worker import worker_environment
 from dpsweep.foundation.bucket_path import BucketPath, probe
 from dpsweep.foundation.database_path import DatabasePath, LogPath
@@ -35,7 +35,7 @@ def _silence(address: str, error: Exception) -> ResourceError:
     return ResourceError(
         f"no Ray cluster answers at cluster.address={address!r}",
         because=str(error).strip().splitlines()[0],
-        fix="start one (`ray start --head`), or use `cluster: {target: local}`",
+        fix=START_ONE,
     )
 
 

@@ -18,6 +18,8 @@ from dpsweep.cluster.private_directory import is_private
 from dpsweep.foundation.errors import ResourceError
 
 AUTO = "auto"
+#: What to do where no cluster can be joined.
+START_ONE = "start one (`ray start --head`), or use `cluster: {target: local}`"
 _PROCESSES = Path("/proc")
 _OPTION = re.compile(r"^--(gcs-address|temp_dir)=(.+)$", re.MULTILINE)
 
@@ -41,7 +43,7 @@ def address_here(address: str) -> str:
         raise ResourceError(
             "no Ray cluster runs here that cluster.address='auto' could join",
             because="those that run are private ones, of other runs of dpsweep",
-            fix="start one (`ray start --head`), or use `cluster: {target: local}`",
+            fix=START_ONE,
         )
     return public[0] if public else address
 

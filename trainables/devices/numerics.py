@@ -91,6 +91,13 @@ def widened(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
 
 
+_one_at_a_time = threading.Lock()
+_within = 0
+_settings_before: tuple[Any, ...] = ()
+#: Six precisions of float32; deterministic, benchmark; reduced sums of products in bfloat16.
+_FULL = (*["ieee"] * 6, True, False, False)
+
+
 @contextmanager
 def full_float32() -> Iterator[None]:
     """Let products and convolutions in float32 be in float32, by kernels that repeat themselves.
@@ -119,13 +126,6 @@ def full_float32() -> Iterator[None]:
             _within -= 1
             if _within == 0:
                 _set(_settings_before)
-
-
-_one_at_a_time = threading.Lock()
-_within = 0
-_settings_before: tuple[Any, ...] = ()
-#: Six precisions of float32; deterministic, benchmark; reduced sums of products in bfloat16.
-_FULL = (*["ieee"] * 6, True, False, False)
 
 
 def _kinds() -> tuple[Any, ...]:

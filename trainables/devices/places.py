@@ -23,7 +23,7 @@ from dpsweep.foundation.errors import ModelError
 #: Entries of a row that are coded at once.
 _CODED_AT_ONCE = 2**14
 #: Chunks are multiples of this, as kernels treat what is left over of their vectors otherwise.
-_VECTOR = 16
+VECTOR = 16
 #: How large the rows are beside which an example is tried, relative to it.
 _LARGE = 1e3
 
@@ -53,7 +53,7 @@ def even_size(declared: int, most: int) -> int:
     """
     chunks = max(1, math.ceil(declared / most))
     rows = max(1, math.ceil(declared / chunks))
-    return min(most, _VECTOR * math.ceil(rows / _VECTOR))
+    return min(most, VECTOR * math.ceil(rows / VECTOR))
 
 
 def row_codes(parts: Iterable[torch.Tensor]) -> torch.Tensor:

@@ -42,13 +42,13 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
+from dpsweep.trainables.devices.places import VECTOR
+
 #: Bytes of what is widened to float64 at once: on the CPU it stays in the cache, on a GPU each
 #: piece costs two kernels, whatever its size.
 _TILE_BYTES = {"cpu": 2**20, "cuda": 2**27}
 #: Rows that take a network as long as it takes to begin a chunk, by device.
 ROWS_TO_BEGIN = {"cpu": 12, "cuda": 64}
-#: Chunks are multiples of this, as kernels treat what is left over of their vectors otherwise.
-_VECTOR = 16
 
 
 def zero_sums(like: Iterable[torch.Tensor]) -> list[torch.Tensor]:
@@ -96,8 +96,8 @@ def add_product(
 
 def tile_of(right: torch.Tensor) -> torch.Tensor:
     """Return memory, float64, for as many rows of a tensor as are widened at once."""
-    size = 8 * _VECTOR * max(1, right.shape[1])
-    rows = _VECTOR * max(1, _TILE_BYTES[right.device.type] // size)
+    size = 8 * VECTOR * max(1, right.shape[1])
+    rows = VECTOR * max(1, _TILE_BYTES[right.device.type] // size)
     return right.new_empty(min(rows, len(right)), right.shape[1], dtype=torch.float64)
 
 
@@ -122,10 +122,10 @@ def chunk_size(
         device: Where chunks are computed.
         rows_to_begin: By device; default: of a network.
     """
-    if most < _VECTOR or math.isinf(expected_batch):
+    if most < VECTOR or math.isinf(expected_batch):
         return most
     begin = rows_to_begin[device.type]
-    sizes = range(_VECTOR, most + 1, _VECTOR)
+    sizes = range(VECTOR, most + 1, VECTOR)
     return min(sizes, key=lambda size: _expected_chunks(expected_batch, size) * (size + begin))
 
 

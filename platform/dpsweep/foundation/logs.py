@@ -47,11 +47,17 @@ def read_log(path: LogPath) -> list[dict[str, Any]]:
 
 
 def begins_as_log(path: LogPath) -> bool:
-    """Say whether a file is empty, or begins as a log does; what is in a database is one."""
+    """Say whether a file is empty, or begins as a log does; what is in a database is one.
+
+    So may be one that cannot be opened: whoever reads it says why.
+    """
     if isinstance(path, DatabasePath):
         return True
-    with path.open("rb") as file:
-        return _FIRST.startswith(file.read(len(_FIRST)))
+    try:
+        with path.open("rb") as file:
+            return _FIRST.startswith(file.read(len(_FIRST)))
+    except OSError:
+        return True
 
 
 def is_locked(path: LogPath) -> bool:

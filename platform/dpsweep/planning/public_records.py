@@ -119,10 +119,9 @@ def check_overlap(spec: SweepSpec, data: SweepData) -> None:
     where = _other_file(data)
     if where and max(_shares_of_copies(data)) >= SAME:
         raise _is_private(where, "data.public")
-    others, private = _pretrain_records(spec), data.parts["private"][0]
-    if others is None or others.shape[1:] != private.shape[1:]:
-        return
-    if max(_shares(private, others)) >= SAME:
+    private = data.parts["private"][0]
+    others = _pretrain_records(spec, private.shape[1:])
+    if others is not None and max(_shares(private, others)) >= SAME:
         raise _is_private("pretrain", "pretrain")
 
 
@@ -135,12 +134,17 @@ def _is_private(where: str, key: str) -> DataError:
     )
 
 
-def _pretrain_records(spec: SweepSpec) -> Inputs | None:
-    """Return the records of another dataset that weights are trained on; None where it is none."""
+def _pretrain_records(spec: SweepSpec, shape: tuple[int, ...]) -> Inputs | None:
+    """Return another dataset's records that weights are trained on; None: none, or none so shaped.
+
+    Of others, whose shape is told without reading them, none is the same as a private one.
+    """
     block = spec.pretrain
     if block is None or block.dataset in (None, RANDOM_PROCESS):
         return None
-    return open_source(block.as_data()).records(Keep.of(spec.storage))["train"][0]
+    source = open_source(block.as_data())
+    is_alike = source.input_shape == shape
+    return source.records(Keep.of(spec.storage))["train"][0] if is_alike else None
 
 
 def copies_note(data: SweepData) -> list[str]:

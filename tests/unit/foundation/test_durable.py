@@ -10,7 +10,7 @@ import pytest
 from dpsweep.foundation import durable
 from dpsweep.foundation.durable import DurableLog, FileLock, is_locked, write_atomically
 from dpsweep.foundation.errors import LedgerError, StorageError, StudyError
-from dpsweep.foundation.logs import read_log
+from dpsweep.foundation.logs import begins_as_log, read_log
 
 
 def test_records_come_back_in_order(tmp_path):
@@ -223,3 +223,12 @@ def test_whoever_asks_about_a_lock_keeps_nobody_from_it(tmp_path, opened):
     asked.start()
     opened(path)
     asked.join()
+
+
+def test_what_cannot_be_opened_is_told_where_it_is_read(tmp_path):
+    assert begins_as_log(tmp_path)  # a directory: to open it fails, for root as well
+    other = tmp_path / "other"
+    other.write_text("no log")
+    assert not begins_as_log(other)
+    other.write_text("")
+    assert begins_as_log(other)

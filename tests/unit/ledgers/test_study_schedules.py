@@ -256,7 +256,7 @@ COMMON = {
 
 
 def test_no_schedule_passes_the_budget():
-    options = settings(max_examples=40, stateful_step_count=50, **COMMON)
+    options = settings(max_examples=60, stateful_step_count=50, **COMMON)
     run_state_machine_as_test(Schedules, settings=options)
 
 

@@ -46,6 +46,17 @@ def raw(tmp_path: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def pretrain_on(raw: dict[str, Any], path: Path) -> None:
+    """Let trials start from weights that are trained on a file."""
+    raw["data"]["public"] = {}
+    raw["search"]["space"] = {
+        "method": "dp_sgd", "model.name": "small_resnet", "model.checkpoint": "pretrain",
+    }  # fmt: skip
+    raw["pretrain"] = {
+        "dataset": "npz", "path": str(path), "num_classes": 2, "model": "small_resnet",
+    }  # fmt: skip
+
+
 def lines(raw: dict[str, Any], **changes: Any) -> list[str]:
     spec = SweepSpec(**changed(raw, {key.replace("__", "/"): v for key, v in changes.items()}))
     with pytest.raises(SpecError) as caught:
@@ -108,13 +119,7 @@ def test_the_private_file_under_another_name_in_pretrain(
     """Weights that it gave would be those of training on all private records without noise."""
     copy = tmp_path / "copy.npz"
     copy.write_bytes(Path(raw["data"]["path"]).read_bytes())
-    raw["data"]["public"] = {}
-    raw["search"]["space"] = {
-        "method": "dp_sgd", "model.name": "small_resnet", "model.checkpoint": "pretrain",
-    }  # fmt: skip
-    raw["pretrain"] = {
-        "dataset": "npz", "path": str(copy), "num_classes": 2, "model": "small_resnet",
-    }  # fmt: skip
+    pretrain_on(raw, copy)
     said = "pretrain.path: has the content of the study's own data, which are private"
     assert any(line.startswith(said) for line in lines(raw))
     other = store(tmp_path / "others.npz", NUM, seed=3)
@@ -127,18 +132,11 @@ def test_private_records_in_another_file_of_pretrain(
     raw: dict[str, Any], tmp_path: Path, copied: int, is_refused: bool
 ) -> None:
     """Stored anew it has another content, and the same records."""
-    raw["data"]["public"] = {}
-    spec = SweepSpec(**raw)
     x = np.load(raw["data"]["path"])["x_train"].copy()
     x[copied:] += 1
     anew = tmp_path / "anew.npz"
     np.savez_compressed(anew, x_train=x, y_train=np.arange(NUM) % 2)
-    raw["search"]["space"] = {
-        "method": "dp_sgd", "model.name": "small_resnet", "model.checkpoint": "pretrain",
-    }  # fmt: skip
-    raw["pretrain"] = {
-        "dataset": "npz", "path": str(anew), "num_classes": 2, "model": "small_resnet",
-    }  # fmt: skip
+    pretrain_on(raw, anew)
     spec = SweepSpec(**raw)
     preflight(spec)
     if is_refused:

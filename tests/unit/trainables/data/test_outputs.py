@@ -37,6 +37,12 @@ def model_and_data(name: str, count: int) -> tuple[nn.Module, SweepData]:
     return build_model(kind, info, norm="group", seed=0), SweepData(info, parts, "0" * 64)
 
 
+def whole_part(name: str) -> tuple[nn.Module, SweepData, int]:
+    """Return a network, records of two blocks, and the largest size of a block."""
+    count, block = (260, 256) if "linear" in name else (36, 32)
+    return *model_and_data(name, count), block
+
+
 def outputs(model: nn.Module, data: SweepData, rows: np.ndarray, block: int) -> torch.Tensor:
     x, y = data.parts["validation"]
     chosen = dataclasses.replace(data, parts={**data.parts, "validation": (x[rows], y[rows])})
@@ -46,23 +52,21 @@ def outputs(model: nn.Module, data: SweepData, rows: np.ndarray, block: int) -> 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_no_output_moves_by_a_bit_with_how_many_records_there_are(name: str) -> None:
-    count, block = (260, 256) if "linear" in name else (36, 32)
-    model, data = model_and_data(name, count)
-    rows = np.arange(count)
+    model, data, block = whole_part(name)
+    rows = np.arange(data.info.num_validation)
     whole = outputs(model, data, rows, block)
-    assert len(whole) == count
-    size = even_size(count, block)
-    for present in (*range(size, size + 17), count - 1):  # of the last block none, one, ..
+    assert len(whole) == len(rows)
+    size = even_size(len(rows), block)
+    for present in (*range(size, size + 17), len(rows) - 1):  # of the last block none, one, ..
         assert torch.equal(outputs(model, data, rows[:present], block), whole[:present])
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_no_output_moves_by_a_bit_with_its_place(name: str) -> None:
-    count, block = (260, 256) if "linear" in name else (36, 32)
-    model, data = model_and_data(name, count)
-    rows = np.arange(count)
+    model, data, block = whole_part(name)
+    rows = np.arange(data.info.num_validation)
     whole = outputs(model, data, rows, block)
-    for left_out in (0, 1, 7, count // 2):
+    for left_out in (0, 1, 7, len(rows) // 2):
         others = np.delete(rows, left_out)
         assert torch.equal(outputs(model, data, others, block), whole[others])
 
