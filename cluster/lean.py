@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dpsweep.foundation.replacing import replaced
+from dpsweep.foundation.process.replacing import replaced
 
 #: Methods of Ray's ``Node``, and what they would start. ``ray.init`` has no switch for them.
 _UNUSED = (

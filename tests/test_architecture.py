@@ -29,6 +29,7 @@ STRUCTURE = ROOT / "docs" / "structure.md"
 DOORS = {
     "mlflow": {
         "dpsweep.tracking.mlflow",
+        "dpsweep.tracking.mlflow_database",
         "dpsweep.tracking.mlflow_models",
         "dpsweep.tracking.mlflow_reach",
         "dpsweep.tracking.mlflow_runs",

@@ -3,8 +3,10 @@
 import sys
 
 try:
-    from dpsweep.foundation.interrupts import note_interrupts
+    from dpsweep.foundation.process.garbage import search_seldom
+    from dpsweep.foundation.process.interrupts import note_interrupts
 
+    search_seldom()
     note_interrupts()
     # Most of a second, in which Ctrl-C would find nobody.
     from dpsweep.cli.app import command

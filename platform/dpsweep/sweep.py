@@ -33,7 +33,7 @@ from pathlib import Path
 from dpsweep.cluster.private_directory import PATIENCE_S, remove_left_behind
 from dpsweep.foundation.database_path import log_path
 from dpsweep.foundation.errors import ModelError, RayLostError, ResourceError, StorageError
-from dpsweep.foundation.interrupts import raise_lost
+from dpsweep.foundation.process.interrupts import raise_lost
 from dpsweep.ledgers.dataset import DatasetLedger
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import study_spent

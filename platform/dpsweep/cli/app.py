@@ -38,8 +38,8 @@ from dpsweep.foundation.errors import (
     SpecError,
     SweepError,
 )
-from dpsweep.foundation.interrupts import raise_lost
-from dpsweep.foundation.leaving import leave
+from dpsweep.foundation.process.interrupts import raise_lost
+from dpsweep.foundation.process.leaving import leave
 from dpsweep.foundation.version import __version__
 
 UsageError: Any = typer.BadParameter.__bases__[0]  # of the click that this typer has

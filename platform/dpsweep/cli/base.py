@@ -13,7 +13,7 @@ from dpsweep.cli.completion import study_names
 from dpsweep.cli.output import Format
 from dpsweep.cli.tables import TALK, talk, width
 from dpsweep.foundation.file_paths import file_path
-from dpsweep.foundation.interrupts import raise_lost
+from dpsweep.foundation.process.interrupts import raise_lost
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.reading import read_spec
 

@@ -81,7 +81,7 @@ class Drawing:
         self._process: subprocess.Popen[str] | None = None
         self._has_begun = False
         if is_wanted:
-            command = [sys.executable, "-m", drawing.__name__, str(study.files.path)]
+            command = [sys.executable, "-m", drawing.__package__, str(study.files.path)]
             # The copy of this package that runs here, and nothing that lies about in this folder.
             path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONSAFEPATH": "1"}
             pipe = subprocess.PIPE

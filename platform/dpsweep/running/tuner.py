@@ -19,7 +19,7 @@ from dpsweep.foundation.bucket_path import BucketPath, store_of
 from dpsweep.foundation.database_path import LogPath
 from dpsweep.foundation.errors import RayLostError, StudyError
 from dpsweep.foundation.file_paths import FilePath
-from dpsweep.foundation.replacing import replaced
+from dpsweep.foundation.process.replacing import replaced
 from dpsweep.planning.preflight import Preflight
 from dpsweep.privacy.composition.base import Composition
 from dpsweep.running.nodes.waiting import Waiting

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsweep.foundation.replacing import replaced
+from dpsweep.foundation.process.replacing import replaced
 from dpsweep.tracking.labels import downgraded_card
 from dpsweep.tracking.model_label import (
     CARD_FILE,

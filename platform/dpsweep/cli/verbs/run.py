@@ -16,7 +16,7 @@ from dpsweep.cli.progress import ProgressDisplay
 from dpsweep.cli.trials import in_short, print_trials
 from dpsweep.cluster.early import refuse_early
 from dpsweep.foundation.errors import RayLostError, StudyError, described
-from dpsweep.foundation.interrupts import answering
+from dpsweep.foundation.process.interrupts import answering
 from dpsweep.foundation.words import counted
 from dpsweep.planning.costs.composition import choose_composition
 from dpsweep.planning.costs.selection import choose_selection

@@ -1,4 +1,4 @@
-"""Draw a study's pictures and its page: ``python -m dpsweep.results.page.drawing DIRECTORY``.
+"""Draw a study's pictures and its page, in ``python -m dpsweep.results.page DIRECTORY`` too.
 
 A process of its own, which a launch starts when its last trial has ended: what is left to do there
 keeps one core busy, as this does another. It reads the study's files alone.
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import SweepError
 from dpsweep.foundation.file_paths import file_path
-from dpsweep.foundation.leaving import leave
+from dpsweep.foundation.process.leaving import leave
 from dpsweep.results.page.bundle import vega_bundle
 from dpsweep.results.page.html import page_of
 from dpsweep.results.pictures.base import Picture
@@ -67,7 +67,3 @@ def prepare() -> None:
     """Load what draws."""
     importance.load()
     vega_bundle()
-
-
-if __name__ == "__main__":
-    main()

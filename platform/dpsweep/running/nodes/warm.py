@@ -13,6 +13,7 @@ from pathlib import Path
 
 from dpsweep import cluster
 from dpsweep.cluster.worker import HOME, THREAD_NAMES, THREADS
+from dpsweep.foundation.process.garbage import unsearched
 
 
 def load() -> None:
@@ -28,8 +29,9 @@ def load() -> None:
         os.environ[name] = os.environ[THREADS]
     if os.environ[HOME] == str(Path(cluster.__file__).parent):
         try:
-            import dpsweep.trainables.execution.actor  # ray.tune
-            import dpsweep.trainables.execution.execution  # noqa: F401  # torch
+            with unsearched():
+                import dpsweep.trainables.execution.actor  # ray.tune
+                import dpsweep.trainables.execution.execution  # noqa: F401  # torch
         except Exception as error:
             raise ImportError("not loaded before the first trial") from error
         return

@@ -13,7 +13,7 @@ from yaml import safe_dump
 # Python prints what a destructor raises as ignored, as it does for the import system's callbacks.
 LOSE = """
 import signal, sys
-from dpsweep.foundation import interrupts
+from dpsweep.foundation.process import interrupts
 
 class Swallows:
     def __del__(self):

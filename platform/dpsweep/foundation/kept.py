@@ -1,0 +1,41 @@
+"""Contents that take long to make, kept in this user's cache for the next time."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+from dpsweep.foundation.durable import write_atomically
+from dpsweep.foundation.errors import StorageError
+from dpsweep.foundation.file_paths import cache, sha256_of
+
+
+def kept(kind: str, name: str, make: Callable[[], bytes]) -> bytes:
+    """Return a content, from this user's cache if it is whole there; kept there otherwise.
+
+    It has its digest before it: a file that is not whole, or cannot be kept, is made again.
+
+    Args:
+        kind: Folder of the cache.
+        name: Of the file; another content has another name.
+        make: Makes it.
+    """
+    path = _place(kind, name)
+    if path is not None:
+        with contextlib.suppress(OSError):
+            digest, _, content = path.read_bytes().partition(b"\n")
+            if digest == sha256_of(content).encode():
+                return content
+    made = make()
+    if path is not None:
+        with contextlib.suppress(StorageError):
+            write_atomically(path, sha256_of(made).encode() + b"\n" + made)
+    return made
+
+
+def _place(kind: str, name: str) -> Path | None:
+    try:
+        return cache(kind) / name
+    except StorageError:  # no home, or not a private one
+        return None

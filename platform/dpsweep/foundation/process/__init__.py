@@ -1,0 +1,1 @@
+"""The process that runs: its signals, its end, its imports, and what it replaces in libraries."""

@@ -1,0 +1,63 @@
+"""Contents that take long to make, made once and kept whole."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dpsweep.foundation.kept import kept
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    """Return how to ask for a content, where it is kept, and the makings, in an empty cache."""
+    monkeypatch.setenv("DPSWEEP_CACHE", str(tmp_path / "cache"))
+    makings = []
+
+    def make() -> bytes:
+        makings.append(1)
+        return b"one\n\xfftwo"
+
+    return lambda: kept("kind", "1.2.bin", make), tmp_path / "cache" / "kind" / "1.2.bin", makings
+
+
+def test_it_is_made_once_and_nobody_else_may_read_its_place(asked) -> None:
+    ask, path, makings = asked
+    assert [ask(), ask()] == [b"one\n\xfftwo"] * 2
+    assert len(makings) == 1
+    assert path.parent.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("damage", ["cut", "edited", "emptied", "other content, old digest"])
+def test_what_is_not_whole_is_made_again(asked, damage: str) -> None:
+    ask, path, makings = asked
+    ask()
+    digest, _, content = path.read_bytes().partition(b"\n")
+    path.write_bytes({
+        "cut": path.read_bytes()[:-3],
+        "edited": path.read_bytes().replace(b"one", b"0ne"),
+        "emptied": b"",
+        "other content, old digest": digest + b"\n" + content + b";",
+    }[damage])  # fmt: skip
+    assert ask() == b"one\n\xfftwo"
+    assert len(makings) == 2
+    assert path.read_bytes() == digest + b"\n" + content
+
+
+def test_a_place_of_others_is_not_used(asked) -> None:
+    ask, path, makings = asked
+    path.parent.mkdir(parents=True)
+    path.parent.chmod(0o777)
+    assert [ask(), ask()] == [b"one\n\xfftwo"] * 2
+    assert len(makings) == 2
+    assert not path.exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only for root")
+def test_a_place_that_cannot_be_written_is_no_reason_to_fail(asked) -> None:
+    ask, path, makings = asked
+    path.parent.mkdir(parents=True, mode=0o700)
+    path.parent.chmod(0o500)
+    assert ask() == b"one\n\xfftwo"
+    assert len(makings) == 1
+    assert not Path(path).exists()
