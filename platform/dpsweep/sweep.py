@@ -77,7 +77,7 @@ def run_sweep(spec: SweepSpec, *, observer: Observer | None = None) -> SweepResu
     """Run a sweep, or continue it, and return its results.
 
     Guarantees:
-        No private record is read by training before its charge is on disk; no trial passes
+        No step reads private records before its charge is on disk; no trial passes
         ``privacy.trial_epsilon``. What is claimed of the whole study is the accounting mode's:
         ``SweepResult.study_statement``. Under ``unaccounted`` no epsilon covers the search.
 

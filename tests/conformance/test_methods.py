@@ -88,6 +88,15 @@ def test_every_method_is_covered():
     assert covered == {TRAINABLES[name].__name__ for name in TRAINABLES}
 
 
+@pytest.mark.parametrize("name", [name for name in TRAINABLES if TRAINABLES[name].is_private])
+def test_no_bound_is_smaller_than_what_norms_in_float32_tell(name):
+    """Squares of entries below 1e-20 vanish, and with them a record's norm, but not its gradient"""
+    bounds = [
+        each for each in TRAINABLES[name].hyperparameters if each.doc.startswith("L2 bound on one")
+    ]
+    assert {each.name for each in bounds if each.low < 1e-6} == set()
+
+
 @pytest.mark.parametrize("name", list(TRAINABLES))
 def test_the_table_names_a_method_by_its_own_name(name):
     assert TRAINABLES[name].name == name

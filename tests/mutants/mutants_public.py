@@ -52,7 +52,7 @@ PUBLIC = (
     Mutant(
         "weights of private records that were stored anew",
         "platform/dpsweep/planning/public_records.py",
-        "    if others is not None and max(_shares(private, others)) >= SAME:\n",
+        "    if others is not None and max(_shares(own, others)) >= SAME:\n",
         "    if False:\n",
         (f"{_PLANNING}::test_private_records_in_another_file_of_pretrain[120-True]",),
         "trials start from weights that learned private records without any noise",

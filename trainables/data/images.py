@@ -27,6 +27,11 @@ IMAGE_SUFFIXES = (
     *(".dcx", ".sgi", ".rgb", ".rgba", ".bw", ".dds", ".psd", ".xbm", ".xpm", ".qoi", ".im"),
     *(".ras", ".pcd", ".pxr", ".blp", ".ftc", ".ftu"),
 )
+#: What cameras and programs write besides, which would be passed over without a word.
+UNREAD_SUFFIXES = (
+    *(".heic", ".heif", ".hif", ".jxl", ".svg", ".eps", ".pdf"),
+    *(".dng", ".raw", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".rw2"),
+)
 #: Side of images where none is declared: what most published networks take.
 DEFAULT_SIDE = 224
 
@@ -54,7 +59,6 @@ def open_image_folder(spec: DataSpec) -> Source:
     else:
         classes = _class_folders(folders["train"], spec)
         files = {part: _image_files(folder, classes) for part, folder in folders.items()}
-        _refuse_empty_class(folders["train"], classes, files["train"])
 
     def labels_of(part: str) -> np.ndarray:
         return np.array([label for _, label in files[part]], np.int64)
@@ -164,7 +168,10 @@ def _is_class_folder(path: Path) -> bool:
 
 
 def _image_files(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
-    """Return (path, class number) of every image, in the order of their relative paths."""
+    """Return (path, class number) of every image, in the order of their relative paths.
+
+    A folder is a class with or without images: whether a class has a record is private.
+    """
     unknown = [p.name for p in folder.iterdir() if _is_class_folder(p) and p.name not in classes]
     if unknown:
         raise DataError(
@@ -177,6 +184,12 @@ def _image_files(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int
             for path in (folder / name).iterdir():
                 if path.suffix.lower() in IMAGE_SUFFIXES:
                     paths.append((path, label))
+                elif path.suffix.lower() in UNREAD_SUFFIXES:
+                    raise DataError(
+                        f"{folder / name} has {path.suffix.lower()} files, which Pillow does not "
+                        "read by itself",
+                        fix="convert them, to PNG or JPEG for instance, or take them away",
+                    )
                 elif _is_class_folder(path) and any(_images_below(path)):
                     raise DataError(
                         f"{folder / name} has images in folders of its own, and a class is one "
@@ -185,16 +198,3 @@ def _image_files(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int
                         "file and label",
                     )
     return sorted(paths)
-
-
-def _refuse_empty_class(
-    folder: Path, classes: tuple[str, ...], paths: list[tuple[Path, int]]
-) -> None:
-    """Refuse a folder without images: it would be a class that no record has."""
-    filled = {label for _, label in paths}
-    empty = [name for label, name in enumerate(classes) if label not in filled]
-    if paths and empty:
-        raise DataError(
-            f"{folder / empty[0]} has no images, and every folder there is a class",
-            fix="remove it, or put its images there",
-        )

@@ -15,8 +15,8 @@ from dpsweep.planning.pretrain import pretrain_problems
 from dpsweep.planning.problems import (
     barrier_problems,
     data_problems,
-    database_problems,
     sampler_problems,
+    sealed_problems,
     space_problems,
     target_problems,
     task_problems,
@@ -107,7 +107,7 @@ CHECKS: Sequence[Check] = (
     _space,
     lambda draft: pretrain_problems(draft.spec, draft.space),
     lambda draft: place_problems(draft.spec),
-    lambda draft: database_problems(draft.spec),
+    lambda draft: sealed_problems(draft.spec),
     lambda draft: target_problems(draft.spec),
     lambda draft: sampler_problems(draft.spec),
     lambda draft: barrier_problems(draft.spec, draft.values),

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dpsweep.cluster import TARGETS
 from dpsweep.foundation.bucket_path import BucketPath
 from dpsweep.foundation.errors import BadInputError, DataError, Mistake, StorageError
@@ -85,15 +87,23 @@ def space_problems(
     return problems
 
 
-def database_problems(spec: SweepSpec) -> list[Mistake]:
-    """Return why a study's ledgers cannot be in a database: trials that nobody may see are files.
+def sealed_problems(spec: SweepSpec) -> list[Mistake]:
+    """Return what accounting select cannot have: ledgers in a database, and ends by the clock.
 
-    Nothing but their own locks would keep two drivers of one selection apart.
+    Trials that nobody may see are files: nothing but their own locks would keep two drivers of one
+    selection apart. How long a trial takes depends on the records.
     """
-    if spec.storage.database is None or not spec.privacy.mode.is_sealed:
+    if not spec.privacy.mode.is_sealed:
         return []
-    problem = "is not for accounting select, which keeps sealed trials in files"
-    return [Mistake("storage.database", problem, "remove it; or accounting: composed")]
+    problems = []
+    if spec.storage.database is not None:
+        problem = "is not for accounting select, which keeps sealed trials in files"
+        problems.append(Mistake("storage.database", problem, "remove it; or accounting: composed"))
+    if spec.resources.hang_minutes is not None:
+        problem = "ends trials by how long they take, and select needs each run to its end"
+        fix = "remove it; or accounting: composed"
+        problems.append(Mistake("resources.hang_minutes", problem, fix))
+    return problems
 
 
 def target_problems(spec: SweepSpec) -> list[Mistake]:
@@ -266,18 +276,30 @@ def _check_classes(info: DatasetInfo, labels: Any, visibility: str, *, is_first:
 def record_notes(spec: SweepSpec, data: SweepData) -> list[str]:
     """Return what the records tell about what is declared of them; only where nothing is claimed.
 
-    That is whether their number is off, and whether some are in a public file, too.
+    That is whether their number is off, classes that none has, and copies in a public file.
     """
     mode = spec.privacy.mode
     if mode.is_accounted:
         return []
-    notes = copies_note(data)
+    notes = copies_note(spec, data) + _empty_classes_note(data)
     if not 0.9 < len(data.parts["private"][1]) / data.info.num_private < 1.1:
         notes.append(
             f"note: data.num_records declares {data.info.num_private} private records, and the "
             "data have over 10% more or fewer; sampling follows the declaration"
         )
     return notes
+
+
+def _empty_classes_note(data: SweepData) -> list[str]:
+    """Return a line on classes that no record has, which a folder may be by mistake."""
+    if data.info.task != "classification":
+        return []
+    used = {int(label) for _, labels in data.parts.values() for label in np.unique(labels)}
+    empty = [name for label, name in enumerate(data.info.class_names) if label not in used]
+    if not empty:
+        return []
+    more = f" and {len(empty) - 3} more" if len(empty) > 3 else ""
+    return [f"note: no record has class {', '.join(empty[:3])}{more}"]
 
 
 def space_notes(

@@ -23,6 +23,7 @@ from dpsweep.trainables.data.kept.keep import Keep
 from dpsweep.trainables.data.kept.pixels import Inputs, blocks_of
 from dpsweep.trainables.data.public.file import open_public_file
 from dpsweep.trainables.data.public.rows import positions_digest
+from dpsweep.trainables.data.raw.preparation import ImageRecords
 from dpsweep.trainables.data.sources import open_source
 from dpsweep.trainables.hooks import ChecksRecords
 
@@ -105,24 +106,35 @@ def _digest(path: Path) -> str:
 
 
 def check_overlap(spec: SweepSpec, data: SweepData) -> None:
-    """Refuse public or polluting records of a file, or of pre-training, that are private ones.
+    """Refuse public or polluting records of a file, or of pre-training, that are protected ones.
+
+    Protected are private training records, and those of validation and test unless public.
 
     Guarantees:
-        Looks at one bit of private records for each file, in a study that is not there yet: whether
-        half of the file, or half of them, is in both. Nothing about it is written down.
+        Looks at one bit of them for each file, in a study that is not there yet: whether half of
+        the file, or half of one of their parts, is in both. Nothing about it is written down.
 
     Raises:
         DataError: They are; or the records of ``pretrain`` cannot be read.
     """
     if not is_new(spec):
         return
+    own = _protected(spec, data)
     where = _other_file(data)
-    if where and max(_shares_of_copies(data)) >= SAME:
+    if where and max(_shares(own, _others(data))) >= SAME:
         raise _is_private(where, "data.public")
-    private = data.parts["private"][0]
-    others = _pretrain_records(spec, private.shape[1:])
-    if others is not None and max(_shares(private, others)) >= SAME:
+    others = _pretrain_records(spec, own[0].shape[1:])
+    if others is not None and max(_shares(own, others)) >= SAME:
         raise _is_private("pretrain", "pretrain")
+
+
+def _protected(spec: SweepSpec, data: SweepData) -> list[Inputs]:
+    """Return the parts of the study's own records that are not declared public."""
+    parts = ["private"]
+    for part, section in (("validation", spec.data.validation), ("test", spec.data.test)):
+        if part in data.parts and section.visibility != "public":
+            parts.append(part)
+    return [data.parts[part][0] for part in parts]
 
 
 def _is_private(where: str, key: str) -> DataError:
@@ -135,22 +147,31 @@ def _is_private(where: str, key: str) -> DataError:
 
 
 def _pretrain_records(spec: SweepSpec, shape: tuple[int, ...]) -> Inputs | None:
-    """Return another dataset's records that weights are trained on; None: none, or none so shaped.
+    """Return another dataset's records that weights are trained on, read as the study's own are.
 
-    Of others, whose shape is told without reading them, none is the same as a private one.
+    None: there are none, or none that can be compared. Images of any size, which are resized as
+    they are read, are resized to the study's; of others, whose shape is told without reading them,
+    none is the same as one of another shape.
     """
     block = spec.pretrain
     if block is None or block.dataset in (None, RANDOM_PROCESS):
         return None
-    source = open_source(block.as_data())
+    section = block.as_data()
+    source = open_source(section)
+    if source.input_shape != shape and isinstance(source.preparation, ImageRecords):
+        own = spec.data
+        if not isinstance(open_source(own).preparation, ImageRecords):
+            return None
+        sizes = {"image_size": own.image_size, "channels": own.channels, "resize": own.resize}
+        source = open_source(section.model_copy(update=sizes))
     is_alike = source.input_shape == shape
     return source.records(Keep.of(spec.storage))["train"][0] if is_alike else None
 
 
-def copies_note(data: SweepData) -> list[str]:
+def copies_note(spec: SweepSpec, data: SweepData) -> list[str]:
     """Return a line on private records that are in a public file, too; it tells of single ones."""
     where = _other_file(data)
-    if not where or max(_shares_of_copies(data)) == 0:
+    if not where or max(_shares(_protected(spec, data), _others(data))) == 0:
         return []
     return [f"note: some private records are in {where} too, and have no protection there"]
 
@@ -161,22 +182,22 @@ def _other_file(data: SweepData) -> str:
     return data.info.public_from or of_pollution
 
 
-def _shares_of_copies(data: SweepData) -> tuple[float, float]:
-    """Return which share of the private records is in the other file, and of this in those."""
-    private, public = (data.parts[part][0] for part in ("private", "public"))
+def _others(data: SweepData) -> Inputs:
+    """Return the public records that are none of the training source."""
+    public = data.parts["public"][0]
     if not data.info.public_from and data.polluted is not None:
-        public = public[data.polluted]  # the others are of the training source, as they should be
-    return _shares(private, public)
+        return public[data.polluted]  # the rest are of the training source, as they should be
+    return public
 
 
-def _shares(private: Inputs, public: Inputs) -> tuple[float, float]:
-    ours, theirs = _digests(private), _digests(public)
-    both = set(ours) & set(theirs)
-    first, second = (
-        sum(digest in both for digest in digests) / max(len(digests), 1)
-        for digests in (ours, theirs)
-    )
-    return first, second
+def _shares(own: Sequence[Inputs], others: Inputs) -> list[float]:
+    """Return which share of each of our parts is among others, then which share of them is ours."""
+    parts, theirs = [_digests(part) for part in own], _digests(others)
+    ours = [digest for part in parts for digest in part]
+    return [
+        sum(digest in among for digest in digests) / max(len(digests), 1)
+        for digests, among in [*((part, set(theirs)) for part in parts), (theirs, set(ours))]
+    ]
 
 
 def _digests(inputs: Inputs) -> list[bytes]:

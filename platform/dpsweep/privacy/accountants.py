@@ -194,7 +194,8 @@ def analytic_gaussian_epsilon(mu: float, delta: float) -> float:
         if middle in (low, high):
             break
         low, high = (middle, high) if log_delta_of(middle) > log_delta else (low, middle)
-    return high * (1 + 1e-12)
+    # The difference of two normal probabilities loses digits where mu is small.
+    return high * (1 + 1e-12 + 4e-15 / mu)
 
 
 def _interval(epsilon: float, num_distributions: int) -> float:

@@ -22,7 +22,7 @@ _VALIDATION = {
 }
 _TEST = {
     "public": "on records declared public",
-    "private": "none; the test records are declared private and were never evaluated",
+    "private": "none; the test records are declared private, and no score on them is released",
 }
 _STATES = ("finished", "running", "paused", "pruned", "failed", "interrupted", "infeasible")
 

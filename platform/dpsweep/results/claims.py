@@ -33,7 +33,7 @@ from dpsweep.privacy.events import Plan
 from dpsweep.privacy.events.plan import REST
 from dpsweep.privacy.modes import PUBLIC, UNACCOUNTED, Mode
 from dpsweep.privacy.statement import PrivacyStatement, shown_epsilon
-from dpsweep.privacy.terms import PrivacyTerms
+from dpsweep.privacy.terms import OF_ITS_PLAN, PrivacyTerms
 from dpsweep.results.coverage import (
     CUT_SHORT,
     PUBLIC_MODEL,
@@ -253,7 +253,8 @@ class Claims:
                 released=released_by_study(self.spec, mode),
             )
         if mode.is_sealed and self.account.selection_epsilon is not None:
-            sampling = next((trial.sampling for trial in self.view.trials.values()), "none")
+            # Without a winner there is no plan to tell of; trials ran all the same.
+            sampling = next((trial.sampling for trial in self.view.trials.values()), OF_ITS_PLAN)
             return self._statement(
                 self.account.selection_epsilon,
                 sampling=sampling,

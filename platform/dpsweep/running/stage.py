@@ -309,7 +309,8 @@ class Stage:
     def _is_timed(self) -> bool:
         """Say whether run times may be shown, which tell of batch sizes.
 
-        Dates of events tell it too, less finely: a side channel.
+        The times at which events were written down tell it too, to whoever may read the study or
+        its tracking store: timing is not covered.
         """
         return not self.spec.privacy.mode.is_accounted
 

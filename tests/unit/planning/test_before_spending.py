@@ -12,7 +12,7 @@ from raw_specs import changed, mistakes
 from dpsweep.foundation.errors import DataError, InfeasibleBudgetError
 from dpsweep.planning.places import make_places
 from dpsweep.planning.preflight import preflight
-from dpsweep.planning.problems import check_records
+from dpsweep.planning.problems import check_records, record_notes
 from dpsweep.planning.summary import summarize_plan
 from dpsweep.spec.study import SweepSpec
 from dpsweep.trainables import TRAINABLES
@@ -159,13 +159,25 @@ class TestFiles:
         with pytest.raises(DataError, match=r"records.npz: x_train is damaged \(BadZipFile\)"):
             load_dataset(spec.data)
 
-    def test_a_folder_without_images_is_no_class(self, raw, tmp_path):
+    def test_a_folder_is_a_class_whether_or_not_a_record_has_it(self, raw, tmp_path):
+        """Without its one image a class would be gone, and its name and a row of weights with it"""
+        images(tmp_path / "img", cat=12, dog=13, elk=1)
+        spec = SweepSpec(**of_folder(raw, tmp_path / "img", 25))
+        before = preflight(spec).info
+        (image,) = (tmp_path / "img" / "elk").iterdir()
+        image.unlink()
+        assert preflight(spec).info.class_names == before.class_names == ("cat", "dog", "elk")
+        data = load_dataset(spec.data)
+        assert record_notes(spec, data) == ["note: no record has class elk"]  # unaccounted
+        composed = {"accounting": "composed", "trial_epsilon": 2.0, "study_epsilon": 9.0}
+        raw = {**of_folder(raw, tmp_path / "img", 25), "privacy": composed}
+        assert record_notes(SweepSpec(**raw), data) == []
+
+    def test_images_that_nobody_reads_are_not_passed_over(self, raw, tmp_path):
         images(tmp_path / "img", cat=12, dog=13)
-        spec = of_folder(raw, tmp_path / "img", 25)
-        assert preflight(SweepSpec(**spec)).info.num_classes == 2
-        (tmp_path / "img" / "zzz").mkdir()
-        (said,) = mistakes(preflight, SweepSpec(**spec))
-        assert "img/zzz has no images, and every folder there is a class" in said
+        (tmp_path / "img" / "dog" / "1.HEIC").write_bytes(b"a photo")
+        (said,) = mistakes(preflight, SweepSpec(**of_folder(raw, tmp_path / "img", 25)))
+        assert "img/dog has .heic files, which Pillow does not read by itself" in said
 
     @pytest.mark.parametrize("below", ["", "train", "studies"])
     def test_studies_lie_outside_a_folder_of_classes(self, raw, tmp_path, below):
@@ -546,6 +558,16 @@ class TestSlips:
                 check_records(spec, {}, data, {})
         else:
             check_records(spec, {}, data, {})
+
+
+def test_no_trial_of_a_selection_ends_by_how_long_it_takes(raw):
+    raw["privacy"]["accounting"] = "select"
+    del raw["search"]["num_trials"]
+    raw["privacy"]["selection"] = {"mean": 3, "shape": 1}
+    preflight(SweepSpec(**raw))
+    raw["resources"] = {"hang_minutes": 5}
+    (said,) = mistakes(lambda: preflight(SweepSpec(**raw)))
+    assert said.startswith("resources.hang_minutes: ends trials by how long they take")
 
 
 @pytest.mark.parametrize("accounting", ["composed", "select", "public"])

@@ -1,11 +1,13 @@
 """Public records of another file: what `validate` says of them, and what a run refuses."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from raw_specs import changed
 
 from dpsweep.foundation.errors import DataError, SpecError
@@ -168,6 +170,51 @@ def test_a_file_that_is_half_private(
     open_spec = SweepSpec(**changed(raw, {"privacy": {"accounting": "unaccounted", "trial_epsilon": 2, "delta": 1e-3}}))  # fmt: skip
     (note,) = record_notes(open_spec, data)
     assert "some private records are in npz" in note
+
+
+@pytest.mark.parametrize("part", ["validation", "test"])
+def test_a_file_of_records_that_are_scored(raw: dict[str, Any], part: str) -> None:
+    """Noisy or unseen scores of records that were trained on in the open would be no protection."""
+    noisy = {"fraction": 0.25, "visibility": "noisy", "noise_std": 0.2}
+    raw["data"] |= {"validation": noisy, "test": {"fraction": 0.25}}
+    path = raw["data"]["public"]["path"]
+    copied = load_dataset(SweepSpec(**raw).data).parts[part][0]
+    assert len(copied) >= 20
+    x = np.concatenate([copied, np.load(path)["x_train"]])
+    np.savez(path, x_train=x, y_train=np.arange(len(x)) % 2)
+    spec = SweepSpec(**raw)
+    with pytest.raises(DataError, match="half of the records of npz "):
+        check_records(spec, {}, load_dataset(spec.data), {})
+    raw["data"][part] = {"fraction": 0.25, "visibility": "public"}
+    spec = SweepSpec(**raw)
+    check_records(spec, {}, load_dataset(spec.data), {})
+
+
+def test_copied_images_that_pretrain_reads_at_another_size(
+    raw: dict[str, Any], tmp_path: Path
+) -> None:
+    generator = np.random.default_rng(0)
+    for name in ("own", "other"):
+        for i in range(40):
+            path = tmp_path / name / "ab"[i % 2] / f"{i:02}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(generator.integers(0, 256, (8, 8), np.uint8)).save(path)
+    shutil.copytree(tmp_path / "own", tmp_path / "copy")
+    for folder, is_refused in (("copy", True), ("other", False)):
+        pretrain_on(raw, tmp_path / folder)
+        raw["data"] = {
+            "dataset": "image_folder", "path": str(tmp_path / "own"), "num_records": 40,
+            "image_size": 8, "channels": 1, "validation": {"visibility": "public"},
+        }  # fmt: skip
+        raw["pretrain"] |= {"dataset": "image_folder", "image_size": 16, "channels": 1}
+        raw["pretrain"].pop("num_classes")
+        spec = SweepSpec(**raw)
+        data = load_dataset(spec.data)
+        if is_refused:
+            with pytest.raises(DataError, match="half of the records of pretrain or more"):
+                check_overlap(spec, data)
+        else:
+            check_overlap(spec, data)
 
 
 @pytest.mark.parametrize("copied", [20, 19])

@@ -14,6 +14,7 @@ import pytest
 
 from dpsweep.planning.costs.composition import choose_composition
 from dpsweep.planning.costs.probing import Probing
+from dpsweep.planning.costs.selection import choose_selection
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.summary import summarize_plan
 from dpsweep.privacy.accountants import epsilon_of
@@ -89,7 +90,7 @@ def test_what_a_selection_leaves_to_each_trial(data, accountant, mean, shape, wh
 
     fits = summarize_plan(planned(0.9 * whole)).selection.trial_epsilon_that_fits
     study = planned(fits)
-    assert study.choose_selection().epsilon <= whole
+    assert choose_selection(study).epsilon <= whole
     plan = study.sample[0].plan
     assert plan.runs[0].event.noise_multiplier == pytest.approx(known["steps"][0][0], rel=3e-3)
     alone = epsilon_of(plan, delta=DELTA, accountant="pld")

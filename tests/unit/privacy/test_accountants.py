@@ -232,6 +232,20 @@ def test_the_analytic_gaussian_solves_its_equation_from_above(mu: float, delta: 
         assert delta_of(epsilon * (1 - 1e-4)) >= delta * (1 - 1e-5) - 1e-15
 
 
+@pytest.mark.parametrize(
+    ("mu", "delta", "exact"),  # to 60 digits, by mpmath
+    [
+        (4e-5, 1e-6, 6.275706196212564953e-05),
+        (1e-7, 1e-9, 1.938356344155162998e-07),
+        (1e-9, 1e-13, 3.363015326363293691e-09),
+    ],
+)
+def test_the_analytic_gaussian_of_much_noise_is_not_below_the_exact_one(
+    mu: float, delta: float, exact: float
+) -> None:
+    assert exact <= analytic_gaussian_epsilon(mu, delta) <= exact * (1 + 1e-5)
+
+
 def test_the_analytic_gaussian_far_out() -> None:
     assert analytic_gaussian_epsilon(0.0, DELTA) == 0.0
     assert analytic_gaussian_epsilon(1e-9, DELTA) == 0.0

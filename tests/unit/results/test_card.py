@@ -169,7 +169,7 @@ def test_an_unaccounted_card_says_what_it_does_not_cover() -> None:
     assert "Configurations: 12 (10 finished, 1 failed, 1 infeasible)" in card
     assert "**The search.**" in card
     assert "**The composed sum**" in card
-    assert "declared private and were never evaluated" in card
+    assert "declared private, and no score on them is released" in card
 
 
 def test_a_composed_card_states_the_declared_epsilon_and_not_the_spent_one() -> None:

@@ -393,6 +393,7 @@ def test_without_a_winner_there_is_no_final_run(spec, seen, monkeypatch):
     assert result.view.end_reason == "there is no winner"
     assert not result.view.trials
     assert result.study_statement().epsilon <= 3.0
+    assert result.study_statement().sampling == "sampling of its plan"  # trials ran, sealed
 
 
 def test_a_private_final_run_that_fails_keeps_the_whole_claim(spec, monkeypatch):

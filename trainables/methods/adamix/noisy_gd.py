@@ -101,7 +101,8 @@ class HeadRecords:
 
         Args:
             weight: Head, float32 (classes, features), on the device.
-            max_grad_norm: Bound C > 0 on the norm of one record's gradient; None: no clipping.
+            max_grad_norm: Bound C on the norm of one record's gradient, at least ``LEAST_CLIP``:
+                squares of entries below 1e-20 vanish. None: no clipping.
         Returns:
             (sum, float64 (classes, features): noise is to be added before it is rounded; norms,
             float32 (records,), 0 where a gradient is not finite).

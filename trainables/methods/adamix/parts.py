@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.spec.space.hyperparameters import Hyperparameter, Retired
 from dpsweep.trainables.methods.adamix.linear_probe import SHOT_HYPERPARAMETERS
-from dpsweep.trainables.methods.hyperparameters import with_noise_rates
+from dpsweep.trainables.methods.hyperparameters import LEAST_CLIP, with_noise_rates
 
 
 class Parts(NamedTuple):
@@ -165,8 +165,7 @@ _STEP = (
         "float",
         0.5,
         "L2 bound on one record's gradient where the clip is not adaptive.",
-        low=0,
-        open_low=True,
+        low=LEAST_CLIP,
     ),
     Hyperparameter(
         "clip.percentile",

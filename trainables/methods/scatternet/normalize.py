@@ -13,6 +13,7 @@ import numpy as np
 
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.spec.space.hyperparameters import Hyperparameter
+from dpsweep.trainables.methods.hyperparameters import LEAST_CLIP
 
 if TYPE_CHECKING:
     import torch
@@ -50,16 +51,14 @@ NORMALIZE_HYPERPARAMETERS = (
         "float",
         0.3,
         "L2 bound on one record's channel means.",
-        low=0,
-        open_low=True,
+        low=LEAST_CLIP,
     ),
     Hyperparameter(
         "normalize.square_norm",
         "float",
         0.15,
         "L2 bound on one record's channel mean squares.",
-        low=0,
-        open_low=True,
+        low=LEAST_CLIP,
     ),
     Hyperparameter(
         "normalize.min_variance",

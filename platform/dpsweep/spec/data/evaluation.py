@@ -88,7 +88,7 @@ class TestSpec(Part):
     visibility: Literal["public", "private"] = Field(
         default="private",
         description="public: the model that each trial delivers is scored, once, at its end; "
-        "private: never scored.",
+        "private: no score on them is released.",
     )
     generation: GenerationSpec | None = Field(
         default=None,
