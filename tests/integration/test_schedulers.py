@@ -1,18 +1,21 @@
 """Policies on a real local Ray: real pauses, real promotions, the order of what is written."""
 
 import dataclasses
+import gc
 import json
 import os
 import time
+import warnings
 from pathlib import Path
 
 import pytest
 from ray import tune
 from ray.tune.search import Searcher
 
+from dpsweep.foundation.errors import StorageError
 from dpsweep.schedulers.epsilon_halving import EpsilonHalving
 from dpsweep.schedulers.noisy_prefix import NoisyPrefix
-from dpsweep.schedulers.ray_adapter import PolicyScheduler, TuneListener
+from dpsweep.schedulers.ray_adapter import PastTune, PolicyScheduler, TuneListener
 from dpsweep.study.trial import Decision, TrialReport
 
 pytestmark = pytest.mark.ray
@@ -233,6 +236,42 @@ def test_stop(tmp_path):
     assert study.state(3)["step"] == LAST  # nobody is better
     assert study.state(2)["step"] == 1  # all are better, two of them came before
     assert study.most_at_once == SLOTS
+
+
+@pytest.mark.parametrize("fails_at", ["report", "end", "verdict"])
+def test_what_cannot_be_written_ends_the_run_and_no_trial_is_tried_again(tmp_path, fails_at):
+    """Tune takes an error at a trial's end for a crash of its process, which it would repeat."""
+
+    class FullDisk(Study):
+        def on_report(self, report):
+            if fails_at == "report" and report.done:
+                raise StorageError("the disk is full", fix="make room")
+            return super().on_report(report)
+
+        def on_verdict(self, report, verdict):
+            if fails_at == "verdict":
+                raise StorageError("the disk is full", fix="make room")
+            super().on_verdict(report, verdict)
+
+        def on_end(self, trial, *, died=False):
+            assert not died
+            if fails_at == "end":
+                raise StorageError("the disk is full", fix="make room")
+            super().on_end(trial, died=died)
+
+    study = FullDisk(tmp_path)
+    with pytest.raises(PastTune) as caught:
+        run(study, halving("stop"))
+    assert isinstance(caught.value.error, StorageError)
+    study.scheduler.release_actors()
+    paths = [study.directory(number) / "state.json" for number in range(NUM_TRIALS)]
+    states = [json.loads(path.read_text()) for path in paths if path.exists()]
+    assert states
+    assert all(len(state["pids"]) == 1 for state in states)
+    del caught, study
+    with warnings.catch_warnings():  # Tune leaves its own files open, for Python to close
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 def test_promote(tmp_path):

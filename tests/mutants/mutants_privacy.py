@@ -62,7 +62,7 @@ PRIVACY = (
     Mutant(
         "the analytic Gaussian rounded down",
         "platform/dpsweep/privacy/accountants.py",
-        "return high * (1 + 1e-12)",
+        "return high * (1 + 1e-12 + 4e-15 / mu)",
         "return low * (1 - 1e-6)",
         (
             "tests/unit/privacy/test_accountants.py::test_the_analytic_gaussian_solves_its_equation_from_above",

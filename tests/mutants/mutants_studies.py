@@ -130,12 +130,20 @@ STUDIES = (
         "they tell of batch sizes",
     ),
     Mutant(
+        "an error that Tune takes for a trial's",
+        "platform/dpsweep/schedulers/ray_adapter.py",
+        "            raise PastTune(error) from error\n",
+        "            raise\n",
+        (
+            "tests/unit/schedulers/test_ray_adapter.py::test_an_end_that_cannot_be_written_is_an_error_not_an_endless_loop",
+        ),
+        "a trial whose end cannot be written is run, and charged, again",
+    ),
+    Mutant(
         "run times asked for under a claim",
         "platform/dpsweep/running/stage.py",
-        (
-            "return not self.spec.privacy.mode.is_accounted\n\n    @_keeps_failure\n    def on_verdict"
-        ),
-        ("return True\n\n    @_keeps_failure\n    def on_verdict"),
+        ("return not self.spec.privacy.mode.is_accounted\n\n    def on_verdict"),
+        ("return True\n\n    def on_verdict"),
         ("tests/unit/running/test_stage.py::test_a_run_time_never_arrives",),
         "they tell of batch sizes",
     ),

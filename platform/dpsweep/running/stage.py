@@ -8,10 +8,9 @@ journal first, then the policy's verdict, then what follows from it.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from dpsweep.cluster.base import ClusterTarget
 from dpsweep.foundation.errors import StudyError, SweepError
@@ -44,22 +43,6 @@ from dpsweep.trainables.execution.settings import ExecutionSettings
 
 #: Infeasible configurations that a launch names, one message each.
 MAX_REFUSALS_TOLD = 5
-
-_Told = TypeVar("_Told", bound=Callable[..., Any])
-
-
-def _keeps_failure(method: _Told) -> _Told:
-    """Keep an error of a method that Tune calls: Tune would raise it as the text of a traceback."""
-
-    @functools.wraps(method)
-    def wrapper(self: Stage, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return method(self, *args, **kwargs)
-        except SweepError as error:
-            self.failure = self.failure or error
-            raise
-
-    return wrapper  # type: ignore[return-value]
 
 
 class Stage:
@@ -97,7 +80,6 @@ class Stage:
         self.running: set[int] = set()
         self.live: dict[int, TrialReport] = {}
         self.violation = ""
-        self.failure: SweepError | None = None
         self._notes: set[str] = set()
         self._max_concurrent = self._num_refused = 0
         self._source: TaskSource | None = None
@@ -150,9 +132,9 @@ class Stage:
             must_stop=lambda: bool(self.violation),
             say=self.observer.on_message,
         )
-        run_trials(tuner, scheduler, lambda: self.failure)
-        if first := self.failure or searcher.failure:
-            raise first
+        run_trials(tuner, scheduler)
+        if searcher.failure is not None:
+            raise searcher.failure
         if self.violation:
             raise SweepError(
                 self.violation,
@@ -270,7 +252,6 @@ class Stage:
             self._notes.add(text)
             self.observer.on_message(text)
 
-    @_keeps_failure
     def on_report(self, report: TrialReport) -> TrialReport:
         """Write down a report and return it; the last one of a trial is written with its end."""
         refuse_unwritten(report)
@@ -314,7 +295,6 @@ class Stage:
         """
         return not self.spec.privacy.mode.is_accounted
 
-    @_keeps_failure
     def on_verdict(self, report: TrialReport, verdict: Verdict) -> None:
         """Write down why a policy stopped, paused or continued a trial, unless it is written."""
         judged = TrialJudged.of(report, verdict)
@@ -323,7 +303,6 @@ class Stage:
         if verdict.decision is Decision.STOP:
             self._stop_reasons[report.trial] = verdict.reason
 
-    @_keeps_failure
     def on_pause(self, trial: int) -> None:
         """Give back what a paused trial has reserved and not charged."""
         self.running.discard(trial)
@@ -333,7 +312,6 @@ class Stage:
         self.study.write(TrialPaused(trial, report.step, epsilon, "paused by the scheduler"))
         self._account()
 
-    @_keeps_failure
     def _may_resume(self, trial: int) -> bool:
         """Take a slot for a paused trial and reserve its cost again, if both can be had."""
         if len(self.running) >= self._max_concurrent:
@@ -349,7 +327,6 @@ class Stage:
         self.admit(task)
         return True
 
-    @_keeps_failure
     def on_end(self, trial: int, *, died: bool = False) -> None:
         """Write down how a trial ended."""
         self.running.discard(trial)

@@ -17,13 +17,13 @@ from ray.tune.execution import class_cache
 from dpsweep.cluster.worker import is_warm
 from dpsweep.foundation.bucket_path import BucketPath, store_of
 from dpsweep.foundation.database_path import LogPath
-from dpsweep.foundation.errors import RayLostError, StudyError
+from dpsweep.foundation.errors import RayLostError, StudyError, SweepError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.process.replacing import replaced
 from dpsweep.planning.preflight import Preflight
 from dpsweep.privacy.composition.base import Composition
 from dpsweep.running.nodes.waiting import Waiting
-from dpsweep.schedulers.ray_adapter import PolicyScheduler, StopWhen
+from dpsweep.schedulers.ray_adapter import PastTune, PolicyScheduler, StopWhen
 from dpsweep.search.searcher import TaskSearcher
 from dpsweep.spec.cluster import ResourcesSpec, Share
 from dpsweep.spec.study import SweepSpec
@@ -147,18 +147,15 @@ def make_tuner(
     )
 
 
-def run_trials(
-    tuner: tune.Tuner, scheduler: PolicyScheduler, failure: Callable[[], Exception | None]
-) -> None:
+def run_trials(tuner: tune.Tuner, scheduler: PolicyScheduler) -> None:
     """Run the trials of a tuner to their ends.
 
     Args:
         tuner: Of ``make_tuner``.
         scheduler: Of the tuner; it lets go of its actors whenever Tune does not clear up.
-        failure: Returns what has failed in the methods that Tune calls, if anything: it is raised
-            in the place of what Tune makes of it.
     Raises:
         RayLostError: Ray has ended under the trials.
+        SweepError: What a method has raised that Tune calls.
     """
     try:
         with _without_tracebacks_of_tune(), replaced(usage, _NOT_COUNTED), _own_signals():
@@ -166,13 +163,13 @@ def run_trials(
     except KeyboardInterrupt:  # a second Ctrl-C; after the first one, Tune clears up itself
         scheduler.release_actors()
         raise
-    except Exception as error:
+    except (Exception, PastTune) as raised:
+        error = raised.error if isinstance(raised, PastTune) else raised
         with contextlib.suppress(Exception):  # it may be what has failed
             scheduler.release_actors()
-        first = failure()
-        if first is None and not _is_of_ray(error):
-            raise
-        raise first or _lost_ray(error) from error
+        if isinstance(error, SweepError) or not _is_of_ray(error):
+            raise error from None
+        raise _lost_ray(error) from error
 
 
 def share_of(trial: int, resources: ResourcesSpec, files: StudyFiles) -> Share:

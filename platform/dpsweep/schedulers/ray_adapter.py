@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Set
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ray import tune
 from ray.tune.experiment import Trial
@@ -19,6 +20,37 @@ _TUNE = {
     Decision.PAUSE: TrialScheduler.PAUSE,
     Decision.STOP: TrialScheduler.STOP,
 }
+
+
+_Result = TypeVar("_Result")
+
+
+class PastTune(BaseException):
+    """An error on its way through Tune to whoever runs it.
+
+    Tune takes an ``Exception`` of a scheduler or a callback for a failure of the trial's at some
+    places, and tries the trial again, which is charged again; at others it keeps its text alone.
+
+    Args:
+        error: The error.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _past_tune(method: Callable[..., _Result]) -> Callable[..., _Result]:
+    """Let an error of a method that Tune calls pass it."""
+
+    @functools.wraps(method)
+    def wrapper(*args: Any, **kwargs: Any) -> _Result:
+        try:
+            return method(*args, **kwargs)
+        except Exception as error:
+            raise PastTune(error) from error
+
+    return wrapper
 
 
 class Listener(Protocol):
@@ -107,6 +139,7 @@ class PolicyScheduler(FIFOScheduler):
         waiting = self._waiting(Trial.PAUSED, Trial.RUNNING)
         return self._policy.choose_paused(waiting) is not None
 
+    @_past_tune
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Keep a paused trial paused that Tune would start, for the first time or again."""
         self._controller = tune_controller
@@ -125,6 +158,7 @@ class PolicyScheduler(FIFOScheduler):
             tune_controller._set_trial_status(trial, Trial.PAUSED)
             self._given_back.append((trial, trial.run_metadata.num_failures))
 
+    @_past_tune
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Tell listener and policy of one report; returns what Tune does with the trial."""
         report, verdict = self._tell(result)
@@ -136,6 +170,7 @@ class PolicyScheduler(FIFOScheduler):
             self._stopped.add(report.trial)
         return _TUNE[verdict.decision]
 
+    @_past_tune
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         """Tell of a last report that did not pass ``on_trial_result``; its verdict is void."""
         number = trial.config["trial"]
@@ -145,6 +180,7 @@ class PolicyScheduler(FIFOScheduler):
             self._tell(result)
         self._refused.clear()
 
+    @_past_tune
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
         """A process has died: what it had reserved may be free."""
         self._refused.clear()
@@ -156,6 +192,7 @@ class PolicyScheduler(FIFOScheduler):
             self._listener.on_verdict(report, verdict)
         return report, verdict
 
+    @_past_tune
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """Return a paused trial that may go on, else the first pending one, else None."""
         while self._given_back:
@@ -252,11 +289,13 @@ class TuneListener(tune.Callback):
     def __init__(self, listener: Listener) -> None:
         self._listener: Listener | None = listener
 
+    @_past_tune
     def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """Hand on an end, by plan, failure or policy."""
         assert self._listener is not None
         self._listener.on_end(trial.config["trial"])
 
+    @_past_tune
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """Hand on a death; Tune calls this only when it gives the trial up."""
         assert self._listener is not None

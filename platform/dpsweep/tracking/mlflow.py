@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.durable import damage_of_sqlite, set_aside
-from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.errors import MAKE_ROOM, BadInputError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.version import __version__
 from dpsweep.spec.tracking import database_of, masked
@@ -124,6 +124,9 @@ class MLflowTracker:
             if refused := refusal(str(error)):
                 problem = f"the tracking store at {masked(self._uri)} {refused}"
                 raise StoreRefusedError(problem, fix=CREDENTIALS) from error
+            if "disk is full" in str(error) or "No space left" in str(error):
+                problem = f"the tracking store at {masked(self._uri)} has no room: its disk is full"
+                raise StoreRefusedError(problem, fix=MAKE_ROOM) from error
             path, damage = database_of(self._uri), ""
             if path is not None and path.is_file():
                 with suppress(sqlite3.OperationalError):  # busy, and not damaged

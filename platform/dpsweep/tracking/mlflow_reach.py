@@ -47,6 +47,8 @@ def quiet() -> None:
         os.environ.setdefault(name, value)
     for name in ("alembic", "mlflow"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    # It logs the traceback of each error that it raises, which is told in a line.
+    logging.getLogger("mlflow.store").setLevel(logging.CRITICAL)
     # SQLAlchemy 2.1 deprecates an option that MLflow still uses; users can do nothing about it.
     warnings.filterwarnings("ignore", message="The ``noload`` loader strategy is deprecated")
 

@@ -326,7 +326,6 @@ def test_a_trial_that_cannot_write_ends_the_launch_and_not_the_trial(driver):
     )
     with pytest.raises(StorageError, match="cannot write best"):
         driver.stage.on_report(last)
-    assert isinstance(driver.stage.failure, StorageError)
     assert driver.study.view.trials[task.trial].state is TrialState.RUNNING
     assert read_log(driver.study.files.journal)[-1]["event"] == "trial_started"
 

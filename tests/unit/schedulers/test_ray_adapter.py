@@ -12,7 +12,7 @@ from ray.tune.utils import flatten_dict
 from dpsweep.foundation.errors import SweepError
 from dpsweep.schedulers.epsilon_halving import EpsilonHalving
 from dpsweep.schedulers.fifo import FifoPolicy
-from dpsweep.schedulers.ray_adapter import PolicyScheduler, TuneListener, report_of
+from dpsweep.schedulers.ray_adapter import PastTune, PolicyScheduler, TuneListener, report_of
 from dpsweep.study.trial import Decision, TrialReport
 
 
@@ -270,8 +270,9 @@ def test_an_end_that_cannot_be_written_is_an_error_not_an_endless_loop():
     scheduler, _, controller = promoting(is_done=lambda: True)
     controller.callback = None  # as Tune, which logs what a callback raises and goes on
     run_and_pause(scheduler, controller, [0.1])
-    with pytest.raises(SweepError, match="trial 0"):
+    with pytest.raises(PastTune, match="trial 0") as caught:
         scheduler.choose_trial_to_run(controller)
+    assert isinstance(caught.value.error, SweepError)
 
 
 def test_a_trial_whose_actor_dies_while_it_is_paused_stays_paused():

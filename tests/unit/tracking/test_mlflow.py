@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.tracking import open_spool
-from dpsweep.tracking.base import TrackingRefusedError
+from dpsweep.tracking.base import StoreRefusedError, TrackingRefusedError
 from dpsweep.tracking.mlflow import MLflowTracker
 from dpsweep.tracking.spool import Spool
 from dpsweep.tracking.state import TrackingState, read_run_ids
@@ -133,6 +135,18 @@ def test_killed_between_create_run_and_save(
     assert again.last_seq == 0
     again.handle(events)
     assert set(runs_of(client)) == {None, 0, 1}
+
+
+def test_a_full_disk_is_named(story, store_uri, state_path, monkeypatch) -> None:
+    tracker = MLflowTracker(store_uri, "digits", state_path)
+
+    def fill(*arguments, **options) -> None:
+        raise MlflowException("(sqlite3.OperationalError) database or disk is full [SQL: INSERT")
+
+    monkeypatch.setattr(MlflowClient, "log_batch", fill)
+    with pytest.raises(StoreRefusedError, match="has no room: its disk is full") as caught:
+        tracker.handle(story.whole(trials=1, reports=1))
+    assert caught.value.fix.startswith("make room")
 
 
 def test_a_lost_answer_makes_no_second_run(
