@@ -57,7 +57,7 @@ def test_two_studies_share_one_public_pre_training(tmp_path, ray_cluster):
     ear = Onlooker(tmp_path, "first")
     first = run_sweep(study(tmp_path, "first", ["pretrain", None]), observer=ear)
     first_thing = "public weights first: tanh_cnn on classes 0, 1, 2, 3, 4 of digits, 2 epochs"
-    assert ear.told[0] == f"study 'first': running; no trials yet of at most 2; 0 s; {first_thing}"
+    assert ear.told[0] == f"study 'first': running; no trials yet of at most 2; {first_thing}"
     assert "public weights" not in first.status_line()
     assert [trial.state for trial in first.results] == [TrialState.FINISHED] * 2
     assert [trial.config.get("model.checkpoint") for trial in first.results] == ["pretrain", None]

@@ -113,7 +113,8 @@ def open_npz(spec: DataSpec, *, has_labels: bool = True) -> Source:
         headers = {key: header for key, header in headers.items() if key == "x_train"}
     for key in ("x_train", "y_train") if has_labels else ("x_train",):
         if key not in headers:
-            hint = did_you_mean(key, list(headers))
+            # Records are no labels, however alike their names are.
+            hint = did_you_mean(key, [name for name in headers if name[:1].lower() == key[0]])
             raise DataError(
                 f"{path.name} has no {key}",
                 fix=hint or f"store one with numpy.savez(..., {key}=...)",

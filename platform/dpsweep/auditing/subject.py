@@ -106,8 +106,9 @@ class Subject:
             runs = task.plan.part("private").runs
             names = dict.fromkeys(f"{run.phase} ({run.event.name})" for run in runs)
             raise BadInputError(
-                f"{which} has no release that an audit can follow: {', '.join(names)}",
-                because="an audit follows noisy sums of clipped gradients, and nothing else",
+                f"an audit cannot follow {which}: {', '.join(names)}",
+                because="it follows noisy sums of clipped gradients, of methods that tell what "
+                "each record adds to them (the hook Auditable, trainables/hooks.py)",
                 fix="docs/auditing.md has the methods that are followed",
             )
         beside = []

@@ -169,6 +169,8 @@ def main() -> None:
         _refuse_usage(error)
     except SweepError as error:
         say("\n".join(f"error: {line}" for line in _lines(error)))
+        if isinstance(error, SpecError) and error.is_first_look:
+            say("data, space and plans are checked further once this is mended")
         sys.exit(error.exit_code)
     except _UnreadError as error:
         if _is_unread(sys.stderr) or not _is_unread(sys.stdout):

@@ -137,9 +137,9 @@ def _home() -> dict[str, Any]:
 def _left_behind() -> dict[str, Any]:
     left = remove_left_behind()
     if not left:
-        return _row("select", "ok", "no directory of a killed selection is left")
+        return _row("directories", "ok", "no private one of a killed run is left")
     remedy = "wait until Ray's processes have ended, and look again"
-    return _row("select", "note", f"in use: {', '.join(map(str, left))}", remedy)
+    return _row("directories", "note", f"private ones in use: {', '.join(map(str, left))}", remedy)
 
 
 def _added() -> list[dict[str, Any]]:

@@ -85,10 +85,15 @@ class Mistake(NamedTuple):
 
 
 class SpecError(BadInputError):
-    """A sweep spec has mistakes: all of them at once, one line each."""
+    """A sweep spec has mistakes: all of them at once, one line each.
 
-    def __init__(self, mistakes: Sequence[Mistake]) -> None:
-        self.mistakes = tuple(mistakes)
+    Args:
+        mistakes: The mistakes.
+        is_first_look: More is checked once these are mended: what rests on what they are about.
+    """
+
+    def __init__(self, mistakes: Sequence[Mistake], *, is_first_look: bool = False) -> None:
+        self.mistakes, self.is_first_look = tuple(mistakes), is_first_look
         super().__init__("\n".join(str(mistake) for mistake in self.mistakes))
 
 

@@ -17,7 +17,9 @@ def did_you_mean(word: str, known: Iterator[str] | list[str] | tuple[str, ...]) 
     >>> did_you_mean("dp_sdg", ["dp_sgd", "adamix"])
     "did you mean 'dp_sgd'?"
     """
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    words = list(known)
+    alike = [each for each in words if each.lower() == word.lower()]
+    close = alike or difflib.get_close_matches(word, words, n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else ""
 
 

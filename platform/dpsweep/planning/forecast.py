@@ -11,6 +11,7 @@ from typing import Any
 from dpsweep.cluster.early import slots_early
 from dpsweep.planning.costs.memory import MemoryFigures, memory_figures
 from dpsweep.planning.preflight import Preflight
+from dpsweep.spec.study import SweepSpec
 from dpsweep.study.trial import TrialTask, report_interval
 from dpsweep.trainables.method import first_training_run
 
@@ -29,6 +30,9 @@ _REPORT_S = 0.06
 _STAGE_S = 10.0
 _BYTES_PER_REPORT = 1000  # of ledger, journal and tracking store together; a round figure
 _BYTES_PER_TRIAL = 20_000  # of trial.json, the Optuna rows and Tune's own files
+# Of a study beside its trials, seen in small ones (2026-11), round: Optuna's file and Tune's;
+# a new MLflow store and the best model in it; page and pictures, in the study and in that store.
+_STUDY_BYTES, _STORE_BYTES, _PICTURES_BYTES = 500_000, 1_500_000, 4_500_000
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,8 @@ class Estimate:
         slot_s: Seconds that all trials together occupy a slot.
         slots: Trials at once on this machine, or None for a cluster not looked at.
         wall_s: ``slot_s`` over the slots that are used.
-        disk_bytes: Checkpoints (the last two and best of each trial), ledgers and journal.
+        disk_bytes: Checkpoints (the last two and best of each trial), ledgers and journal; with
+            tracking a new store, the best model, page and pictures. Not the features of records.
         checkpoint_bytes: Largest checkpoint that was measured.
         measured: Configurations that were measured.
         start_s: What a study takes to start and to end on a machine like this one, or None for a
@@ -171,12 +176,21 @@ def estimate(
         slot_s=slot_s,
         slots=slots,
         wall_s=wall_s,
-        disk_bytes=round(num_trials * per_trial),
+        disk_bytes=round(num_trials * per_trial + _beside_trials(spec, checkpoint)),
         checkpoint_bytes=checkpoint,
         measured=len(measured),
         start_s=None if slots is None else _START_S + _STAGE_S * (_num_stages(checked) - 1),
         memory=memory_figures(checked, [(task.method, m.memory) for task, m in measured], used),
     )
+
+
+def _beside_trials(spec: SweepSpec, checkpoint_bytes: int) -> int:
+    """Return the bytes that a study takes beside its trials."""
+    num = _STUDY_BYTES
+    if spec.tracking.uri is not None:
+        num += _STORE_BYTES + checkpoint_bytes
+        num += _PICTURES_BYTES if spec.tracking.pictures else 0
+    return num
 
 
 def _num_stages(checked: Preflight) -> int:

@@ -347,7 +347,7 @@ def preflight(spec: SweepSpec) -> Preflight:
     checks = CHECKS if mistakes else (*CHECKS, *CHECKS_OF_METHODS)
     for check in checks:
         mistakes += check(draft)
-    _refuse_all(spec, mistakes)
+    _refuse_all(spec, mistakes, is_first_look=checks is CHECKS)
     assert draft.info is not None  # else there was a mistake
     budget = PrivacyBudget(
         target_epsilon=spec.privacy.trial_epsilon,
@@ -363,7 +363,10 @@ def preflight(spec: SweepSpec) -> Preflight:
     return checked
 
 
-def _refuse_all(spec: SweepSpec, mistakes: Sequence[Mistake]) -> None:
+def _refuse_all(
+    spec: SweepSpec, mistakes: Sequence[Mistake], *, is_first_look: bool = False
+) -> None:
     """Refuse mistakes, if there are any, with the file and line of each."""
     if mistakes:
-        raise SpecError([mistake.at(spec.where) for mistake in mistakes])
+        located = [mistake.at(spec.where) for mistake in mistakes]
+        raise SpecError(located, is_first_look=is_first_look)

@@ -171,7 +171,8 @@ class SweepResult:
         seconds = self.view.worked_ms / 1000
         is_new = self.view.end_reason not in ("", progress)
         why = f" ({self.view.end_reason})" if is_new else ""
-        took = "" if self.spec.privacy.mode.is_sealed else f"; {seconds:.0f} s"
+        is_timed = not self.spec.privacy.mode.is_sealed and seconds > 0  # a store does not know it
+        took = f"; {seconds:.0f} s" if is_timed else ""
         if self.state == "running" and self.spec.pretrain and self.view.pretrained is None:
             took += f"; public weights first: {describe_pretraining(self.spec)}"
         return f"study {self.name!r}: {self.state}{why}; {progress}{took}"

@@ -317,7 +317,7 @@ class SweepSpec(Part):
             flaws = check_space(parse_space(space)[0])
             mistakes += [mistake for mistake in flaws if mistake.key not in reported]
         if mistakes or spec is None:
-            raise SpecError(document.located(mistakes))
+            raise SpecError(document.located(mistakes), is_first_look=True)
         spec._document = document
         return spec
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from dpsweep.cli.base import Json, Output
 from dpsweep.cli.output import Format, print_records, read_json
-from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError, Mistake, SpecError
 from dpsweep.privacy import calculator
 
 if TYPE_CHECKING:
@@ -18,6 +20,31 @@ account = typer.Typer(no_args_is_help=True, help="Privacy calculator; nothing is
 
 Accountant = Annotated[str, typer.Option("--accountant", help="rdp | pld")]
 Delta = Annotated[float, typer.Option("--delta")]
+#: Option -> what holds of its number, and how to say so.
+_RANGES: Mapping[str, tuple[Callable[[float], bool], str]] = {
+    "--sample-rate": (lambda rate: 0 < rate <= 1, "must be above 0 and at most 1"),
+    "--noise-multiplier": (lambda noise: 0 < noise < math.inf, "must be above 0"),
+    "--steps": (lambda steps: steps >= 1, "must be at least 1"),
+    "--epsilon": (lambda epsilon: 0 < epsilon < math.inf, "must be above 0"),
+    "--delta": (lambda delta: 0 < delta < 1, "must be between 0 and 1"),
+    "--end-ratio": (lambda ratio: 0 < ratio < math.inf, "must be above 0"),
+}
+
+
+def _refuse(**numbers: float | None) -> None:
+    """Refuse numbers out of their range, all at once, by the names of their options.
+
+    Raises:
+        SpecError: With a line for each.
+    """
+    mistakes = []
+    for name, number in numbers.items():
+        option = f"--{name.replace('_', '-')}"
+        holds, words = _RANGES[option]
+        if number is not None and not holds(number):
+            mistakes.append(Mistake(option, f"{words}, got {number:g}"))
+    if mistakes:
+        raise SpecError(mistakes)
 
 
 @account.command("epsilon")
@@ -48,6 +75,7 @@ def account_epsilon(
         )
     if events is not None and len(missing) < len(flags):
         raise BadInputError("--events and a segment exclude each other", fix="give one of them")
+    _refuse(**flags, delta=delta)
     listed = read_json(events) if events is not None else [{"event": "poisson_gaussian", **flags}]
     result = calculator.account_epsilon(
         listed, delta=delta, accountant=cast("AccountantName", accountant)
@@ -66,6 +94,9 @@ def account_steps(
     as_json: Json = False,
 ) -> None:
     """Print the last step that a budget allows."""
+    _refuse(
+        sample_rate=sample_rate, noise_multiplier=noise_multiplier, epsilon=epsilon, delta=delta
+    )
     result = calculator.account_steps(
         sample_rate=sample_rate,
         noise_multiplier=noise_multiplier,
@@ -91,6 +122,9 @@ def account_noise(
     as_json: Json = False,
 ) -> None:
     """Print the smallest start of a noise schedule that keeps a budget."""
+    _refuse(
+        sample_rate=sample_rate, steps=steps, epsilon=epsilon, delta=delta, end_ratio=end_ratio
+    )
     result = calculator.account_noise(
         sample_rate=sample_rate,
         steps=steps,

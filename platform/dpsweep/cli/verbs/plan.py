@@ -240,7 +240,7 @@ def _disk_text(forecast: Mapping[str, Any], trials: str) -> str:
         return ""
     return (
         f"roughly {size(forecast['disk_bytes'])} {trials}: three checkpoints a trial of up to "
-        f"{size(forecast['checkpoint_bytes'])}, ledgers and journal"
+        f"{size(forecast['checkpoint_bytes'])}, ledgers, journal, pictures and the tracking store"
     )
 
 

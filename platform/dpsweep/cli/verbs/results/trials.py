@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from dpsweep.cli.base import Explain, Name, Output, Root, say
+from dpsweep.cli.base import Explain, Name, Output, Root, TrackingUri, say
 from dpsweep.cli.memory_words import memory_taken
 from dpsweep.cli.output import Format, print_records
 from dpsweep.cli.trials import caption_of, epsilon_cells, print_trials
@@ -26,11 +26,12 @@ def status(
         typer.Option("--sort", help="Order of the rows: by number, best first, cheapest first."),
     ] = "trial",
     root: Root = None,
+    tracking_uri: TrackingUri = None,
     output: Output = Format.TABLE,
     explain: Explain = False,
 ) -> None:
     """Show a study's trials, running or not."""
-    result = load_sweep(name, root=root)
+    result = load_sweep(name, root=root, tracking_uri=tracking_uri)
     trials, lines = result.results, advice(result)  # nothing is said before all was read
     say(result.status_line())
     if result.unreleased:
@@ -79,10 +80,14 @@ def logs(
 
 
 def pareto(
-    name: Name, root: Root = None, output: Output = Format.TABLE, explain: Explain = False
+    name: Name,
+    root: Root = None,
+    tracking_uri: TrackingUri = None,
+    output: Output = Format.TABLE,
+    explain: Explain = False,
 ) -> None:
     """Show the trials that no other one beats in score at the same or less epsilon."""
-    result = load_sweep(name, root=root)
+    result = load_sweep(name, root=root, tracking_uri=tracking_uri)
     print_trials(result, output, result.pareto(), explain=explain)
 
 
