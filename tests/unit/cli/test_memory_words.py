@@ -63,6 +63,8 @@ def test_status_and_report_show_peaks_where_they_are_told(tmp_path, monkeypatch)
     where = ("digits", "--root", tmp_path / "studies")
     said = cli_here("status", *where, "--explain")
     assert "memory" not in said.stdout + said.stderr  # under a claim
+    said = cli_here("report", *where, "--costs")
+    assert "no time and no memory: none is kept under a claim" in said.stderr
     monkeypatch.setattr(TrialView, "usage", {"seconds": 2.0, "memory_mb": 900.0})
     said = cli_here("status", *where, "--explain")
     assert "memory MiB" in said.stdout

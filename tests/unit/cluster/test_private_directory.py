@@ -130,7 +130,7 @@ def test_what_a_process_still_uses_is_emptied_and_goes_after_its_end(root):
         assert remove_left_behind() == [path]
         assert {entry.name for entry in path.iterdir()} == {"lock"}
         row = _left_behind()
-        assert (row["status"], row["detail"]) == ("note", f"in use: {path}")
+        assert (row["status"], row["detail"]) == ("note", f"private ones in use: {path}")
         (path / "ray" / "session").mkdir(parents=True)  # it makes its folder again
         assert mode(path) == 0o700
     finally:

@@ -113,6 +113,8 @@ def report(
         return
     print_records(table(rows), output, caption=caption(rows) + legend(rows))
     if costs:
+        if all(row.get("seconds") is None for row in rows):
+            say("no time and no memory: none is kept under a claim, as they tell of batch sizes")
         for study in studies:
             for line in memory_taken(study.resources, study.trials):
                 say(f"{study.name}: {line}")
