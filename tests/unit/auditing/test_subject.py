@@ -42,8 +42,7 @@ def test_a_trial_that_releases_nothing_that_is_followed_is_refused_with_all_of_i
         Subject.of_task(task, BUILT_IN, **TERMS)
     (line,) = caught.value.message.splitlines()
     assert line == (
-        "an audit cannot follow trial 0 (active_learning): pca (gaussian), "
-        "votes (laplace)"
+        "an audit cannot follow trial 0 (active_learning): pca (gaussian), votes (laplace)"
     )
     assert caught.value.exit_code == 2
 

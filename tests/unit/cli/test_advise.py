@@ -68,6 +68,7 @@ def test_no_such_strategy(base):
     assert "no strategy 'prob'" in done.stderr
 
 
+@pytest.mark.slow
 def test_records_for_programs(base):
     arguments = ("advise", base(), "--epsilon", "2", "--replicates", "20", "--seed", "3")
     record = json.loads(cli_here(*arguments, "--json").stdout)

@@ -200,7 +200,10 @@ STUDIES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", STUDIES)
+SLOW = pytest.param("public by pld", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name", [SLOW if n == SLOW.values[0] else n for n in STUDIES])
 def test_the_best_of_every_mode_is_planned_as_it_was(name, tmp_path):
     """The spec passes what ``validate`` checks, and the trial it plans trains by the same plan."""
     changes, accounting, budget = STUDIES[name]

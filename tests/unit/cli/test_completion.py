@@ -36,7 +36,10 @@ def complete(tmp_path):
     return complete
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+SLOW = [pytest.param(shell, marks=pytest.mark.slow) for shell in ("zsh", "fish")]
+
+
+@pytest.mark.parametrize("shell", ["bash", *SLOW])
 def test_each_shell_completes_verbs_and_studies(shell, complete):
     verbs = complete(shell, "dpsweep de")
     assert "describe" in verbs

@@ -224,6 +224,7 @@ def test_a_policy_sees_reports_as_a_sweep_makes_them(monkeypatch):
             assert report.next_epsilon is None
 
 
+@pytest.mark.slow
 def test_noisy_scores_are_charged_and_may_be_what_runs_out():
     noisy = "{visibility: noisy, noise_std: 0.03}"
     sets = ["search.space.noise.noise_multiplier=60"]  # hardly any training cost

@@ -105,7 +105,7 @@ def test_a_rung_is_a_share_of_the_steps():
         ("fifo", (0.30, 1.02)),
         ("fifo_declared", (0.33,)),
         ("select", (0.39, 1.16)),
-        ("select_profiles", (0.61, 1.92)),
+        pytest.param("select_profiles", (0.61, 1.92), marks=pytest.mark.slow),
         ("random", (1.0, 3.0)),
         ("default", (1.0, 3.0)),
     ],

@@ -194,6 +194,7 @@ def test_a_thousand_multipliers_cost_within_one_percent_of_what_each_costs(start
     assert true * (1 - 1e-4) <= ours <= 1.01 * true
 
 
+@pytest.mark.slow
 def test_a_part_of_a_plan_never_costs_more_than_the_whole():
     plan = NoiseSchedule("cosine", 0.5).plan(2.0, 0.02, 600)
     costs = [

@@ -52,7 +52,7 @@ def test_one_configuration_costs_what_its_events_do(shape, accountant, close):
     assert alone < cost < epsilon_of(whole, delta=DELTA, accountant=accountant)
 
 
-@pytest.mark.parametrize("accountant", ["rdp", "pld"])
+@pytest.mark.parametrize("accountant", ["rdp", pytest.param("pld", marks=pytest.mark.slow)])
 def test_several_configurations_cost_more_than_any_alone_and_any_pair(accountant):
     """Two plans of one epsilon have other curves and profiles, which cross."""
     selection = Selection(5, 1)

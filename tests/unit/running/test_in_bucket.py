@@ -111,6 +111,7 @@ def test_verbs_take_the_address_of_a_bucket(raw, verb):
     assert (done.returncode, done.stderr.count("Traceback")) == (0, 0), done.stderr
 
 
+@pytest.mark.slow
 def test_a_study_in_a_bucket_goes_on_from_its_checkpoints(
     monkeypatch, database_server, raw, tmp_path
 ):

@@ -122,9 +122,7 @@ def account_noise(
     as_json: Json = False,
 ) -> None:
     """Print the smallest start of a noise schedule that keeps a budget."""
-    _refuse(
-        sample_rate=sample_rate, steps=steps, epsilon=epsilon, delta=delta, end_ratio=end_ratio
-    )
+    _refuse(sample_rate=sample_rate, steps=steps, epsilon=epsilon, delta=delta, end_ratio=end_ratio)
     result = calculator.account_noise(
         sample_rate=sample_rate,
         steps=steps,

@@ -17,6 +17,7 @@ from dpsweep.results.page.bundle import vega_bundle
 from dpsweep.results.page.html import page_of
 from dpsweep.results.pictures.base import Picture
 from dpsweep.results.pictures.files import write_pictures
+from dpsweep.results.pictures.importance import LEAST
 from dpsweep.results.pictures.table import pictures_of
 from dpsweep.results.study import SweepResult
 from dpsweep.search import importance
@@ -43,12 +44,12 @@ def main() -> None:
     """Draw a directory's study as lines on standard input ask for it: its pictures, then its page.
 
     The second line says how the study ends: its state, and why nothing more was started. What takes
-    long and needs no study is done before the first line. Exit status 1, and why on standard
+    long to load is loaded before the first line. Exit status 1, and why on standard
     output, if something fails.
     """
     try:
-        prepare()
         files = StudyFiles.at(file_path(sys.argv[1]))
+        prepare(files)
         if sys.stdin.readline():
             pictures = pictures_of(SweepResult(files))
             write_pictures(pictures, files.pictures)
@@ -63,7 +64,8 @@ def main() -> None:
     leave(0)
 
 
-def prepare() -> None:
-    """Load what draws."""
-    importance.load()
+def prepare(files: StudyFiles) -> None:
+    """Load what draws a study, the forest only if it has the trials for one."""
+    if len(files.view().trials) >= LEAST:
+        importance.load()
     vega_bundle()

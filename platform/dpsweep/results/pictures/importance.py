@@ -5,14 +5,16 @@ from __future__ import annotations
 from dpsweep.results.pictures.base import Picture, tooltip
 from dpsweep.results.study import SweepResult
 
-_LEAST = 6
+#: Scored trials that a forest needs. Where one hyperparameter of four explains most of the score,
+#: another one leads in more than half of all studies of 8 trials, and in a quarter of those of 16.
+LEAST = 16
 
 
 def importance(result: SweepResult) -> Picture | None:
     """Return Optuna's importance of each hyperparameter (fANOVA, Hutter et al. 2014).
 
-    None of fewer than six scored trials. A hyperparameter that not all trials have is left out,
-    with a word.
+    None of fewer than ``LEAST`` scored trials. A hyperparameter that not all trials have is left
+    out, with a word.
     """
     from dpsweep.search.importance import importances
 
@@ -21,7 +23,7 @@ def importance(result: SweepResult) -> Picture | None:
         for trial in result.results
         if trial.value is not None and trial.state.value in ("finished", "pruned")
     ]
-    if len(trials) < _LEAST:
+    if len(trials) < LEAST:
         return None
     shares, left_out = importances(result.spec.space, trials, seed=result.spec.seed)
     if not shares:

@@ -61,13 +61,17 @@ def sparse(model: nn.Module, precision: str) -> Any:
 CASES = [
     pytest.param(opacus, ("tanh_cnn", 1, 28, 28), id="tanh_cnn"),
     pytest.param(opacus, ("small_resnet", 3, 32, 32), id="small_resnet"),
-    pytest.param(opacus, ("timm/resnet18", 3, 32, 32), id="resnet18"),
+    pytest.param(opacus, ("timm/resnet18", 3, 32, 32), id="resnet18", marks=pytest.mark.slow),
     pytest.param(opacus, ("timm/test_vit", 3, 160, 160), id="vit"),
     pytest.param(bias, ("tanh_cnn", 1, 28, 28), id="biases of tanh_cnn"),
-    pytest.param(bias, ("timm/resnet18", 3, 32, 32), id="biases of resnet18"),
+    pytest.param(
+        bias, ("timm/resnet18", 3, 32, 32), id="biases of resnet18", marks=pytest.mark.slow
+    ),
     pytest.param(bias, ("timm/test_vit", 3, 160, 160), id="biases of vit"),
     pytest.param(sparse, ("small_resnet", 3, 32, 32), id="sparse small_resnet"),
-    pytest.param(sparse, ("timm/resnet18", 3, 32, 32), id="sparse resnet18"),
+    pytest.param(
+        sparse, ("timm/resnet18", 3, 32, 32), id="sparse resnet18", marks=pytest.mark.slow
+    ),
 ]
 FEW = [CASES[0], CASES[1], CASES[4], CASES[7]]
 Make = Callable[[nn.Module, str], Any]

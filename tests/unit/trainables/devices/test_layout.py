@@ -95,8 +95,8 @@ def sparse(model: nn.Module) -> Any:
         ("tanh_cnn", {}),
         ("small_resnet", {}),
         ("small_resnet", {"standardize": True}),
-        ("timm/resnet18", {}),
-        ("timm/resnet18", {"norm": "frozen"}),
+        pytest.param("timm/resnet18", {}, marks=pytest.mark.slow),
+        pytest.param("timm/resnet18", {"norm": "frozen"}, marks=pytest.mark.slow),
         ("timm/regnetx_002", {"norm": "frozen"}),
     ],
 )

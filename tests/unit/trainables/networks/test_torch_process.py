@@ -29,6 +29,7 @@ run_here(setattr, spec)
 """
 
 
+@pytest.mark.slow
 def test_a_trial_loads_no_compiler(tmp_path):
     """In a process of its own: others of this one may have loaded it."""
     done = subprocess.run(
