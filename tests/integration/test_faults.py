@@ -34,11 +34,13 @@ def nodes_with_a_password(server):
     [
         (0, ("node removed", "actor killed"), 3),
         (1, ("actor told to leave",), 0),  # which is no failure
-        pytest.param(2, ("driver killed",), 3, marks=pytest.mark.slow),  # below, with a database
+        pytest.param(
+            2, ("driver killed",), 3, marks=pytest.mark.slow
+        ),  # also with a database, below
     ],
 )
 def test_a_short_sweep_outlives_its_faults(nodes, tmp_path, seed, faults, max_failures):
-    """With every change: every kind of fault within three schedules, this and the next."""
+    """With every change: those of nodes and actors; of the driver ``test_sweep`` has one."""
     sweep = FaultySweep(
         tmp_path, nodes, seed, num_trials=4, faults=faults, max_failures=max_failures
     )
@@ -46,6 +48,7 @@ def test_a_short_sweep_outlives_its_faults(nodes, tmp_path, seed, faults, max_fa
     sweep.check()
 
 
+@pytest.mark.slow
 def test_a_short_sweep_outlives_its_driver_and_its_database(
     nodes_with_a_password, server, tmp_path
 ):

@@ -65,6 +65,7 @@ def continued(tmp_path_factory):
     return root, load_sweep("prefix", root=root / "studies"), declared, promoted, before
 
 
+@pytest.mark.slow
 def test_the_best_at_the_barrier_goes_on_whenever_the_driver_is_killed(continued):
     _, result, _, promoted_before, before = continued
     records = read_log(result.files.journal)

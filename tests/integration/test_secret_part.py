@@ -156,6 +156,7 @@ def drawn_of(studies):
     return [record for record in ledger if record["kind"] == "num_trials"]
 
 
+@pytest.mark.slow
 def test_a_killed_search_goes_on_with_the_same_part(killed):
     root, path, _ = killed
     (drawn,) = drawn_of(root / "studies")

@@ -169,6 +169,7 @@ def killed_selection(tmp_path_factory):
     return root, *run_and_kill(root, raw, "apart/sealed", steps=10)
 
 
+@pytest.mark.slow
 def test_a_selection_that_is_killed_goes_on_with_the_same_number_of_trials(killed_selection):
     root, path, _ = killed_selection
     apart = root / "studies" / "apart" / "sealed"

@@ -11,6 +11,7 @@ from dpsweep.running.nodes import waiting
 from dpsweep.study.study import Observer
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_each_method_asks_for_its_own_share(ray_cluster, tmp_path, monkeypatch):
     asked = {}

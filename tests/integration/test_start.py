@@ -74,6 +74,7 @@ class InterruptedAfter(Observer):
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_a_start_is_charged_once_and_covered_by_every_trial(tmp_path, ray_cluster):
     spec = study(tmp_path)
     with pytest.raises(KeyboardInterrupt):

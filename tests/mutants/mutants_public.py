@@ -50,6 +50,32 @@ PUBLIC = (
         "what one study shows of a record for free has no epsilon in another one",
     ),
     Mutant(
+        "a public file of noisy validation records",
+        "platform/dpsweep/planning/public_records.py",
+        'if part in data.parts and section.visibility != "public":',
+        "if False:",
+        (f"{_PLANNING}::test_a_file_of_records_that_are_scored[validation]",),
+        "records are trained on in the open whose scores are charged as private",
+    ),
+    Mutant(
+        "copied images that pretrain reads at another size",
+        "platform/dpsweep/planning/public_records.py",
+        "source = open_source(section.model_copy(update=sizes))",
+        "pass",
+        (f"{_PLANNING}::test_copied_images_that_pretrain_reads_at_another_size",),
+        "trials start from weights that learned private images without any noise",
+    ),
+    Mutant(
+        "a selected trial that the clock ends",
+        "platform/dpsweep/planning/problems.py",
+        "if spec.resources.hang_minutes is not None:",
+        "if False:",
+        (
+            "tests/unit/planning/test_before_spending.py::test_no_trial_of_a_selection_ends_by_how_long_it_takes",
+        ),
+        "which trials end depends on how long records make them take",
+    ),
+    Mutant(
         "weights of private records that were stored anew",
         "platform/dpsweep/planning/public_records.py",
         "    if others is not None and max(_shares(own, others)) >= SAME:\n",
