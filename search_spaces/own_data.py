@@ -146,10 +146,13 @@ def on_own_data(section: str, own: OwnData) -> str:
         and not (key == "num_classes" and is_next_token)
     ]
     if missing:
+        is_declared = any(option.endswith((" N", " K")) for option in missing)
+        why = "what is declared of private records becomes public, so it is not counted"
         raise BadInputError(
-            f"{own.kind} needs {' and '.join(missing)}",
-            because="what is declared of private records becomes public, so it is not counted",
-            fix="add " + ("it" if len(missing) == 1 else "them") + "; a rounded number is fine",
+            f"{own.path} is taken for {own.kind}, which needs {' and '.join(missing)}",
+            because=why if is_declared else None,
+            fix="add " + ("it" if len(missing) == 1 else "them") + "; a rounded number of records "
+            "is fine (a table of numbers goes into an .npz)",
         )
     head = [f"  {key}: {values[key]}" for key in _OF_A_FILE if key in values]
     return "\n".join(head + [_uncounted(line) for line in _others(lines)]) + "\n"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -54,7 +55,14 @@ def open_source(spec: DataSpec) -> Source:
         opener = DATASETS[spec.dataset]
     except BadInputError as error:
         raise DataError(error.message, because=error.because, fix=error.fix) from error
-    source: Source = opener(spec)
+    try:
+        source: Source = opener(spec)
+    except DataError as error:
+        path = None if spec.path is None else Path(spec.path).expanduser()
+        if path is None or path.is_absolute() or path.exists():
+            raise
+        fix = f"{error.fix}; or type this in the folder that this path starts from"
+        raise DataError(error.message, because=error.because, fix=fix) from error
     if spec.dataset in DATASETS.outside():
         source = _checked(source, spec)
     if spec.class_names is None:

@@ -70,9 +70,9 @@ def test_comments_that_count_other_records_go(npz):
     ("own", "wanted"),
     [
         (OwnData("a.npz"), "--records N and --classes K"),
-        (OwnData("a.npz", num_records=3), "npz needs --classes K"),
-        (OwnData("a", dataset="image_folder"), "image_folder needs --records N"),
-        (OwnData("a", dataset="image_dataset"), "image_dataset needs --records N"),
+        (OwnData("a.npz", num_records=3), "npz, which needs --classes K"),
+        (OwnData("a", dataset="image_folder"), "image_folder, which needs --records N"),
+        (OwnData("a", dataset="image_dataset"), "image_dataset, which needs --records N"),
     ],
 )
 def test_what_must_be_declared_is_asked_for_at_once(own, wanted):

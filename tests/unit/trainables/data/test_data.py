@@ -33,6 +33,28 @@ def npz(path: Path, count: int = 50, seed: int = 0, **more: np.ndarray) -> dict[
     return {"dataset": "npz", "path": str(path), "num_records": 50, "num_classes": 3}
 
 
+def test_a_relative_path_is_told_with_where_to_type_the_command(
+    make_spec: MakeSpec, tmp_path: Path
+) -> None:
+    for path, is_relative in (("nowhere.npz", True), (str(tmp_path / "nowhere.npz"), False)):
+        given = {**npz(tmp_path / "there.npz"), "path": path}
+        with pytest.raises(DataError, match="no file") as caught:
+            describe_dataset(make_spec(**given))
+        assert ("type this in the folder" in str(caught.value.fix)) is is_relative
+
+
+def test_x_train_is_never_taken_for_labels(make_spec: MakeSpec, tmp_path: Path) -> None:
+    for stored, hint in (
+        ({"X_train": 1, "Y_train": 1}, "did you mean 'X_train'?"),
+        ({"y_train": 1}, "store one with numpy.savez(..., x_train=...)"),
+    ):
+        given = npz(tmp_path / "there.npz")
+        np.savez(tmp_path / "there.npz", **stored)
+        with pytest.raises(DataError, match="has no x_train") as caught:
+            describe_dataset(make_spec(**given))
+        assert caught.value.fix == hint
+
+
 def test_digits_split(make_spec: MakeSpec) -> None:
     spec = make_spec(
         validation={"fraction": 0.2, "visibility": "public"},
