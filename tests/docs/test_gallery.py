@@ -21,7 +21,8 @@ def test_the_page_shows_every_picture_in_the_order_of_a_report():
     assert [name for name, _ in SHOWN] == drawn
 
 
-def test_pictures_are_named_as_what_draws_them(tmp_path):
+def test_pictures_are_named_as_what_draws_them(tmp_path, monkeypatch):
+    monkeypatch.setattr("dpsweep.results.pictures.importance.LEAST", 2)
     result = load_sweep("composed", root=copy_studies(tmp_path, ["composed"]))
     best = result.best().trial_id
     keep_confusion(result.files, trial=best, part="test", names="ab", counts=[[1, 0], [0, 1]])
