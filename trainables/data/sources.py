@@ -58,10 +58,13 @@ def open_source(spec: DataSpec) -> Source:
     try:
         source: Source = opener(spec)
     except DataError as error:
-        path = None if spec.path is None else Path(spec.path).expanduser()
-        if path is None or path.is_absolute() or path.exists():
+        if spec.path is None or spec.path not in error.message:
             raise
-        fix = f"{error.fix}; or type this in the folder that this path starts from"
+        path = Path(spec.path).expanduser()
+        if path.is_absolute() or path.exists() or spec.dataset in DATASETS.outside():
+            raise
+        words = (error.fix, "or type this in the folder that this path starts from")
+        fix = "; ".join(filter(None, words))
         raise DataError(error.message, because=error.because, fix=fix) from error
     if spec.dataset in DATASETS.outside():
         source = _checked(source, spec)

@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+
+def listed(words: Sequence[str], most: int) -> str:
+    """Return words with commas between, and how many there are beyond ``most`` of them.
+
+    >>> listed(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + more
+
 
 def counted(number: float, noun: str) -> str:
     """Return a number of things: one is no plural.

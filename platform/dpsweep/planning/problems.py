@@ -13,7 +13,7 @@ from dpsweep.cluster import TARGETS
 from dpsweep.foundation.bucket_path import BucketPath
 from dpsweep.foundation.errors import BadInputError, DataError, Mistake, StorageError
 from dpsweep.foundation.file_paths import FilePath, cache_of
-from dpsweep.foundation.words import counted
+from dpsweep.foundation.words import counted, listed
 from dpsweep.planning.public_records import check_overlap, copies_note
 from dpsweep.search.samplers import SAMPLERS
 from dpsweep.search_spaces.base import SearchSpace
@@ -91,7 +91,8 @@ def sealed_problems(spec: SweepSpec) -> list[Mistake]:
     """Return what accounting select cannot have: ledgers in a database, and ends by the clock.
 
     Trials that nobody may see are files: nothing but their own locks would keep two drivers of one
-    selection apart. How long a trial takes depends on the records.
+    selection apart. How long a trial takes depends on the records. No rule of the spec, by which
+    studies of before are read.
     """
     if not spec.privacy.mode.is_sealed:
         return []
@@ -296,10 +297,7 @@ def _empty_classes_note(data: SweepData) -> list[str]:
         return []
     used = {int(label) for _, labels in data.parts.values() for label in np.unique(labels)}
     empty = [name for label, name in enumerate(data.info.class_names) if label not in used]
-    if not empty:
-        return []
-    more = f" and {len(empty) - 3} more" if len(empty) > 3 else ""
-    return [f"note: no record has class {', '.join(empty[:3])}{more}"]
+    return [f"note: no record has class {listed(empty, 3)}"] if empty else []
 
 
 def space_notes(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.file_paths import FilePath, file_path
 from dpsweep.foundation.registry import did_you_mean
+from dpsweep.foundation.words import listed
 from dpsweep.privacy.statement import PrivacyStatement, shown_epsilon
 from dpsweep.results.choosing import By, Choice, Limits, choose, nothing_within
 from dpsweep.results.claims import Claims
@@ -368,8 +369,7 @@ class SweepResult:
 
 
 def _listed(trials: Sequence[int]) -> str:
-    more = f" and {len(trials) - 10} more" if len(trials) > 10 else ""
-    return "trial " + ", ".join(map(str, trials[:10])) + more
+    return "trial " + listed([str(trial) for trial in trials], 10)
 
 
 def load_sweep(

@@ -168,7 +168,7 @@ def run_trials(tuner: tune.Tuner, scheduler: PolicyScheduler) -> None:
         with contextlib.suppress(Exception):  # it may be what has failed
             scheduler.release_actors()
         if isinstance(error, SweepError) or not _is_of_ray(error):
-            raise error from None
+            raise error from error.__cause__
         raise _lost_ray(error) from error
 
 

@@ -13,8 +13,8 @@ SELDOM = 50_000
 def search_seldom() -> None:
     """Search for garbage less often in this process, from now on.
 
-    Loading torch, Ray and MLflow makes a million objects and hardly a cycle to clear up: searching
-    them again and again takes an eighth of the time. At most ``SELDOM`` objects more wait for the
+    Loading torch, Ray and MLflow makes very many objects and hardly a cycle to clear up, and they
+    are searched again and again. At most ``SELDOM`` objects more wait for the
     search, so this is for processes that hold no tensors in cycles, and belong to us.
     """
     gc.set_threshold(SELDOM, *gc.get_threshold()[1:])

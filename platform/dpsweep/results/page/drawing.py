@@ -44,8 +44,8 @@ def main() -> None:
     """Draw a directory's study as lines on standard input ask for it: its pictures, then its page.
 
     The second line says how the study ends: its state, and why nothing more was started. What takes
-    long to load is loaded before the first line. Exit status 1, and why on standard
-    output, if something fails.
+    long to load is loaded before the first line. Exit status 1, and why on standard output, if
+    something fails.
     """
     try:
         files = StudyFiles.at(file_path(sys.argv[1]))

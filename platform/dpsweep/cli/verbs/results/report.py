@@ -16,6 +16,7 @@ from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import BadInputError, NothingWithinBudgetError, StorageError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.words import counted
+from dpsweep.privacy.modes import UNACCOUNTED
 from dpsweep.privacy.terms import COLUMNS
 from dpsweep.results.page.html import page_of
 from dpsweep.results.report import ReportedStudy, build_report
@@ -113,7 +114,7 @@ def report(
         return
     print_records(table(rows), output, caption=caption(rows) + legend(rows))
     if costs:
-        if all(row.get("seconds") is None for row in rows):
+        if all(row["seconds"] is None and row["accounting"] != UNACCOUNTED.name for row in rows):
             say("no time and no memory: none is kept under a claim, as they tell of batch sizes")
         for study in studies:
             for line in memory_taken(study.resources, study.trials):
