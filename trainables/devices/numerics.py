@@ -16,20 +16,19 @@ Guarantees:
     moves it by about 2^-24 in float32, and by 2^-8 here. So engines look before the first batch
     (``dpsweep.trainables.devices.places``), and refuse what moves by a bit. Not covered: a kernel
     that does so for other numbers than were tried, or now and then, as those may that add up in
-    the order in which threads end. cuDNN's convolutions are kept from it, and in bfloat16 on CUDA
-    so is attention, by torch's plain kernel; in float32 attention's kernel is torch's choice.
+    the order in which threads end. cuDNN's convolutions are kept from it; products over positions,
+    attention among them, are refused in bfloat16 on CUDA; in float32 kernels are torch's choice.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dpsweep.foundation.errors import BadInputError
 
@@ -60,15 +59,12 @@ class ForwardPass:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return the outputs of a chunk, float32, within its graph.
 
-        In float32 this is the network's own call and no more. In bfloat16 on CUDA attention is
-        computed by matrix products, which hold a table of positions x positions for each head: the
-        fused kernels add up a gradient in the order in which threads end.
+        In float32 this is the network's own call and no more.
         """
         if not self.is_rounded:
             outputs: torch.Tensor = self.model(x)
             return outputs
-        repeats = sdpa_kernel(SDPBackend.MATH) if x.is_cuda else nullcontext()
-        with torch.autocast(x.device.type, torch.bfloat16), repeats:
+        with torch.autocast(x.device.type, torch.bfloat16):
             outputs = self.model(x)
         return outputs.float()
 

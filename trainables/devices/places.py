@@ -8,7 +8,8 @@ In rounded precision more than that is asked for: an example's gradient must be 
 example alone (``refuse_moving``). It is looked at, on random numbers in the size of a chunk, to the
 last bit: at other places of the chunk, beside other rows, beside rows of zeros and beside rows that
 are large. Codes of rows are compared and not the rows, so that no second chunk of gradients is
-held.
+held. On CUDA that is not enough for products over positions, as in attention
+(``refuse_products_over_positions``).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
+from torch import nn
 
 from dpsweep.foundation.errors import ModelError
 
@@ -103,6 +105,56 @@ def refuse_moving(
                 " beside other rows, and in bfloat16 that moves it by parts of 2^-8",
                 fix="model.precision: float32",
             )
+
+
+def refuse_products_over_positions(
+    forward: Callable[[torch.Tensor], torch.Tensor], model: nn.Module, x: torch.Tensor
+) -> None:
+    """Refuse networks that multiply by weights at several positions of an example.
+
+    For bfloat16 on CUDA. There a product of all rows of a chunk is cut into tiles, and how a row
+    rounds can depend on the tile that it is in. On an H200 (torch 2.11) the biases of a vision
+    transformer moved by 7e-8 with an example's place, after ``refuse_moving`` had passed them.
+    Convolutions, and heads of one row per example, did not.
+
+    Args:
+        forward: Runs the network.
+        model: The network.
+        x: Records.
+    Raises:
+        ModelError: A linear layer or attention of it is given more than one row per example.
+    """
+    seen: list[str] = []
+
+    def note(layer: nn.Module, inputs: tuple[object, ...], named: dict[str, object]) -> None:
+        if any(isinstance(v, torch.Tensor) and v.dim() > 2 for v in (*inputs, *named.values())):
+            seen.append(type(layer).__name__)
+
+    hooks = [
+        layer.register_forward_pre_hook(note, with_kwargs=True)
+        for layer in model.modules()
+        if _multiplies(layer)
+    ]
+    try:
+        with torch.no_grad():
+            forward(x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if seen:
+        raise ModelError(
+            f"in bfloat16 on a GPU a {seen[0]} layer's gradients can depend on an example's place",
+            because="it multiplies several positions of each example, and how a row of such a"
+            " product rounds may depend on the rows beside it",
+            fix="model.precision: float32",
+        )
+
+
+def _multiplies(layer: nn.Module) -> bool:
+    """Say whether a layer multiplies rows by a matrix of its own: also GPT-2's Conv1D."""
+    weight = layer._parameters.get("weight")
+    is_matrix = weight is not None and weight.dim() == 2 and not isinstance(layer, nn.Embedding)
+    return is_matrix or isinstance(layer, nn.MultiheadAttention)
 
 
 def _batches(x: torch.Tensor, others: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

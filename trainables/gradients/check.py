@@ -37,7 +37,10 @@ from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables.data.losses import Loss
 from dpsweep.trainables.devices.failures import has_broken_device, is_out_of_memory
 from dpsweep.trainables.devices.numerics import BFLOAT16_EPSILON, ForwardPass
-from dpsweep.trainables.devices.places import refuse_moving
+from dpsweep.trainables.devices.places import (
+    refuse_moving,
+    refuse_products_over_positions,
+)
 from dpsweep.trainables.gradients.sums import zero_sums
 from dpsweep.trainables.networks.no_dropout import refuse_random
 
@@ -128,6 +131,8 @@ def check_gradients(
                 _refuse_mixing(x, random(_NUM_EXAMPLES)[0], y, trained, rows, per_example)
             if forward.is_rounded:
                 (whole, labels), (others, _) = random(chunk), random(chunk)
+                if device.type == "cuda":
+                    refuse_products_over_positions(forward, model, whole)
                 refuse_moving(lambda x: per_example(x, labels).consists_of, whole, others)
                 with _fixed_by_float32():
                     compare(x, y, OF_ALL_ROUNDED)

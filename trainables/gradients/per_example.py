@@ -41,10 +41,9 @@ from dpsweep.trainables.gradients.sparse_mask import MaskedWeight
 from dpsweep.trainables.gradients.standardized import has_standardized_rule, standardized_rule
 from dpsweep.trainables.gradients.sums import chunk_size, zero_sums
 from dpsweep.trainables.gradients.weight_products import (
-    ConvProduct,
-    LinearProduct,
     WeightProduct,
     has_product,
+    product_of,
     unfolded,
 )
 from dpsweep.trainables.networks.heads import LinearHeads
@@ -188,8 +187,11 @@ class OpacusEngine:
         # Asking for the gradients of outputs alone, autograd forms none of a weight on its own.
         gradients = torch.autograd.grad(loss, [use.output for use in uses], allow_unused=True)
         samples: dict[nn.Parameter, Sample] = {}
+        calls = [*zip(uses, gradients)]
+        del uses, gradients
         with torch.no_grad():
-            for use, gradient in zip(uses, gradients):
+            while calls:
+                use, gradient = calls.pop(0)  # let go of: its samples may take its place
                 if gradient is None:
                     continue
                 rule = self._rules[use.layer]
@@ -356,18 +358,13 @@ def _batch_norm_rule(
 def _product_rule(
     layer: nn.Module, inputs: list[torch.Tensor], gradient: torch.Tensor
 ) -> dict[nn.Parameter, Sample]:
-    """The rule for a large weight: no gradient per example is held."""
-    if isinstance(layer, nn.Conv2d):
-        samples: dict[nn.Parameter, Sample] = {
-            layer.weight: ConvProduct(layer, inputs[0], gradient)
-        }
-        bias = gradient.flatten(2).sum(dim=2)
-    else:
-        assert isinstance(layer, nn.Linear)
-        samples = {layer.weight: LinearProduct(layer, inputs[0], gradient)}
-        bias = gradient.reshape(len(gradient), -1, gradient.shape[-1]).sum(dim=1)
+    """The rule for a large weight: no gradient per example is held but where it is small."""
+    product = product_of(layer, inputs[0], gradient)
+    samples: dict[nn.Parameter, Sample] = {
+        layer.weight: product.each() if product.is_small else product
+    }
     if layer.bias is not None:
-        samples[layer.bias] = bias
+        samples[layer.bias] = product.gradient.sum(dim=2)
     return samples
 
 

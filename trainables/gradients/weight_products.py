@@ -4,9 +4,9 @@ The gradient of example n by a weight is G_n A_n^T, G_n the gradient by the laye
 its (unfolded) input. Clipping needs the norm of each and one weighted sum of all. So each product
 is formed in a small buffer, measured, forgotten, and formed again for the sum; where positions are
 few, its norm follows from products between positions, and where they are fewer still, the sum is
-one product over examples and positions. No gradient per example is held. The clipped sum is that of
-Abadi et al. 2016, algorithm 1 (https://arxiv.org/abs/1607.00133); only the order of the work
-differs.
+one product over examples and positions. No gradient per example is held, but where it is no larger
+than what it is formed of (``is_small``). The clipped sum is that of Abadi et al. 2016, algorithm 1
+(https://arxiv.org/abs/1607.00133); only the order of the work differs.
 
 Guarantees:
     The norm is that of the product itself, not a bound on it, and clipping by it bounds what an
@@ -27,8 +27,10 @@ Guarantees:
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from typing import Self
 
 import torch
 from torch import nn
@@ -91,6 +93,15 @@ class WeightProduct(ABC):
         """Rows and columns of one gradient."""
 
     @property
+    def is_small(self) -> bool:
+        """Whether the gradients (``each``) take no more memory than what they are formed of.
+
+        They are then better formed once and held in its place.
+        """
+        rows, columns = self._shape
+        return len(self) * rows * columns <= sum(factor.numel() for factor in self.factors)
+
+    @property
     def _by_positions(self) -> bool:
         """Whether positions are so few that products between them are cheaper."""
         rows, columns = self._shape
@@ -138,33 +149,35 @@ class WeightProduct(ABC):
             total: Changed in place, float64, contiguous, as many entries as the weight.
             factors: float32 (chunk,).
         """
-        if self._at_once:
-            size = MOST_TERMS // self.gradient.shape[2]
-            for begin in range(0, len(self), size):
-                self._add_at_once(total, factors, begin, begin + size)
+        is_out = factors == 0
+        kept = self if may_skip(is_out) else self._without(is_out)
+        if kept._at_once:
+            size = MOST_TERMS // kept.gradient.shape[2]
+            for begin in range(0, len(kept), size):
+                kept._add_at_once(total, factors, begin, begin + size)
             return
-        for chosen, g, a in self._blocks():
-            products, is_out = _products(g, a), factors[chosen] == 0
-            if not may_skip(is_out):
-                products.masked_fill_(is_out[:, None], 0.0)
-            add_rows(total, products, factors[chosen])
+        for chosen, g, a in kept._blocks():
+            add_rows(total, _products(g, a), factors[chosen])
+
+    def _without(self, is_out: torch.Tensor) -> Self:
+        """Return these gradients with zeros in the place of some, whatever they are formed of."""
+        kept = copy.copy(self)
+        kept.gradient = self.gradient.masked_fill(_as_column(is_out, self.gradient), 0.0)
+        kept._x = self._x.masked_fill(_as_column(is_out, self._x), 0.0)
+        return kept
 
     def _add_at_once(
         self, total: torch.Tensor, factors: torch.Tensor, begin: int, end: int
     ) -> None:
         """Add the sum of some examples as one product over examples and positions."""
-        is_out = (factors[begin:end] == 0)[:, None, None]
         g = self.gradient[begin:end] * factors[begin:end, None, None]
-        a = self.inputs(begin, end)
-        if not may_skip(is_out):
-            g, a = g.masked_fill(is_out, 0.0), a.masked_fill(is_out, 0.0)
-        left, right = (t.double().transpose(0, 1).flatten(1) for t in (g, a))
+        left, right = (t.double().transpose(0, 1).flatten(1) for t in (g, self.inputs(begin, end)))
         # The product first, then the total: what is there already is rounded once.
         total.view(self._shape).add_(left @ right.T)
 
     def each(self) -> torch.Tensor:
-        """Return every gradient, (chunk, entries): for layers that are used more than once."""
-        return _products(self.gradient, self.inputs(0, len(self)))
+        """Return every gradient, float32 (chunk, entries)."""
+        return torch.cat([_products(g, a) for _, g, a in self._blocks()])
 
 
 def unfolded(layer: nn.Conv2d, x: torch.Tensor) -> torch.Tensor:
@@ -200,6 +213,21 @@ def _unfolded_by_views(layer: nn.Conv2d, x: torch.Tensor) -> torch.Tensor:
     return views.reshape(len(x), x.shape[1] * tall * wide, heights * widths)
 
 
+def _dense(images: torch.Tensor) -> torch.Tensor:
+    """Return them without gaps, channels first or last, as ``masked_fill`` leaves them.
+
+    Kernels may round by how numbers lie in memory, and products are formed of a copy again.
+    """
+    if images.is_contiguous(memory_format=torch.channels_last):
+        return images
+    return images.contiguous()
+
+
+def _as_column(rows: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return a value per example (examples,) in as many dimensions as its values have."""
+    return rows.view(-1, *[1] * (like.dim() - 1))
+
+
 def _products(g: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
     """Return G A^T of each example, (examples, entries).
 
@@ -229,8 +257,8 @@ class ConvProduct(WeightProduct):
     """
 
     def __init__(self, layer: nn.Conv2d, x: torch.Tensor, gradient: torch.Tensor) -> None:
-        super().__init__(gradient.flatten(2))
-        self._layer, self._x = layer, x
+        super().__init__(_dense(gradient).flatten(2))
+        self._layer, self._x = layer, _dense(x)
 
     @property
     def _shape(self) -> tuple[int, int]:
@@ -254,9 +282,10 @@ class LinearProduct(WeightProduct):
     """
 
     def __init__(self, layer: nn.Linear, x: torch.Tensor, gradient: torch.Tensor) -> None:
-        super().__init__(gradient.reshape(len(x), -1, layer.out_features).transpose(1, 2))
-        self._layer = layer
-        self._x = x.reshape(len(x), -1, layer.in_features).transpose(1, 2)
+        g = gradient.reshape(len(x), -1, layer.out_features).contiguous()
+        a = x.reshape(len(x), -1, layer.in_features).contiguous()
+        super().__init__(g.transpose(1, 2))
+        self._layer, self._x = layer, a.transpose(1, 2)
 
     @property
     def _shape(self) -> tuple[int, int]:
@@ -278,6 +307,20 @@ class LinearProduct(WeightProduct):
         sizes = (torch.linalg.vector_norm(p, dim=(1, 2), dtype=torch.float64) for p in pair)
         norms = product_of_norms(*sizes)
         return norms, 2 * EPSILON * norms
+
+
+def product_of(layer: nn.Module, x: torch.Tensor, gradient: torch.Tensor) -> WeightProduct:
+    """Return the gradients by a layer's weight, of a layer that has them as products.
+
+    Args:
+        layer: See ``has_product``.
+        x: Its input, float (chunk, ...).
+        gradient: Gradient by its output, (chunk, ...).
+    """
+    if isinstance(layer, nn.Conv2d):
+        return ConvProduct(layer, x, gradient)
+    assert isinstance(layer, nn.Linear)
+    return LinearProduct(layer, x, gradient)
 
 
 def has_product(layer: nn.Module) -> bool:

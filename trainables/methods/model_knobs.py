@@ -65,9 +65,10 @@ PRECISION = Hyperparameter(
     "model.precision",
     "str",
     "float32",
-    "In what a network computes forwards and backwards: bfloat16 is faster on GPUs that have it. "
-    "Gradients of examples, norms, sums, noise and weights stay float32 or better, and so does "
-    "evaluation; no effect on plan or epsilon.",
+    "In what a network computes forwards and backwards: bfloat16 is faster on GPUs that have it "
+    "and refused there for products over positions, as of transformers. Gradients of examples, "
+    "norms, sums, noise and weights stay float32 or better, and so does evaluation; no effect on "
+    "plan or epsilon.",
     choices=("float32", "bfloat16"),
 )
 #: Those of a network that later versions added: older records have none.

@@ -14,7 +14,11 @@ from torch import nn
 from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.devices.numerics import BFLOAT16_EPSILON
-from dpsweep.trainables.devices.places import refuse_moving, row_codes
+from dpsweep.trainables.devices.places import (
+    refuse_moving,
+    refuse_products_over_positions,
+    row_codes,
+)
 from dpsweep.trainables.gradients.bias_engine import BiasEngine
 from dpsweep.trainables.gradients.canaries import clipped_gradients
 from dpsweep.trainables.gradients.clipping import EXAMPLE_TOLERANCE
@@ -62,18 +66,21 @@ CASES = [
     pytest.param(opacus, ("tanh_cnn", 1, 28, 28), id="tanh_cnn"),
     pytest.param(opacus, ("small_resnet", 3, 32, 32), id="small_resnet"),
     pytest.param(opacus, ("timm/resnet18", 3, 32, 32), id="resnet18", marks=pytest.mark.slow),
-    pytest.param(opacus, ("timm/test_vit", 3, 160, 160), id="vit"),
     pytest.param(bias, ("tanh_cnn", 1, 28, 28), id="biases of tanh_cnn"),
     pytest.param(
         bias, ("timm/resnet18", 3, 32, 32), id="biases of resnet18", marks=pytest.mark.slow
     ),
-    pytest.param(bias, ("timm/test_vit", 3, 160, 160), id="biases of vit"),
     pytest.param(sparse, ("small_resnet", 3, 32, 32), id="sparse small_resnet"),
     pytest.param(
         sparse, ("timm/resnet18", 3, 32, 32), id="sparse resnet18", marks=pytest.mark.slow
     ),
 ]
-FEW = [CASES[0], CASES[1], CASES[4], CASES[7]]
+FEW = [CASES[0], CASES[1], CASES[3], CASES[5]]
+#: Products over positions: refused on CUDA.
+VITS = [
+    pytest.param(opacus, ("timm/test_vit", 3, 160, 160), id="vit"),
+    pytest.param(bias, ("timm/test_vit", 3, 160, 160), id="biases of vit"),
+]
 Make = Callable[[nn.Module, str], Any]
 
 
@@ -105,8 +112,22 @@ def num_roundings(model: nn.Module, x: torch.Tensor) -> int:
     return calls + 1
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("make", "case"), CASES)
+def on_devices(*lists: list[Any], also_on_the_cpu: list[Any]) -> list[Any]:
+    """Return cases (make, case, device)."""
+    both = [(case, device) for cases in lists for case in cases for device in DEVICES]
+    both += [(case, "cpu") for case in also_on_the_cpu]
+    return [
+        pytest.param(
+            *case.values,
+            getattr(device, "values", [device])[0],
+            id=f"{case.id}-{getattr(device, 'values', [device])[0]}",
+            marks=[*case.marks, *getattr(device, "marks", [])],
+        )
+        for case, device in both
+    ]
+
+
+@pytest.mark.parametrize(("make", "case", "device"), on_devices(CASES, also_on_the_cpu=VITS))
 def test_gradients_are_near_those_in_float32(
     make: Make, case: tuple[str, int, int, int], device: str
 ) -> None:
@@ -152,8 +173,7 @@ def test_an_example_adds_at_most_the_bound_whatever_its_values(
             assert float(moved.norm()) <= 1e-12
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("make", "case"), CASES)
+@pytest.mark.parametrize(("make", "case", "device"), on_devices(CASES, also_on_the_cpu=VITS))
 def test_the_place_in_a_batch_does_not_change_what_an_example_adds(
     make: Make, case: tuple[str, int, int, int], device: str
 ) -> None:
@@ -165,6 +185,46 @@ def test_the_place_in_a_batch_does_not_change_what_an_example_adds(
     for order in (np.roll(rows, 1), rows[::-1].copy(), np.random.default_rng(0).permutation(rows)):
         actual = engine.clipped_gradient_sum(x, y, order, 1.0)
         assert relative_error(actual, expected) <= 1e-13
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize(("make", "case"), VITS)
+def test_products_over_positions_are_refused_on_a_gpu(
+    make: Make, case: tuple[str, int, int, int]
+) -> None:
+    name, *shape = case
+    x, y = records(tuple(shape))
+    engine = make(network(name, *shape, device="cuda"), "bfloat16")
+    with pytest.raises(ModelError, match="in bfloat16 on a GPU a Linear layer"):
+        engine.clipped_gradient_sum(x, y, np.arange(len(x)), 1.0)
+
+
+class Named(nn.Module):
+    """Attention that is given its inputs by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.attention(query=x, key=x, value=x)[0]
+
+
+def test_products_over_positions_are_seen_by_what_layers_are_given() -> None:
+    from transformers.pytorch_utils import Conv1D
+
+    tokens, rows = torch.randn(2, 3, 4), torch.randn(2, 4)
+    for layer in (nn.Linear(4, 5), Conv1D(5, 4), Named()):
+        with pytest.raises(ModelError, match="on a GPU a"):
+            refuse_products_over_positions(layer, layer, tokens)
+        assert not any(module._forward_pre_hooks for module in layer.modules())
+    head = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 2))
+    refuse_products_over_positions(head, head, rows)
+    words = nn.Sequential(nn.Embedding(9, 4), nn.LayerNorm(4))
+    refuse_products_over_positions(words, words, torch.ones(2, 3, dtype=torch.int64))
+    images = network("small_resnet", 3, 32, 32)
+    refuse_products_over_positions(images, images, torch.randn(2, 3, 32, 32))
 
 
 @pytest.mark.parametrize(("make", "case"), FEW)

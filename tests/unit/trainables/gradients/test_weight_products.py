@@ -150,6 +150,63 @@ def test_an_example_that_is_not_finite_adds_zero_and_hurts_no_other(bad: float, 
     assert relative_error([total.flatten()], [clipped]) < 1e-5
 
 
+@pytest.mark.parametrize("positions", [8, 400])
+def test_to_leave_examples_out_does_not_change_how_others_round(
+    positions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on CUDA, where nobody looks whether there are any; inputs are slices of larger ones."""
+    torch.manual_seed(0)
+    x, gradient = torch.randn(5, positions, 50)[..., :40], torch.randn(5, positions, 60)[..., 30:]
+    images = torch.randn(5, 9, 12, 12)[:, :8]
+    by_output = torch.randn(5, 12, 12, 70).permute(0, 3, 1, 2)[:, :64]
+    factors = torch.tensor([1.0, 0.5, 0.25, 2.0, 1e-3])
+    products: list[WeightProduct] = [
+        LinearProduct(nn.Linear(40, 30), x, gradient),
+        ConvProduct(nn.Conv2d(8, 64, 3, padding=1), images, by_output),
+        ConvProduct(nn.Conv2d(8, 64, 1), images, by_output),
+    ]
+    for product in products:
+        totals = []
+        for may_skip in (True, False):
+            path = "dpsweep.trainables.gradients.weight_products.may_skip"
+            monkeypatch.setattr(path, lambda marked, may=may_skip: may)
+            entries = product.each().shape[1]
+            totals.append(torch.zeros(entries, dtype=torch.float64))
+            product.add_to(totals[-1], factors)
+        assert torch.equal(*totals)
+        assert float(totals[0].norm()) > 0
+
+
+@pytest.mark.parametrize(("size", "is_held"), [(32, True), (4, False)])
+def test_gradients_no_larger_than_what_they_are_formed_of_are_held(
+    size: int, is_held: bool
+) -> None:
+    """64 x 32 x 9 entries against 96 x 32 x 32 of inputs and outputs, or 96 x 4 x 4."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 32, 3, padding=1), nn.Conv2d(32, 64, 3, padding=1), nn.Flatten()
+    )
+    engine = OpacusEngine(model, 2)
+    x, y = torch.randn(2, 3, size, size), torch.arange(2)
+    samples = engine._per_example_gradients(x, y)
+    large = samples[2]
+    assert isinstance(large, torch.Tensor) == is_held
+    (expected,) = (
+        torch.stack(row)
+        for row in zip(
+            *(
+                torch.autograd.grad(
+                    nn.functional.cross_entropy(model(x[i : i + 1]), y[i : i + 1]),
+                    [model[1].weight],
+                )
+                for i in range(2)
+            )
+        )
+    )
+    actual = large if isinstance(large, torch.Tensor) else large.each()
+    assert relative_error([actual], [expected.flatten(1)]) < 1e-5
+
+
 def test_terms_that_cancel_cannot_bring_more_than_the_bound() -> None:
     """Two positions with opposite gradients of 1e12: what is left of them is rounding alone."""
     layer = nn.Linear(64, 64, bias=False)
