@@ -4,11 +4,9 @@
          -> StudyLedger          what the study may spend, written down before data is opened
          -> ClusterTarget        a Ray cluster, joined or started (behind the steps above)
          -> pretrained_weights   public weights that trials start from
-         (``dpsweep.planning.pretrain``)
          -> mode                 composed, select, public or unaccounted
          (``dpsweep.running.modes.searching``):
-            -> start             the private run that trials start from, once
-            (``dpsweep.planning.start``)
+            -> start             the private run that trials start from (``dpsweep.planning.start``)
             -> prefetch          frozen features that trials need, once
             (``dpsweep.running.features``)
             -> TaskSource        suggests hyperparameters; each becomes a plan or is infeasible
@@ -19,8 +17,8 @@
          -> SweepResult          the best configuration, with what its epsilon depends on
 
 ``dpsweep.running.stage`` is the part that Ray Tune drives. Running the same spec again continues
-the study:
-trials that did not end resume from their own checkpoints, and what they had charged stays charged.
+the study: trials that did not end resume from their own checkpoints, and what they had charged
+stays charged.
 """
 
 from __future__ import annotations
@@ -171,7 +169,8 @@ def run_checked(
             return SweepResult(study.files)
         study.write(entries.study_started(study))
         write_charges(study)
-        spool = stack.enter_context(open_spool(study.files, spec.tracking, observer.on_message))
+        spool = open_spool(study.files, spec.tracking, observer.on_message, is_held=bool(selection))
+        stack.enter_context(spool)
         launch = Launch(
             checked,
             study,
@@ -287,6 +286,7 @@ def _commit(
             is_charged=ledger.is_on_dataset,
         )
         ledger.note_dataset()
+    study.keep_spec()
     return composition, selection
 
 

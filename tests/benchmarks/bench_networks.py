@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -262,6 +263,8 @@ def main(words: list[str] | None = None) -> None:
         )
         caption = f"A step, {clock(options.device, options.rounds)}." if not tables else ""
         tables.append(table_of(results[case], caption))
+        if options.json:  # seen also where time does not do for all
+            print(tables[-1].markdown(), file=sys.stderr, flush=True)
     show(tables, results, as_json=options.json)
 
 

@@ -19,8 +19,14 @@ BEGUN = []
 SPACE = {"method": "dp_sgd", "optim.lr": {"loguniform": [0.1, 4]}, "train.max_steps": 4}
 
 
-def select_spec(root, space=SPACE, mean=3, **privacy):
+#: Validation records of which scores are counts with noise.
+NOISY = {"fraction": 0.2, "visibility": "noisy", "noise_std": 0.08}
+
+
+def select_spec(root, space=SPACE, mean=3, *, is_noisy=False, **privacy):
     raw = make_spec(root, "selection", tracking={"uri": None}, scheduler={"type": "fifo"})
+    if is_noisy:
+        raw["data"]["validation"] = NOISY
     raw["search"] = {"sampler": "random", "num_trials": None, "space": space}
     raw["privacy"] = {
         "delta": 1e-5, "trial_epsilon": 1.0, "accounting": "select",

@@ -353,4 +353,24 @@ LEDGERS = (
         ),
         "what was not enforced would be claimed",
     ),
+    Mutant(
+        "a winner's noisy scores left out of its ledger",
+        "platform/dpsweep/ledgers/records.py",
+        "for chosen in (at_positions, others):",
+        "for chosen in (at_positions,):",
+        (
+            "tests/unit/running/test_selection_run.py::test_the_winners_ledger_has_one_charge_of_positions_and_one_of_scores",
+        ),
+        "what is released was charged",
+    ),
+    Mutant(
+        "a store that hears of a selection from the start",
+        "platform/dpsweep/sweep.py",
+        "is_held=bool(selection)",
+        "is_held=False",
+        (
+            "tests/unit/running/test_selection_run.py::test_the_store_hears_of_a_selection_when_nothing_else_is_left",
+        ),
+        "when it began tells how many trials there were",
+    ),
 )

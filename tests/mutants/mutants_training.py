@@ -358,6 +358,14 @@ TRAINING = (
         "the norm is that of all that trains",
     ),
     Mutant(
+        "rounding of fewer records than are taken",
+        "trainables/gradients/clipping.py",
+        "most = 2 * num_examples",
+        "most = num_examples",
+        ("tests/unit/trainables/gradients/test_large_sums.py::test_noise_covers_what_is_proven",),
+        "up to twice the declared number may share a sum",
+    ),
+    Mutant(
         "less noise in AdaMix",
         "trainables/methods/adamix/adamix.py",
         "total, event.noise_multiplier, bound",

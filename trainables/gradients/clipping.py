@@ -154,14 +154,19 @@ def clip_rule_factors(rule: str) -> Factors:
 def noise_margin(num_examples: int) -> float:
     """Return the most that an example moves a sum beyond C by rounding, in parts of C.
 
-    That of the example itself, and that of the sums of two batches of at most ``num_examples`` each
-    (``sums``, ``weight_products``). Nothing of it depends on ``batch.physical``.
+    That of the example itself, and that of the sums of two batches of at most twice as many
+    examples as are declared (``sums``, ``weight_products``): more are refused when the data are
+    read. Nothing of it depends on ``batch.physical``.
 
-    >>> noise_margin(400_000), round(noise_margin(1_000_000), 6)
-    (0.0001, 0.000301)
+    >>> noise_margin(200_000), round(noise_margin(1_000_000), 6)
+    (0.0001, 0.000996)
+
+    Args:
+        num_examples: Declared number of examples.
     """
-    roundings = num_examples + MOST_TERMS * MOST_CANCELLED
-    return max(TOLERANCE, EXAMPLE_TOLERANCE + 2.0**-52 * num_examples * roundings)
+    most = 2 * num_examples
+    roundings = most + MOST_TERMS * MOST_CANCELLED
+    return max(TOLERANCE, EXAMPLE_TOLERANCE + 2.0**-52 * most * roundings)
 
 
 def noise_bound(max_grad_norm: float, num_examples: int, *, joint: float = 1.0) -> float:

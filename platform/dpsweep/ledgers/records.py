@@ -128,10 +128,13 @@ def plan_of(record: Mapping[str, Any]) -> Plan:
     """Return the events of a record of a trial's ledger.
 
     Raises:
-        LedgerError: They are not as many as the positions that it says.
+        LedgerError: They are not as many as the positions that it says. More are taken in a charge
+            from position 0 on: earlier versions wrote the noisy scores of a selection's winner
+            into the charge of its positions, and more events never cost less.
     """
     plan = Plan.from_json(record["events"])
-    if "start" in record and len(plan) != record["stop"] - record["start"]:
+    size = record["stop"] - record["start"] if "start" in record else len(plan)
+    if len(plan) < size or (len(plan) > size and record["start"] > 0):
         raise LedgerError(
             f"a charge of positions {record['start']} to {record['stop'] - 1} of a trial's ledger "
             f"has {len(plan)} events",
@@ -139,6 +142,24 @@ def plan_of(record: Mapping[str, Any]) -> Plan:
             fix="restore it; without it nothing true can be said of this trial's epsilon",
         )
     return plan
+
+
+def charges_at_once(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the charges of a trial's ledger as one of all positions, and one of all else.
+
+    Where one charge ends and the next begins tells how long steps took, so how large batches were.
+    """
+    charges = [record for record in records if record["kind"] == "charge"]
+    at_positions = [record for record in charges if "start" in record]
+    others = [record for record in charges if "start" not in record]
+    together: list[Mapping[str, Any]] = []
+    for chosen in (at_positions, others):
+        events = Plan(tuple(run for record in chosen for run in plan_of(record).runs)).merged()
+        stop = sum(record["stop"] - record["start"] for record in at_positions)
+        place = {"start": 0, "stop": stop} if chosen is at_positions else {}
+        if chosen:
+            together.append({"kind": "charge", **place, "events": events.to_json()})
+    return together
 
 
 def _flaw(record: Mapping[str, Any], kinds: Mapping[str, Kind]) -> str:

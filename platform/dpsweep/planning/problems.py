@@ -34,6 +34,7 @@ LOOSE_EPSILON = 20.0
 FEW_TO_COMPARE = 50
 #: So many public validation records tell that a declared number of classes is a slip.
 ENOUGH_TO_TELL = 50
+_APART = "leave it out, or run it in a study of its own with accounting: unaccounted"
 #: What a space can give each hyperparameter.
 Values = Mapping[str, Sequence[Any]]
 
@@ -56,14 +57,18 @@ def space_problems(
     if spec.privacy.mode.is_sealed:
         problem = "accounting select keeps no figure of a trial, and so no private report"
         problems += [Mistake(f"search.space.{name}", problem, "leave it out") for name in reports]
+    elif spec.privacy.mode.is_accounted and is_new(spec):  # who reads it may choose what runs next
+        problem = f"keeps exact figures of private records, which {spec.privacy.accounting} cannot"
+        problems += [
+            Mistake(f"search.space.{name}", f"{problem} cover", _APART) for name in reports
+        ]
     loadable = TRAINABLES.loadable()
     named = [name for name in values["method"] if name in loadable]
     methods = [loadable[name] for name in named]
     if spec.privacy.mode.is_accounted:
-        fix = "leave it out, or run it in a study of its own with accounting: unaccounted"
         for name in (name for name in named if not loadable[name].is_private):
             problem = f"{name} has no finite epsilon, so {spec.privacy.accounting} cannot cover it"
-            problems.append(Mistake("search.space.method", problem, fix))
+            problems.append(Mistake("search.space.method", problem, _APART))
     if is_new(spec):  # else it goes on
         old = [said for method in methods for said in retired_words(method.hyperparameters, values)]
         problems += [said.below("search.space") for said in dict.fromkeys(old)]

@@ -51,6 +51,7 @@ def log_best_model(
     """
     if not spool.is_enabled:
         return
+    spool.release()  # of a selection nothing is left but its winner
     result = SweepResult.of(study)
     try:
         best = result.best().trial_id
@@ -100,7 +101,9 @@ def _finished() -> ModuleType:
 
 
 def deliver(spool: Spool, observer: Observer) -> bool:
-    """Wait for the tracking store to catch up with the journal, unless it is down."""
+    """Wait for the tracking store to catch up with the journal, unless it is down or held."""
+    if spool.is_held:
+        return False
     deadline = time.monotonic() + FLUSH_S
     if spool.flush(timeout_s=FLUSH_STEP_S):
         return True

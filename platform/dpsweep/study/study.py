@@ -105,7 +105,9 @@ class Study:
         #: Epsilon that is stated of every trial from now on; None: its own.
         self.stated_epsilon: float | None = None
         try:
-            self._freeze_spec()
+            self._check_spec()
+            if not self.has_begun or not self.files.spec.exists():
+                self.keep_spec()
             self._journal = open_log(self.files.journal)
             self.view = fold(self._journal.records)
         except BaseException:
@@ -120,7 +122,14 @@ class Study:
         """
         return has_begun(self.files)
 
-    def _freeze_spec(self) -> None:
+    def keep_spec(self) -> None:
+        """Keep the spec as that of the study: what a launch may change is changed from now on.
+
+        A new study keeps it when it is opened. A later launch calls this once it is not refused.
+        """
+        write_atomically(self.files.spec, anchored(self.spec).to_yaml().encode())
+
+    def _check_spec(self) -> None:
         refuse_other_spec(self.spec, self.files)
         if not self.files.spec.exists():
             if any(self.files.ledger.glob("*")):
@@ -131,7 +140,6 @@ class Study:
                     fix="restore it, or give the new study another `name:`",
                 )
             self._refuse_remnants()  # before a spec says that they are of this study
-        write_atomically(self.files.spec, anchored(self.spec).to_yaml().encode())
 
     def check_remnants(self) -> None:
         """Refuse a directory without a study ledger that an earlier study has left things in.

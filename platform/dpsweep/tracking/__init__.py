@@ -102,11 +102,21 @@ def refuse_unreachable(choice: TrackingChoice, name: str) -> None:
 
 
 def open_spool(
-    files: StudyPaths, choice: TrackingChoice, on_message: Callable[[str], None] | None = None
+    files: StudyPaths,
+    choice: TrackingChoice,
+    on_message: Callable[[str], None] | None = None,
+    *,
+    is_held: bool = False,
 ) -> Spool:
     """Start carrying a study's journal to its tracking store.
 
     Returns at once: the tracker is imported in the spool's thread. Use it as a context manager.
+
+    Args:
+        files: The study's.
+        choice: The ``tracking`` part of its spec.
+        on_message: Hears what its user should know.
+        is_held: Whether the store hears of nothing until ``Spool.release``.
     """
     uri = choice.uri
     if uri is None:
@@ -120,4 +130,11 @@ def open_spool(
         tracker: Tracker = TRACKERS[kind](uri, choice.experiment or files.name, state_path)
         return tracker
 
-    return Spool(files.journal, factory, state_path, on_message=on_message, address=masked(uri))
+    return Spool(
+        files.journal,
+        factory,
+        state_path,
+        is_held=is_held,
+        on_message=on_message,
+        address=masked(uri),
+    )

@@ -41,6 +41,9 @@ class Spool:
         journal_path: Log of events with ``seq``; may not exist yet.
         tracker_factory: Makes the tracker, or None for a study without tracking.
         state_path: The tracker's state file; read to know the lag before the tracker exists.
+        is_held: Whether nothing is told to the store, nor is it asked, until ``release``: a store
+            notes when it is told something, and when a selection began and when it ended tells how
+            many trials there were.
         on_message: Called from the thread with one line for the user; must not raise.
         poll_s: Pause between two looks at the journal.
         address: The store's, for messages.
@@ -54,6 +57,7 @@ class Spool:
         tracker_factory: Callable[[], Tracker] | None,
         state_path: FilePath | None = None,
         *,
+        is_held: bool = False,
         on_message: Callable[[str], None] | None = None,
         address: str = "",
         poll_s: float = 0.5,
@@ -73,6 +77,7 @@ class Spool:
         self._changed = threading.Condition()
         self._is_urgent = False
         self._is_stopping = False
+        self._is_held = is_held
         self._thread: threading.Thread | None = None
         if tracker_factory is not None:
             self._thread = threading.Thread(target=self._run, name="dpsweep-spool", daemon=True)
@@ -89,6 +94,17 @@ class Spool:
         with self._changed:
             return self._pause_s > 0.0
 
+    @property
+    def is_held(self) -> bool:
+        """True until ``release``, where it was made so."""
+        return self._is_held
+
+    def release(self) -> None:
+        """Deliver from now on."""
+        with self._changed:
+            self._is_held = False
+            self._wake()
+
     def lag(self) -> int:
         """Return how many journal events are not in the store yet."""
         if not self.is_enabled:
@@ -102,10 +118,12 @@ class Spool:
         """Wait until every event that is in the journal now is in the store.
 
         Returns:
-            True if they are, False if ``timeout_s`` passed before.
+            True if they are, False if ``timeout_s`` passed before, or it is held.
         """
         if not self.is_enabled:
             return True
+        if self._is_held:
+            return False
         goal = self._journal.size()
         with self._changed:
             self._wake()
@@ -204,8 +222,9 @@ class Spool:
     def _run(self) -> None:
         while True:
             try:
-                self._deliver()
-                self._recovered()
+                if not self._is_held:
+                    self._deliver()
+                    self._recovered()
             except Exception as error:  # whatever a store can raise; the events stay queued
                 self._failed(error)
             with self._changed:

@@ -16,7 +16,7 @@ from whole_studies import cli_here
 
 from dpsweep import load_sweep
 from dpsweep.results.page import html
-from dpsweep.results.page.html import page_of
+from dpsweep.results.page.html import PAGE_BEGINS, page_of
 from dpsweep.results.page.story import story_of
 from dpsweep.results.pictures.confusion import keep_confusion
 from dpsweep.results.pictures.files import write_pictures
@@ -262,7 +262,12 @@ def test_html_writes_one_page_and_refuses_two(study, tmp_path):
     path = tmp_path / "page.html"
     done = cli_here("report", "composed", "--html", path, "--root", root)
     assert done.returncode == 0, done.stderr
-    assert path.read_text().startswith("<!doctype html>")
+    assert path.read_text().startswith(PAGE_BEGINS)
+    assert cli_here("report", "composed", "--html", path, "--root", root).returncode == 0
+    path.write_text("name: mine\n")
+    done = cli_here("report", "composed", "--html", path, "--root", root)
+    assert (done.returncode, path.read_text()) == (2, "name: mine\n")
+    assert "is no page of a study" in done.stderr
     done = cli_here("report", "composed", "public", "--html", path, "--root", root)
     assert done.returncode == 2
     assert "one study" in done.stderr

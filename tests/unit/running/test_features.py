@@ -396,6 +396,20 @@ def test_a_selection_keeps_no_private_report() -> None:
     preflight(read(space))
 
 
+@pytest.mark.parametrize(
+    "privacy",
+    [
+        {"accounting": "composed", "study_epsilon": 6.0},
+        {"accounting": "public"},
+    ],
+)
+def test_nothing_that_claims_keeps_a_private_report(privacy) -> None:
+    space = {"method": "adamix", "features.name": "none", "adamix.private_report": True}
+    with pytest.raises(SpecError, match="exact figures of private records, which") as refused:
+        preflight(read(space, privacy))
+    assert "accounting: unaccounted" in str(refused.value)
+
+
 def test_a_method_that_spends_nothing_has_a_plan() -> None:
     space = {"method": "adamix", "features.name": "none", "adamix.variant": "only_public"}
     privacy = {"accounting": "composed", "study_epsilon": 6.0}

@@ -15,6 +15,9 @@ from whole_studies import cli_here
 
 from dpsweep import sweep
 from dpsweep.foundation.errors import SweepError
+from dpsweep.foundation.logs import open_log
+from dpsweep.ledgers.records import plan_of
+from dpsweep.ledgers.trial import read_records, trial_file, trial_spent
 from dpsweep.planning.costs.selection import choose_selection
 from dpsweep.planning.preflight import preflight
 from dpsweep.privacy.calculator import account_epsilon
@@ -23,6 +26,8 @@ from dpsweep.running.modes import sealed
 from dpsweep.running.stage import Stage
 from dpsweep.study.files import StudyFiles
 from dpsweep.sweep import run_checked, run_sweep
+from dpsweep.tracking import mlflow
+from dpsweep.tracking.memory import MemoryTracker
 
 HELPERS = Path(__file__).parents[2] / "helpers"
 
@@ -62,6 +67,34 @@ def test_all_traces_are_gone_before_anything_is_delivered(tmp_path, traces):
     assert traces == {"log_best_model": ([], False), "deliver": ([], False)}
 
 
+def test_the_store_hears_of_a_selection_when_nothing_else_is_left(tmp_path, temporary, monkeypatch):
+    """It keeps when it was told something: the start would tell how many trials there were."""
+    made, told = [], []
+
+    class Store(MemoryTracker):
+        def __init__(self, *args):
+            super().__init__()
+            made.append((tmp_path / "studies" / "selection" / "sealed").exists())
+
+        def handle(self, events):
+            super().handle(events)
+            told.extend(event["event"] for event in events)
+
+    monkeypatch.setattr(mlflow, "MLflowTracker", Store)
+    spec = select_spec(tmp_path)
+    spec = spec.model_copy(
+        update={"tracking": spec.tracking.model_copy(update={"uri": "sqlite:///none.db"})}
+    )
+    with monkeypatch.context() as context:
+        context.setattr(Stage, "execute", lambda *args: "interrupted")
+        run_sweep(spec)
+    assert made == []
+    result = run_sweep(spec)
+    assert made == [False]
+    assert (told[0], told[-1]) == ("study_started", "study_ended")
+    assert [trial.trial_id for trial in result.results] == [0]
+
+
 def test_those_of_ray_also_where_the_selection_is_interrupted(tmp_path, traces, monkeypatch):
     monkeypatch.setattr(Stage, "execute", lambda *args: "interrupted")
     run_sweep(select_spec(tmp_path))
@@ -91,7 +124,7 @@ def die(*args, **kwargs):
 root = Path(sys.argv[1])
 selections.go_without_ray(setattr, root / "temporary")
 exec(sys.argv[2])
-sweep.run_sweep(selections.select_spec(root))
+sweep.run_sweep(selections.select_spec(root, is_noisy=sys.argv[3] == "noisy"))
 """
 
 
@@ -118,10 +151,15 @@ def test_a_selection_by_profiles_claims_less_for_the_same_trials(tmp_path, tempo
     assert epsilons["pld"] < 0.8 * epsilons["rdp"]
 
 
+@pytest.mark.parametrize("visibility", ["public", "noisy"])
 @pytest.mark.parametrize(
     "point",
     [
         "sealed._release = die",
+        "sealed.Study.write_task = die",
+        "sealed.entries.trial_started = die",
+        "sealed.charges_at_once = die",
+        "sealed.Study.last_report = die",
         "selections.FakeRay.disconnect = die",
         "private_directory.shutil.rmtree = die",
         "sweep.erase = die",
@@ -129,19 +167,44 @@ def test_a_selection_by_profiles_claims_less_for_the_same_trials(tmp_path, tempo
         "sweep.deliver = die",
     ],
 )
-def test_the_command_after_a_kill_removes_all_traces(tmp_path, point, temporary):
+def test_the_command_after_a_kill_removes_all_traces(tmp_path, point, visibility, temporary):
     done = subprocess.run(
-        [sys.executable, "-c", WITH_A_KILL, str(tmp_path), point],
+        [sys.executable, "-c", WITH_A_KILL, str(tmp_path), point, visibility],
         env={**os.environ, "PYTHONPATH": str(HELPERS)}, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == -signal.SIGKILL, done.stderr
     study = tmp_path / "studies" / "selection"
     kept = [path for path in (*temporary.iterdir(), study / "sealed") if path.exists()]
     assert all(path.stat().st_mode & 0o777 == 0o700 for path in kept)
-    result = run_sweep(select_spec(tmp_path))
+    result = run_sweep(select_spec(tmp_path, is_noisy=visibility == "noisy"))
     assert result.state == "finished"
+    assert [trial.trial_id for trial in result.results] == [0]
     assert list(temporary.iterdir()) == []
     assert not (study / "sealed").exists()
+
+
+def test_the_winners_ledger_has_one_charge_of_positions_and_one_of_scores(tmp_path, temporary):
+    result = run_sweep(select_spec(tmp_path, is_noisy=True))
+    task, ledger = result.files.task(0), result.files.ledger
+    first, second = read_records(trial_file(ledger, 0))
+    assert (first["start"], first["stop"]) == (0, 4)
+    assert "start" not in second
+    assert plan_of(first) + plan_of(second) == trial_spent(ledger, 0)
+    assert len(trial_spent(ledger, 0)) == len(task.full_plan)
+    (again,) = run_sweep(select_spec(tmp_path, is_noisy=True)).results
+    assert again.trial_id == 0
+
+
+def test_a_selection_that_an_earlier_version_has_released_goes_on(tmp_path, temporary):
+    """The scores of its winner were charged together with the positions."""
+    result = run_sweep(select_spec(tmp_path, is_noisy=True))
+    path = trial_file(result.files.ledger, 0)
+    events = trial_spent(result.files.ledger, 0).to_json()
+    path.unlink()
+    with open_log(path) as log:
+        log.append({"kind": "charge", "start": 0, "stop": 4, "events": events})
+    again = run_sweep(select_spec(tmp_path, is_noisy=True))
+    assert again.study_statement() == result.study_statement()
 
 
 def left_behind(root):

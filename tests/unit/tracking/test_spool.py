@@ -56,6 +56,27 @@ def test_it_follows_a_growing_journal(story, journal: Path) -> None:
     assert tracker.runs == whole.runs
 
 
+def test_one_that_is_held_asks_the_store_nothing_until_it_is_released(story, journal: Path) -> None:
+    story.whole()
+    made: list[MemoryTracker] = []
+
+    def factory() -> MemoryTracker:
+        made.append(MemoryTracker())
+        return made[-1]
+
+    story.write(journal)
+    with Spool(journal, factory, is_held=True, **FAST) as spool:
+        assert not spool.flush(5)  # at once
+        time.sleep(0.1)
+        assert (made, spool.is_held, spool.lag()) == ([], True, len(story.events))
+        spool.release()
+        assert spool.flush(5)
+        assert made[0].last_seq == story.events[-1]["seq"]
+    with Spool(journal, factory, is_held=True, **FAST):
+        pass  # nothing was delivered: the launch was interrupted
+    assert len(made) == 1
+
+
 def test_the_writer_never_waits_for_the_store(story, journal: Path) -> None:
     story.whole()
     release = threading.Event()

@@ -13,6 +13,9 @@ from dpsweep.results.pictures.base import Picture
 from dpsweep.results.pictures.table import pictures_of
 from dpsweep.results.study import SweepResult
 
+#: How a page begins.
+PAGE_BEGINS = "<!doctype html>"
+
 
 def page_of(result: SweepResult, pictures: Sequence[Picture] | None = None) -> str:
     """Return the page of a study as it stands: one HTML file, light and dark, for any width.

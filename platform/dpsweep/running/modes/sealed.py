@@ -23,8 +23,9 @@ from dpsweep.foundation.file_paths import matching
 from dpsweep.foundation.logs import open_log
 from dpsweep.foundation.words import counted
 from dpsweep.ledgers.dataset import DatasetLedger
+from dpsweep.ledgers.records import charges_at_once
 from dpsweep.ledgers.study import StudyLedger
-from dpsweep.ledgers.trial import steps_charged, trial_file, trial_spent
+from dpsweep.ledgers.trial import read_records, trial_file
 from dpsweep.privacy.randomness import secret_hex, secret_numpy_generator, secret_seed
 from dpsweep.running import entries
 from dpsweep.running.ending import Ending
@@ -103,6 +104,7 @@ def run_selection(launch: Launch) -> Ending:
             in_journal=sealed.view.trials,
         )
         ledger.settle_lost(sealed.view.ended())
+        sealed.keep_spec()
     except LockedError:
         sealed.close()
         raise
@@ -218,20 +220,33 @@ class _Draws:
             return self._waiting.pop(0)
         if self.is_exhausted:
             return None
-        task = self._draw()
+        task = self._admitted() or self._draw()
         task.reserve(self._stage.ledger)
         self._stage.admit(task)
         self._num_started += 1
         return task
 
+    def _admitted(self) -> TrialTask | None:
+        """Return a trial that a killed launch has admitted, and not started."""
+        for number in sorted(self._numbers() - set(self._stage.study.view.trials)):
+            try:
+                return self._stage.study.files.task(number)
+            except StudyError:  # nor written down what it is to do: another is drawn for it
+                continue
+        return None
+
+    def _numbers(self) -> set[int]:
+        return self._stage.ledger.admitted | set(self._stage.study.view.trials)
+
     def _draw(self) -> TrialTask:
         """Draw a configuration in secret: which of them were drawn says how many there were."""
         checked, charge = self._launch.checked, self._launch.selection
         assert charge is not None
+        number = max(self._numbers(), default=-1) + 1
         rng = secret_numpy_generator()
         for _ in range(MAX_INFEASIBLE_IN_A_ROW):
             try:
-                task = checked.admit(self._num_started, checked.space.sample(rng))
+                task = checked.admit(number, checked.space.sample(rng))
             except BadInputError:
                 continue
             if charge.admits(checked, task):
@@ -263,12 +278,9 @@ def _release(launch: Launch, sealed: Study, winner: int) -> None:
     study.write(started)
     copy = trial_file(study.files.ledger, 0)
     copy.unlink(missing_ok=True)
-    with open_log(copy) as log:
-        # One charge of all: attempts and processes are nobody's business, and where one charge ends
-        # and the next begins tells how long steps took, so how large batches were.
-        stop = steps_charged(sealed.files.ledger, winner)
-        events = trial_spent(sealed.files.ledger, winner).to_json()
-        log.append({"kind": "charge", "start": 0, "stop": stop, "events": events})
+    with open_log(copy) as log:  # attempts and processes are nobody's business
+        for record in charges_at_once(read_records(trial_file(sealed.files.ledger, winner))):
+            log.append(record)
     report = dataclasses.replace(  # with the scores of the released model alone
         sealed.last_report(winner), trial=0, epsilon=charge.epsilon, done=True, metrics={}
     )

@@ -18,7 +18,7 @@ from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.modes import UNACCOUNTED
 from dpsweep.privacy.terms import COLUMNS
-from dpsweep.results.page.html import page_of
+from dpsweep.results.page.html import PAGE_BEGINS, page_of
 from dpsweep.results.report import ReportedStudy, build_report
 from dpsweep.results.study import load_sweep
 from dpsweep.results.tables.spread import is_spread
@@ -127,6 +127,10 @@ def _write_page(names: Sequence[str], root: FilePath | None, path: Path) -> None
         raise BadInputError(
             f"--html writes the page of one study, and {len(names)} are named",
             fix="name one; without --html their table compares them",
+        )
+    if path.is_file() and not path.read_bytes().startswith(PAGE_BEGINS.encode()):
+        raise BadInputError(
+            f"{path} exists already, and is no page of a study", fix="choose another name"
         )
     try:
         write_atomically(path, page_of(load_sweep(names[0], root=root)).encode())
