@@ -222,11 +222,10 @@ STUDIES = (
     Mutant(
         "the ends of charges in a released ledger",
         "platform/dpsweep/running/modes/sealed.py",
-        'log.append({"kind": "charge", "start": 0, "stop": stop, "events": events})',
+        "for record in charges_at_once(read_records(trial_file(sealed.files.ledger, winner))):",
         (
-            'for record in __import__("dpsweep.foundation.logs").foundation.logs.read_log(trial_file(sealed.files.ledger, winner)):\n'
-            '            if record["kind"] == "charge":\n'
-            '                log.append({k: v for k, v in record.items() if k != "seq"})'
+            "for record in [{k: v for k, v in r.items() if k != 'seq'} for r in read_records("
+            "trial_file(sealed.files.ledger, winner)) if r['kind'] == 'charge']:"
         ),
         (
             "tests/unit/running/test_sealed.py::test_the_released_ledger_does_not_tell_where_charges_ended",
@@ -283,9 +282,9 @@ STUDIES = (
         "methods without noise in a composed study",
         "platform/dpsweep/planning/problems.py",
         """    if spec.privacy.mode.is_accounted:
-        fix =""",
+        for name""",
         """    if spec.privacy.mode.is_sealed or spec.privacy.mode.is_public_search:
-        fix =""",
+        for name""",
         (
             "tests/unit/planning/test_before_spending.py::test_a_claim_covers_no_method_without_a_finite_epsilon",
         ),
