@@ -69,7 +69,9 @@ def test_the_advice_is_a_command_that_continues_the_study(written, tmp_path, mon
     done = cli_here("status", "digits", "--root", tmp_path / "studies")
     assert command in done.stderr  # `run` prints what `advice` returns, too
     # What `run` asks first: the same study, or refused.
-    Study(read_spec(tmp_path / words[2], overrides=words[4::2])).close()
+    study = Study(read_spec(tmp_path / words[2], overrides=words[4::2]))
+    study.keep_spec()
+    study.close()
     assert load_sweep("digits", root=tmp_path / "studies").spec.search.num_trials == number
 
 
