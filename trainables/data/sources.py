@@ -6,14 +6,14 @@ private record, and reads the arrays when asked. Loads no torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsweep.foundation.errors import BadInputError, DataError
+from dpsweep.foundation.errors import BadInputError, DataError, SweepError, described
 from dpsweep.foundation.registry import Registry
 from dpsweep.foundation.words import counted
 from dpsweep.spec.data.datasets import DATASET_GROUP
@@ -56,7 +56,7 @@ def open_source(spec: DataSpec) -> Source:
     except BadInputError as error:
         raise DataError(error.message, because=error.because, fix=error.fix) from error
     try:
-        source: Source = opener(spec)
+        source = _opened(opener, spec)
     except DataError as error:
         if spec.path is None or spec.path not in error.message:
             raise
@@ -77,6 +77,25 @@ def open_source(spec: DataSpec) -> Source:
             fix="give one name for each, in the order of their numbers",
         )
     return replace(source, class_names=spec.class_names)
+
+
+def _opened(opener: Callable[[DataSpec], Source], spec: DataSpec) -> Source:
+    """Return what an opener returns; of another package's, any error is told in a line.
+
+    Openers read no private record, so their words hold none.
+    """
+    try:
+        return opener(spec)
+    except SweepError:
+        raise
+    except Exception as error:
+        if spec.dataset not in DATASETS.outside():
+            raise
+        raise DataError(
+            f"dataset {spec.dataset}, which another package brings, cannot be opened: "
+            f"{described(error)}",
+            fix="correct its opener, which is to raise DataError where it refuses",
+        ) from error
 
 
 def _checked(source: Source, spec: DataSpec) -> Source:

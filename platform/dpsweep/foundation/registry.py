@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -90,6 +91,8 @@ class Registry(Mapping[str, Any]):
         try:
             thing = point.load()
             lacking = [attribute for attribute in self._needs if not hasattr(thing, attribute)]
+            if inspect.isabstract(thing):  # none of it could be made, when its trial begins
+                lacking += sorted(thing.__abstractmethods__)
             if lacking:
                 raise AttributeError(f"{point.value} has no {', '.join(lacking)}")
         except Exception as error:  # importing a package runs whatever it holds

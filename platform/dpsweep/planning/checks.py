@@ -72,9 +72,12 @@ def read_draft(spec: SweepSpec) -> tuple[Draft, list[Mistake]]:
         info = describe_dataset(spec.data)
     except DataError as error:
         key = "data" if spec.data.path is None else "data.path"
-        if "data.public" in error.message:
+        message = error.message
+        if "data.public" in message:
             key = "data.public"
-        mistakes.append(Mistake(key, error.message, error.fix or ""))
+        elif message.startswith("data.tokenizer: "):
+            key, message = "data.tokenizer", message.removeprefix("data.tokenizer: ")
+        mistakes.append(Mistake(key, message, error.fix or ""))
     episodes = Episodes.of(spec)
     if info is not None and episodes is not None:
         mistakes += episodes.problems(info)

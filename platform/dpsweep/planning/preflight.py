@@ -17,7 +17,6 @@ from dpsweep.foundation.errors import (
     Mistake,
     SpecError,
 )
-from dpsweep.foundation.words import counted
 from dpsweep.ledgers.dataset import check_dataset_budget
 from dpsweep.planning.admission import Admission
 from dpsweep.planning.checks import CHECKS, CHECKS_OF_METHODS, read_draft
@@ -283,10 +282,13 @@ class Preflight:
 
     def _refuse(self, errors: Sequence[BadInputError]) -> NoReturn:
         first = errors[0]
+        reason = f"{first.message}: {first.because}" if first.because else first.message
+        tried = f"none of {len(errors)} configurations of it that were tried has a plan"
+        if len(errors) == 1:
+            tried = "its one configuration has no plan"
         raise InfeasibleBudgetError(
-            f"{self.spec.where('search.space')}: none of {counted(len(errors), 'configuration')} "
-            "of it that were tried has a plan",
-            because=f"{first.message} ({terms(self.spec)})",
+            f"{self.spec.where('search.space')}: {tried}",
+            because=f"{reason} ({terms(self.spec)})",
             fix=first.fix or "change what the reason names, or raise privacy.trial_epsilon",
         )
 
@@ -341,7 +343,13 @@ def preflight(spec: SweepSpec) -> Preflight:
     Raises:
         SpecError: All mistakes at once.
         DataError: The dataset is not there.
+        BadInputError: It is no ``SweepSpec``.
     """
+    if not isinstance(spec, SweepSpec):
+        raise BadInputError(
+            f"a sweep is run from a SweepSpec, and this is a {type(spec).__name__}",
+            fix="SweepSpec.from_yaml(path), or SweepSpec(**sections)",
+        )
     spec = with_launched_delta(spec)
     draft, mistakes = read_draft(spec)
     checks = CHECKS if mistakes else (*CHECKS, *CHECKS_OF_METHODS)

@@ -49,7 +49,8 @@ def advice(result: SweepResult) -> list[str]:
         "k times the share of one; by epsilon they do not)"
     )
     more = trials_that_fit(result)
-    if not more or result.state != "finished" or result.view.end_reason != ALL_STARTED:
+    has_none = not any(trial.state is TrialState.FINISHED for trial in result.view.trials.values())
+    if has_none or not more or result.state != "finished" or result.view.end_reason != ALL_STARTED:
         return [usage]
     number = len(result.view.trials) - result.spec.num_starts + more
     trials = "one more trial fits" if more == 1 else f"about {more} more trials fit"

@@ -63,6 +63,15 @@ class TrialResult:
         """Epsilon that ``statement`` is about: this trial alone, or a selection's winner."""
         return self.statement.epsilon
 
+    def __repr__(self) -> str:
+        claim = self.study_statement
+        of_study = "no claim" if claim is None else claim.one_line()
+        return (
+            f"<trial {self.trial_id}: {self.state.value}, {self.metric}={self.value} at step "
+            f"{self.step} of {self.num_steps}\n alone: {self.statement.one_line()}\n the study: "
+            f"{of_study}>"
+        )
+
     def _repr_html_(self) -> str:
         claim, alone = self.study_statement, self.statement.one_line()
         cells = {

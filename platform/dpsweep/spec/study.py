@@ -321,6 +321,11 @@ class SweepSpec(Part):
         spec._document = document
         return spec
 
+    @property
+    def file(self) -> str | None:
+        """Name of the file that it was read from, as it was given; None without one."""
+        return None if self._document is None else self._document.name
+
     def where(self, path: str) -> str:
         """Return ``sweep.yaml:12 search.space`` for a dotted path; without a file, the path."""
         return path if self._document is None else self._document.where(path)

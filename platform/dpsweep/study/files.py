@@ -43,7 +43,7 @@ class StudyFiles:
         self.ledger = logs / "ledger"
         self.lock = logs / "lock"
         self.optuna: LogPath = logs / "optuna.db" if database is None else logs
-        self.spec = self.path / _SPEC
+        self.spec = self.path / SPEC_FILE
         self.tracking = self.path / "tracking.json"
         self.pictures = self.path / "pictures"
         self.page = self.path / "report.html"
@@ -84,7 +84,7 @@ class StudyFiles:
     @classmethod
     def at(cls, path: FilePath) -> StudyFiles:
         """Return the paths of the study in a directory; its frozen spec says where its logs are."""
-        spec = path / _SPEC
+        spec = path / SPEC_FILE
         if isinstance(path, Path) and not spec.exists():
             return cls(path.parent, path.name)
         storage = _frozen(spec).get("storage")
@@ -112,9 +112,9 @@ class StudyFiles:
                 fix="give the name alone, and --root DIR for the folder that its own folder is in",
             )
         # A sealed study has another name than its directory, and is nobody's to open.
-        spec = root / name / _SPEC
+        spec = root / name / SPEC_FILE
         if not spec.exists() or _frozen(spec).get("name") != name:
-            names = sorted(path.parent.name for path in root.glob(f"*/{_SPEC}"))
+            names = sorted(path.parent.name for path in root.glob(f"*/{SPEC_FILE}"))
             hint = did_you_mean(name, names)
             raise StudyError(
                 f"no study {name!r} in {root}/",
@@ -146,7 +146,7 @@ def _nearest(name: str, names: list[str]) -> str:
     return f"{', '.join(near)} and {len(names) - len(near)} more"
 
 
-_SPEC = "spec.yaml"
+SPEC_FILE = "spec.yaml"
 _RESTORE = "restore it; the tracking store has a copy, sweep.yaml of the study's run"
 #: Names of studies that are listed where another one is asked for.
 _FEW = 5

@@ -12,7 +12,7 @@ from dpsweep.foundation.errors import SpecError, StudyError
 from dpsweep.foundation.logs import Tail
 from dpsweep.spec.base import seen
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study.files import StudyFiles
+from dpsweep.study.files import SPEC_FILE, StudyFiles
 
 # What may differ between two launches of one study: nothing that changes what a trial is.
 _FREE = {"resources", "tracking", "cluster", "storage"}
@@ -158,6 +158,26 @@ def has_begun(files: StudyFiles) -> bool:
     return any(files.ledger.glob("*")) or Tail(files.journal).size() > 0
 
 
+def _refuse_elsewhere(spec: SweepSpec) -> None:
+    """Refuse the ``spec.yaml`` of a study if its ``storage.path`` leads elsewhere from here.
+
+    It would be another study, and spend the same budget again.
+    """
+    file = Path(spec.file or "")
+    if file.name != SPEC_FILE or not file.is_file():
+        return
+    folder, goal = file.resolve().parent, StudyFiles.of(spec).path
+    is_study = any((folder / name).exists() for name in ("ledger", "trials", "tracking.json"))
+    if folder.name == spec.name and is_study and folder != goal:
+        raise StudyError(
+            f"{file} is the spec of the study in {folder}, and storage.path leads to {goal} from "
+            "here",
+            because="that would be another study, which spends its budget again",
+            fix="run it in the directory where it was launched, or add --set "
+            f"storage.path={folder.parent}; a new study has another `name:`",
+        )
+
+
 def refuse_other_spec(spec: SweepSpec, files: StudyFiles | None = None) -> None:
     """Refuse to continue a study from another spec than the one it was launched from.
 
@@ -167,6 +187,8 @@ def refuse_other_spec(spec: SweepSpec, files: StudyFiles | None = None) -> None:
     Raises:
         StudyError: They differ in more than may change, or the launched one is damaged.
     """
+    if files is None:
+        _refuse_elsewhere(spec)
     if files is None and is_new(spec):
         return
     files = files or StudyFiles.of(spec)

@@ -62,7 +62,13 @@ class Kept:
         return self.kept[key]
 
 
-@pytest.mark.parametrize("method", METHODS)
+# Hundreds of trained models: the audits of one method are enough for every day.
+SLOW = ("adamix", "dp_sgd")
+
+
+@pytest.mark.parametrize(
+    "method", [pytest.param(m, marks=pytest.mark.slow if m in SLOW else ()) for m in METHODS]
+)
 def test_what_is_right_is_not_failed(method):
     """At 99.9%, 87 of 100 must be right to refute the claim; about 62 are: one run in a million."""
     record = audited(method, canaries=1000, confidence=0.999)

@@ -23,6 +23,10 @@ def table(**places: str) -> Registry:
         ("import no_such_package_at_all\n", "ModuleNotFoundError"),
         ("1 / 0\n", "ZeroDivisionError"),
         ("other = 1\n", "AttributeError"),
+        (
+            "import abc\nclass thing(abc.ABC):\n    @abc.abstractmethod\n    def export(self): ...\n",
+            "AttributeError: wrong_package_of_a_test:thing has no export",
+        ),
     ],
 )
 def test_whatever_a_package_does_wrong(

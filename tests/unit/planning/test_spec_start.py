@@ -321,7 +321,8 @@ def test_composed_has_no_price_where_nothing_has_a_plan(check, tmp_path, capsys)
     changes = {"search/space/start.epsilon": 2.0, "search/space/select.by": "near_private"}
     path = tmp_path / "spec.yaml"
     path.write_text(check({**changes, "privacy/trial_epsilon": 2.0}).spec.to_yaml())
-    cli_plan.plan(path)
+    with pytest.raises(InfeasibleBudgetError, match="its one configuration has no plan"):
+        cli_plan.plan(path)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     said = [line.partition(" none ")[2] for line in lines if " none " in line]
     assert said[0].startswith("no price: some trial has no plan")

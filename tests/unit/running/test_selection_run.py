@@ -151,20 +151,19 @@ def test_a_selection_by_profiles_claims_less_for_the_same_trials(tmp_path, tempo
     assert epsilons["pld"] < 0.8 * epsilons["rdp"]
 
 
-@pytest.mark.parametrize("visibility", ["public", "noisy"])
 @pytest.mark.parametrize(
-    "point",
+    ("point", "visibility"),
     [
-        "sealed._release = die",
-        "sealed.Study.write_task = die",
-        "sealed.entries.trial_started = die",
-        "sealed.charges_at_once = die",
-        "sealed.Study.last_report = die",
-        "selections.FakeRay.disconnect = die",
-        "private_directory.shutil.rmtree = die",
-        "sweep.erase = die",
-        "sweep.log_best_model = die",
-        "sweep.deliver = die",
+        ("sealed.Study.write_task = die", "public"),
+        ("sealed.entries.trial_started = die", "public"),
+        ("sealed._release = die", "public"),
+        ("sealed.charges_at_once = die", "noisy"),
+        ("sealed.Study.last_report = die", "noisy"),
+        ("selections.FakeRay.disconnect = die", "public"),
+        ("private_directory.shutil.rmtree = die", "public"),
+        ("sweep.erase = die", "noisy"),
+        ("sweep.log_best_model = die", "public"),
+        ("sweep.deliver = die", "public"),
     ],
 )
 def test_the_command_after_a_kill_removes_all_traces(tmp_path, point, visibility, temporary):

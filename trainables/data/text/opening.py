@@ -268,7 +268,8 @@ def _tokenizer_of_hub(name: str) -> Any:
 
 def _no_tokenizer(name: str, error: Exception) -> DataError:
     return DataError(
-        f"cannot load the tokenizer {name}: {' '.join(str(error).split())[:200]}",
+        f"data.tokenizer: cannot load {name}, which is no directory here, nor on the Hugging Face "
+        f"hub as far as it can be reached ({type(error).__name__})",
         fix="give a directory written by save_pretrained of a tokenizer",
     )
 

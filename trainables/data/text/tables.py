@@ -196,6 +196,8 @@ def _file(path: Path, where: str) -> Table:
                     column.append(row[name])
         except _DAMAGES as error:
             # The message of the error may hold a record.
+            if isinstance(error, UnicodeDecodeError):
+                raise DataError(f"{where} is not UTF-8", fix="save it as UTF-8") from None
             needed = " and ".join(map(repr, names))
             raise DataError(
                 f"cannot read {where}: {type(error).__name__}", fix=f"every record needs {needed}"

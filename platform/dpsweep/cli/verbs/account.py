@@ -51,7 +51,8 @@ def _refuse(**numbers: float | None) -> None:
 def account_epsilon(
     delta: Delta,
     events: Annotated[
-        str | None, typer.Option("--events", help="JSON list of segments, or - for stdin.")
+        str | None,
+        typer.Option("--events", help="JSON file with a list of segments, or - for stdin."),
     ] = None,
     sample_rate: Annotated[
         float | None, typer.Option("--sample-rate", help="Of Poisson batches, for one segment.")

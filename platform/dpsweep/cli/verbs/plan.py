@@ -68,13 +68,15 @@ def plan(
         record["methods"] = [method_row(sample, name) for name in sorted(checked.methods)]
         record["dataset_ledger"] = dataset.to_dict() if dataset else None
         print_records(record, output)
+        _refuse_planless(checked, sample)
         return
     for note in summary.notes:
         say(f"note: {note}")
     for line in memory_warnings(estimated.memory):
         say(line)
     memory = memory_words(checked, estimated)
-    for sentence in [*plan_words(checked, summary, forecast, dataset), *memory]:
+    sentences = [*plan_words(checked, summary, forecast, dataset), *memory]
+    for sentence in sentences if sample.tasks else []:  # without a plan nothing is run or claimed
         print("\n".join(wrapped(sentence, width(TALK))))
     print()
     cells = {**({"pretrain": weights} if weights else {}), **_plan_cells(summary, forecast)}
@@ -96,6 +98,17 @@ def plan(
     print_records(_shown_rows(checked, sample), output)
     print()
     print_records(_mode_rows(summary), output, caption=_caption(summary))
+    _refuse_planless(checked, sample)
+
+
+def _refuse_planless(checked: Preflight, sample: Sample) -> None:
+    """End as ``validate`` and ``run`` do where no configuration has a plan.
+
+    Raises:
+        InfeasibleBudgetError: None of those that were tried has one.
+    """
+    if not sample.tasks:
+        checked.check_some_plan()
 
 
 def method_row(sample: Sample, name: str) -> dict[str, Any]:

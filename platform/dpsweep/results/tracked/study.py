@@ -32,7 +32,16 @@ _AT_ONCE = 8  # requests in flight
 
 
 def is_stored(name: str) -> bool:
-    """Say whether a name is of a study in a tracking store."""
+    """Say whether a name is of a study in a tracking store.
+
+    Raises:
+        BadInputError: It is no text.
+    """
+    if not isinstance(name, str):
+        raise BadInputError(
+            f"a study is opened by its name, and this is a {type(name).__name__}",
+            fix="load_sweep(spec.name, root=spec.storage.path)",
+        )
     return name.startswith(SCHEME)
 
 

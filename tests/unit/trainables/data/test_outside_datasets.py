@@ -109,6 +109,12 @@ def test_a_package_that_does_not_load_is_told() -> None:
     assert "no_such_module" in str(refused.value.because)
 
 
+def test_an_opener_that_fails_is_told_in_a_line() -> None:
+    CHANGES["size"] = 3
+    with pytest.raises(DataError, match="changed, which another package brings, .*TypeError"):
+        describe_dataset(spec_of())
+
+
 def test_a_study_can_be_read_when_its_package_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     stored = read_spec(TEXT).to_yaml()
     install(monkeypatch, "dpsweep.datasets", DATASETS)
