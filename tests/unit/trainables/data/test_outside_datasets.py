@@ -111,7 +111,7 @@ def test_a_package_that_does_not_load_is_told() -> None:
 
 def test_an_opener_that_fails_is_told_in_a_line() -> None:
     CHANGES["size"] = 3
-    with pytest.raises(DataError, match="changed, which another package brings, .*TypeError"):
+    with pytest.raises(DataError, match=r"changed, which another package brings, .*TypeError"):
         describe_dataset(spec_of())
 
 
