@@ -7,11 +7,14 @@ Loads no torch: specs are checked without it.
 from __future__ import annotations
 
 import hashlib
+import socket
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlparse
+from urllib.request import getproxies
 
 from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.foundation.file_paths import FilePath, local_copy
@@ -23,6 +26,8 @@ PRETRAIN = "pretrain"
 #: Values of ``model.checkpoint`` that name no file.
 WORDS = (PUBLISHED, PRETRAIN)
 
+#: How long the hub may take to answer.
+_HUB_S = 5.0
 #: SHA-256 -> a file or directory seen in this process with that hash.
 _SEEN: dict[str, str] = {}
 
@@ -203,6 +208,7 @@ def download(source: Mapping[str, Any], *, what: str) -> Path:
     from huggingface_hub.errors import EntryNotFoundError
 
     hub, named, url = (source.get(key) for key in ("hf_hub_id", "hf_hub_filename", "url"))
+    away = _away_from_hub() if hub else ""  # else each name is asked for five times, for a minute
     try:
         if hub:
             repository, _, revision = str(hub).partition("@")
@@ -210,7 +216,7 @@ def download(source: Mapping[str, Any], *, what: str) -> Path:
             for number, name in enumerate(names, start=1):
                 try:
                     fetched = huggingface_hub.hf_hub_download(
-                        repository, name, revision=revision or None
+                        repository, name, revision=revision or None, local_files_only=bool(away)
                     )
                     return Path(fetched)
                 except EntryNotFoundError:
@@ -222,14 +228,28 @@ def download(source: Mapping[str, Any], *, what: str) -> Path:
             return Path(download_cached_file(url, progress=False))
     except Exception as error:  # requests, urllib and the hub each raise their own kinds
         raise ModelError(
-            f"cannot download the weights of {what}: {type(error).__name__}",
-            because=str(error).split("\n")[0][:200],
+            f"cannot download the weights of {what}: {away or type(error).__name__}",
+            because=None if away else str(error).split("\n")[0][:200],
             fix="give a file with them (features.checkpoint, or model.checkpoint)",
         ) from error
     raise ModelError(
         f"no weights are published for {what}",
         fix="give a file with them (features.checkpoint, or model.checkpoint)",
     )
+
+
+def _away_from_hub() -> str:
+    """Return why the Hugging Face hub cannot be reached from here, or nothing."""
+    from huggingface_hub import constants
+
+    parts = urlparse(constants.ENDPOINT)
+    if getproxies().get(parts.scheme) or parts.hostname is None:
+        return ""  # whoever stands between knows
+    try:
+        socket.create_connection((parts.hostname, parts.port or 443), _HUB_S).close()
+    except OSError as error:
+        return f"the hub cannot be reached ({error.strerror or error})"
+    return ""
 
 
 def download_pair(name: str) -> Path:

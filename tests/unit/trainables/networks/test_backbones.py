@@ -279,6 +279,31 @@ def test_a_failing_download_says_what_to_do(monkeypatch) -> None:
     assert "features.checkpoint" in str(caught.value.fix)
 
 
+def test_a_hub_that_is_away_is_told_at_once(monkeypatch) -> None:
+    """The cache is asked, and nothing is tried again and again."""
+    import huggingface_hub
+
+    asked = []
+
+    def look(*_: object, local_files_only: bool, **__: object) -> str:
+        asked.append(local_files_only)
+        raise FileNotFoundError
+
+    def away(*_: object) -> None:
+        raise OSError(-2, "Name or service not known")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", look)
+    monkeypatch.setattr(weights.socket, "create_connection", away)
+    monkeypatch.setattr(weights, "getproxies", dict)
+    with pytest.raises(ModelError) as caught:
+        backbone_settings(f"timm/{SMALL_CONV}")
+    assert caught.value.message == (
+        f"cannot download the weights of timm/{SMALL_CONV}: the hub cannot be reached "
+        "(Name or service not known)"
+    )
+    assert asked == [True]
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
