@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dpsweep.foundation.durable import damage_of_sqlite, set_aside
 from dpsweep.foundation.errors import MAKE_ROOM, BadInputError
 from dpsweep.foundation.file_paths import FilePath
-from dpsweep.foundation.process.loading import load_whole
+from dpsweep.foundation.process.loading import loaded_whole
 from dpsweep.foundation.version import __version__
 from dpsweep.spec.tracking import database_of, masked
 from dpsweep.tracking.base import StoreDamagedError, StoreRefusedError, TrackingRefusedError
@@ -72,8 +72,8 @@ class MLflowTracker:
                 fix='use "sqlite:///mlflow.db" or the address of a tracking server',
             )
         quiet()
-        load_whole("mlflow")  # in a thread, beside other imports: the next try is to be a whole one
-        from mlflow import MlflowClient
+        with loaded_whole("mlflow"):  # in a thread, beside other imports, it may fail
+            from mlflow import MlflowClient
 
         self._uri, self._path, self.notes = uri, state_path, list[str]()
         if TrackingState.is_damaged(state_path):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 
 import pytest
 
-from dpsweep.foundation.process.loading import load_whole
+from dpsweep.foundation.process.loading import loaded_whole
 
 
 def test_the_second_try_finds_nothing_of_the_first(
@@ -26,10 +27,11 @@ def test_the_second_try_finds_nothing_of_the_first(
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     try:
-        with pytest.raises(SystemError):
-            load_whole("fails_once")
+        with pytest.raises(SystemError), loaded_whole("fails_once"):
+            importlib.import_module("fails_once")
         assert not [name for name in sys.modules if name.startswith("fails_once")]
-        assert load_whole("fails_once").store is not None
+        with loaded_whole("fails_once"):
+            assert importlib.import_module("fails_once").store is not None
     finally:
         vars(sys).pop("fails_once", None)
         for name in ("fails_once", "fails_once.store"):
