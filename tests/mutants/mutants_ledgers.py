@@ -356,8 +356,8 @@ LEDGERS = (
     Mutant(
         "a winner's noisy scores left out of its ledger",
         "platform/dpsweep/ledgers/records.py",
-        "for chosen in (at_positions, others):",
-        "for chosen in (at_positions,):",
+        "((place, at_positions), ({}, others))",
+        "((place, at_positions),)",
         (
             "tests/unit/running/test_selection_run.py::test_the_winners_ledger_has_one_charge_of_positions_and_one_of_scores",
         ),

@@ -144,7 +144,19 @@ def plan_of(record: Mapping[str, Any]) -> Plan:
     return plan
 
 
-def charges_at_once(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def events_of(records: Iterable[Mapping[str, Any]], kind: str) -> Plan:
+    """Return the events of all records of one kind of a trial's ledger, in their order."""
+    plans = [plan_of(record) for record in records if record["kind"] == kind]
+    return Plan(tuple(run for plan in plans for run in plan.runs)).merged()
+
+
+def positions_charged(records: Iterable[Mapping[str, Any]]) -> int:
+    """Return how many positions of its plan a trial's records charge, repeats included."""
+    charges = [record for record in records if record["kind"] == "charge" and "start" in record]
+    return sum(record["stop"] - record["start"] for record in charges)
+
+
+def charges_at_once(records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the charges of a trial's ledger as one of all positions, and one of all else.
 
     Where one charge ends and the next begins tells how long steps took, so how large batches were.
@@ -152,14 +164,12 @@ def charges_at_once(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, A
     charges = [record for record in records if record["kind"] == "charge"]
     at_positions = [record for record in charges if "start" in record]
     others = [record for record in charges if "start" not in record]
-    together: list[Mapping[str, Any]] = []
-    for chosen in (at_positions, others):
-        events = Plan(tuple(run for record in chosen for run in plan_of(record).runs)).merged()
-        stop = sum(record["stop"] - record["start"] for record in at_positions)
-        place = {"start": 0, "stop": stop} if chosen is at_positions else {}
-        if chosen:
-            together.append({"kind": "charge", **place, "events": events.to_json()})
-    return together
+    place = {"start": 0, "stop": positions_charged(charges)}
+    return [
+        {"kind": "charge", **where, "events": events_of(chosen, "charge").to_json()}
+        for where, chosen in ((place, at_positions), ({}, others))
+        if chosen
+    ]
 
 
 def _flaw(record: Mapping[str, Any], kinds: Mapping[str, Kind]) -> str:

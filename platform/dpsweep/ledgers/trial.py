@@ -63,17 +63,12 @@ def is_used(path: LogPath) -> bool:
 
 def charged_events(records: Sequence[Mapping[str, Any]]) -> Plan:
     """Return everything a trial's records ever charged, in order, repeats included."""
-    return _events(records, "charge")
+    return kinds.events_of(records, "charge")
 
 
 def inherited_events(records: Sequence[Mapping[str, Any]]) -> Plan:
     """Return what the run that a trial starts from had charged before; not the trial's own."""
-    return _events(records, "inherit")
-
-
-def _events(records: Sequence[Mapping[str, Any]], kind: str) -> Plan:
-    plans = [kinds.plan_of(record) for record in records if record["kind"] == kind]
-    return Plan(tuple(run for plan in plans for run in plan.runs)).merged()
+    return kinds.events_of(records, "inherit")
 
 
 @dataclass(frozen=True)
@@ -186,7 +181,7 @@ class TrialLedger:
     @property
     def position_charges(self) -> int:
         """Number of charged events that were positions of the plan, repeats included."""
-        return _position_charges(self._log.records)
+        return kinds.positions_charged(self._log.records)
 
     @property
     def releases(self) -> dict[int, Mapping[str, Any]]:
@@ -286,14 +281,9 @@ def _archive_of(path: LogPath) -> LogPath:
     return archive
 
 
-def _position_charges(records: Sequence[Mapping[str, Any]]) -> int:
-    charges = [record for record in records if record["kind"] == "charge" and "start" in record]
-    return sum(record["stop"] - record["start"] for record in charges)
-
-
 def steps_charged(directory: LogPath, trial: int) -> int:
     """Return how many positions of its plan a trial was charged for, repeats included."""
-    return _position_charges(read_records(trial_file(directory, trial)))
+    return kinds.positions_charged(read_records(trial_file(directory, trial)))
 
 
 def trial_spent(directory: LogPath, trial: int, *, at_least: int = 0) -> Plan:

@@ -58,10 +58,9 @@ def space_problems(
         problem = "accounting select keeps no figure of a trial, and so no private report"
         problems += [Mistake(f"search.space.{name}", problem, "leave it out") for name in reports]
     elif spec.privacy.mode.is_accounted and is_new(spec):  # who reads it may choose what runs next
-        problem = f"keeps exact figures of private records, which {spec.privacy.accounting} cannot"
-        problems += [
-            Mistake(f"search.space.{name}", f"{problem} cover", _APART) for name in reports
-        ]
+        covered = f"which {spec.privacy.accounting} cannot cover"
+        problem = f"keeps exact figures of private records, {covered}"
+        problems += [Mistake(f"search.space.{name}", problem, _APART) for name in reports]
     loadable = TRAINABLES.loadable()
     named = [name for name in values["method"] if name in loadable]
     methods = [loadable[name] for name in named]

@@ -49,7 +49,7 @@ def advice(result: SweepResult) -> list[str]:
         "k times the share of one; by epsilon they do not)"
     )
     more = trials_that_fit(result)
-    has_none = not any(trial.state is TrialState.FINISHED for trial in result.view.trials.values())
+    has_none = not result.view.count(TrialState.FINISHED)
     if has_none or not more or result.state != "finished" or result.view.end_reason != ALL_STARTED:
         return [usage]
     number = len(result.view.trials) - result.spec.num_starts + more

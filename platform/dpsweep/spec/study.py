@@ -323,7 +323,7 @@ class SweepSpec(Part):
 
     @property
     def file(self) -> str | None:
-        """Name of the file that it was read from, as it was given; None without one."""
+        """Name of the file or text that it was read from, as it was given; None without one."""
         return None if self._document is None else self._document.name
 
     def where(self, path: str) -> str:

@@ -29,7 +29,7 @@ from dpsweep.trainables.networks.build import build_model
 from dpsweep.trainables.networks.layers import head_layers, on_device
 
 DEVICES = [
-    "cpu",
+    pytest.param("cpu"),
     pytest.param(
         "cuda",
         marks=[
@@ -112,22 +112,22 @@ def num_roundings(model: nn.Module, x: torch.Tensor) -> int:
     return calls + 1
 
 
-def on_devices(*lists: list[Any], also_on_the_cpu: list[Any]) -> list[Any]:
+def on_each(devices: list[Any], cases: list[Any]) -> list[Any]:
     """Return cases (make, case, device)."""
-    both = [(case, device) for cases in lists for case in cases for device in DEVICES]
-    both += [(case, "cpu") for case in also_on_the_cpu]
     return [
         pytest.param(
-            *case.values,
-            getattr(device, "values", [device])[0],
-            id=f"{case.id}-{getattr(device, 'values', [device])[0]}",
-            marks=[*case.marks, *getattr(device, "marks", [])],
+            *case.values, device.values[0], id=f"{case.id}-{device.values[0]}",
+            marks=[*case.marks, *device.marks],
         )
-        for case, device in both
-    ]
+        for case in cases
+        for device in devices
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("make", "case", "device"), on_devices(CASES, also_on_the_cpu=VITS))
+EVERYWHERE = [*on_each(DEVICES, CASES), *on_each(DEVICES[:1], VITS)]
+
+
+@pytest.mark.parametrize(("make", "case", "device"), EVERYWHERE)
 def test_gradients_are_near_those_in_float32(
     make: Make, case: tuple[str, int, int, int], device: str
 ) -> None:
@@ -173,7 +173,7 @@ def test_an_example_adds_at_most_the_bound_whatever_its_values(
             assert float(moved.norm()) <= 1e-12
 
 
-@pytest.mark.parametrize(("make", "case", "device"), on_devices(CASES, also_on_the_cpu=VITS))
+@pytest.mark.parametrize(("make", "case", "device"), EVERYWHERE)
 def test_the_place_in_a_batch_does_not_change_what_an_example_adds(
     make: Make, case: tuple[str, int, int, int], device: str
 ) -> None:
