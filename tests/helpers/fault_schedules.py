@@ -198,7 +198,10 @@ class FaultySweep:
             if not actors:
                 return False
             number = signal.SIGKILL if fault == "actor killed" else signal.SIGTERM
-            os.kill(self.rng.choice(actors), number)
+            try:
+                os.kill(self.rng.choice(actors), number)
+            except ProcessLookupError:  # its trial has ended meanwhile
+                return False
         return True
 
     def actors(self) -> list[int]:

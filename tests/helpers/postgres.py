@@ -1,5 +1,6 @@
 """A PostgreSQL server of a test's own, with a password, that may be killed and started again."""
 
+import contextlib
 import os
 import pwd
 import shutil
@@ -7,7 +8,6 @@ import signal
 import subprocess
 import tempfile
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -32,7 +32,7 @@ def _as_somebody() -> dict:
     return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
 
 
-@contextmanager
+@contextlib.contextmanager
 def sessions_of_its_own():
     """Give the password to what runs within, and close every session that it leaves open."""
     made, make = [], sessions.Session.__init__
@@ -50,7 +50,7 @@ def sessions_of_its_own():
             session.close()
 
 
-@contextmanager
+@contextlib.contextmanager
 def running():
     """Run a server for the while; skip where none is installed."""
     if BINARIES is None:
@@ -125,8 +125,10 @@ class Postgres:
         if self._process is not None:
             pid = self._process.pid
             children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-            for process in (pid, *map(int, children)):  # each has a session of its own
-                os.kill(process, signal.SIGKILL)
+            self._process.kill()
+            for process in map(int, children):  # each has a session of its own
+                with contextlib.suppress(ProcessLookupError):  # it ended by itself meanwhile
+                    os.kill(process, signal.SIGKILL)
             self._process.wait()
             self._process = None
 

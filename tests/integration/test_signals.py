@@ -1,5 +1,6 @@
 """SIGTERM to a driver, to it and all of Ray, and a raylet that dies: one line, and it goes on."""
 
+import contextlib
 import os
 import signal
 
@@ -66,7 +67,8 @@ def test_sigterm_to_the_driver_is_ctrl_c(running):
 def test_sigterm_to_every_process_ends_in_time(running):
     """As Slurm sends it: to the driver, to Ray's own processes and to the actors."""
     for pid in (running[0].pid, *descendants(running[0].pid)):
-        os.kill(pid, signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):  # ended by the ones before it
+            os.kill(pid, signal.SIGTERM)
     check_end(running, code=143, said="terminated; to continue")
 
 
