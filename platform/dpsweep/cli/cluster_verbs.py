@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import urlsplit
 
 import typer
 
 from dpsweep.cli.base import Sets, Spec, say
 from dpsweep.cluster.rendering import RENDERINGS
 from dpsweep.foundation.errors import BadInputError, ResourceError, SweepError
+from dpsweep.foundation.servers import why_silent
 from dpsweep.planning.reading import read_spec
 from dpsweep.spec.study import NAME
 
@@ -161,16 +160,12 @@ def _check(target: str, commands: Sequence[Command]) -> None:
             fix="install it, or go where it is; --dry-run prints the commands",
         )
     for server in {command.server for command in commands if command.server}:
-        try:
-            place = urlsplit(server)
-            port = place.port or (443 if place.scheme == "https" else 80)
-            socket.create_connection((place.hostname or "", port), timeout=_ANSWERS_S).close()
-        except (OSError, ValueError) as error:
+        if silent := why_silent(server, _ANSWERS_S):
             raise ResourceError(
                 f"nothing answers at {server}, which cluster {target} speaks to",
-                because=str(error),
+                because=silent,
                 fix="start it, or say where it is (of ray: RAY_API_SERVER_ADDRESS)",
-            ) from error
+            )
 
 
 def _execute(commands: Sequence[Command], dry_run: bool) -> None:

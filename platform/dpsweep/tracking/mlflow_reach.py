@@ -6,16 +6,15 @@ import json
 import logging
 import os
 import re
-import socket
 import threading
 import uuid
 import warnings
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
-from urllib.request import getproxies, proxy_bypass
 
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.servers import cause_of, why_silent
 from dpsweep.spec.tracking import masked
 
 #: A server that has not answered by then is away; all questions together take no longer.
@@ -78,7 +77,8 @@ def refuse_unreachable(uri: str, experiment: str) -> None:
 
     def ask() -> None:
         try:
-            _connect(uri)
+            if silent := why_silent(uri, _REQUEST_S):  # before MLflow is loaded
+                raise _away(uri, silent)
             _ask(uri, experiment)
             answers.append(None)
         except BadInputError as error:
@@ -100,19 +100,6 @@ def _away(uri: str, reason: str) -> BadInputError:
         because=masked(reason),
         fix="start it, correct tracking.uri, or set it to null",
     )
-
-
-def _connect(uri: str) -> None:
-    """Refuse an address where nobody listens, before MLflow is imported, which takes seconds."""
-    parts = urlparse(uri)
-    host = parts.hostname or ""
-    if getproxies().get(parts.scheme) and not proxy_bypass(host):
-        return  # the proxy will say
-    try:
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        socket.create_connection((host, port), timeout=_REQUEST_S).close()
-    except (OSError, ValueError) as error:
-        raise _away(uri, cause_of(error)) from error
 
 
 def _ask(uri: str, experiment: str) -> None:
@@ -187,18 +174,3 @@ def _reason(text: str) -> str | None:
     except (ValueError, KeyError, TypeError):
         text = re.sub(r"<[^>]*>", " ", text)
     return masked(" ".join(text.split())[:200]) or None
-
-
-def cause_of(error: BaseException) -> str:
-    """Return the innermost reason of a request that failed, in a few words."""
-    text = str(error)
-    for word, reason in (
-        ("Connection refused", "connection refused"),
-        ("timed out", "timed out"),
-        ("Name or service not known", "its name is not known"),
-        ("Temporary failure in name resolution", "its name is not known"),
-        ("CERTIFICATE_VERIFY_FAILED", "its certificate cannot be verified"),
-    ):
-        if word in text:
-            return reason
-    return text.strip().splitlines()[0][:200] if text.strip() else type(error).__name__

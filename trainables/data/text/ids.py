@@ -59,7 +59,7 @@ def open_ids(
         if has_labels and f"y_{key}" not in headers:
             raise DataError(f"{path.name} has no y_{key}", fix="store the labels beside the ids")
         if has_labels:
-            label_shape, num_classes = headers[f"y_{key}"][0], int(spec.num_classes or 0)
+            label_shape, num_classes = headers[f"y_{key}"][0], spec.declared_classes
             check_label_shape(label_shape, shape, num_classes, spec.task, key)
 
     def read() -> dict[str, tuple[np.ndarray, Any]]:

@@ -67,11 +67,11 @@ def open_text(spec: DataSpec) -> Source:
     for key, fix in _MISSING.items():
         if getattr(spec, key) is None:
             raise DataError(f"data.{key} is missing for text", fix=fix)
-    if spec.num_classes is None and spec.task != "causal_lm":
+    if not spec.declared_classes and spec.task != "causal_lm":
         raise DataError(
             "data.num_classes is missing for text",
-            because="the labels are private, so the number of classes must be declared",
-            fix="set data.num_classes",
+            because="the labels are private, so the classes must be declared",
+            fix="set data.num_classes; or data.class_names, if the labels are words",
         )
     tokenizer = load_tokenizer(str(spec.tokenizer))
     info = _text_info(tokenizer, spec)
@@ -99,7 +99,7 @@ def open_text(spec: DataSpec) -> Source:
             )
             read_ids = _read_texts(tables, wanted, texts)
 
-    num_classes = info.vocabulary_size if spec.task == "causal_lm" else int(spec.num_classes or 0)
+    num_classes = info.vocabulary_size if spec.task == "causal_lm" else spec.declared_classes
 
     def read() -> dict[str, Arrays]:
         return {
@@ -212,16 +212,30 @@ def _finished(
     if task == "causal_lm":
         return ids, next_tokens(ids, info.pad_id) if labels is None else labels
     try:
-        numbers = np.asarray(labels)
+        numbers = np.asarray(_named(labels, spec))
         if numbers.dtype.kind in "OSU":
             numbers = numbers.astype(np.int64)
         if task == "classification" and numbers.dtype.kind not in "iub":
             raise ValueError
     except (TypeError, ValueError, OverflowError):
         raise DataError(
-            f"the labels of {part} are not class numbers", fix="number the classes from 0"
+            f"the labels of {part} are not class numbers",
+            fix="number the classes from 0, or set data.class_names to the labels as they are "
+            "written there"
+            if task == "classification"
+            else "number the classes from 0",
         ) from None
     return ids, checked_labels(numbers, num_classes, f"the {part} part", task)
+
+
+def _named(labels: Any, spec: DataSpec) -> Any:
+    """Return labels, and the number of the class in the place of a declared name."""
+    if spec.class_names is None or spec.task != "classification":
+        return labels
+    number_of = {name: number for number, name in enumerate(spec.class_names)}
+    return [
+        number_of.get(label.strip(), label) if isinstance(label, str) else label for label in labels
+    ]
 
 
 def load_tokenizer(name: str) -> Any:

@@ -7,17 +7,15 @@ Loads no torch: specs are checked without it.
 from __future__ import annotations
 
 import hashlib
-import socket
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlparse
-from urllib.request import getproxies
 
 from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.foundation.file_paths import FilePath, local_copy
+from dpsweep.foundation.servers import why_silent
 
 #: As ``model.checkpoint``: the weights that timm publishes for a network.
 PUBLISHED = "published"
@@ -205,10 +203,13 @@ def download(source: Mapping[str, Any], *, what: str) -> Path:
         ModelError: Nothing is published, or it cannot be fetched.
     """
     import huggingface_hub
+    from huggingface_hub import constants
     from huggingface_hub.errors import EntryNotFoundError
 
     hub, named, url = (source.get(key) for key in ("hf_hub_id", "hf_hub_filename", "url"))
-    away = _away_from_hub() if hub else ""  # else each name is asked for five times, for a minute
+    away = ""
+    if hub and not constants.HF_HUB_OFFLINE:  # else each name is asked for five times, for a minute
+        away = why_silent(constants.ENDPOINT, _HUB_S)
     try:
         if hub:
             repository, _, revision = str(hub).partition("@")
@@ -227,8 +228,9 @@ def download(source: Mapping[str, Any], *, what: str) -> Path:
 
             return Path(download_cached_file(url, progress=False))
     except Exception as error:  # requests, urllib and the hub each raise their own kinds
+        reason = f"the hub cannot be reached ({away})" if away else type(error).__name__
         raise ModelError(
-            f"cannot download the weights of {what}: {away or type(error).__name__}",
+            f"cannot download the weights of {what}: {reason}",
             because=None if away else str(error).split("\n")[0][:200],
             fix="give a file with them (features.checkpoint, or model.checkpoint)",
         ) from error
@@ -236,20 +238,6 @@ def download(source: Mapping[str, Any], *, what: str) -> Path:
         f"no weights are published for {what}",
         fix="give a file with them (features.checkpoint, or model.checkpoint)",
     )
-
-
-def _away_from_hub() -> str:
-    """Return why the Hugging Face hub cannot be reached from here, or nothing."""
-    from huggingface_hub import constants
-
-    parts = urlparse(constants.ENDPOINT)
-    if getproxies().get(parts.scheme) or parts.hostname is None:
-        return ""  # whoever stands between knows
-    try:
-        socket.create_connection((parts.hostname, parts.port or 443), _HUB_S).close()
-    except OSError as error:
-        return f"the hub cannot be reached ({error.strerror or error})"
-    return ""
 
 
 def download_pair(name: str) -> Path:

@@ -103,7 +103,8 @@ class DataSpec(Part):
     class_names: ClassNames | None = Field(
         default=None,
         description="One name for each class or attribute of the dataset, in the order of their "
-        "numbers; null: its own, which are numbers for npz and digits. Of labels.csv: its labels.",
+        "numbers; null: its own, which are numbers for npz and digits. Of labels.csv and of "
+        "text: its labels, as they are written there.",
     )
     image_size: ImageSize | None = Field(
         default=None,
@@ -214,6 +215,11 @@ class DataSpec(Part):
                 "make their sum smaller than 1",
             )
 
+    @property
+    def declared_classes(self) -> int:
+        """Number of classes or attributes, declared or counted from their names; 0 if neither."""
+        return self.num_classes or len(self.class_names or ())
+
     @classmethod
     def _dataset_rules(cls, raw: Mapping[str, Any]) -> Iterator[Mistake]:
         dataset = raw.get("dataset")
@@ -229,9 +235,10 @@ class DataSpec(Part):
         }
         if raw.get("task") == "causal_lm":
             needed["text"] = ("path", "num_records", "tokenizer", "max_length")
+        names_say_it = dataset == "text" and raw.get("class_names") is not None
         yield from cls._task_rules(raw, dataset)
         for key in needed.get(dataset, ()):
-            if raw.get(key) is None:
+            if raw.get(key) is None and not (key == "num_classes" and names_say_it):
                 yield Mistake(key, f"is missing: {dataset} needs it", _WHY[key])
         only_for = {
             "path": (*WITH_TEST_PART, *OF_IMAGE_FILES, "npz", "text"),

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.servers import cause_of
 from dpsweep.spec.tracking import masked
-from dpsweep.tracking.mlflow_reach import cause_of, quiet
+from dpsweep.tracking.mlflow_reach import quiet
 from dpsweep.tracking.mlflow_reader import open_client
 from dpsweep.tracking.model_label import METADATA, metadata_given_up
 

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.servers import cause_of
 from dpsweep.spec.tracking import masked
 from dpsweep.tracking.mlflow_models import DESCRIPTION, REGISTERED, LoggedModels, versions_of
-from dpsweep.tracking.mlflow_reach import cause_of
 from dpsweep.tracking.mlflow_reader import open_client
 from dpsweep.tracking.model_label import ModelLabel
 from dpsweep.tracking.registry.package import Package

@@ -107,6 +107,34 @@ def test_every_kind_of_file_gives_the_same_records(
     assert other.content_hash != data.content_hash
 
 
+@pytest.mark.parametrize("name", ["d.csv", "d.jsonl"])
+@pytest.mark.parametrize("count", [None, 2])
+def test_labels_may_be_the_declared_names(
+    text_spec: MakeSpec, tmp_path: Path, name: str, count: int | None
+) -> None:
+    words = [row | {"label": ["bad", "good"][row["label"]]} for row in rows()]
+    words[0]["label"] = 1  # a class number, beside them
+    path = WRITERS[name](tmp_path / name, words)
+    spec = text_spec(path, num_classes=count, class_names=["bad", "good"])
+    data = load_dataset(spec)
+    numbered = load_dataset(text_spec(write_csv(tmp_path / "numbers.csv", rows())))
+    assert data.info.class_names == ("bad", "good")
+    assert data.info.num_classes == 2
+    for part, (ids, labels) in numbered.parts.items():
+        assert data.parts[part][0].tolist() == ids.tolist()
+        assert data.parts[part][1].tolist() == labels.tolist()
+
+
+def test_a_label_that_is_none_of_the_names_stays_unsaid(
+    text_spec: MakeSpec, tmp_path: Path
+) -> None:
+    path = write_csv(tmp_path / "d.csv", [*rows(), {"text": "x", "label": "geheim", "id": 0}])
+    with pytest.raises(DataError, match="not class numbers") as caught:
+        load_dataset(text_spec(path, num_classes=None, class_names=["bad", "good"]))
+    assert "data.class_names" in caught.value.fix
+    assert "geheim" not in str(caught.value)
+
+
 def test_splits_on_disk_are_parts_of_their_own(text_spec: MakeSpec, tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     datasets.disable_progress_bars()

@@ -12,6 +12,7 @@ import timm
 import torch
 from torch import nn
 
+from dpsweep.foundation import servers
 from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.features.spec import FeatureSpec
@@ -293,13 +294,13 @@ def test_a_hub_that_is_away_is_told_at_once(monkeypatch) -> None:
         raise OSError(-2, "Name or service not known")
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", look)
-    monkeypatch.setattr(weights.socket, "create_connection", away)
-    monkeypatch.setattr(weights, "getproxies", dict)
+    monkeypatch.setattr(servers.socket, "create_connection", away)
+    monkeypatch.setattr(servers, "getproxies", dict)
     with pytest.raises(ModelError) as caught:
         backbone_settings(f"timm/{SMALL_CONV}")
     assert caught.value.message == (
         f"cannot download the weights of timm/{SMALL_CONV}: the hub cannot be reached "
-        "(Name or service not known)"
+        "(its name is not known)"
     )
     assert asked == [True]
 

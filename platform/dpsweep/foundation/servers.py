@@ -1,0 +1,42 @@
+"""Servers that may be away: whether anybody listens at an address, and why not, in a few words."""
+
+from __future__ import annotations
+
+import socket
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+
+def why_silent(address: str, timeout_s: float) -> str:
+    """Return why nobody can be reached at an http address, or nothing.
+
+    It takes an instant where the libraries that would ask are slow to load, or ask for a minute.
+    Behind a proxy nothing is tried: a request will hear what it says.
+
+    >>> why_silent("http://127.0.0.1:port", 1.0)
+    "Port could not be cast to integer value as 'port'"
+    """
+    try:
+        parts = urlsplit(address)
+        host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+        if getproxies().get(parts.scheme) and not proxy_bypass(host):
+            return ""
+        socket.create_connection((host, port), timeout_s).close()
+    except (OSError, ValueError) as error:
+        return cause_of(error)
+    return ""
+
+
+def cause_of(error: BaseException) -> str:
+    """Return the innermost reason of a request that failed, in a few words."""
+    text = str(error)
+    for word, reason in (
+        ("Connection refused", "connection refused"),
+        ("timed out", "timed out"),
+        ("Name or service not known", "its name is not known"),
+        ("Temporary failure in name resolution", "its name is not known"),
+        ("CERTIFICATE_VERIFY_FAILED", "its certificate cannot be verified"),
+    ):
+        if word in text:
+            return reason
+    return text.strip().splitlines()[0][:200] if text.strip() else type(error).__name__
