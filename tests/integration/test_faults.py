@@ -33,7 +33,7 @@ def nodes_with_a_password(server):
     ("seed", "faults", "max_failures"),
     [
         (0, ("node removed", "actor killed"), 3),
-        (1, ("actor told to leave",), 0),  # which is no failure
+        pytest.param(1, ("actor told to leave",), 0, marks=pytest.mark.slow),  # which is no failure
         pytest.param(
             2, ("driver killed",), 3, marks=pytest.mark.slow
         ),  # also with a database, below

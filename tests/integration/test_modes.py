@@ -367,7 +367,7 @@ def test_two_objectives_give_a_pareto_front(tmp_path, ray_cluster):
     assert told == {t.trial_id: [t.value, t.epsilon] for t in result.results}
 
 
-@pytest.mark.parametrize("sampler", ["cmaes", "gp"])
+@pytest.mark.parametrize("sampler", ["cmaes", pytest.param("gp", marks=pytest.mark.slow)])
 def test_samplers_by_name(tmp_path, ray_cluster, sampler):
     from dpsweep.sweep import run_sweep
 

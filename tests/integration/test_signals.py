@@ -59,6 +59,7 @@ def check_end(running, *, code, said):
         assert shown[0][0] >= epsilon_of(spent, delta=DELTA) * (1 - 1e-6)
 
 
+@pytest.mark.slow  # the one below sends it to the driver, too
 def test_sigterm_to_the_driver_is_ctrl_c(running):
     os.kill(running[0].pid, signal.SIGTERM)
     check_end(running, code=143, said="terminated; to continue")

@@ -162,7 +162,7 @@ def test_a_deleted_ledger_is_refused_by_every_reader(finished, tmp_path):
         assert "trial-0001.jsonl is missing" in done.stderr
 
 
-@pytest.mark.parametrize("loss", ["deleted", "older copy"])
+@pytest.mark.parametrize("loss", ["deleted", pytest.param("older copy", marks=pytest.mark.slow)])
 def test_trial_numbers_are_never_given_out_twice(finished, tmp_path, loss, ray_cluster):
     """A lost Optuna storage is made again from the journal: trials that have run keep theirs."""
     import shutil

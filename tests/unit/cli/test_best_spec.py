@@ -56,7 +56,13 @@ def whole(method, values):
     return resolve(TRAINABLES[method].hyperparameters, given)
 
 
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name.startswith("preset") and n % 3 else ())
+        for n, name in enumerate(TEXTS)
+    ],
+)
 def test_a_configuration_of_each_paper_and_starter_is_a_spec_again(name):
     spec = read_spec(TEXTS[name])
     for point in some_points(spec):

@@ -255,8 +255,9 @@ COMMON = {
 }
 
 
-def test_no_schedule_passes_the_budget():
-    options = settings(max_examples=60, stateful_step_count=50, **COMMON)
+@pytest.mark.parametrize("examples", [25, pytest.param(250, marks=pytest.mark.slow)])
+def test_no_schedule_passes_the_budget(examples):
+    options = settings(max_examples=examples, stateful_step_count=50, **COMMON)
     run_state_machine_as_test(Schedules, settings=options)
 
 

@@ -151,19 +151,28 @@ def test_a_selection_by_profiles_claims_less_for_the_same_trials(tmp_path, tempo
     assert epsilons["pld"] < 0.8 * epsilons["rdp"]
 
 
+OFTEN = [  # where a kill leaves most behind; each takes seconds
+    ("sealed.entries.trial_started = die", "public"),
+    ("sealed.charges_at_once = die", "noisy"),
+    ("private_directory.shutil.rmtree = die", "public"),
+    ("sweep.erase = die", "noisy"),
+]
+ALL_POINTS = [
+    *OFTEN,
+    ("sealed.Study.write_task = die", "public"),
+    ("sealed._release = die", "public"),
+    ("sealed.Study.last_report = die", "noisy"),
+    ("selections.FakeRay.disconnect = die", "public"),
+    ("sweep.log_best_model = die", "public"),
+    ("sweep.deliver = die", "public"),
+]
+
+
 @pytest.mark.parametrize(
     ("point", "visibility"),
     [
-        ("sealed.Study.write_task = die", "public"),
-        ("sealed.entries.trial_started = die", "public"),
-        ("sealed._release = die", "public"),
-        ("sealed.charges_at_once = die", "noisy"),
-        ("sealed.Study.last_report = die", "noisy"),
-        ("selections.FakeRay.disconnect = die", "public"),
-        ("private_directory.shutil.rmtree = die", "public"),
-        ("sweep.erase = die", "noisy"),
-        ("sweep.log_best_model = die", "public"),
-        ("sweep.deliver = die", "public"),
+        pytest.param(*row, marks=() if row in OFTEN else pytest.mark.slow, id=row[0])
+        for row in ALL_POINTS
     ],
 )
 def test_the_command_after_a_kill_removes_all_traces(tmp_path, point, visibility, temporary):

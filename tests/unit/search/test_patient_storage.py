@@ -30,6 +30,9 @@ def test_every_call_of_optunas_cache_is_patient():
     assert {name for name in called if name not in vars(PatientStorage)} == set()
 
 
+GONE, BROKEN = OperationalError("", {}, Exception()), PendingRollbackError()
+
+
 class Place:
     def __init__(self, url):
         self.kept = PatientStorage(url)
@@ -48,9 +51,14 @@ class Place:
 
 
 @pytest.mark.parametrize(
-    "error", [OperationalError("", {}, Exception()), PendingRollbackError()], ids=["gone", "broken"]
+    ("sampler", "error"),  # each sampler with each error, in two of four ways every time
+    [
+        pytest.param("random", GONE, id="random-gone"),
+        pytest.param("grid", BROKEN, id="grid-broken"),
+        pytest.param("random", BROKEN, id="random-broken", marks=pytest.mark.slow),
+        pytest.param("grid", GONE, id="grid-gone", marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("sampler", ["random", "grid"])
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(
     "name",

@@ -54,7 +54,16 @@ def played(tmp_path):
     return spec, space, path, known, suggestions
 
 
-@pytest.mark.parametrize("how", ["deleted", "cut", "overwritten", "emptied", "older", "edited"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "deleted",
+        "cut",
+        "older",
+        "edited",
+        *(pytest.param(how, marks=pytest.mark.slow) for how in ("overwritten", "emptied")),
+    ],
+)
 def test_the_study_is_written_anew_and_the_sampler_goes_on_alike(played, tmp_path, how):
     spec, space, path, known, suggestions = played
     before = contents(suggestions)

@@ -111,6 +111,7 @@ def test_settings_that_contradict_each_other_are_refused(lab, given, word):
         lab.settings(**given)
 
 
+@pytest.mark.slow
 def test_they_are_refused_where_assertions_are_switched_off():
     """A subprocess under -O, in which exact scores would leave for noisy ones."""
     code = (

@@ -126,7 +126,9 @@ def resnet() -> nn.Module:
 
 
 @pytest.mark.parametrize("scope", ["global", "layer"])
-@pytest.mark.parametrize("density", [0.001, 0.01, 1.0])
+@pytest.mark.parametrize(
+    "density", [0.01, *(pytest.param(density, marks=pytest.mark.slow) for density in (0.001, 1.0))]
+)
 def test_resnet_agrees_with_a_loop_over_examples(density: float, scope: str) -> None:
     model = resnet()
     masks = magnitude_mask(model, density, scope=scope)
