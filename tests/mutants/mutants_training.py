@@ -270,12 +270,22 @@ TRAINING = (
     Mutant(
         "many heads' norms without biases",
         "trainables/gradients/linear_head.py",
-        "row_norms(x).square_().add_(1.0)",
-        "row_norms(x).square_().add_(0.0)",
+        "lengths.square_().add_(1.0)",
+        "lengths.square_().add_(0.0)",
         (
             "tests/unit/trainables/gradients/test_linear_head.py::test_one_record_moves_the_sum_by_at_most_the_bound[dtype0]",
         ),
         "the gradient of the bias is clipped too",
+    ),
+    Mutant(
+        "norms of records that have changed since",
+        "trainables/gradients/linear_head.py",
+        "tensor is before and tensor._version == version",
+        "tensor is before",
+        (
+            "tests/unit/trainables/gradients/test_known_norms.py::test_a_change_is_seen[a record-one]",
+        ),
+        "a norm that is too small clips too little",
     ),
     Mutant(
         "a broken record in a head's sum",

@@ -6,17 +6,17 @@ blocks into reused buffers, and all products keep the (classes, ..) layout: with
 twice as fast as (.., classes).
 
 Guarantees:
-    Those of ``dpsweep.trainables.gradients.per_example``. Norms and sums are of the same block:
-    what storage
-    in half precision or a fixed affine front makes of a record is done before both. Every block
-    has the same number of rows, the last one with rows of zeros, and sums are float64
-    (``dpsweep.trainables.gradients.sums``).
+    Those of ``dpsweep.trainables.gradients.per_example``. Norms and sums are of the same records:
+    what storage in half precision or a fixed affine front makes of a record is done before both.
+    Norms of records that stay as they are, which torch keeps count of, are computed once
+    (``_Norms``). Every block has the same number of rows, the last one with rows of zeros, and sums
+    are float64 (``dpsweep.trainables.gradients.sums``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -34,6 +34,9 @@ from dpsweep.trainables.gradients.clipping import (
     row_norms,
 )
 from dpsweep.trainables.gradients.sums import add_product, chunk_size, tile_of, zero_sums
+
+#: Scale and shift of every entry of a record; None where there is no front.
+_Affine = tuple[torch.Tensor, torch.Tensor] | None
 
 #: Bytes of a block of one head on the CPU: more leave the cache between their uses.
 CPU_BLOCK_BYTES = 2**22
@@ -80,6 +83,43 @@ def affine_of(front: _BatchNorm) -> tuple[torch.Tensor, torch.Tensor]:
     return scale, -front.running_mean * scale
 
 
+class _Norms:
+    """Norms of the records of a source, after the front, for as long as both stay as they are.
+
+    They are computed block by block until an epoch of them has been, then once for all records:
+    a short trial pays for no record that it does not draw. Whatever torch writes to the source or
+    to the front is seen by its version counter, and they are begun anew. Not seen is what others
+    write to the memory behind a tensor, as numpy can.
+    """
+
+    def __init__(self) -> None:
+        self._of: list[tuple[torch.Tensor, int]] = []
+        self._num_seen = 0
+        self._norms: torch.Tensor | None = None
+
+    def of(
+        self, tensors: Sequence[torch.Tensor], num_rows: int, compute: Callable[[], torch.Tensor]
+    ) -> torch.Tensor | None:
+        """Return the norms of all records, or None until it pays to have them.
+
+        Args:
+            tensors: What they depend on; the first has one row for each record.
+            num_rows: Records of the present batch.
+            compute: Computes them all.
+        """
+        is_same = len(tensors) == len(self._of) and all(
+            tensor is before and tensor._version == version
+            for tensor, (before, version) in zip(tensors, self._of)
+        )
+        if not is_same:
+            self._of = [(tensor, tensor._version) for tensor in tensors]
+            self._num_seen, self._norms = 0, None
+        if self._norms is None and self._num_seen >= len(tensors[0]):
+            self._norms = compute()
+        self._num_seen += num_rows
+        return self._norms
+
+
 class _Blocks:
     """Gathers rows into reused buffers: float32 on the device, after the front.
 
@@ -98,13 +138,14 @@ class _Blocks:
         self._wide = torch.empty(0)
         #: Where ``add_product`` widens a block.
         self.tile = torch.empty(0)
+        self._norms = _Norms()
 
     def of(
         self, x_source: torch.Tensor, y_source: torch.Tensor, rows: np.ndarray
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor, int]]:
-        """Yield (records (rows, d), labels (rows,), number of records in the block).
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]]:
+        """Yield (records (rows, d), norms (rows,), labels (rows,), number of records in the block).
 
-        The records may be overwritten.
+        Records and norms may be overwritten.
         """
         like = x_source[:1].flatten(1)
         # Records that are kept in a file have no view: flattened, all of them would be read.
@@ -114,6 +155,7 @@ class _Blocks:
         index = moved(torch.from_numpy(rows), like.device)
         labels = y_source.index_select(0, index.to(y_source.device)).to(self._device)
         affine = self._affine(x_source.shape[1:])
+        all_norms = None if features is None else self._norms_of_all(x_source, affine, len(index))
         for begin in range(0, len(index), self.rows):
             chosen = index[begin : begin + self.rows]
             count = len(chosen)
@@ -121,13 +163,44 @@ class _Blocks:
                 self._gathered[:count] = x_source.index_select(0, chosen).flatten(1)
             else:
                 torch.index_select(features, 0, chosen, out=self._gathered[:count])
-            self._gathered[count:] = 0.0
-            x = self._widened(self._gathered.to(self._device))
-            if self.tile.shape[1:] != x.shape[1:]:
-                self.tile = tile_of(x)
-            if affine is not None:
-                torch.addcmul(affine[1], x, affine[0], out=x)
-            yield x, filled(labels[begin : begin + self.rows], self.rows), count
+            x = self._finished(count, affine)
+            if all_norms is None:
+                norms = row_norms(x)
+            else:
+                norms = filled(all_norms.index_select(0, chosen.to(self._device)), self.rows)
+            yield x, norms, filled(labels[begin : begin + self.rows], self.rows), count
+
+    def _finished(self, count: int, affine: _Affine) -> torch.Tensor:
+        """Return the gathered records as a block, with rows of zeros behind them."""
+        self._gathered[count:] = 0.0
+        x = self._widened(self._gathered.to(self._device))
+        if self.tile.shape[1:] != x.shape[1:]:
+            self.tile = tile_of(x)
+        if affine is not None:
+            torch.addcmul(affine[1], x, affine[0], out=x)
+        return x
+
+    def _norms_of_all(
+        self, source: torch.Tensor, affine: _Affine, num_rows: int
+    ) -> torch.Tensor | None:
+        """Return the norms of all records in memory, if they are to be had by now."""
+        front = self._front
+        tensors = [source]
+        if front is not None:
+            assert front.running_mean is not None
+            assert front.running_var is not None
+            tensors += [front.running_mean, front.running_var]
+
+        def compute() -> torch.Tensor:
+            norms = torch.empty(len(source), device=self._device)
+            for begin in range(0, len(source), self.rows):
+                records = source[begin : begin + self.rows].flatten(1)
+                self._gathered[: len(records)] = records
+                x = self._finished(len(records), affine)
+                norms[begin : begin + len(records)] = row_norms(x)[: len(records)]
+            return norms
+
+        return self._norms.of(tensors, num_rows, compute)
 
     def _widened(self, x: torch.Tensor) -> torch.Tensor:
         """Return the block in float32, in a buffer of its own if it is in half precision."""
@@ -137,7 +210,7 @@ class _Blocks:
             self._wide = torch.empty(self.rows, x.shape[1], device=x.device)
         return self._wide.copy_(x)
 
-    def _affine(self, shape: torch.Size) -> tuple[torch.Tensor, torch.Tensor] | None:
+    def _affine(self, shape: torch.Size) -> _Affine:
         """Return the front's (scale, shift) for every entry of a flattened record."""
         if self._front is None:
             return None
@@ -186,12 +259,12 @@ class LinearHeadEngine:
         """See ``GradientEngine``."""
         weight, bias = self._head.weight, self._head.bias
         sums = zero_sums([weight] if bias is None else [weight, bias])
-        for x, labels, count in self._blocks.of(x_source, y_source, rows):
+        for x, lengths, labels, count in self._blocks.of(x_source, y_source, rows):
             logits = weight @ x.T if bias is None else torch.addmm(bias[:, None], weight, x.T)
             residual = torch.softmax(logits, dim=0)
             target = labels[None]
             residual.scatter_add_(0, target, residual.new_full(target.shape, -1.0))
-            squares = row_norms(x).square_()
+            squares = lengths.square_()
             if bias is not None:
                 squares += 1.0
             norms = product_of_norms(squares.sqrt_(), norm64(residual, 0))
@@ -247,12 +320,12 @@ class ManyHeadsEngine:
         weight = torch.cat([head.weight for head in self._heads])
         bias = torch.cat([head.bias for head in self._heads])
         weight_sum, bias_sum = zero_sums([weight, bias])
-        for x, labels, num in self._blocks.of(x_source, y_source, rows):
+        for x, lengths, labels, num in self._blocks.of(x_source, y_source, rows):
             logits = torch.addmm(bias[:, None], weight, x.T)
             residual = torch.softmax(logits.view(count, classes, len(x)), dim=1)
             target = labels.expand(count, 1, len(x))
             residual.scatter_add_(1, target, residual.new_full((1, 1, 1), -1.0).expand_as(target))
-            squares = row_norms(x).square_().add_(1.0)
+            squares = lengths.square_().add_(1.0)
             norms = product_of_norms(squares.sqrt(), norm64(residual, 1))
             broken = ~norms.isfinite()
             norms[:, num:] = math.inf

@@ -7,6 +7,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from heads import front_of, heads_of, records
 from torch import nn
 
 from dpsweep.trainables.data.dataset import DatasetInfo
@@ -18,41 +19,16 @@ from dpsweep.trainables.gradients.linear_head import (
     cpu_block,
 )
 from dpsweep.trainables.gradients.per_example import OpacusEngine, make_engine
-from dpsweep.trainables.methods.scatternet.normalize import build_front, set_statistic
 from dpsweep.trainables.networks.build import build_model
 from dpsweep.trainables.networks.heads import LinearHeads
 
 ROWS = np.arange(0, 300, 2)
 
 
-def front_of(shape: tuple[int, ...]) -> nn.Module:
-    front = build_front(shape)
-    generator = torch.Generator().manual_seed(5)
-    mean = torch.randn(shape[0], generator=generator).double()
-    set_statistic(front, 0, mean, min_variance=1e-5)
-    spread = torch.rand(shape[0], generator=generator).double() + 0.3
-    set_statistic(front, 1, mean.square() + spread, min_variance=1e-5)
-    return front
-
-
 @pytest.fixture(autouse=True)
 def several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let as few records as there are here make up several blocks of one head."""
     monkeypatch.setattr(linear_head, "CPU_BLOCK_ROWS", (16, 128))
-
-
-def records(*shape: int, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(300, *shape, generator=generator).to(dtype)
-    return x, torch.randint(0, 4, (300,), generator=generator)
-
-
-def heads_of(count: int, features: int) -> list[nn.Linear]:
-    torch.manual_seed(1)
-    heads = [nn.Linear(features, 4) for _ in range(count)]
-    for head in heads:
-        nn.init.normal_(head.weight, std=0.3)
-    return heads
 
 
 def obvious_sum(
