@@ -101,6 +101,12 @@ def _opened(opener: Callable[[DataSpec], Source], spec: DataSpec) -> Source:
 def _checked(source: Source, spec: DataSpec) -> Source:
     """Return the source of another package, which keeps to what it says or raises a DataError."""
     name = spec.dataset
+    if not isinstance(source, Source):
+        raise DataError(
+            f"dataset {name}, which another package brings, has opened as {type(source).__name__}, "
+            "not as a Source",
+            fix="correct its opener, which is to return a dpsweep Source",
+        )
     if spec.task not in source.tasks:
         raise DataError(
             f"dataset {name} has no labels for data.task: {spec.task}",

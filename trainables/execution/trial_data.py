@@ -6,8 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dpsweep.study.trial import TrialTask
-from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.hooks import FromRelease
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data.dataset import SweepData
@@ -16,13 +14,12 @@ if TYPE_CHECKING:
 def records_for(data: SweepData, task: TrialTask) -> SweepData:
     """Return a trial's data, without private records where its plan asks them nothing.
 
-    Of methods that start from a release: their positions on public records are free, and so
-    cannot read others.
+    Its positions on public records are free, and so cannot read others, whoever wrote the method.
     """
     if data.searched_share is not None:
         data = data.for_records(task.records)
     data = data.for_trial(task.hparams)
-    if issubclass(TRAINABLES[task.method], FromRelease) and not task.plan.part("private"):
+    if task.records != "public" and not task.plan.part("private"):
         inputs, labels = data.parts["private"]
         data = replace(data, parts={**data.parts, "private": (inputs[:0], labels[:0])})
     return data

@@ -127,11 +127,13 @@ def _module(name: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except Exception as error:  # it is the user's code
-        raise ModelError(
-            f"{name}: cannot import {module} ({_line(error)})",
-            fix=f"start dpsweep where {module.partition('.')[0]} lies, not in {place}; or install "
-            "it as a package",
-        ) from error
+        top = module.partition(".")[0]
+        fix = f"start dpsweep where {top} lies, not in {place}; or install it as a package"
+        if not isinstance(error, ModuleNotFoundError):
+            fix = f"correct {module}"
+        elif str(error.name).partition(".")[0] != top:
+            fix = f"install {error.name}, or correct the import of it in {module}"
+        raise ModelError(f"{name}: cannot import {module} ({_line(error)})", fix=fix) from error
     finally:
         sys.path.remove(place)
         if place not in sys.path:

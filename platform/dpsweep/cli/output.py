@@ -7,6 +7,7 @@ import json
 import math
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from decimal import ROUND_CEILING, Decimal
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from dpsweep.cli.tables import TALK, lines_of_record, lines_of_table, width, wrapped
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy.statement import shown_epsilon
+from dpsweep.privacy.terms import shown_delta
 
 Record = Mapping[str, Any]
 
@@ -78,13 +80,21 @@ def _csv_cell(value: Any) -> Any:
 
 
 def _cell(value: Any, key: str = "") -> str:
-    """Return a value as text: an epsilon rounded up, other numbers to nearest."""
+    """Return a value as text: what a guarantee is about rounded up, other numbers to nearest.
+
+    >>> _cell(0.00104901, "delta"), _cell(0.49041, "noise_multiplier"), _cell(0.49041, "share")
+    ('0.00104901', '0.4905', '0.4904')
+    """
     if value is None:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float) and "epsilon" in key:
         return shown_epsilon(value)
+    if isinstance(value, float) and "delta" in key and 0 < value < 1:
+        return shown_delta(value)
+    if isinstance(value, float) and key.replace(" ", "_").startswith("noise_multiplier"):
+        value = _up(value)
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 1e-3 or abs(value) >= 1e4 else f"{value:.4f}"
     if isinstance(value, Mapping):
@@ -92,6 +102,15 @@ def _cell(value: Any, key: str = "") -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(_cell(entry, key) for entry in value)
     return str(value)
+
+
+def _up(value: float) -> float:
+    """Return a number rounded up to the digits that a table shows: less noise would cost more."""
+    if not math.isfinite(value) or value <= 0:
+        return value
+    exact = Decimal(repr(value))
+    places = -4 if 1e-3 <= value < 1e4 else exact.adjusted() - 3
+    return float(exact.quantize(Decimal(1).scaleb(places), ROUND_CEILING))
 
 
 def _print_table(

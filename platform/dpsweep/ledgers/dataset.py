@@ -34,6 +34,10 @@ def read_dataset_ledger(path: LogPath | str) -> DatasetAccount:
     return _account_of(kinds.checked(place, read_log(place), kinds.DATASET))
 
 
+#: Parts that earlier versions did not write wherever they decide.
+_LATER = ("data.class_names", "data.label_column", "data.attributes")
+
+
 def check_dataset_budget(
     path: LogPath | str,
     *,
@@ -133,9 +137,11 @@ class DatasetLedger:
         """
         with self._open() as log:
             account = _account_of(kinds.checked(self.path, log.records, kinds.DATASET))
+            entry = next((s for s in account.studies if s.study_id == study_id), None)
+            if entry is not None:  # its own terms hold what a file of before lacks
+                parts = {k: parts[k] for k in parts if k not in _LATER or k in account.parts}
             _refuse_other_records(self.path, account, dataset, parts)
             caps = _caps(self.path, account, dataset, cap_epsilon, cap_delta)
-            entry = next((s for s in account.studies if s.study_id == study_id), None)
             self._refuse_lost_history(account, study_id, name, trials, is_charged=is_charged)
             self._refuse_older_copy(account, study_id, name, started)
             if entry is not None and account.broken is None:

@@ -226,7 +226,13 @@ def _plan_of(
         BadInputError: The method is of another package, and fails.
     """
     try:
-        return method.plan(hparams, context).merged()
+        plan = method.plan(hparams, context)
+        if not isinstance(plan, Plan):
+            raise BadInputError(
+                f"`plan` of method {name!r} has returned {type(plan).__name__}, not a Plan",
+                fix="let it return a dpsweep Plan",
+            )
+        return plan.merged()
     except SweepError:
         raise
     except Exception as error:

@@ -39,8 +39,8 @@ SAME = 0.5
 _LIKELY = 0.05
 #: How many public records of each class a method of AdaMix draws.
 SHOTS = "public.shots"
-#: Datasets of which a key of the spec says where a record's class stands.
-_OF_CHOSEN_LABELS = ("image_dataset", "celeba")
+#: Datasets of which ``data.class_names`` says which class a label is.
+_NAMES_ARE_LABELS = ("text", "image_folder")
 
 
 def public_problems(
@@ -255,10 +255,13 @@ def private_parts(spec: SweepSpec) -> dict[str, Any]:
         "data.splits": _named_splits(data),
     }
     # Where classes decide, so does what is taken for a record's class.
-    is_of_chosen = data.classes is not None and data.dataset in _OF_CHOSEN_LABELS
-    if per_class is not None or is_of_chosen:
-        declared["data.label_column"] = data.label_column
+    deciding = (per_class, data.classes, None if pretrain is None else pretrain.classes)
+    if any(key is not None for key in deciding):
+        is_default = data.dataset == "text" and data.label_column == "label"
+        declared["data.label_column"] = None if is_default else data.label_column
         declared["data.attributes"] = data.attributes
+        if data.dataset in _NAMES_ARE_LABELS:
+            declared["data.class_names"] = data.class_names
     return {k: list(v) if isinstance(v, tuple) else v for k, v in declared.items()}
 
 

@@ -141,6 +141,14 @@ def test_a_study_that_shows_other_records_for_free_is_refused(path, declared, to
     assert content(path) == before
 
 
+def test_a_study_that_an_earlier_version_has_charged_goes_on(path):
+    """Its file lacks keys that decide, too; its own terms hold them. Other studies are refused."""
+    charge(path, "a", **CAPS)
+    charge(path, "a", parts={**PARTS, "data.class_names": ["a", "b"]})
+    with pytest.raises(BadInputError, match="class_names: null"):
+        charge(path, "b", parts={**PARTS, "data.class_names": ["a", "b"]})
+
+
 def test_a_copy_of_a_study_elsewhere_is_refused(path):
     """It has the study's name and its whole budget, which would be spent twice for one charge."""
     charge(path, "a", directory="/studies/a", **CAPS)

@@ -37,6 +37,12 @@ def test_a_plan_that_fails_is_the_packages(checked):
     assert "4711" not in str(told.value)
 
 
+def test_a_plan_that_is_none_is_told(checked, monkeypatch):
+    monkeypatch.setattr(Careless, "plan", classmethod(lambda cls, hparams, context: 3))
+    with pytest.raises(BadInputError, match="'careless' has returned int, not a Plan"):
+        checked.admit(0, {"method": "careless"})
+
+
 def test_a_plan_that_does_not_exist_is_told_as_such(checked, monkeypatch):
     monkeypatch.setattr(Careless, "error", InfeasibleBudgetError("no noise is enough"))
     with pytest.raises(InfeasibleBudgetError, match="no noise is enough"):

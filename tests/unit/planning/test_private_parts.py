@@ -50,3 +50,28 @@ def test_where_classes_decide_so_does_what_is_a_class(
     assert one != other
     one, other = (parts(**data, **{key: value}) for value in values)
     assert one == other  # every record is private in both
+
+
+LABELLED = {"dataset": "image_folder", "num_records": 90}
+
+
+@pytest.mark.parametrize(
+    ("data", "key", "values"),
+    [
+        (LABELLED, "class_names", (["a", "b", "c"], ["b", "c", "a"])),
+        (TEXT | {"num_classes": None}, "class_names", (["a", "b", "c"], ["b", "c", "a"])),
+        (TEXT | {"num_classes": 3}, "label_column", ("topic", "tone")),
+        ({"dataset": "celeba"}, "attributes", (["Male"], ["Smiling"])),
+    ],
+)
+def test_names_and_columns_of_labels_decide_which_classes_are_chosen(
+    data: dict[str, Any], key: str, values: tuple[Any, Any]
+) -> None:
+    """What one study trains on in private would be another's public part."""
+    one, other = (parts(**data, classes=[0, 1], **{key: value}) for value in values)
+    assert one != other
+
+
+def test_the_usual_column_of_labels_may_be_named_or_not() -> None:
+    plain, named = (parts(**TEXT, classes=[0, 1], label_column=c) for c in (None, "label"))
+    assert plain == named

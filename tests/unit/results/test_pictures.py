@@ -4,6 +4,7 @@ import base64
 import csv
 import io
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -273,6 +274,13 @@ def test_html_writes_one_page_and_refuses_two(study, tmp_path):
     assert "one study" in done.stderr
     done = cli_here("report", "composed", "--html", path / "page.html", "--root", root)
     assert done.returncode == 2
+    link, aim, pipe = tmp_path / "link.html", tmp_path / "aim.html", tmp_path / "pipe"
+    link.symlink_to(aim)
+    assert cli_here("report", "composed", "--html", link, "--root", root).returncode == 0
+    assert (link.is_symlink(), aim.is_file()) == (True, True)
+    os.mkfifo(pipe)
+    done = cli_here("report", "composed", "--html", pipe, "--root", root)
+    assert (done.returncode, pipe.is_fifo()) == (2, True)
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

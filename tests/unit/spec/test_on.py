@@ -34,6 +34,15 @@ def test_it_survives_yaml_and_is_left_out_where_it_says_nothing():
     assert SweepSpec.from_yaml(text) == spec
 
 
+def test_so_are_the_records_that_pretraining_takes_for_public():
+    pretrain = {"classes": [8, 9], "model": "tanh_cnn", "objective": "classes", "epochs": 1}
+    spec = SweepSpec(
+        **changed(SPLIT, {"search/on": None, "pretrain": pretrain, "data/classes": [0, 1]})
+    )
+    terms = enforced_terms(spec)
+    assert (terms["pretrain.classes"], terms["pretrain.path"]) == ([8, 9], None)
+
+
 def test_the_share_is_what_a_claim_rests_on():
     spec, other = SweepSpec(**SPLIT), SweepSpec(**changed(SPLIT, {"search/on": {"split": 0.2}}))
     plain = SweepSpec(**changed(SPLIT, {"search/on": None}))

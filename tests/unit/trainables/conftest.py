@@ -17,7 +17,7 @@ from dpsweep.spec.study import DataSpec
 from dpsweep.study.trial import TrialReport, TrialTask
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.dataset import SweepData
-from dpsweep.trainables.execution import execution, trial_data
+from dpsweep.trainables.execution import execution
 from dpsweep.trainables.execution.execution import TrialExecution
 from dpsweep.trainables.execution.pace import Pace
 from dpsweep.trainables.execution.settings import ExecutionSettings
@@ -212,8 +212,7 @@ class Lab:
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     data = blobs(1000, (12,), num_validation=200, num_test=50)
     table = {**{name: TRAINABLES[name] for name in TRAINABLES}, "scripted": Scripted}
-    for module in (execution, trial_data):
-        monkeypatch.setattr(module, "TRAINABLES", table)
+    monkeypatch.setattr(execution, "TRAINABLES", table)
     return Lab(tmp_path, data)
 
 

@@ -228,7 +228,13 @@ def _raw_source(spec: DataSpec, own: Source) -> Source:
     """Return the study's source with all its classes, named as its files name them."""
     if spec.classes is None and spec.class_names is None:
         return own
-    return open_source(spec.model_copy(update={"classes": None, "class_names": None}))
+    all_classes = {"classes": None} if _has_words(spec) else {"classes": None, "class_names": None}
+    return open_source(spec.model_copy(update=all_classes))
+
+
+def _has_words(spec: DataSpec) -> bool:
+    """Say whether the labels of the study's texts are the declared names of classes."""
+    return spec.dataset == "text" and spec.class_names is not None and spec.num_classes is None
 
 
 def _section(other: PublicSpec | Pollution, spec: DataSpec, own: Source) -> DataSpec:
@@ -242,6 +248,8 @@ def _section(other: PublicSpec | Pollution, spec: DataSpec, own: Source) -> Data
         named |= {key: getattr(spec, key) for key in _TEXT_KEYS}
     if kind in ("npz", "text") and spec.task != "causal_lm":
         named["num_classes"] = own.num_classes
+        if kind == "text" and _has_words(spec):
+            named |= {"num_classes": None, "class_names": own.class_names}
     if kind == "image_folder" and len(own.input_shape) == 3:
         channels, *size = own.input_shape
         named |= {"channels": channels if channels in (1, 3) else 3, "image_size": size}

@@ -198,6 +198,11 @@ def _read_prompts(
     return read
 
 
+def are_names(spec: DataSpec) -> bool:
+    """Say whether labels that are words are names of classes: these alone are declared."""
+    return spec.class_names is not None and spec.num_classes is None
+
+
 def _finished(
     spec: DataSpec, ids: np.ndarray, labels: Any, info: TextInfo, num_classes: int, part: str
 ) -> Arrays:
@@ -212,30 +217,39 @@ def _finished(
     if task == "causal_lm":
         return ids, next_tokens(ids, info.pad_id) if labels is None else labels
     try:
-        numbers = np.asarray(_named(labels, spec))
-        if numbers.dtype.kind in "OSU":
+        numbers = np.asarray(labels)
+        if numbers.dtype.kind in "OSU" and are_names(spec):
+            numbers = _of_names(numbers, spec.class_names or (), part)
+        elif numbers.dtype.kind in "OSU":
             numbers = numbers.astype(np.int64)
         if task == "classification" and numbers.dtype.kind not in "iub":
             raise ValueError
     except (TypeError, ValueError, OverflowError):
         raise DataError(
             f"the labels of {part} are not class numbers",
-            fix="number the classes from 0, or set data.class_names to the labels as they are "
-            "written there"
+            fix="number the classes from 0; or, of words, set data.class_names to them and leave "
+            "out data.num_classes"
             if task == "classification"
             else "number the classes from 0",
         ) from None
     return ids, checked_labels(numbers, num_classes, f"the {part} part", task)
 
 
-def _named(labels: Any, spec: DataSpec) -> Any:
-    """Return labels, and the number of the class in the place of a declared name."""
-    if spec.class_names is None or spec.task != "classification":
-        return labels
-    number_of = {name: number for number, name in enumerate(spec.class_names)}
-    return [
-        number_of.get(label.strip(), label) if isinstance(label, str) else label for label in labels
-    ]
+def _of_names(labels: np.ndarray, names: Sequence[str], part: str) -> np.ndarray:
+    """Return the numbers of the classes whose declared names the labels are.
+
+    Raises:
+        DataError: A label is none of them; which one stays unsaid, as labels are private.
+    """
+    number_of = {name: number for number, name in enumerate(names)}
+    words = [str(label).strip() for label in labels.tolist()]
+    if not number_of.keys() >= set(words):
+        raise DataError(
+            f"{part} has a label that is none of data.class_names",
+            fix="correct the names, upper and lower case count, or the file; labels that are "
+            "numbers from 0 need data.num_classes beside the names",
+        )
+    return np.array([number_of[word] for word in words], dtype=np.int64)
 
 
 def load_tokenizer(name: str) -> Any:

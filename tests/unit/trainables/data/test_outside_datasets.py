@@ -15,6 +15,7 @@ from dpsweep.planning.pretrain import settings_of
 from dpsweep.planning.reading import read_spec
 from dpsweep.spec.data.datasets import DATASETS as BUILT_IN_NAMES
 from dpsweep.spec.study import DataSpec, SweepSpec
+from dpsweep.trainables.data import sources
 from dpsweep.trainables.data.loading import describe_dataset, load_dataset
 from dpsweep.trainables.data.source import Source, declared_size
 from dpsweep.trainables.data.sources import DATASETS, open_source
@@ -112,6 +113,12 @@ def test_a_package_that_does_not_load_is_told() -> None:
 def test_an_opener_that_fails_is_told_in_a_line() -> None:
     CHANGES["size"] = 3
     with pytest.raises(DataError, match=r"changed, which another package brings, .*TypeError"):
+        describe_dataset(spec_of())
+
+
+def test_an_opener_that_returns_something_else_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "_opened", lambda opener, spec: 3)
+    with pytest.raises(DataError, match="has opened as int, not as a Source"):
         describe_dataset(spec_of())
 
 

@@ -258,6 +258,25 @@ def test_a_module_that_is_not_there() -> None:
     assert str(Path.cwd()) in fix
 
 
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        ("import not_there_at_all\n", "install not_there_at_all, or correct the import"),
+        ("def net(:\n", "correct own_wrong"),
+    ],
+)
+def test_a_module_that_is_wrong_is_told_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, fix: str
+) -> None:
+    (tmp_path / "own_wrong.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    ((_, what, told),) = DPSGD.preflight(
+        {"model.name": ["own_wrong:net"], "batch.expected": [10]}, INFO
+    )
+    assert "cannot import own_wrong" in what
+    assert told.startswith(fix)
+
+
 @pytest.mark.usefixtures("nets")
 def test_good_ones_pass_and_norms_are_treated() -> None:
     for function in ("Net", "Headed", "Tokens"):

@@ -128,6 +128,9 @@ def _write_page(names: Sequence[str], root: FilePath | None, path: Path) -> None
             f"--html writes the page of one study, and {len(names)} are named",
             fix="name one; without --html their table compares them",
         )
+    path = path.resolve()  # of a link, what it points to
+    if path.exists() and not path.is_file():
+        raise BadInputError(f"{path} is no file", fix="choose another name")
     if path.is_file() and not path.read_bytes().startswith(PAGE_BEGINS.encode()):
         raise BadInputError(
             f"{path} exists already, and is no page of a study", fix="choose another name"

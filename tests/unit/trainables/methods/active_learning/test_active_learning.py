@@ -168,6 +168,15 @@ def test_only_who_asks_private_records_is_handed_them(digits: Begun, by: str, ro
         assert handed.parts[part] is digits.parts[part]
 
 
+def test_no_method_is_handed_records_that_its_plan_does_not_ask(digits: Begun) -> None:
+    """Of another package's, one that calls its events free by mistake, too."""
+    free = Plan((EventRun(PoissonGaussian(1.0, 0.1), 3, part="public"),))
+    task = TrialTask(3, "dp_sgd", {}, free, 0.0, True)
+    assert [len(array) for array in records_for(digits, task).parts["private"]] == [0, 0]
+    asked = TrialTask(3, "dp_sgd", {}, Plan((EventRun(PoissonGaussian(1.0, 0.1), 3),)), 1.0, True)
+    assert records_for(digits, asked).parts["private"] is digits.parts["private"]
+
+
 def test_labels_that_are_not_bought_change_nothing(digits: Begun) -> None:
     def weights(data: SweepData) -> torch.Tensor:
         instance, plan = prepared(data)
