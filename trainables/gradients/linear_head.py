@@ -155,7 +155,9 @@ class _Blocks:
         index = moved(torch.from_numpy(rows), like.device)
         labels = y_source.index_select(0, index.to(y_source.device)).to(self._device)
         affine = self._affine(x_source.shape[1:])
-        all_norms = None if features is None else self._norms_of_all(x_source, affine, len(index))
+        looked_up = None if features is None else self._norms_of_all(x_source, affine, len(index))
+        if looked_up is not None:
+            looked_up = looked_up.index_select(0, index.to(self._device))
         for begin in range(0, len(index), self.rows):
             chosen = index[begin : begin + self.rows]
             count = len(chosen)
@@ -164,10 +166,10 @@ class _Blocks:
             else:
                 torch.index_select(features, 0, chosen, out=self._gathered[:count])
             x = self._finished(count, affine)
-            if all_norms is None:
+            if looked_up is None:
                 norms = row_norms(x)
             else:
-                norms = filled(all_norms.index_select(0, chosen.to(self._device)), self.rows)
+                norms = filled(looked_up[begin : begin + self.rows], self.rows)
             yield x, norms, filled(labels[begin : begin + self.rows], self.rows), count
 
     def _finished(self, count: int, affine: _Affine) -> torch.Tensor:

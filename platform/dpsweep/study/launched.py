@@ -43,9 +43,8 @@ def enforced_terms(spec: SweepSpec) -> dict[str, Any]:
     terms: dict[str, Any] = {"privacy_unit": spec.privacy_unit}
     for section in ("privacy", "data"):
         terms |= _leaves(section, tree[section])
-    # Which records pre-training takes for public.
-    for key in ("dataset", "path", "classes", "checkpoint"):
-        if spec.pretrain is not None:
+    if spec.pretrain is not None:  # which records it takes for public
+        for key in ("dataset", "path", "classes", "checkpoint"):
             terms[f"pretrain.{key}"] = tree["pretrain"].get(key)
     if spec.privacy.mode.is_filtered:
         terms["privacy.composition"] = spec.privacy.chosen_composition

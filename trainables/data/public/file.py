@@ -228,13 +228,8 @@ def _raw_source(spec: DataSpec, own: Source) -> Source:
     """Return the study's source with all its classes, named as its files name them."""
     if spec.classes is None and spec.class_names is None:
         return own
-    all_classes = {"classes": None} if _has_words(spec) else {"classes": None, "class_names": None}
-    return open_source(spec.model_copy(update=all_classes))
-
-
-def _has_words(spec: DataSpec) -> bool:
-    """Say whether the labels of the study's texts are the declared names of classes."""
-    return spec.dataset == "text" and spec.class_names is not None and spec.num_classes is None
+    names = spec.class_names if spec.has_named_labels else None
+    return open_source(spec.model_copy(update={"classes": None, "class_names": names}))
 
 
 def _section(other: PublicSpec | Pollution, spec: DataSpec, own: Source) -> DataSpec:
@@ -248,7 +243,7 @@ def _section(other: PublicSpec | Pollution, spec: DataSpec, own: Source) -> Data
         named |= {key: getattr(spec, key) for key in _TEXT_KEYS}
     if kind in ("npz", "text") and spec.task != "causal_lm":
         named["num_classes"] = own.num_classes
-        if kind == "text" and _has_words(spec):
+        if kind == "text" and spec.has_named_labels:
             named |= {"num_classes": None, "class_names": own.class_names}
     if kind == "image_folder" and len(own.input_shape) == 3:
         channels, *size = own.input_shape

@@ -198,11 +198,6 @@ def _read_prompts(
     return read
 
 
-def are_names(spec: DataSpec) -> bool:
-    """Say whether labels that are words are names of classes: these alone are declared."""
-    return spec.class_names is not None and spec.num_classes is None
-
-
 def _finished(
     spec: DataSpec, ids: np.ndarray, labels: Any, info: TextInfo, num_classes: int, part: str
 ) -> Arrays:
@@ -218,7 +213,7 @@ def _finished(
         return ids, next_tokens(ids, info.pad_id) if labels is None else labels
     try:
         numbers = np.asarray(labels)
-        if numbers.dtype.kind in "OSU" and are_names(spec):
+        if numbers.dtype.kind in "OSU" and spec.has_named_labels:
             numbers = _of_names(numbers, spec.class_names or (), part)
         elif numbers.dtype.kind in "OSU":
             numbers = numbers.astype(np.int64)

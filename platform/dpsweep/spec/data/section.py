@@ -220,6 +220,11 @@ class DataSpec(Part):
         """Number of classes or attributes, declared or counted from their names; 0 if neither."""
         return self.num_classes or len(self.class_names or ())
 
+    @property
+    def has_named_labels(self) -> bool:
+        """Whether labels of text that are words are names of classes: these alone are declared."""
+        return self.dataset == "text" and self.class_names is not None and self.num_classes is None
+
     @classmethod
     def _dataset_rules(cls, raw: Mapping[str, Any]) -> Iterator[Mistake]:
         dataset = raw.get("dataset")
