@@ -177,6 +177,10 @@ def main() -> None:
             raise error.cause from None  # of whom else, the traceback says
         sys.exit(0)  # ``dpsweep .. | head`` has seen enough
     except OSError as error:
+        if isinstance(error, PermissionError) and error.filename is not None:
+            say(f"error: cannot read or write {error.filename}: {error.strerror}")
+            say("  fix: run it as the user whose file it is, or let this user have it")
+            sys.exit(1)
         if error.errno not in OF_STORAGE:
             raise
         say(f"error: cannot write {error.filename or 'a file'}: {error.strerror}")

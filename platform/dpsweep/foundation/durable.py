@@ -87,10 +87,10 @@ def _scan(path: Path) -> tuple[list[dict[str, Any]], int]:
     except FileNotFoundError:
         return [], 0
     except OSError as error:
-        raise LedgerError(
-            f"{path} cannot be read: {error.strerror}",
-            fix="restore the file from a backup, or start a new study",
-        ) from error
+        is_closed = isinstance(error, PermissionError)
+        restore = "restore the file from a backup, or start a new study"
+        fix = "ask as the user whose study it is" if is_closed else restore
+        raise LedgerError(f"{path} cannot be read: {error.strerror}", fix=fix) from error
     end = raw.rfind(b"\n") + 1
     records = decode_records(raw[:end].decode("utf-8", "replace").split("\n")[:-1], str(path))
     begin = f'{{"seq":{len(records)},'.encode()

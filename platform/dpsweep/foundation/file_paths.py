@@ -12,6 +12,7 @@ from pathlib import Path
 
 from dpsweep.foundation.bucket_path import BucketPath, bucket_path, is_address
 from dpsweep.foundation.errors import StorageError
+from dpsweep.foundation.validate import of_kind
 
 FilePath = Path | BucketPath
 
@@ -23,10 +24,11 @@ def file_path(text: str | Path | BucketPath) -> FilePath:
     ('studies', 's3://lab/studies')
 
     Raises:
-        BadInputError: It is an address, and of no bucket that can be used.
+        BadInputError: It is an address, and of no bucket that can be used; or no path.
     """
-    if not isinstance(text, str):
+    if isinstance(text, (Path, BucketPath)):
         return text
+    of_kind("a path is a text or a pathlib.Path", text, str, 'give its name, as in "studies"')
     return bucket_path(text) if is_address(text) else Path(text)
 
 
@@ -42,6 +44,20 @@ def size_of(path: FilePath) -> int:
         FileNotFoundError: There is no such file; of an object that is not there, 0 is returned.
     """
     return path.size() if isinstance(path, BucketPath) else path.stat().st_size
+
+
+def is_writable(folder: Path) -> bool:
+    """Say whether files can be made in a directory, or below where it could be made.
+
+    A file without a name is made there: what modes allow, a file system may still refuse.
+    """
+    while not os.path.exists(folder) and folder != folder.parent:
+        folder = folder.parent
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:  # no directory, no permission, no room, read-only
+        return False
 
 
 @contextmanager

@@ -20,9 +20,9 @@ from dpsweep.foundation.errors import (
     StorageError,
     SweepError,
 )
+from dpsweep.foundation.file_paths import is_writable
 from dpsweep.foundation.logs import begins_as_log, read_log
 from dpsweep.foundation.postgres import refuse_unreachable as refuse_unreachable_database
-from dpsweep.planning.problems import is_writable
 from dpsweep.spec.study import SweepSpec
 from dpsweep.spec.tracking import database_of, masked
 from dpsweep.study.launched import is_new

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,7 @@ import numpy as np
 from dpsweep.cluster import TARGETS
 from dpsweep.foundation.bucket_path import BucketPath
 from dpsweep.foundation.errors import BadInputError, DataError, Mistake, StorageError
-from dpsweep.foundation.file_paths import FilePath, cache_of
+from dpsweep.foundation.file_paths import FilePath, cache_of, is_writable
 from dpsweep.foundation.words import counted, listed
 from dpsweep.planning.public_records import check_overlap, copies_note
 from dpsweep.search.samplers import SAMPLERS
@@ -366,10 +364,3 @@ def _folder_problems(folder: FilePath) -> list[tuple[str, str]]:
         problem = f"others may list {folder}, and features are as private as records"
         return [(problem, f"chmod 700 {folder}, or name a directory that is not there yet")]
     return []
-
-
-def is_writable(path: Path) -> bool:
-    """Say whether a directory exists, or could be made, where one may write."""
-    while not path.exists() and path != path.parent:
-        path = path.parent
-    return path.is_dir() and os.access(path, os.W_OK)

@@ -70,7 +70,7 @@ class StudyFiles:
         """Return the frozen spec as plain data, whatever version of this package wrote it.
 
         Raises:
-            StudyError: Its file is damaged.
+            StudyError: Its file is damaged, or closed to this user.
         """
         return _frozen(self.spec)
 
@@ -85,7 +85,7 @@ class StudyFiles:
     def at(cls, path: FilePath) -> StudyFiles:
         """Return the paths of the study in a directory; its frozen spec says where its logs are."""
         spec = path / SPEC_FILE
-        if isinstance(path, Path) and not spec.exists():
+        if isinstance(path, Path) and not _exists(spec):
             return cls(path.parent, path.name)
         storage = _frozen(spec).get("storage")
         database = storage.get("database") if isinstance(storage, dict) else None
@@ -103,7 +103,8 @@ class StudyFiles:
         """Return an existing study.
 
         Raises:
-            StudyError: There is none of that name under ``root``, or no study can have it.
+            StudyError: There is none of that name under ``root``, no study can have it, or its
+                files are closed to this user.
         """
         if re.fullmatch(NAME, name) is None:  # nor a way out of the folder of studies
             raise StudyError(
@@ -113,7 +114,7 @@ class StudyFiles:
             )
         # A sealed study has another name than its directory, and is nobody's to open.
         spec = root / name / SPEC_FILE
-        if not spec.exists() or _frozen(spec).get("name") != name:
+        if not _exists(spec) or _frozen(spec).get("name") != name:
             names = sorted(path.parent.name for path in root.glob(f"*/{SPEC_FILE}"))
             hint = did_you_mean(name, names)
             raise StudyError(
@@ -124,9 +125,30 @@ class StudyFiles:
         return cls.at(root.resolve() / name)
 
 
+def _exists(path: FilePath) -> bool:
+    """Say whether a file is there.
+
+    Raises:
+        StudyError: Its folder is closed to this user.
+    """
+    try:
+        return path.exists()
+    except PermissionError as error:
+        raise _closed(path, error) from error
+
+
+def _closed(path: FilePath, error: OSError) -> StudyError:
+    return StudyError(
+        f"{path} cannot be read: {error.strerror}",
+        fix="ask as the user whose study it is",
+    )
+
+
 def _frozen(path: FilePath) -> dict[str, Any]:
     try:
         raw = yaml.safe_load(path.read_text())
+    except PermissionError as error:
+        raise _closed(path, error) from error
     except (OSError, ValueError, yaml.YAMLError):
         raw = None
     if not isinstance(raw, dict):

@@ -22,7 +22,7 @@ from dpsweep.foundation.version import __version__
 from dpsweep.spec.tracking import database_of, masked
 from dpsweep.tracking.base import StoreDamagedError, StoreRefusedError, TrackingRefusedError
 from dpsweep.tracking.drafts import RunUpdate
-from dpsweep.tracking.mlflow_database import begin_database
+from dpsweep.tracking.mlflow_database import begin_database, refuse_unwritable
 from dpsweep.tracking.mlflow_models import (
     DESCRIPTION,
     LoggedModels,
@@ -82,6 +82,7 @@ class MLflowTracker:
                 set_aside(state_path)
         with self._explained():
             begin_database(uri)
+            refuse_unwritable(uri)
             self._client: MlflowClient = MlflowClient(tracking_uri=uri)
             self._experiment_id = self._find_experiment(uri, experiment)
             self._models = LoggedModels(self._client, uri, self._experiment_id)

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlparse
 
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.file_paths import is_writable
 from dpsweep.foundation.servers import cause_of, why_silent
 from dpsweep.spec.tracking import masked
 
@@ -142,7 +143,7 @@ def _ask(uri: str, experiment: str) -> None:
     if place is None:
         return
     kind = urlparse(place)
-    if kind.scheme in ("", "file") and not _is_writable(Path(kind.path)):
+    if kind.scheme in ("", "file") and not is_writable(Path(kind.path)):
         raise BadInputError(
             f"the MLflow server at {masked(uri)} keeps files of runs in {kind.path}, which cannot "
             "be written from here",
@@ -160,12 +161,6 @@ def _ask(uri: str, experiment: str) -> None:
                 fix="let it write to its --artifacts-destination",
             )
         request(path, "DELETE")
-
-
-def _is_writable(path: Path) -> bool:
-    while not path.exists() and path != path.parent:
-        path = path.parent
-    return path.is_dir() and os.access(path, os.W_OK)
 
 
 def _reason(text: str) -> str | None:

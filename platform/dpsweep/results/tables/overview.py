@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,19 +25,24 @@ KEYS = (
 )  # fmt: skip
 #: State of a study that cannot be read; ``problem`` says why.
 DAMAGED = "damaged"
+#: State of a directory that this user may not list, whatever is in it.
+CLOSED = "closed"
 _ENDED = ("search/finished", "search/pruned", "search/failed")
 
 
-def studies_below(folder: FilePath) -> Iterator[FilePath]:
+def studies_below(
+    folder: FilePath, on_closed: Callable[[OSError], None] | None = None
+) -> Iterator[FilePath]:
     """Yield the directories of studies below a folder, or the folder itself, sorted.
 
     Nothing inside a study's directory is one: a sealed study is nobody's to open. In a bucket,
-    studies are right below their folder.
+    studies are right below their folder. ``on_closed`` hears of directories that this user may not
+    list.
     """
     if isinstance(folder, BucketPath):
         yield from (path.parent for path in folder.glob("*/spec.yaml"))
         return
-    for path, folders, files in os.walk(folder):
+    for path, folders, files in os.walk(folder, onerror=on_closed):
         # The hash is all that one has here whose ledgers are in a database.
         if "spec.yaml" in files and {"journal.jsonl", "ledger", "data.sha256"} & {*files, *folders}:
             folders.clear()
@@ -58,20 +63,29 @@ def overview(folder: FilePath) -> list[dict[str, Any]]:
     """
     if not folder.is_dir():
         raise BadInputError(f"no folder {folder}", fix="give the folder that the studies are in")
-    return [_row_of_directory(path) for path in studies_below(folder)]
+    closed: list[OSError] = []
+    rows = [_row_of_directory(path) for path in studies_below(folder, closed.append)]
+    return rows + [_row(Path(e.filename), CLOSED, e.strerror or str(e)) for e in closed]
+
+
+def _row(path: FilePath, state: str, problem: str) -> dict[str, Any]:
+    row = {"study": path.name, "state": state, "where": str(path), "problem": problem}
+    return dict.fromkeys(KEYS) | row
 
 
 def _row_of_directory(path: FilePath) -> dict[str, Any]:
-    blank = dict.fromkeys(KEYS) | {"study": path.name, "state": DAMAGED, "where": str(path)}
     try:
         files = StudyFiles.at(path)
         if files.frozen().get("name") != path.name:  # a copy, which nobody may continue
-            return {**blank, "problem": f"{files.spec} is of a study of another name"}
-        return {**blank, **_cells(SweepResult(files))}
+            return _row(path, DAMAGED, f"{files.spec} is of a study of another name")
+        return _row(path, DAMAGED, "") | _cells(SweepResult(files))
     except SweepError as error:
-        return {**blank, "problem": error.message.split("\n")[0]}
+        state = CLOSED if isinstance(error.__cause__, PermissionError) else DAMAGED
+        return _row(path, state, error.message.split("\n")[0])
+    except PermissionError as error:
+        return _row(path, CLOSED, f"{error.filename}: {error.strerror}")
     except KeyError as error:  # of a journal: a key that every version has written
-        return {**blank, "problem": f"{files.journal}: an event has no {error}"}
+        return _row(path, DAMAGED, f"{files.journal}: an event has no {error}")
 
 
 def _cells(result: SweepResult) -> dict[str, Any]:
