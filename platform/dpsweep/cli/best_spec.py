@@ -8,6 +8,7 @@ from typing import Any
 
 from dpsweep.cli.tables import wrapped
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.validate import of_kind
 from dpsweep.planning.costs.composition import filter_of
 from dpsweep.planning.preflight import NUM_SAMPLED
 from dpsweep.privacy.accountants import epsilon_of
@@ -52,8 +53,10 @@ def spec_of_trial(
         runs: How often it is run, each time with noise, batches and first weights of its own.
         suffix: What the name has more than the study's.
     Raises:
-        BadInputError: Its method, or the accounting mode, has no repetitions.
+        BadInputError: It is no ``SweepResult``; or its method, or the accounting mode, has no
+            repetitions.
     """
+    of_kind("a spec is made of a study", result, SweepResult, "spec_of_trial(load_sweep(name), n)")
     spec = result.spec
     task = result.task(trial)
     tree = spec.to_dict()

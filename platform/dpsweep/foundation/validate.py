@@ -10,6 +10,21 @@ from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import did_you_mean
 
 
+def of_kind(says: str, value: object, kind: type | tuple[type, ...], fix: str) -> None:
+    """Refuse a value of another type than one that a sentence says.
+
+    >>> of_kind("a study is opened by its name", None, str, fix="load_sweep(name)")
+    Traceback (most recent call last):
+    dpsweep.foundation.errors.BadInputError: a study is opened by its name, and this is None
+      fix: load_sweep(name)
+    """
+    if isinstance(value, kind):
+        return
+    name = type(value).__name__
+    shown = "None" if value is None else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+    raise BadInputError(f"{says}, and this is {shown}", fix=fix)
+
+
 def number(name: str, value: Any) -> float:
     """Return ``value`` as a float; booleans, words, NaN and infinities are refused.
 

@@ -17,6 +17,7 @@ from dpsweep.foundation.errors import (
     Mistake,
     SpecError,
 )
+from dpsweep.foundation.validate import of_kind
 from dpsweep.ledgers.dataset import check_dataset_budget
 from dpsweep.planning.admission import Admission
 from dpsweep.planning.checks import CHECKS, CHECKS_OF_METHODS, read_draft
@@ -345,11 +346,8 @@ def preflight(spec: SweepSpec) -> Preflight:
         DataError: The dataset is not there.
         BadInputError: It is no ``SweepSpec``.
     """
-    if not isinstance(spec, SweepSpec):
-        raise BadInputError(
-            f"a sweep is run from a SweepSpec, and this is a {type(spec).__name__}",
-            fix="SweepSpec.from_yaml(path), or SweepSpec(**sections)",
-        )
+    fix = "SweepSpec.from_yaml(path), or SweepSpec(**sections)"
+    of_kind("a sweep is run from a SweepSpec", spec, SweepSpec, fix)
     spec = with_launched_delta(spec)
     draft, mistakes = read_draft(spec)
     checks = CHECKS if mistakes else (*CHECKS, *CHECKS_OF_METHODS)

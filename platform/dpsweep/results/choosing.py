@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from dpsweep.foundation.errors import NothingWithinBudgetError
 from dpsweep.foundation.validate import non_negative, one_of
@@ -23,6 +23,7 @@ from dpsweep.spec.episodes import EPISODE
 By = Literal["trial", "mean"]
 #: Hyperparameters that repeat a configuration and are no part of it.
 REPEATS = (EPISODE, "train.repeat")
+T = TypeVar("T")
 _RULE = "of equal scores the cheapest counts, then the first"
 
 
@@ -163,6 +164,31 @@ def choose(
         ties=sorted(ties),
         is_mean=is_mean,
     )
+
+
+def unbeaten(
+    items: Iterable[T], price: Callable[[T], tuple[float, float]], *, is_maximized: bool
+) -> list[T]:
+    """Return the items that no other one beats in score at the same or less epsilon.
+
+    Cheapest first. Epsilons that are shown alike are the same.
+
+    Args:
+        items: Trials, or rows of a table.
+        price: Returns the epsilon and the score of one.
+        is_maximized: Whether a high score is good.
+    """
+    sign = 1.0 if is_maximized else -1.0
+
+    def order(item: T) -> tuple[float, float]:
+        epsilon, score = price(item)
+        return float(shown_epsilon(epsilon)), -sign * score
+
+    front: list[T] = []
+    for item in sorted(items, key=order):  # of equal ones the first
+        if not front or order(item)[1] < order(front[-1])[1]:
+            front.append(item)
+    return front
 
 
 def _by_configuration(

@@ -11,7 +11,7 @@ from dpsweep.foundation.file_paths import FilePath, file_path
 from dpsweep.foundation.registry import did_you_mean
 from dpsweep.foundation.words import listed
 from dpsweep.privacy.statement import PrivacyStatement, shown_epsilon
-from dpsweep.results.choosing import By, Choice, Limits, choose, nothing_within
+from dpsweep.results.choosing import By, Choice, Limits, choose, nothing_within, unbeaten
 from dpsweep.results.claims import Claims
 from dpsweep.results.progress import most_trials
 from dpsweep.results.records import LocalRecords, Records
@@ -126,6 +126,10 @@ class SweepResult:
             StudyError: It is not on record, or damaged.
         """
         return self._records.task(number)
+
+    def __repr__(self) -> str:
+        claim = self.study_statement()
+        return f"<{self.status_line()}{f'; {claim.one_line()}' if claim else ''}>"
 
     def _repr_html_(self) -> str:
         return html_of_study(self)
@@ -335,16 +339,12 @@ class SweepResult:
                 f"trials of study {self.name!r} ran on different episodes, and do not compare",
                 fix=f"`dpsweep report {self.name}` compares means; --by makes rows",
             )
-        sign = 1.0 if self.is_maximized else -1.0
-        results = sorted(
-            (self._result(view) for view in self.view.finished() if view.records != "rest"),
-            key=lambda r: (float(shown_epsilon(r.epsilon)), -sign * (r.value or 0.0), r.trial_id),
+        views = [view for view in self.view.finished() if view.records != "rest"]
+        return unbeaten(
+            [self._result(view) for view in views],
+            lambda trial: (trial.epsilon, trial.value or 0.0),
+            is_maximized=self.is_maximized,
         )
-        front: list[TrialResult] = []
-        for result in results:
-            if not front or sign * (result.value or 0.0) > sign * (front[-1].value or 0.0):
-                front.append(result)
-        return front
 
     def model_damage(self, trial: TrialResult) -> str:
         """Say what is wrong with the files of a trial's best model; empty if nothing is."""

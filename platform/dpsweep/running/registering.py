@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsweep.foundation.errors import BadInputError, StudyError
+from dpsweep.foundation.validate import of_kind
 from dpsweep.privacy.statement import PrivacyStatement
 from dpsweep.results.choosing import By, Limits
 from dpsweep.results.origins import supplies_of
@@ -112,6 +113,7 @@ def register_model(
         CheckpointError: The trial's best checkpoint is damaged.
     """
     result = load_sweep(study, root=root) if isinstance(study, str) else study
+    of_kind("a model is registered of a study", result, SweepResult, "give its name")
     chosen = chosen_trial(result, trial, limits, by)
     model, uri = name or result.name, _store_of(result, tracking_uri)
     check_names(model, alias)

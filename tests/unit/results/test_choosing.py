@@ -16,7 +16,8 @@ from whole_studies import make_spec
 
 from dpsweep.foundation.errors import BadInputError, NothingWithinBudgetError
 from dpsweep.ledgers.study_state import StudyState, account_of
-from dpsweep.results.choosing import Limits
+from dpsweep.privacy.statement import shown_epsilon
+from dpsweep.results.choosing import Limits, unbeaten
 from dpsweep.results.claims import Claims
 from dpsweep.results.study import SweepResult
 from dpsweep.results.tables.rows import csv_text, json_text, trial_rows
@@ -283,3 +284,27 @@ def test_a_limit_or_a_word_that_is_none_is_refused(wrong, says):
     with pytest.raises(BadInputError) as caught:
         SweepResult(MadeUpRecords([trial(0, 0.5)])).best(**wrong)
     assert caught.value.message.startswith(says)
+
+
+@given(
+    points=st.lists(
+        st.tuples(st.sampled_from((1.0, 1.0000001, 1.0000002, 2.0, math.inf)), st.integers(0, 3)),
+        max_size=8,
+    ),
+    is_maximized=st.booleans(),
+)
+def test_a_front_is_what_nothing_as_cheap_beats(points, is_maximized):
+    numbered = list(enumerate(points))
+    front = unbeaten(numbered, lambda item: item[1], is_maximized=is_maximized)
+    better = (lambda a, b: a > b) if is_maximized else (lambda a, b: a < b)
+    rounded = {number: float(shown_epsilon(epsilon)) for number, (epsilon, _) in numbered}
+    kept = {number for number, _ in front}
+    for number, (_, score) in numbered:
+        rivals = [
+            other
+            for other, (_, value) in numbered
+            if (rounded[other] <= rounded[number] and better(value, score))
+            or (value == score and (rounded[other], other) < (rounded[number], number))
+        ]
+        assert (number in kept) == (not rivals)
+    assert [rounded[number] for number, _ in front] == sorted(rounded[n] for n, _ in front)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from stored_studies import copy_studies
 
+from dpsweep import SweepSpec, register_model, spec_of_trial
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.planning.preflight import preflight
 from dpsweep.results.study import load_sweep
@@ -28,6 +30,30 @@ def test_a_sweep_is_run_from_a_spec(wrong: object) -> None:
     assert "SweepSpec.from_yaml(path)" in str(refused.value.fix)
 
 
+def test_a_study_is_a_line_with_its_claim(tmp_path: Path) -> None:
+    result = load_sweep("composed", root=copy_studies(tmp_path, ["composed"]))
+    claim = result.study_statement()
+    assert repr(result) == f"<{result.status_line()}; {claim.one_line()}>"
+    unclaimed = load_sweep("unaccounted", root=copy_studies(tmp_path, ["unaccounted"]))
+    assert repr(unclaimed) == f"<{unclaimed.status_line()}>"
+
+
 def test_a_study_is_opened_by_its_name() -> None:
-    with pytest.raises(BadInputError, match="opened by its name, and this is a NoneType"):
+    with pytest.raises(BadInputError, match="opened by its name, and this is None"):
         load_sweep(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("call", "told_"),
+    [
+        (lambda: load_sweep("a", root=3), "a path is a text or a pathlib.Path, and this is an int"),
+        (lambda: load_sweep("mlflow:a/b", tracking_uri=3), "opened by its address, and this is an"),
+        (lambda: SweepSpec.from_yaml(None), "a path is a text or a pathlib.Path, and this is None"),
+        (lambda: register_model({}), "a model is registered of a study, and this is a dict"),
+        (lambda: spec_of_trial("name", 1), "a spec is made of a study, and this is a str"),
+    ],
+)
+def test_the_wrong_kind_of_thing_is_told_in_a_line(call: Any, told_: str) -> None:
+    with pytest.raises(BadInputError, match=told_) as refused:
+        call()
+    assert refused.value.fix

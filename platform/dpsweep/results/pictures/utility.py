@@ -8,14 +8,11 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
+from dpsweep.results.choosing import REPEATS, unbeaten
 from dpsweep.results.pictures.base import Picture, nominal, of_epsilon, quantitative, tooltip
 from dpsweep.results.study import SweepResult
 from dpsweep.results.tables.spread import half_width
 from dpsweep.results.trial import TrialResult
-from dpsweep.spec.episodes import EPISODE
-
-#: Trials that differ in these alone are one configuration.
-_REPETITION = ("train.repeat", EPISODE)
 
 
 def privacy_utility(result: SweepResult) -> Picture | None:
@@ -30,12 +27,11 @@ def privacy_utility(result: SweepResult) -> Picture | None:
     if len(trials) < 2 or spec.privacy.mode.is_public_search or spec.search.on is not None:
         return None
     rows = [_row(group) for group in _groups(trials)]
-    sign = 1.0 if result.is_maximized else -1.0
-    rows.sort(key=lambda row: (row["epsilon"], -sign * row["score"]))
-    best = -math.inf
-    for row in rows:
-        row["is_best_so_far"] = sign * row["score"] > best
-        best = max(best, sign * row["score"])
+    front = unbeaten(
+        rows, lambda row: (row["epsilon"], row["score"]), is_maximized=result.is_maximized
+    )
+    rows = [row | {"is_best_so_far": row in front} for row in rows]
+    rows.sort(key=lambda row: row["epsilon"])
     metric = trials[0].metric
     place = {
         "x": of_epsilon("epsilon of one trial alone"),
@@ -85,7 +81,7 @@ def _is_drawn(trial: TrialResult) -> bool:
 def _groups(trials: Sequence[TrialResult]) -> list[list[TrialResult]]:
     groups: dict[str, list[TrialResult]] = {}
     for trial in trials:
-        rest = {name: value for name, value in trial.config.items() if name not in _REPETITION}
+        rest = {name: value for name, value in trial.config.items() if name not in REPEATS}
         groups.setdefault(json.dumps(rest, sort_keys=True), []).append(trial)
     return list(groups.values())
 

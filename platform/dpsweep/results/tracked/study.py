@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from dpsweep.foundation.errors import BadInputError, SpecError, StudyError
+from dpsweep.foundation.validate import of_kind
 from dpsweep.results.claims import Claims
 from dpsweep.results.records import shown_hyperparameters
 from dpsweep.results.tracked.claims import TaggedClaims, number_of
@@ -37,11 +38,8 @@ def is_stored(name: str) -> bool:
     Raises:
         BadInputError: It is no text.
     """
-    if not isinstance(name, str):
-        raise BadInputError(
-            f"a study is opened by its name, and this is a {type(name).__name__}",
-            fix="load_sweep(spec.name, root=spec.storage.path)",
-        )
+    fix = "load_sweep(spec.name, root=spec.storage.path)"
+    of_kind("a study is opened by its name", name, str, fix)
     return name.startswith(SCHEME)
 
 
@@ -62,6 +60,8 @@ def find_stored(name: str, tracking_uri: str | None = None) -> StoredRecords:
             f"{name!r} names no study in a tracking store",
             fix="mlflow:EXPERIMENT/NAME; `dpsweep list mlflow:` shows them",
         )
+    fix = 'tracking_uri="sqlite:///mlflow.db", or the address of a server'
+    of_kind("a store is opened by its address", tracking_uri, (str, type(None)), fix)
     reader = MLflowReader(tracking_uri)
     of_name = reader.studies(experiment, study)
     matching = [run for run in of_name if study_id in ("", run.study_id)]
