@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
 from dpsweep.foundation.errors import InfeasibleBudgetError, Mistake
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Plan
-from dpsweep.privacy.terms import AccountantName
+from dpsweep.privacy.terms import AccountantName, shown_delta
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.data.releases import ReleaseKey
 from dpsweep.trainables.data.supplies import NO_SUPPLIES, Supplies
@@ -84,7 +84,7 @@ def target_budget(epsilon: float | None, cap: PrivacyBudget) -> PrivacyBudget:
     if epsilon > cap.target_epsilon:
         raise InfeasibleBudgetError(
             f"noise.target_epsilon={epsilon:g} is over privacy.trial_epsilon="
-            f"{cap.target_epsilon:g} (delta={cap.delta:g}, {cap.neighboring_relation})",
+            f"{cap.target_epsilon:g} (delta={shown_delta(cap.delta)}, {cap.neighboring_relation})",
             fix=f"noise.target_epsilon <= {cap.target_epsilon:g}, or raise privacy.trial_epsilon",
         )
     return replace(cap, target_epsilon=float(epsilon))

@@ -9,6 +9,7 @@ from dpsweep.foundation.errors import InfeasibleBudgetError, Mistake
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import Plan, PoissonGaussian
 from dpsweep.privacy.statement import shown_epsilon
+from dpsweep.privacy.terms import shown_delta
 from dpsweep.trainables.method import PlanContext
 
 
@@ -112,8 +113,8 @@ def cut_to_budget(plan: Plan, num_before: int, context: PlanContext) -> Plan:
         cost, event = shown_epsilon(clock.epsilon_after(first)), plan.at(num_before)
         assert isinstance(event, PoissonGaussian)
         raise InfeasibleBudgetError(
-            f"the first step already costs epsilon={cost} at delta={budget.delta:g}, over "
-            f"{budget.target_epsilon:g}",
+            f"the first step already costs epsilon={cost} at delta={shown_delta(budget.delta)}, "
+            f"over {budget.target_epsilon:g}",
             because=f"noise_multiplier={event.noise_multiplier:g}, "
             f"sample_rate={event.sample_rate:g} "
             f"({context.accountant}, {budget.neighboring_relation})"

@@ -94,9 +94,9 @@ def _cell(value: Any, key: str = "") -> str:
     if isinstance(value, float) and "delta" in key and 0 < value < 1:
         return shown_delta(value)
     if isinstance(value, float) and key.replace(" ", "_").startswith("noise_multiplier"):
-        value = _up(value)
+        return shown_multiplier(value)
     if isinstance(value, float):
-        return f"{value:.4g}" if abs(value) < 1e-3 or abs(value) >= 1e4 else f"{value:.4f}"
+        return _digits(value)
     if isinstance(value, Mapping):
         return "\n".join(f"{key}: {_cell(entry, key)}" for key, entry in value.items())
     if isinstance(value, (list, tuple)):
@@ -104,13 +104,21 @@ def _cell(value: Any, key: str = "") -> str:
     return str(value)
 
 
-def _up(value: float) -> float:
-    """Return a number rounded up to the digits that a table shows: less noise would cost more."""
+def shown_multiplier(value: float) -> str:
+    """Return a noise multiplier for people: rounded up, as less noise would cost more.
+
+    >>> shown_multiplier(1.00001), shown_multiplier(2), shown_multiplier(0.000123456)
+    ('1.0001', '2.0000', '0.0001235')
+    """
     if not math.isfinite(value) or value <= 0:
-        return value
+        return _digits(value)
     exact = Decimal(repr(value))
     places = -4 if 1e-3 <= value < 1e4 else exact.adjusted() - 3
-    return float(exact.quantize(Decimal(1).scaleb(places), ROUND_CEILING))
+    return _digits(float(exact.quantize(Decimal(1).scaleb(places), ROUND_CEILING)))
+
+
+def _digits(value: float) -> str:
+    return f"{value:.4g}" if abs(value) < 1e-3 or abs(value) >= 1e4 else f"{value:.4f}"
 
 
 def _print_table(

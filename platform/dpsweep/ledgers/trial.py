@@ -25,7 +25,7 @@ from dpsweep.privacy.budget import ADD_OR_REMOVE_ONE, PrivacyBudget
 from dpsweep.privacy.composition.base import Composition, Cost
 from dpsweep.privacy.events import NO_PLAN, EventRun, Plan
 from dpsweep.privacy.statement import shown_epsilon
-from dpsweep.privacy.terms import AccountantName
+from dpsweep.privacy.terms import AccountantName, shown_delta
 
 STUDY_FILE = "study.jsonl"
 _TRIAL_FILE = re.compile(r"trial-(\d+)(\.attempt-\d+)?\.jsonl")
@@ -253,7 +253,7 @@ class TrialLedger:
             if not epsilon <= self._budget.target_epsilon:  # also refuses what is not a number
                 return BudgetExceededError(
                     f"{what} would cost epsilon={shown_epsilon(epsilon)} at "
-                    f"delta={self._budget.delta:g}, over trial_epsilon="
+                    f"delta={shown_delta(self._budget.delta)}, over trial_epsilon="
                     f"{self._budget.target_epsilon:g}; refused and not run",
                     because=f"{charged} ({self._accountant}, {self._budget.neighboring_relation})",
                 )
@@ -263,8 +263,8 @@ class TrialLedger:
             return BudgetExceededError(
                 f"{what} would take the trial to {excess}; refused and not run",
                 because=f"{charged}, and all trials together share epsilon="
-                f"{study.target_epsilon:g} at delta={study.delta:g} ({study.accountant}, "
-                f"{ADD_OR_REMOVE_ONE}, accounting composed)",
+                f"{study.target_epsilon:g} at delta={shown_delta(study.delta)} "
+                f"({study.accountant}, {ADD_OR_REMOVE_ONE}, accounting composed)",
             )
         return None
 

@@ -20,6 +20,7 @@ from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.privacy.signal_to_noise import refuse_drowned, signal_to_noise
 from dpsweep.privacy.statement import shown_epsilon
+from dpsweep.privacy.terms import shown_delta
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.trial import TrialTask, report_interval
@@ -92,15 +93,16 @@ class Admission:
         if not scores <= self.budget.target_epsilon:
             raise InfeasibleBudgetError(
                 f"{counted(len(task.validation_plan), 'noisy score')} alone cost epsilon="
-                f"{shown_epsilon(scores)} at delta={self.budget.delta:g}, over trial_epsilon="
-                f"{self.budget.target_epsilon:g}",
+                f"{shown_epsilon(scores)} at delta={shown_delta(self.budget.delta)}, over "
+                f"trial_epsilon={self.budget.target_epsilon:g}",
                 fix="a larger data.validation.noise_std, or fewer report.points",
             )
         trained = epsilon if self.training is None else self.epsilon(inherited + task.charges)
         for cost, cap in ((epsilon, self.budget), (trained, self.training or self.budget)):
             if not cost <= cap.target_epsilon:
                 raise InfeasibleBudgetError(
-                    f"the plan costs epsilon={shown_epsilon(cost)} at delta={cap.delta:g}, over "
+                    f"the plan costs epsilon={shown_epsilon(cost)} at delta="
+                    f"{shown_delta(cap.delta)}, over "
                     f"{'trial_epsilon=' if cap is self.budget else ''}{cap.target_epsilon:g}"
                 )
         refuse_drowned(self.signal(plan, hparams), plan, epsilon=epsilon, delta=self.budget.delta)

@@ -13,6 +13,7 @@ import yaml
 
 from dpsweep.foundation.bucket_path import BucketPath, answers
 from dpsweep.foundation.errors import Mistake
+from dpsweep.privacy.terms import shown_delta
 from dpsweep.spec.deltas import derived_delta
 
 if TYPE_CHECKING:
@@ -81,6 +82,6 @@ def delta_note(spec: SweepSpec) -> str:
     if spec.names_delta:
         return ""
     return (
-        f"privacy.delta is not given: it is {spec.privacy.delta:g}, from the declared number of "
-        "records or from the launch of the study; name it to have another"
+        f"privacy.delta is not given: it is {shown_delta(spec.privacy.delta)}, from the declared "
+        "number of records or from the launch of the study; name it to have another"
     )

@@ -17,6 +17,7 @@ from dpsweep.foundation.words import counted
 from dpsweep.privacy.clock import EpsilonClock
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.statement import shown_epsilon
+from dpsweep.privacy.terms import shown_delta
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.releases import ReleaseKey
@@ -271,8 +272,8 @@ def release_problems(
             yield Mistake(
                 f"start.epsilons[{index}]",
                 f"{within:g} is over before the first step, which costs {shown_epsilon(first)} at "
-                f"delta={privacy.delta:g} ({privacy.accountant}, {privacy.neighboring_relation}, "
-                f"{privacy.accounting})",
+                f"delta={shown_delta(privacy.delta)} ({privacy.accountant}, "
+                f"{privacy.neighboring_relation}, {privacy.accounting})",
                 "raise it, or give the start more noise (fewer examples a batch, more steps)",
             )
 

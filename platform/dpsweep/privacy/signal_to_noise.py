@@ -9,6 +9,7 @@ from dpsweep.foundation.words import counted
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.events.plan import TRAINING
 from dpsweep.privacy.statement import shown_epsilon
+from dpsweep.privacy.terms import shown_delta
 
 #: Below it a configuration is refused: its releases tell the data set hardly from an empty one.
 HOPELESS = 1.0
@@ -71,9 +72,10 @@ def refuse_drowned(signal: float | None, plan: Plan, *, epsilon: float, delta: f
     """
     if signal is not None and signal < HOPELESS:
         raise InfeasibleBudgetError(
-            f"noise drowns the data at epsilon={shown_epsilon(epsilon)}, delta={delta:g}: were all "
-            f"declared records of one mind, {counted(len(plan), 'step')} would carry {signal:.2g} "
-            "standard deviations of the noise",
+            f"noise drowns the data at epsilon={shown_epsilon(epsilon)}, delta="
+            f"{shown_delta(delta)}: were all declared records of one mind, "
+            f"{counted(len(plan), 'step')} would carry {signal:.2g} standard deviations "
+            "of the noise",
             fix="a larger privacy.trial_epsilon (or noise.target_epsilon), or more records; batch "
             "and steps change little where the noise is solved for",
         )

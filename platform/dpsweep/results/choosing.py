@@ -16,6 +16,7 @@ from dpsweep.foundation.errors import NothingWithinBudgetError
 from dpsweep.foundation.validate import non_negative, one_of
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.statement import shown_epsilon
+from dpsweep.privacy.terms import shown_delta
 from dpsweep.results.trial import TrialResult
 from dpsweep.spec.episodes import EPISODE
 
@@ -235,8 +236,8 @@ def nothing_within(
         because += f"; trained, but without a score to be ranked by: {unscored}"
     fix = "raise --max-epsilon, or " if limits.max_epsilon is not None else ""
     if limits.max_delta is not None and limits.max_delta < delta:
-        because = f"every epsilon of the study is at delta={delta:g}; {because}"
-        fix = f"--max-delta {delta:g} or more, or "
+        because = f"every epsilon of the study is at delta={shown_delta(delta)}; {because}"
+        fix = f"--max-delta {shown_delta(delta)} or more, or "
     fix += (
         "`dpsweep logs` has the reasons; a new study may allow more trials or epsilon"
         if is_over

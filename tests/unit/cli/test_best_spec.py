@@ -18,7 +18,7 @@ from dpsweep.planning.costs.selection import choose_selection
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.reading import read_spec
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
-from dpsweep.results.study import load_sweep
+from dpsweep.results.study import SweepResult, load_sweep
 from dpsweep.search_spaces import preset_spec, preset_titles, starter_spec
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.episodes import EPISODE
@@ -41,6 +41,16 @@ TEXTS = {
 
 
 PLAN = Plan((EventRun(PoissonGaussian(4.0, 0.1), 10),))
+
+
+class OneTrial(SweepResult):
+    """A study of one trial, of which nothing is on record but how it was admitted."""
+
+    def __init__(self, spec, task):
+        self.spec, self._task = spec, task
+
+    def task(self, number):
+        return self._task
 
 
 def some_points(spec, count=3):
@@ -69,8 +79,7 @@ def test_a_configuration_of_each_paper_and_starter_is_a_spec_again(name):
         task = TrialTask(
             spec.num_starts, point["method"], whole(point["method"], point), PLAN, 1.0, True
         )
-        study = SimpleNamespace(spec=spec, task=lambda number, task=task: task)
-        found = spec_of_trial(study, spec.num_starts)
+        found = spec_of_trial(OneTrial(spec, task), spec.num_starts)
         again = read_spec(found.to_yaml())  # as `validate` reads it: methods, ranges, every rule
         (only,) = SearchSpace.from_spec(again.search.space).grid()
         assert only["method"] == point["method"]

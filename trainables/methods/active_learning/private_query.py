@@ -15,7 +15,7 @@ from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.calibration import gaussian_noise
 from dpsweep.privacy.events import EventRun, Gaussian, Laplace, Plan
 from dpsweep.privacy.statement import shown_epsilon
-from dpsweep.privacy.terms import AccountantName
+from dpsweep.privacy.terms import AccountantName, shown_delta
 
 PCA, VOTES = "pca", "votes"
 _LEAST = 1e-3  # of the total: what is left has to be more
@@ -83,8 +83,8 @@ def split_query(
     if most < low or not fits(low):
         raise InfeasibleBudgetError(
             f"the start leaves less than {low:g} for near_private: by split.rule={rule} it costs "
-            f"epsilon={shown_epsilon(spent)} of {total:g} at delta={delta:g} ({accountant}, "
-            f"{budget.neighboring_relation})",
+            f"epsilon={shown_epsilon(spent)} of {total:g} at delta={shown_delta(delta)} "
+            f"({accountant}, {budget.neighboring_relation})",
             fix="start.epsilon: a smaller one; or raise privacy.trial_epsilon",
         )
     if fits(most):
@@ -128,8 +128,8 @@ def fixed_query(
     if not cost <= budget.target_epsilon:
         raise InfeasibleBudgetError(
             f"split.extra={extra:g} beside the start costs epsilon={shown_epsilon(cost)} by "
-            f"split.rule={rule} at delta={budget.delta:g}, over {budget.target_epsilon:g} "
-            f"({accountant}, {budget.neighboring_relation})",
+            f"split.rule={rule} at delta={shown_delta(budget.delta)}, over "
+            f"{budget.target_epsilon:g} ({accountant}, {budget.neighboring_relation})",
             fix="a smaller split.extra or start.epsilon; or raise privacy.trial_epsilon",
         )
     return query

@@ -15,6 +15,7 @@ from dpsweep.foundation.errors import InfeasibleBudgetError, Mistake
 from dpsweep.privacy.calibration import gaussian_noise, gaussian_steps
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.privacy.randomness import public_seed
+from dpsweep.privacy.terms import shown_delta
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.data.dataset import part_tensors
 from dpsweep.trainables.hooks import Contributions
@@ -153,7 +154,7 @@ class AdaMix(LinearProbe):
                 least = gaussian_noise(budget, steps=1, accountant=context.accountant)
                 raise InfeasibleBudgetError(
                     f"noise.noise_multiplier={sigma:g} does not allow one step within epsilon="
-                    f"{budget.target_epsilon:g} at delta={budget.delta:g}",
+                    f"{budget.target_epsilon:g} at delta={shown_delta(budget.delta)}",
                     because=f"full batch ({context.accountant}, {budget.neighboring_relation})",
                     fix=f"noise.noise_multiplier >= {least:.4g}, for one step",
                 )

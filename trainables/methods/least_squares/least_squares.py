@@ -16,6 +16,7 @@ from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.calibration import gaussian_noise
 from dpsweep.privacy.events import Gaussian, Plan
 from dpsweep.privacy.statement import shown_epsilon
+from dpsweep.privacy.terms import shown_delta
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables.data.dataset import first_rows, training_tensors
 from dpsweep.trainables.data.tasks import score
@@ -108,7 +109,7 @@ class LeastSquares(Method):
         elif epsilon(sigma) > budget.target_epsilon:
             raise InfeasibleBudgetError(
                 f"noise.noise_multiplier={sigma:g} costs epsilon={shown_epsilon(epsilon(sigma))}, "
-                f"over {budget.target_epsilon:g} at delta={budget.delta:g}",
+                f"over {budget.target_epsilon:g} at delta={shown_delta(budget.delta)}",
                 because=f"full batch ({context.accountant}, {budget.neighboring_relation})",
                 fix=f"noise.noise_multiplier >= {least:.4g}, or leave it out",
             )

@@ -11,7 +11,7 @@ import typer
 
 from dpsweep.cli.base import Json, Output, Sets, Spec, load_checked, say, stage
 from dpsweep.cli.memory_words import memory_warnings, memory_words
-from dpsweep.cli.output import Format, print_records
+from dpsweep.cli.output import Format, print_records, shown_multiplier
 from dpsweep.cli.plan_words import (
     dataset_left,
     declared_words,
@@ -157,7 +157,7 @@ def _shown_row(sample: Sample, name: str) -> dict[str, Any]:
         "method": name,
         "sampled": row["configurations_with_a_plan"],
         "steps": told("steps_per_trial", "{:.0f}".format),
-        "noise multiplier": told("noise_multiplier", "{:.4g}".format),
+        "noise multiplier": told("noise_multiplier", shown_multiplier),
         "epsilon of a trial": told("epsilon_per_trial", shown_epsilon),
     }
 

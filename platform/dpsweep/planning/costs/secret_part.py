@@ -17,6 +17,7 @@ from dpsweep.privacy.selection.bounds import dearest
 from dpsweep.privacy.selection.number import Selection
 from dpsweep.privacy.selection.on_subset import SubsetBound
 from dpsweep.privacy.statement import shown_epsilon
+from dpsweep.privacy.terms import shown_delta
 from dpsweep.study.trial import TrialTask
 
 #: How near below ``study_epsilon`` search and final run come together, relative to it.
@@ -164,5 +165,7 @@ class SecretPart:
     def _refusal(self, problem: str, more: str = "") -> SpecError:
         delta = self.checked.spec.privacy.delta
         return self.checked.refusal(
-            "privacy.study_epsilon", f"{problem} at delta={delta:g}", f"raise it, or {_LESS}{more}"
+            "privacy.study_epsilon",
+            f"{problem} at delta={shown_delta(delta)}",
+            f"raise it, or {_LESS}{more}",
         )

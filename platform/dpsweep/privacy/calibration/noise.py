@@ -19,7 +19,7 @@ from dpsweep.privacy.events.multiset import multiset, plan_curve
 from dpsweep.privacy.orders import is_sparse
 from dpsweep.privacy.schedules import NoiseSchedule
 from dpsweep.privacy.statement import shown_epsilon
-from dpsweep.privacy.terms import ACCOUNTANTS, AccountantName
+from dpsweep.privacy.terms import ACCOUNTANTS, AccountantName, shown_delta
 
 # The search for a start value never leaves this range: a plan that needs more noise than this
 # trains nothing, one that needs less protects nothing.
@@ -143,7 +143,7 @@ def calibrate_factors(
     if spent >= target or not is_feasible():
         raise InfeasibleBudgetError(
             f"no noise multiplier keeps {sum(counts)} steps within epsilon={target:g} at "
-            f"delta={delta:g}",
+            f"delta={shown_delta(delta)}",
             because=f"sample_rate={sample_rate:g}, {accountant}, {budget.neighboring_relation}"
             + (
                 f"; the events before already cost epsilon={shown_epsilon(spent)}"
@@ -317,7 +317,7 @@ def gaussian_noise(
     if not epsilon(_MOST_NOISE) <= budget.target_epsilon:
         raise InfeasibleBudgetError(
             f"no noise multiplier up to {_MOST_NOISE:g} keeps {count} full-batch steps within "
-            f"epsilon={budget.target_epsilon:g} at delta={budget.delta:g}",
+            f"epsilon={budget.target_epsilon:g} at delta={shown_delta(budget.delta)}",
             because=f"{accountant}, {budget.neighboring_relation}",
             fix="raise the epsilon",
         )

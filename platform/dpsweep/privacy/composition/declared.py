@@ -21,6 +21,7 @@ from dpsweep.privacy.events.base import PrivacyEvent
 from dpsweep.privacy.events.multiset import in_order
 from dpsweep.privacy.events.plan import EventRun, Part, Plan
 from dpsweep.privacy.statement import shown_epsilon
+from dpsweep.privacy.terms import shown_delta
 
 _FEW = 4  # classes that are named one by one
 #: Name of the limit for events of no declared class: there is nothing of it.
@@ -131,7 +132,7 @@ class DeclaredComposition(Composition):
         if not self.epsilon <= target:
             raise BadInputError(
                 f"the declared events cost epsilon={shown_epsilon(self.epsilon)} at "
-                f"delta={self.delta:g}, over {target:g}"
+                f"delta={shown_delta(self.delta)}, over {target:g}"
             )
 
     @classmethod
@@ -183,7 +184,7 @@ class DeclaredComposition(Composition):
         if not declared_epsilon(self.classes, self.delta) <= self.target_epsilon * (1 + 1e-9):
             raise LedgerError(
                 f"the events that the study has declared cost more than epsilon="
-                f"{self.target_epsilon:g} at delta={self.delta:g}",
+                f"{self.target_epsilon:g} at delta={shown_delta(self.delta)}",
                 because="their record on its ledger was edited",
                 fix="restore the ledger, or start a new study under another name",
             )

@@ -12,6 +12,7 @@ from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy.accountants import analytic_gaussian_epsilon
 from dpsweep.privacy.composition.base import FILTERED_PARTS, Composition, Cost, filtered
 from dpsweep.privacy.events.plan import Plan
+from dpsweep.privacy.terms import shown_delta
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class GaussianFilter(Composition):
         if not analytic_gaussian_epsilon(math.sqrt(budget), self.delta) <= target:
             raise BadInputError(
                 f"a sum of 1 / noise_multiplier^2 of {budget:g} costs more than "
-                f"epsilon={target:g} at delta={self.delta:g}"
+                f"epsilon={target:g} at delta={shown_delta(self.delta)}"
             )
 
     @classmethod

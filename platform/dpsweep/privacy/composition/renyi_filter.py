@@ -17,6 +17,7 @@ from dpsweep.privacy.composition.base import FILTERED_PARTS, Composition, Cost, 
 from dpsweep.privacy.events.losses import rounded_down
 from dpsweep.privacy.events.multiset import by_class, multiset, plan_curve
 from dpsweep.privacy.events.plan import Plan
+from dpsweep.privacy.terms import shown_delta
 
 Array = NDArray[np.float64]
 
@@ -95,7 +96,7 @@ class RenyiFilter(Composition):
         if not self.budget <= most:
             raise BadInputError(
                 f"a Renyi budget of {self.budget:g} at order {order:g} costs more than epsilon="
-                f"{target:g} at delta={delta:g}",
+                f"{target:g} at delta={shown_delta(delta)}",
                 because=f"the largest one is {most:.6g}",
             )
 
@@ -147,8 +148,8 @@ class RenyiFilter(Composition):
                 break
         if not worth[best] > 0:
             raise InfeasibleBudgetError(
-                f"study_epsilon={target_epsilon:g} at delta={delta:g} leaves nothing to spend at "
-                f"any Renyi order up to {orders[-1]:g}",
+                f"study_epsilon={target_epsilon:g} at delta={shown_delta(delta)} leaves nothing to "
+                f"spend at any Renyi order up to {orders[-1]:g}",
                 because="turning a Renyi cost into an epsilon alone takes at least "
                 f"{target_epsilon - budgets.max():.4g} of it",
                 fix="a larger study_epsilon, or a larger delta",
