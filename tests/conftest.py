@@ -2,6 +2,7 @@
 
 import logging
 import random
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import settings
 # The machine may be shared: how long an example takes is no mistake of the code.
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
+GOLDEN = (5**0.5 - 1) / 2
 
 
 def pytest_ignore_collect(collection_path, config):
@@ -17,6 +19,23 @@ def pytest_ignore_collect(collection_path, config):
     if not config.option.markexpr.startswith("ray") or collection_path.suffix != ".py":
         return None
     return True if "mark.ray" not in collection_path.read_text() else None
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_collection_modifyitems(items):
+    """Leave all but one in n cases of a test that is marked ``sampled(n)`` to make test-slow.
+
+    By the golden section, so that the cases that stay have each value of each parameter in turn.
+    """
+    number = Counter()
+    for item in items:
+        mark = item.get_closest_marker("sampled")
+        if mark is None:
+            continue
+        test = (item.path, item.originalname)
+        if number[test] * GOLDEN % 1 >= 1 / mark.args[0]:
+            item.add_marker(pytest.mark.slow)
+        number[test] += 1
 
 
 @pytest.fixture(autouse=True)

@@ -298,6 +298,7 @@ def test_the_gallery_is_in_the_store_and_of_the_same_model(over):
     assert (result.files.trial(result.best().trial_id) / "examples.png").exists()
 
 
+@pytest.mark.slow
 def test_a_trial_is_run_again_at_its_own_cost(over, monkeypatch):
     root, result = over
     monkeypatch.chdir(root)

@@ -6,7 +6,7 @@ from fault_schedules import FaultySweep, ThreeNodes
 from tests.helpers import postgres
 from tests.helpers.postgres import sessions_of_its_own
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow]  # one of each fault: ``test_sweep``
 
 
 @pytest.fixture(scope="module")
@@ -33,14 +33,11 @@ def nodes_with_a_password(server):
     ("seed", "faults", "max_failures"),
     [
         (0, ("node removed", "actor killed"), 3),
-        pytest.param(1, ("actor told to leave",), 0, marks=pytest.mark.slow),  # which is no failure
-        pytest.param(
-            2, ("driver killed",), 3, marks=pytest.mark.slow
-        ),  # also with a database, below
+        (1, ("actor told to leave",), 0),  # which is no failure
+        (2, ("driver killed",), 3),  # also with a database, below
     ],
 )
 def test_a_short_sweep_outlives_its_faults(nodes, tmp_path, seed, faults, max_failures):
-    """With every change: those of nodes and actors; of the driver ``test_sweep`` has one."""
     sweep = FaultySweep(
         tmp_path, nodes, seed, num_trials=4, faults=faults, max_failures=max_failures
     )
@@ -48,7 +45,6 @@ def test_a_short_sweep_outlives_its_faults(nodes, tmp_path, seed, faults, max_fa
     sweep.check()
 
 
-@pytest.mark.slow
 def test_a_short_sweep_outlives_its_driver_and_its_database(
     nodes_with_a_password, server, tmp_path
 ):
@@ -59,7 +55,6 @@ def test_a_short_sweep_outlives_its_driver_and_its_database(
     sweep.check()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 120))
 def test_a_sweep_outlives_a_node_two_actors_and_its_driver(nodes, tmp_path, seed):
     sweep = FaultySweep(tmp_path, nodes, seed, num_trials=24)
@@ -67,7 +62,6 @@ def test_a_sweep_outlives_a_node_two_actors_and_its_driver(nodes, tmp_path, seed
     sweep.check()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(200, 220))
 def test_a_sweep_outlives_its_database_too(nodes_with_a_password, server, tmp_path, seed):
     sweep = FaultySweep(tmp_path, nodes_with_a_password, seed, num_trials=24, server=server)
@@ -93,7 +87,6 @@ reset, DPTrainable.reset_config = DPTrainable.reset_config, die_once
 """
 
 
-@pytest.mark.slow
 def test_a_process_that_dies_as_it_is_given_a_trial_counts_once(nodes, tmp_path):
     """As with every node that is removed while its process waits for the next trial."""
     sweep = FaultySweep(tmp_path, nodes, 0, num_trials=5, faults=(), max_failures=1)
@@ -120,7 +113,6 @@ DPSGD.run = hung
 """
 
 
-@pytest.mark.slow
 def test_a_trial_that_hangs_loses_its_process_and_continues(nodes, tmp_path):
     sweep = FaultySweep(tmp_path, nodes, 0, num_trials=1, faults=(), max_failures=1)
     sweep.change(nets=HANGING, resources={"hang_minutes": 0.25})

@@ -95,6 +95,7 @@ def test_the_same_features_are_never_computed_again(finished):
     assert {path.name: path.stat().st_mtime_ns for path in store.glob("*.npy")} == before
 
 
+@pytest.mark.slow
 def test_a_public_search_opens_private_features_for_the_final_run_alone(finished, monkeypatch):
     root, _ = finished
     from dpsweep.running.modes import final_run, searching
@@ -118,6 +119,7 @@ def test_a_public_search_opens_private_features_for_the_final_run_alone(finished
     assert private[2]
 
 
+@pytest.mark.slow
 def test_a_study_says_why_it_failed_and_goes_on_when_that_is_mended(finished):
     root, _ = finished
     space = {"method": "scatternet", "batch.expected": 64, "train.max_steps": 2}

@@ -86,12 +86,12 @@ def check_filter(result):
 
 @pytest.fixture(scope="module")
 def composed(tmp_path_factory, ray_cluster):
-    """Eight trials at once, with different noise, batches and schedules, on two cores."""
+    """Four trials at once, with different noise, batches and schedules, on two cores."""
     from dpsweep.sweep import run_sweep
 
     root = tmp_path_factory.mktemp("composed")
     observer = Listening()
-    raw = composed_spec(root, resources={"cpu": 0.25})
+    raw = composed_spec(root, resources={"cpu": 0.5})
     return root, run_sweep(SweepSpec(**raw), observer=observer), observer
 
 
@@ -116,11 +116,11 @@ def test_no_trial_passes_its_cap_by_any_amount(composed):
     assert all(r["epsilon"] <= 1.5 for r in reports)
 
 
-def test_eight_trials_held_a_reservation_at_once(composed):
+def test_four_trials_held_a_reservation_at_once(composed):
     _, result, observer = composed
     running = [sum(s is TrialState.RUNNING for s in states.values()) for states in observer.views]
-    assert max(running) == 8
-    assert most_in_flight(result.files) == 8
+    assert max(running) == 4
+    assert most_in_flight(result.files) == 4
 
 
 def test_pruning_buys_more_trials(composed):

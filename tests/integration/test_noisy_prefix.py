@@ -14,7 +14,7 @@ from dpsweep.ledgers.trial import study_spent, trial_spent
 from dpsweep.results.study import load_sweep
 from dpsweep.study.trial import TrialState
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 TRIALS, PREFIX, STEPS = 4, 9, 60
 
 
@@ -65,7 +65,6 @@ def continued(tmp_path_factory):
     return root, load_sweep("prefix", root=root / "studies"), declared, promoted, before
 
 
-@pytest.mark.slow
 def test_the_best_at_the_barrier_goes_on_whenever_the_driver_is_killed(continued):
     _, result, _, promoted_before, before = continued
     records = read_log(result.files.journal)

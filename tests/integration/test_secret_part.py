@@ -172,6 +172,7 @@ def test_a_killed_search_goes_on_with_the_same_part(killed):
         assert drawn["part_seed"] not in text
 
 
+@pytest.mark.slow
 def test_a_part_that_was_removed_takes_the_claim_away(killed):
     _, path, copy = killed
     shutil.rmtree(copy / "apart" / "sealed")
@@ -182,6 +183,7 @@ def test_a_part_that_was_removed_takes_the_claim_away(killed):
     assert result.study_statement() is None
 
 
+@pytest.mark.slow
 def test_kill_9_in_the_final_run_leaves_its_charge_and_searches_no_more(tmp_path):
     raw = secret_spec(tmp_path, "late", mean=1)
     raw["search"]["space"] = {**raw["search"]["space"], "train.epochs": 30}

@@ -193,6 +193,7 @@ def test_a_selection_that_is_killed_goes_on_with_the_same_number_of_trials(kille
     assert len(trial_spent(result.files.ledger, 0)) == result.view.trials[0].num_steps
 
 
+@pytest.mark.slow
 def test_a_selection_whose_trials_were_removed_loses_its_claim(killed_selection):
     _, path, copy = killed_selection
     shutil.rmtree(copy / "apart" / "sealed")  # a number of trials cut short, to draw another one

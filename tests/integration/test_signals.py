@@ -73,6 +73,7 @@ def test_sigterm_to_every_process_ends_in_time(running):
     check_end(running, code=143, said="terminated; to continue")
 
 
+@pytest.mark.slow
 def test_a_dead_raylet_is_one_line(running):
     (raylet,) = [p for p, c in descendants(running[0].pid).items() if c.endswith("/raylet")]
     os.kill(raylet, signal.SIGKILL)

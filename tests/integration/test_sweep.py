@@ -205,6 +205,7 @@ def test_exact_private_scores_are_named_wherever_epsilon_is(tmp_path, ray_cluste
     assert "exact private validation scores" in result.claims.caption()
 
 
+@pytest.mark.slow
 def test_grid_with_conditions_runs_each_point_once(tmp_path, ray_cluster):
     from dpsweep.sweep import run_sweep
 

@@ -30,6 +30,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", CASES)
 def test_contributions_add_up_to_a_release(case):
     name, given, factor = CASES[case]

@@ -81,6 +81,7 @@ def test_what_is_right_is_not_failed(method):
     assert record.not_audited == ()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("noise", [no_noise, little_noise], ids=["none", "a tenth"])
 def test_missing_noise_fails(method, noise, monkeypatch):

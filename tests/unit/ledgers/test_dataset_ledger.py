@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from dpsweep.foundation import postgres
 from dpsweep.foundation.errors import BadInputError, LedgerError, LockedError, StorageError
 from dpsweep.foundation.logs import open_log
 from dpsweep.ledgers import dataset as dataset_ledger
@@ -199,7 +200,8 @@ def test_a_damaged_ledger_is_refused(path):
         read_dataset_ledger(path)
 
 
-def test_a_place_that_cannot_be_written_is_said(tmp_path):
+def test_a_place_that_cannot_be_written_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(postgres, "EARLY_S", 1.0)
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInputError, match="cannot write the dataset ledger"):
         charge(tmp_path / "file" / "budget.jsonl", "a", **CAPS)

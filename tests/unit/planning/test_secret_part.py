@@ -52,7 +52,15 @@ def test_sizes_and_rates_are_declared_ones(raw):
     assert final.records == "private"
 
 
-@pytest.mark.parametrize("changes", [{}, PLANS, NOISY, PLD], ids=["rdp", "plans", "noisy", "pld"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({}, id="rdp"),
+        pytest.param(PLANS, id="plans"),
+        pytest.param(NOISY, id="noisy"),
+        pytest.param(PLD, id="pld", marks=pytest.mark.slow),
+    ],
+)
 def test_the_final_run_gets_what_the_search_leaves_and_no_more(raw, changes):
     checked = checked_of(raw, changes)
     charge = choose_selection(checked)

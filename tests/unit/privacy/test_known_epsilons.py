@@ -39,6 +39,7 @@ def test_rdp_agrees_with_every_witness(row: dict) -> None:
         assert epsilon == pytest.approx(witness, rel=5e-3)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "row", [row for row in ROWS if "pld" in row], ids=[r["name"] for r in ROWS if "pld" in r]
 )

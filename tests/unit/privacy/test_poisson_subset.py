@@ -54,6 +54,7 @@ SAMPLED = [  # noise, rate, epsilon, delta of the subsampled Gaussian by other m
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("noise", "rate", "epsilon", "delta"), SAMPLED)
 def test_one_gaussian_on_a_subset_is_the_subsampled_gaussian(noise, rate, epsilon, delta):
     at = np.array([epsilon])
@@ -85,6 +86,7 @@ SEARCHES = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("noise", "shape", "known", "pld", "renyi", "zhu_wang"), SEARCHES)
 def test_a_search_on_a_subset_and_a_final_run(noise, shape, known, pld, renyi, zhu_wang):
     base = Plan((EventRun(PoissonGaussian(noise, 0.01), 1000),))

@@ -35,6 +35,7 @@ PRICES = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("noise", "mean", "shape", "price"), PRICES)
 def test_its_price_is_that_of_the_exact_profile(noise, mean, shape, price):
     """``account`` prices the same release without a grid; what is kept of it costs no less."""

@@ -42,6 +42,7 @@ def number(cell):
     return float("inf") if cell in (None, "inf") else float(cell)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_an_epsilon_is_the_same_wherever_it_is_read(studies, name, tmp_path):
     import pandas as pd

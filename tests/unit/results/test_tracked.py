@@ -42,6 +42,7 @@ def close(one, other):
     return one == other
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_row_is_the_same_as_from_its_files(home, away, name):
     local = load_sweep(name, root=home / "studies")

@@ -181,6 +181,7 @@ def test_a_search_that_is_killed_goes_on_with_the_same_part(spec, seen, monkeypa
     assert len(seen.tasks) == 4  # three trials in all, and the final run
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("moment", ["reserved", "admitted", "erased", "running"])
 def test_a_launch_killed_between_search_and_end_is_followed_by_the_same_run(
     spec, seen, monkeypatch, moment
@@ -411,7 +412,7 @@ def test_a_private_final_run_that_fails_keeps_the_whole_claim(spec, monkeypatch)
     assert claim.epsilon == read_study_state(result.files.ledger).selection["epsilon"]
 
 
-@pytest.mark.parametrize("accountant", ["rdp", "pld"])
+@pytest.mark.parametrize("accountant", ["rdp", pytest.param("pld", marks=pytest.mark.slow)])
 def test_its_configuration_can_be_run_again_as_it_was_planned(tmp_path, monkeypatch, accountant):
     private = tmp_path / "private"
     private.mkdir()

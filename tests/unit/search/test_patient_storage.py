@@ -50,6 +50,7 @@ class Place:
         pass
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("sampler", "error"),  # each sampler with each error, in two of four ways every time
     [

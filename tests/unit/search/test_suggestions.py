@@ -54,6 +54,7 @@ def played(tmp_path):
     return spec, space, path, known, suggestions
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "how",
     [
@@ -110,6 +111,7 @@ def test_an_end_that_a_kill_cut_off_is_told(tmp_path):
     assert told == []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("sampler", ["random", "tpe", "grid"])
 @pytest.mark.parametrize("points", [[], [{"optim.lr": 1.0}, {"noise.shape": "cosine"}]])
 @pytest.mark.parametrize("is_cut", [False, True])

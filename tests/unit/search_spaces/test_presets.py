@@ -61,6 +61,7 @@ def values_of(name, *keys):
     return found[0] if len(keys) == 1 else found
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_each_preset_fits_its_methods(name):
     spec = read_spec(preset_spec(name))
@@ -71,6 +72,7 @@ def test_each_preset_fits_its_methods(name):
         assert problems == dict.fromkeys(problems)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_each_preset_is_its_whole_grid_and_claims_nothing_of_the_search(name):
     spec, text = spec_of(name), preset_spec(name)

@@ -133,7 +133,7 @@ def specs(draw):
     }  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(specs())
 def test_spec_to_yaml_to_spec_is_the_identity(raw):
     spec = SweepSpec(**raw)

@@ -94,16 +94,16 @@ def test_wrong_credentials_are_one_clear_line(stub, monkeypatch, status: int) ->
     assert "sesame" not in str(error) + error.fix
 
 
-def test_files_that_cannot_be_stored_are_one_clear_line(stub, tmp_path, monkeypatch) -> None:
+def test_files_that_cannot_be_stored_are_one_clear_line(stub, tmp_path) -> None:
     server = stub(GET=(200, EXPERIMENT), PUT=(500, {"message": "Read-only file system"}))
     error = refused(server.uri)
     assert "cannot store files of runs (500)" in error.message
     assert error.because == "Read-only file system"
-    place = {"experiment": {"artifact_location": f"file://{tmp_path}/files"}}
+    (tmp_path / "taken").write_text("")
+    place = {"experiment": {"artifact_location": f"file://{tmp_path}/taken/files"}}
     local = stub(GET=(200, place))
-    monkeypatch.setattr(mlflow_reach.os, "access", lambda path, mode: False)
     error = refused(local.uri)
-    assert f"keeps files of runs in {tmp_path}/files, which cannot be written" in error.message
+    assert f"runs in {tmp_path}/taken/files, which cannot be written" in error.message
     assert "--serve-artifacts" in error.fix
 
 

@@ -127,6 +127,7 @@ def on_each(devices: list[Any], cases: list[Any]) -> list[Any]:
 EVERYWHERE = [*on_each(DEVICES, CASES), *on_each(DEVICES[:1], VITS)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("make", "case", "device"), EVERYWHERE)
 def test_gradients_are_near_those_in_float32(
     make: Make, case: tuple[str, int, int, int], device: str
@@ -173,6 +174,7 @@ def test_an_example_adds_at_most_the_bound_whatever_its_values(
             assert float(moved.norm()) <= 1e-12
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("make", "case", "device"), EVERYWHERE)
 def test_the_place_in_a_batch_does_not_change_what_an_example_adds(
     make: Make, case: tuple[str, int, int, int], device: str

@@ -102,6 +102,7 @@ def precisions(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return seen
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_the_precision_of_a_configuration_reaches_its_engine(

@@ -139,6 +139,7 @@ def test_a_failure_says_where_and_never_what(lab, make_actor, monkeypatch):
     lab.open(settings, task).close()  # let go
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "error",
     [

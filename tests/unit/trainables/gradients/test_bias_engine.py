@@ -85,6 +85,7 @@ def images(count: int, size: int, channels: int = 3, seed: int = 0) -> torch.Ten
     return torch.randn(count, channels, size, size, generator=generator) * scale
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "options", "size", "physical"),
     [

@@ -246,6 +246,7 @@ def network(name: str, *shape: int) -> nn.Module:
     return build_model(name, info, norm="group", seed=0)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("make", "shape"),
     [

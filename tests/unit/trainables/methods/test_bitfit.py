@@ -160,6 +160,7 @@ CASES = [(variant, "timm/vit", "abadi") for variant in VARIANTS if variant != "t
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("variant", "model", "rule"), CASES)
 def test_a_step_is_the_clipped_sum_of_what_the_variant_trains(
     start: Callable[..., Any], images: SweepData, variant: str, model: str, rule: str

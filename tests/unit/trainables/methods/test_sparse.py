@@ -189,6 +189,7 @@ def test_any_density_chooses_its_share_or_says_that_it_chooses_none(
 # Gradients.
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("network", "train", "rule"),
     [

@@ -79,6 +79,7 @@ def test_the_papers_numbers_of_parameters(name: str, millions: float) -> None:
     assert round(table_of(name).num_parameters / 1e6, 1) == millions
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "heads"),
     [

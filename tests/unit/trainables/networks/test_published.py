@@ -173,6 +173,7 @@ def saved(path: Path, content: object) -> str:
     return str(path)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("how", "mean", "std"),
     [

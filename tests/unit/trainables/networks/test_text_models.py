@@ -122,6 +122,7 @@ def test_padding_changes_nothing(built) -> None:
     assert not [m for m in model.modules() if isinstance(m, torch.nn.Dropout) and m.p]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("engine", [BiasEngine, OpacusEngine])
 def test_clipped_sums_are_those_of_single_records(built, engine: Any) -> None:
     place, info, _ = built
