@@ -137,6 +137,7 @@ def thistles(folder: Path) -> Path:
         '[project]\nname = "dpsweep-thistles"\nversion = "0.1"\n'
         '[project.entry-points."dpsweep.trainables"]\nthistle = "dpsweep_thistles:Thistle"\n'
         '[project.entry-points."dpsweep.events"]\nthistle = "dpsweep_thistles:Prick"\n'
+        '[project.entry-points."dpsweep.trainable"]\nteasel = "dpsweep_thistles:Teasel"\n'
     )
     return home
 
@@ -250,6 +251,10 @@ def test_doctor_lists_what_packages_add(program: Path, tmp_path: Path) -> None:
     for check in ("method thistle", "event thistle"):
         assert rows[check]["status"] == "broken"
         assert rows[check]["detail"].startswith("dpsweep-thistles 0.1: ModuleNotFoundError")
+    misplaced = rows["entry point teasel"]
+    assert misplaced["status"] == "note"
+    assert "dpsweep-thistles 0.1 adds it to dpsweep.trainable" in misplaced["detail"]
+    assert misplaced["remedy"] == "did you mean 'dpsweep.trainables'?"
 
 
 def test_what_does_not_load_breaks_what_uses_it_alone(program: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from dpsweep.cluster.private_directory import remove_left_behind
 from dpsweep.cluster.rendering import RENDERINGS
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.file_paths import FilePath, matching
-from dpsweep.foundation.registry import Registry, installed, package_of
+from dpsweep.foundation.registry import Registry, did_you_mean, installed, package_of
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.events import EVENTS
 from dpsweep.schedulers import POLICIES
@@ -148,10 +148,29 @@ def _added() -> list[dict[str, Any]]:
         TRAINABLES, EVENTS, SPACES, PAPERS, DATASETS, EXTRACTORS, POLICIES, SAMPLERS, TRACKERS,
         TARGETS, RENDERINGS,
     ]  # fmt: skip
+    groups = [table.group for table in tables if table.group]
     return [
-        _added_row(table, name, package_of(point))
-        for table in tables
-        for name, point in installed(table.group or "").items()
+        *(
+            _added_row(table, name, package_of(point))
+            for table in tables
+            for name, point in installed(table.group or "").items()
+        ),
+        *_misplaced(groups),
+    ]
+
+
+def _misplaced(groups: list[str]) -> list[dict[str, Any]]:
+    """Return what packages add to groups that would be dpsweep's, and that nothing reads."""
+    others = sorted(g for g in entry_points().groups if g.startswith("dpsweep") and g not in groups)
+    return [
+        _row(
+            f"entry point {name}",
+            "note",
+            f"{package_of(point)} adds it to {group}, a group that nothing reads",
+            did_you_mean(group, groups) or f"groups: {', '.join(groups)}",
+        )
+        for group in others
+        for name, point in installed(group).items()
     ]
 
 

@@ -22,7 +22,7 @@ from dpsweep.results.trial import TrialResult
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.facts import describe_pretraining
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study.events import StudySpent, TrialJudged, TrialReported, event_of
+from dpsweep.study.events import StudySpent, TrialEnded, TrialJudged, TrialReported, event_of
 from dpsweep.study.files import StudyFiles
 from dpsweep.study.journal import StudyView, TrialView
 from dpsweep.study.launched import anchored
@@ -213,14 +213,13 @@ class SweepResult:
         """Return what happened, oldest first: time, event, trial, step, epsilon, detail."""
         rows = []
         for record in self._records.journal():
-            if trial is not None and record.get("trial") != trial:
+            if record["event"] == StudySpent.kind or trial not in (None, record.get("trial")):
                 continue
             moment = datetime.fromtimestamp(record["time_ms"] / 1000, tz=UTC)
-            detail = record.get("reason") or record.get("uri") or ""
-            if record["event"] == StudySpent.kind:
-                continue
-            if record["event"] == TrialReported.kind:
-                detail = ", ".join(f"{k}={v:.4f}" for k, v in record["metrics"].items())
+            is_scored = record["event"] in (TrialReported.kind, TrialEnded.kind)
+            metrics = record["metrics"] if is_scored else {}
+            scores = ", ".join(f"{key}={value:.4f}" for key, value in metrics.items())
+            words = (record.get("reason") or record.get("uri") or "", scores)
             rows.append(
                 {
                     "time": moment.isoformat(timespec="milliseconds"),
@@ -228,7 +227,7 @@ class SweepResult:
                     "trial": record.get("trial"),
                     "step": record.get("step"),
                     "epsilon": record.get("epsilon"),
-                    "detail": detail,
+                    "detail": "; ".join(filter(None, words)),
                 }
             )
         return rows

@@ -114,7 +114,10 @@ class StudyFiles:
             )
         # A sealed study has another name than its directory, and is nobody's to open.
         spec = root / name / SPEC_FILE
-        if not _exists(spec) or _frozen(spec).get("name") != name:
+        has_spec = _exists(spec)
+        if not has_spec and _exists(root / name / "ledger"):
+            _frozen(spec)  # which says that it is lost
+        if not has_spec or _frozen(spec).get("name") != name:
             names = sorted(path.parent.name for path in root.glob(f"*/{SPEC_FILE}"))
             hint = did_you_mean(name, names)
             raise StudyError(
@@ -145,15 +148,18 @@ def _closed(path: FilePath, error: OSError) -> StudyError:
 
 
 def _frozen(path: FilePath) -> dict[str, Any]:
+    problem = "is damaged: it is not the spec that was written there"
     try:
         raw = yaml.safe_load(path.read_text())
     except PermissionError as error:
         raise _closed(path, error) from error
+    except FileNotFoundError:
+        raw, problem = None, "is missing"
     except (OSError, ValueError, yaml.YAMLError):
         raw = None
     if not isinstance(raw, dict):
         raise StudyError(
-            f"{path} is damaged: it is not the spec that was written there",
+            f"{path} {problem}",
             because="what the study may claim is read from it",
             fix=_RESTORE,
         )

@@ -57,3 +57,14 @@ def test_the_wrong_kind_of_thing_is_told_in_a_line(call: Any, told_: str) -> Non
     with pytest.raises(BadInputError, match=told_) as refused:
         call()
     assert refused.value.fix
+
+
+def test_the_log_has_the_last_report_of_each_trial(tmp_path: Path) -> None:
+    result = load_sweep("composed", root=copy_studies(tmp_path, ["composed"]))
+    for trial in result.results:
+        (end,) = [r for r in result.history(trial.trial_id) if r["event"] == "trial_ended"]
+        last = trial.curve[-1]
+        assert (end["step"], end["epsilon"]) == (last["step"], last["epsilon"])
+        score = last["metrics"]["validation/accuracy"]
+        assert end["detail"].startswith(f"{trial.reason}; validation/accuracy={score:.4f}")
+    assert [row["detail"] for row in result.history() if row["event"] == "study_ended"] == [""]

@@ -64,6 +64,16 @@ def test_the_list_says_which_folders_are_closed(studies, closed):
     assert row["state"] == "closed"
 
 
+def test_a_study_that_has_lost_its_spec_is_no_study_that_is_not_there(studies):
+    (studies / STUDY / "spec.yaml").unlink()
+    with pytest.raises(StudyError, match=r"spec\.yaml is missing") as caught:
+        StudyFiles.find(STUDY, studies)
+    assert "the tracking store has a copy" in str(caught.value)
+    (row,) = overview(studies)
+    assert (row["study"], row["state"]) == (STUDY, "damaged")
+    assert row["problem"].endswith("spec.yaml is missing")
+
+
 def test_a_closed_log_is_not_to_be_restored(studies):
     journal = studies / STUDY / "journal.jsonl"
     journal.chmod(0)

@@ -44,7 +44,9 @@ def studies_below(
         return
     for path, folders, files in os.walk(folder, onerror=on_closed):
         # The hash is all that one has here whose ledgers are in a database.
-        if "spec.yaml" in files and {"journal.jsonl", "ledger", "data.sha256"} & {*files, *folders}:
+        names = {*files, *folders}
+        is_launched = "spec.yaml" in files and {"journal.jsonl", "ledger", "data.sha256"} & names
+        if is_launched or {"journal.jsonl", "ledger"} <= names:  # its spec is lost
             folders.clear()
             yield Path(path)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
