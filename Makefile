@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
+# Modules are compiled once, and not by every process of a sweep or a test.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup demo test test-lowest test-newest check check-crd coverage docs mutants bench bench-quick bench-regret test-slow bench-gpu ui clean
 
 setup: $(STAMP)
