@@ -9,7 +9,7 @@ from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.modes import CLAIMS, MODES
 from dpsweep.privacy.statement import shown_epsilon
-from dpsweep.privacy.terms import SAMPLINGS
+from dpsweep.privacy.terms import SAMPLINGS, SINGLE_RUN
 from dpsweep.results.card_facts import check_claim, is_number_secret, missing_facts
 from dpsweep.results.not_covered import not_covered
 from dpsweep.tracking.schema import finite
@@ -259,7 +259,9 @@ def _search(facts: Mapping[str, Any]) -> str:
 def _audit(entry: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
     if entry.get("claim") is None:
         return f"{entry['of']}: {entry['finding']}"
-    claim = _epsilon("<=", entry["claim"]["epsilon"], facts, entry["claim"])
+    # Of a selection's winner, what its own steps cost is no claim of the study.
+    mode = f"`{SINGLE_RUN}`" if MODES[facts["accounting"]].is_sealed else None
+    claim = _epsilon("<=", entry["claim"]["epsilon"], facts, entry["claim"], mode)
     return f"{entry['of']}: {entry['lead']} {claim}, for {entry['over']}: {entry['finding']}"
 
 

@@ -5,9 +5,11 @@ import json
 import numpy as np
 import pytest
 import yaml
+from stored_studies import copy_studies
 from whole_studies import cli_here
 from written_studies import write_study
 
+from dpsweep.results.study import load_sweep
 from dpsweep.results.study_card import card
 from dpsweep.study.audits import audit_file, read_audits
 from dpsweep.trainables.gradients.noise import SecretNoise
@@ -72,6 +74,16 @@ def test_a_broken_trial_exits_with_1(study, monkeypatch):
     result = next(r for r in read_audits(study.files.path) if r.trial == 1)
     assert result.is_refuted
     assert "- Audit: trial 1: FAIL: not consistent with epsilon <= " in card(study)
+
+
+def test_the_winner_of_a_selection_is_audited_alone_and_its_claim_stands_beside(tmp_path):
+    root = copy_studies(tmp_path, ["select"])
+    done = cli_here("audit", "select", 0, "--quick", "--root", root, "-f", "json")
+    claim = load_sweep("select", root=root).trial(0).statement
+    audited = json.loads(done.stdout)["claim"]
+    assert audited["accounting"] == "single_run"
+    assert audited["epsilon"] < claim.epsilon
+    assert f"what is claimed of the winner: {claim.one_line()}" in " ".join(done.stderr.split())
 
 
 def test_a_damaged_record_does_not_stop_the_card(study):

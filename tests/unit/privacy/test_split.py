@@ -64,6 +64,16 @@ def test_the_search_may_spend_all_of_it_and_so_may_the_final_run(kind):
     assert not account.is_over
 
 
+@pytest.mark.parametrize("kind", ["filter", "declared"])
+def test_what_a_final_run_may_take_is_spent_once_there_is_one(kind):
+    split = SplitComposition(searches()[kind], 0.1, "pld")
+    one, final = split.cost(TRIAL), split.cost(FINAL)
+    assert split.spent_epsilon(one) == split.search.spent_epsilon(split.search.cost(TRIAL))
+    both = {name: one[name] + final[name] for name in one}
+    assert split.spent_epsilon(both) == split.target_epsilon >= epsilon_of(FINAL, delta=DELTA)
+    assert "pld" in split.spent_accountant or not split.search.spent_accountant
+
+
 def test_there_is_one_final_run():
     account = CompositionAccount(SplitComposition(searches()["filter"], 0.1, "rdp"))
     small = FINAL.slice(0, 1)  # however little it costs: delta would count twice

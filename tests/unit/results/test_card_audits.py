@@ -70,6 +70,7 @@ def test_under_select_the_winner_alone_is_named_and_has_no_number(tmp_path):
     (line,) = lines(study(tmp_path, "select", [0, 3], winner=3), "select")
     assert line.startswith("- Audit: the winner: consistent with ")
     assert "trial 3" not in line
+    assert "accounting mode: `single_run`), for 100 of 224 positions" in line
 
 
 def test_without_audits_nothing_is_said(tmp_path):

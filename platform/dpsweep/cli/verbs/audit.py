@@ -19,6 +19,7 @@ from dpsweep.foundation.registry import did_you_mean
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.one_run_audit import guesses_needed
 from dpsweep.privacy.statement import shown_epsilon
+from dpsweep.privacy.terms import SINGLE_RUN
 from dpsweep.results.origins import weights_path
 from dpsweep.results.study import SweepResult, load_sweep
 from dpsweep.study.audits import CONSISTENT, FAIL, AuditRecord, write_audit
@@ -90,6 +91,9 @@ def _of_trial(
         )
     result = load_sweep(name, root=root)
     record = _run(_subject(result, trial), canaries, positions)
+    if result.spec.privacy.mode.is_sealed:
+        claimed = result.trial(trial).statement.one_line()
+        say(f"the audit is of these positions alone; what is claimed of the winner: {claimed}")
     path = write_audit(result.files.path, record)
     say(
         f"kept: {path}; the study's privacy card has a line of it from now on, the one in the "
@@ -99,6 +103,7 @@ def _of_trial(
 
 
 def _subject(result: SweepResult, trial: int) -> Subject:
+    """Return what is audited; the epsilon of a winner's own steps covers nothing of the search."""
     if trial not in result.view.trials:
         numbers = ", ".join(map(str, sorted(result.view.trials))) or "none"
         raise BadInputError(f"study {result.name!r} has no trial {trial}", fix=f"trials: {numbers}")
@@ -111,7 +116,7 @@ def _subject(result: SweepResult, trial: int) -> Subject:
         name=result.name,
         delta=spec.privacy.delta,
         accountant=spec.privacy.accountant,
-        accounting=result.claims.accounting,
+        accounting=SINGLE_RUN if spec.privacy.mode.is_sealed else result.claims.accounting,
         privacy_unit=spec.privacy_unit,
         study_seed=spec.seed,
         supplies=Supplies(pretrained=weights_path(spec, result.view)),

@@ -186,12 +186,17 @@ class SplitComposition(Composition):
 
     @property
     def spent_accountant(self) -> str:
-        """That of the search."""
-        return self.search.spent_accountant
+        """That of the search, and that of the final run."""
+        of_search = self.search.spent_accountant
+        return of_search and f"{of_search}, of the final run {self.final_accountant}"
 
     def spent_epsilon(self, cost: Cost) -> float:
-        """Return an epsilon of what the search has spent, for information; see ``Composition``."""
-        return self.search.spent_epsilon(self.of_search(cost))
+        """Return an epsilon of what was spent, for information; see ``Composition``.
+
+        Of the search alone until there is a final run, which may take all that is declared.
+        """
+        spent = self.search.spent_epsilon(self.of_search(cost))
+        return max(spent, self.target_epsilon) if cost[FINAL_RUN] else spent
 
     def share(self, cost: Cost) -> float:
         """Return the largest share of a limit of the search: a final run takes none of these."""
