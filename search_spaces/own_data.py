@@ -174,9 +174,13 @@ def on_own_records(
 ) -> dict[str, Any]:
     """Return a search space none of whose counts of public records is more than there are.
 
+    Nor is a batch more than half of the others, of which some may be set apart for scores.
+
     >>> own = OwnData("a.npz", num_records=3000)
     >>> on_own_records({"labels.max": {"choice": [500, 1000]}, "k": 5000}, ["labels.max"], own, 0.3)
     {'labels.max': {'choice': [500, 900]}, 'k': 5000}
+    >>> on_own_records({"batch.expected": {"choice": [128, 2048]}}, [], own, 0.3)
+    {'batch.expected': {'choice': [128, 1050]}}
 
     Args:
         space: ``search.space`` of a starter.
@@ -186,9 +190,11 @@ def on_own_records(
     """
     if own.num_records is None:
         return dict(space)
-    most = int(own.num_records * public)
+    most = dict.fromkeys(names, int(own.num_records * public))
+    most["batch.expected"] = max(1, int(own.num_records * (1 - public) / 2))
     return {
-        name: _at_most(value, most) if name in names else value for name, value in space.items()
+        name: _at_most(value, most[name]) if name in most else value
+        for name, value in space.items()
     }
 
 

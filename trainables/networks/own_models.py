@@ -8,15 +8,18 @@ the directory where dpsweep was started, then wherever Python looks. Loads no to
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from dpsweep.foundation.errors import ModelError
+from dpsweep.foundation.process.replacing import replaced
 from dpsweep.foundation.registry import did_you_mean
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ HEAD_FIX = (
 
 #: Where dpsweep was started; a worker is told (``look_in``).
 _places: list[Path] = []
+_NO_END = 'it may not end the program: put what it runs under `if __name__ == "__main__":`'
 #: The parameters and buffers that own functions have returned and that are still there, by id.
 _given: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
@@ -81,12 +85,12 @@ def own_network(name: str, info: DatasetInfo) -> nn.Module:
     shape = tuple(info.input_shape)
     call = f"{name}(input_shape={shape}, num_classes={info.num_classes})"
     try:
-        network = function(input_shape=shape, num_classes=info.num_classes)
-    except Exception as error:  # it is the user's code
-        raise ModelError(
-            f"{call} raised {_line(error)}",
-            fix="make it take these two by name, and build a network for them",
-        ) from error
+        with _apart():
+            network = function(input_shape=shape, num_classes=info.num_classes)
+    except (Exception, SystemExit) as error:  # it is the user's code
+        is_end = isinstance(error, SystemExit)
+        fix = _NO_END if is_end else "make it take these two by name, and build a network for them"
+        raise ModelError(f"{call} raised {_line(error)}", fix=fix) from error
     if not isinstance(network, nn.Module):
         raise ModelError(
             f"{call} returned a {type(network).__name__}", fix="return a torch.nn.Module"
@@ -125,12 +129,17 @@ def _module(name: str) -> ModuleType:
     sys.path.insert(0, place)
     importlib.invalidate_caches()
     try:
-        return importlib.import_module(module)
-    except Exception as error:  # it is the user's code
+        with _apart():
+            return importlib.import_module(module)
+    except (Exception, SystemExit) as error:  # it is the user's code
         top = module.partition(".")[0]
         fix = f"start dpsweep where {top} lies, not in {place}; or install it as a package"
-        if not isinstance(error, ModuleNotFoundError):
+        if isinstance(error, SystemExit):
+            fix = _NO_END
+        elif not isinstance(error, ModuleNotFoundError):
             fix = f"correct {module}"
+        elif Path(place, module).is_file() and module.endswith(".py"):
+            fix = f"write {name.replace('.py:', ':')}, the module's name"
         elif str(error.name).partition(".")[0] != top:
             fix = f"install {error.name}, or correct the import of it in {module}"
         raise ModelError(f"{name}: cannot import {module} ({_line(error)})", fix=fix) from error
@@ -140,6 +149,16 @@ def _module(name: str) -> ModuleType:
             sys.path.append(place)  # for what it imports later
 
 
-def _line(error: Exception) -> str:
+@contextlib.contextmanager
+def _apart() -> Iterator[None]:
+    """Keep what the user's code prints out of a command's data, and options of the command from it.
+
+    A training script that reads its own options as it is imported would read dpsweep's.
+    """
+    with contextlib.redirect_stdout(sys.stderr), replaced(sys, {"argv": sys.argv[:1]}):
+        yield
+
+
+def _line(error: BaseException) -> str:
     first = next(iter(str(error).splitlines()), "")
     return f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpsweep.cli.tables import wrapped
-from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError, StudyError
 from dpsweep.foundation.validate import of_kind
 from dpsweep.planning.costs.composition import filter_of
 from dpsweep.planning.preflight import NUM_SAMPLED
@@ -20,7 +20,7 @@ from dpsweep.results.trial import TrialResult
 from dpsweep.spec.episodes import EPISODE
 from dpsweep.spec.file import dump_yaml
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study.trial import TrialTask
+from dpsweep.study.trial import TrialState, TrialTask
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.dataset import info_of_records
 from dpsweep.trainables.data.loading import describe_dataset
@@ -53,12 +53,17 @@ def spec_of_trial(
         runs: How often it is run, each time with noise, batches and first weights of its own.
         suffix: What the name has more than the study's.
     Raises:
-        BadInputError: It is no ``SweepResult``; or its method, or the accounting mode, has no
-            repetitions.
+        BadInputError: It is no ``SweepResult``, or has no such trial; or its method, or the
+            accounting mode, has no repetitions.
     """
     of_kind("a spec is made of a study", result, SweepResult, "spec_of_trial(load_sweep(name), n)")
+    of_kind("a trial is named by its number", trial, int, "spec_of_trial(result, 0)")
     spec = result.spec
-    task = result.task(trial)
+    try:
+        task = result.task(trial)
+    except StudyError:
+        result.trial(trial)  # or it has none of that number
+        raise
     tree = spec.to_dict()
     tree["name"] = spec.name[: 64 - len(suffix)] + suffix
     tree["scheduler"] = {"type": "fifo"}
@@ -202,11 +207,28 @@ def spec_text(
         f"The configuration of trial {trial.trial_id} of study {result.name!r}, "
         f"{score} there; written by `dpsweep {command}`.",
         cost_text(result, spec, task),
-        "Expect another score than that one, most often a lower one: it was chosen for being the "
-        "best (the winner's curse), noise and batches are drawn anew, and so are first weights.",
+        _expected(result, trial),
     ]
     comment = [f"# {line}" for text in lines for line in wrapped(text, 78)]
     return "\n".join(comment) + "\n\n" + dump_yaml(_without_nulls(spec))
+
+
+def _expected(result: SweepResult, trial: TrialResult) -> str:
+    """Return what score to expect of a trial that is run again."""
+    anew = "noise and batches are drawn anew, and so are first weights."
+    if trial.state is not TrialState.FINISHED:
+        return (
+            f"Expect another score than that one: it is of step {trial.steps_run} of "
+            f"{trial.num_steps}, where the trial ended; {anew}"
+        )
+    better = [each for each in result.results if each.state is TrialState.FINISHED]
+    sign = 1.0 if result.is_maximized else -1.0
+    if any(sign * (each.value or 0.0) > sign * (trial.value or 0.0) for each in better):
+        return f"Expect another score than that one: {anew}"
+    return (
+        "Expect another score than that one, most often a lower one: it was chosen for being the "
+        f"best (the winner's curse), {anew}"
+    )
 
 
 def _without_nulls(spec: SweepSpec) -> dict[str, Any]:

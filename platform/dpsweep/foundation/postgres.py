@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import math
 import os
 import re
 import socket
@@ -270,6 +271,8 @@ def _make_schema(connection: Any) -> None:
 
 
 _shared: dict[tuple[int, str], Session] = {}
+_silent: dict[tuple[int, str], float] = {}
+_HOLDS_S = 60.0
 
 
 def reader(server: str) -> Session:
@@ -288,6 +291,19 @@ def refuse_unreachable(server: str) -> None:
         StorageError: It is.
     """
     reader(server).run(lambda connection: connection.execute("select 1"))
+
+
+def answers(server: str) -> bool:
+    """Say whether a database lets itself be read now; that it does not holds for a minute."""
+    key = (os.getpid(), server)
+    if time.monotonic() - _silent.get(key, -math.inf) < _HOLDS_S:
+        return False
+    try:
+        refuse_unreachable(server)
+    except StorageError:
+        _silent[key] = time.monotonic()
+        return False
+    return True
 
 
 def has_log(path: LogName) -> bool:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from dpsweep.foundation.bucket_path import BucketPath, answers
 from dpsweep.foundation.errors import Mistake
 from dpsweep.privacy.terms import shown_delta
 from dpsweep.spec.deltas import derived_delta
+from dpsweep.study.launched import is_new
 
 if TYPE_CHECKING:
     from dpsweep.spec.study import SweepSpec
@@ -58,17 +58,14 @@ def delta_problems(
 
 
 def with_launched_delta(spec: SweepSpec) -> SweepSpec:
-    """Return a spec that names no delta with the one its study was launched with, if it was.
+    """Return a spec that names no delta with the one its study began with, if it has begun.
 
     An earlier version derived another one: what a study began with, it keeps.
     """
-    if spec.names_delta:
+    if spec.names_delta or is_new(spec):
         return spec
-    root = spec.storage.root
-    if isinstance(root, BucketPath) and not answers(root):
-        return spec  # a run asks again, and refuses
     try:
-        path = root / spec.name / "spec.yaml"
+        path = spec.storage.root / spec.name / "spec.yaml"
         launched: Any = yaml.safe_load(path.read_text())["privacy"]["delta"]
     except (OSError, yaml.YAMLError, KeyError, TypeError):
         return spec  # new, or damaged, which is told where it is opened

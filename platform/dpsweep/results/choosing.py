@@ -82,6 +82,8 @@ class Choice:
         ties: Trials with the same score that came second by the rule: each the one that would have
             been handed on in its place.
         is_mean: Whether the score is a mean over runs.
+        stopped: Numbers of the runs of its configuration that did not finish: the mean is over the
+            others, which are the better ones where a scheduler has stopped these.
     """
 
     best: TrialResult
@@ -89,6 +91,7 @@ class Choice:
     runs: Sequence[int]
     ties: Sequence[int] = field(default_factory=tuple)
     is_mean: bool = False
+    stopped: Sequence[int] = field(default_factory=tuple)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record of the best trial, with its ties, and with the mean where there is one.
@@ -97,7 +100,7 @@ class Choice:
         """
         record = {**self.best.to_dict(), "ties": list(self.ties)}
         if self.is_mean:
-            record |= {"mean": self.score, "runs": list(self.runs)}
+            record |= {"mean": self.score, "runs": list(self.runs), "stopped": list(self.stopped)}
         return record
 
     def notes(self) -> list[str]:
@@ -115,6 +118,12 @@ class Choice:
                 f"{', '.join(map(str, self.runs))}); trial {self.best.trial_id} is handed on as "
                 "the first of them: the best of its runs would be chosen for luck"
             )
+        if self.is_mean and self.stopped:
+            lines.append(
+                f"trial {', '.join(map(str, self.stopped))} of this configuration stopped before "
+                "the end: the mean is over the others, and too good where a scheduler stops what "
+                "scores low (scheduler.type: fifo stops nothing)"
+            )
         if self.ties:
             of = "has" if len(self.ties) == 1 else "have"
             shown = "the same mean" if self.is_mean else "the same score"
@@ -123,7 +132,12 @@ class Choice:
 
 
 def choose(
-    trials: Sequence[TrialResult], *, is_maximized: bool, by: By = "trial", has_episodes: bool
+    trials: Sequence[TrialResult],
+    *,
+    is_maximized: bool,
+    by: By = "trial",
+    has_episodes: bool,
+    stopped: Callable[[], Iterable[TrialResult]] = tuple,
 ) -> Choice | None:
     """Return the best of finished trials, None of none.
 
@@ -137,6 +151,7 @@ def choose(
         is_maximized: Whether a high value is good.
         by: What is compared.
         has_episodes: Whether trials ran on different episodes.
+        stopped: Returns trials that a scheduler has stopped; asked for means alone.
     Raises:
         BadInputError: ``by`` is none of them.
     """
@@ -164,6 +179,11 @@ def choose(
         runs=[trial.trial_id for trial in first],
         ties=sorted(ties),
         is_mean=is_mean,
+        stopped=[
+            trial.trial_id
+            for trial in (stopped() if is_mean else ())
+            if _configuration(trial, repeats) == _configuration(first[0], repeats)
+        ],
     )
 
 
@@ -198,9 +218,13 @@ def _by_configuration(
     """Return trials that differ in repetitions alone side by side, each by number."""
     groups: dict[str, list[TrialResult]] = {}
     for trial in sorted(trials, key=lambda trial: trial.trial_id):
-        rest = {name: value for name, value in trial.config.items() if name not in repeats}
-        groups.setdefault(json.dumps(rest, sort_keys=True), []).append(trial)
+        groups.setdefault(_configuration(trial, repeats), []).append(trial)
     return list(groups.values())
+
+
+def _configuration(trial: TrialResult, repeats: Sequence[str]) -> str:
+    rest = {name: value for name, value in trial.config.items() if name not in repeats}
+    return json.dumps(rest, sort_keys=True)
 
 
 def nothing_within(

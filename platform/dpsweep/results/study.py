@@ -294,6 +294,7 @@ class SweepResult:
             is_maximized=self.is_maximized,
             by=by,
             has_episodes=self.spec.episodes is not None,
+            stopped=lambda: [t for t in self.results if t.state is TrialState.PRUNED],
         )
         if choice is not None:
             return choice

@@ -117,7 +117,13 @@ class StudyFiles:
         has_spec = _exists(spec)
         if not has_spec and _exists(root / name / "ledger"):
             _frozen(spec)  # which says that it is lost
-        if not has_spec or _frozen(spec).get("name") != name:
+        if has_spec and (held := _frozen(spec).get("name")) != name:
+            raise StudyError(
+                f"{root / name}/ holds study {str(held)!r}, and no study {name!r}",
+                because="a study goes by the name of its own spec",
+                fix=f"rename the directory to {held}, if it is no copy",
+            )
+        if not has_spec:
             names = sorted(path.parent.name for path in root.glob(f"*/{SPEC_FILE}"))
             hint = did_you_mean(name, names)
             raise StudyError(

@@ -8,8 +8,9 @@ from typing import Any
 
 from dpsweep.foundation.bucket_path import BucketPath, answers
 from dpsweep.foundation.database_path import is_database_address
-from dpsweep.foundation.errors import SpecError, StudyError
+from dpsweep.foundation.errors import SpecError, StudyError, SweepError
 from dpsweep.foundation.logs import Tail
+from dpsweep.foundation.postgres import answers as database_answers
 from dpsweep.spec.base import seen
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.files import SPEC_FILE, StudyFiles
@@ -127,14 +128,22 @@ def differences(old: SweepSpec, new: SweepSpec, *, is_whole: bool = False) -> li
 
 
 def is_new(spec: SweepSpec) -> bool:
-    """Say whether the study of a spec has not been launched yet.
+    """Say whether the study of a spec has not begun: a launch that was refused leaves it new.
 
-    Of a bucket that does not answer nothing is known here; a run asks it again, and refuses.
+    Of a bucket or a database that does not answer nothing is known here; a run asks it again, and
+    refuses.
     """
     root = spec.storage.root
     if isinstance(root, BucketPath) and not answers(root):
         return True
-    return not StudyFiles.of(spec).spec.exists()
+    if not (path := StudyFiles.of(spec).spec).exists():
+        return True
+    try:
+        files = StudyFiles.at(path.parent)  # where it was launched, whatever the spec says now
+        is_known = files.database is None or database_answers(files.database)
+        return is_known and not has_begun(files)
+    except SweepError:  # damaged, which is told where it is opened
+        return False
 
 
 def launched_spec(files: StudyFiles) -> SweepSpec:
@@ -192,8 +201,9 @@ def refuse_other_spec(spec: SweepSpec, files: StudyFiles | None = None) -> None:
     """
     if files is None:
         _refuse_elsewhere(spec)
-    if files is None and is_new(spec):
-        return
+    root = spec.storage.root
+    if files is None and isinstance(root, BucketPath) and not answers(root):
+        return  # a run asks again, and refuses
     files = files or StudyFiles.of(spec)
     if not files.spec.exists():
         return

@@ -25,7 +25,7 @@ from dpsweep.spec.episodes import EPISODE
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Study
-from dpsweep.study.trial import TrialTask
+from dpsweep.study.trial import TrialState, TrialTask
 from dpsweep.trainables import TRAINABLES
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
@@ -305,7 +305,9 @@ def test_a_start_run_that_is_the_best_is_run_alone(tmp_path):
     result = load_sweep(checked.spec.name, root=tmp_path / "studies")
     spec = spec_of_trial(result, 0)
     assert (spec.privacy.trial_epsilon, spec.privacy.study_epsilon) == (2.0, 2.0)
-    best = SimpleNamespace(trial_id=0, metric="validation/accuracy", value=0.5)
+    best = SimpleNamespace(
+        trial_id=0, metric="validation/accuracy", value=0.5, state=TrialState.FINISHED
+    )
     assert "epsilon <= 2.0000" in spec_text(result, best)
 
 

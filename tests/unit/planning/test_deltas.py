@@ -137,7 +137,14 @@ class TestLeftOut:
 
     def test_an_old_study_with_a_delta_that_protects_nobody_runs_no_further(self, raw):
         old = changed(raw, {"privacy/delta": 1e-2})
-        Study(SweepSpec(**old)).close()
+        study = Study(SweepSpec(**old))
+        StudyLedger(study.files.ledger).close()
+        study.close()
         for spec in (old, raw):
             (said,) = mistakes(preflight, SweepSpec(**spec))
             assert "0.01 is not below 1 / 1500" in said
+
+    def test_a_launch_that_was_refused_leaves_no_delta(self, raw):
+        Study(SweepSpec(**changed(raw, {"privacy/delta": 1e-7}))).close()
+        spec = SweepSpec(**raw)
+        assert preflight(spec).spec.privacy.delta == spec.privacy.delta != 1e-7

@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import math
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from statistics import fmean
@@ -227,6 +228,22 @@ def test_a_mean_of_more_runs_goes_before_a_better_one_of_fewer():
     assert choice.runs == [1, 2]
     (alone,) = SweepResult(MadeUpRecords(trials[:1])).choose(by="mean").notes()
     assert "the only run of its configuration" in alone
+
+
+def test_a_mean_of_those_that_were_not_stopped_says_so():
+    finished = [trial(n, 0.5, lr=0.1, repeat=n) for n in (0, 1)]
+    stopped = [
+        replace(trial(2, 0.2, lr=0.1, repeat=2), state=TrialState.PRUNED),
+        replace(trial(3, 0.1, lr=0.2, repeat=0), state=TrialState.PRUNED),  # of another one
+    ]
+    result = SweepResult(MadeUpRecords([*finished, *stopped]))
+    choice = result.choose(by="mean")
+    assert (choice.runs, choice.stopped) == ([0, 1], [2])
+    assert choice.to_dict()["stopped"] == [2]
+    (_, note) = choice.notes()
+    assert note.startswith("trial 2 of this configuration stopped before the end")
+    assert "too good where a scheduler stops what scores low" in note
+    assert list(result.choose().stopped) == []
 
 
 def test_of_equal_scores_the_cheapest_then_the_first_and_it_is_said():

@@ -9,7 +9,8 @@ import pytest
 from stored_studies import copy_studies
 
 from dpsweep import SweepSpec, register_model, spec_of_trial
-from dpsweep.foundation.errors import BadInputError
+from dpsweep.cli.best_spec import spec_text
+from dpsweep.foundation.errors import BadInputError, StudyError
 from dpsweep.planning.preflight import preflight
 from dpsweep.results.study import load_sweep
 
@@ -36,6 +37,32 @@ def test_a_study_is_a_line_with_its_claim(tmp_path: Path) -> None:
     assert repr(result) == f"<{result.status_line()}; {claim.one_line()}>"
     unclaimed = load_sweep("unaccounted", root=copy_studies(tmp_path, ["unaccounted"]))
     assert repr(unclaimed) == f"<{unclaimed.status_line()}>"
+
+
+def test_a_trial_that_is_not_there_is_told_as_such(tmp_path: Path) -> None:
+    result = load_sweep("composed", root=copy_studies(tmp_path, ["composed"]))
+    with pytest.raises(BadInputError, match="study 'composed' has no trial 99") as refused:
+        spec_of_trial(result, 99)
+    assert str(refused.value.fix).startswith("trials: 0, ")
+    with pytest.raises(BadInputError, match="a trial is named by its number, and this is a str"):
+        spec_of_trial(result, "one")  # type: ignore[arg-type]
+
+
+def test_what_a_trial_that_was_stopped_will_score_is_no_curse(tmp_path: Path) -> None:
+    result = load_sweep("composed", root=copy_studies(tmp_path, ["composed"]))
+    pruned = next(trial for trial in result.results if trial.state.value == "pruned")
+    text = " ".join(spec_text(result, pruned).replace("#", " ").split())
+    assert f"it is of step {pruned.steps_run} of {pruned.num_steps}, where the trial ended" in text
+    assert "winner's curse" not in text
+    assert "winner's curse" in " ".join(spec_text(result, result.best()).replace("#", " ").split())
+
+
+def test_a_study_in_a_directory_of_another_name_is_told_by_its_own(tmp_path: Path) -> None:
+    root = copy_studies(tmp_path, ["composed"])
+    (root / "composed").rename(root / "renamed")
+    with pytest.raises(StudyError, match="renamed/ holds study 'composed'") as refused:
+        load_sweep("renamed", root=root)
+    assert "rename the directory to composed" in str(refused.value.fix)
 
 
 def test_a_study_is_opened_by_its_name() -> None:

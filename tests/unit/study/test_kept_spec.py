@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
-from whole_studies import make_spec
+import yaml
+from whole_studies import cli_here, make_spec
 
 from dpsweep.foundation.errors import StudyError
+from dpsweep.ledgers.study import StudyLedger
 from dpsweep.planning.reading import read_spec
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study.launched import refuse_other_spec
+from dpsweep.study.launched import is_new, refuse_other_spec
 from dpsweep.study.study import Study
 
 
@@ -64,3 +67,43 @@ def test_a_study_that_has_not_begun_has_the_spec_of_its_last_launch(tmp_path: Pa
     study = Study(spec_of(tmp_path, num_trials=99))
     study.close()
     assert b"num_trials: 99" in study.files.spec.read_bytes()
+
+
+def test_a_study_is_new_until_something_may_have_been_charged(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path)
+    assert is_new(spec)
+    study = Study(spec)  # a launch that is refused, or interrupted, later
+    study.close()
+    assert study.files.spec.exists()
+    assert is_new(spec)
+    StudyLedger(study.files.ledger, terms={}, in_journal={}).close()
+    assert not is_new(spec)
+    study.files.spec.write_text("damaged")  # which is told where it is opened
+    assert not is_new(spec)
+
+
+def test_what_a_new_study_is_asked_is_asked_after_a_refused_launch(tmp_path: Path) -> None:
+    """Numbers of records, here; also what is public, its tracking server, its dataset's budget."""
+    raw = make_spec(tmp_path, "asked", tracking={"uri": None})
+    rng = np.random.default_rng(0)
+    np.savez(
+        tmp_path / "own.npz",
+        x_train=rng.normal(size=(400, 4)).astype(np.float32),
+        y_train=rng.integers(0, 2, 400),
+    )
+    raw["data"] = {"dataset": "npz", "path": str(tmp_path / "own.npz"), "num_classes": 2}
+    raw["data"] |= {"validation": {"fraction": 0.2, "visibility": "public"}}
+    raw["search"]["space"] |= {"model.name": "linear"}
+    paths = {}
+    for declared in (400, 4000):
+        raw["data"]["num_records"] = declared
+        paths[declared] = tmp_path / f"{declared}.yaml"
+        paths[declared].write_text(yaml.safe_dump(raw))
+    away = ("--set", "cluster.target=ray", "--set", "cluster.address=127.0.0.1:9")
+    refused = cli_here("run", paths[400], *away)
+    assert refused.returncode == 2, refused.stderr
+    assert "no Ray cluster answers" in refused.stderr, refused.stderr
+    assert (tmp_path / "studies" / "asked" / "spec.yaml").exists()
+    wrong = cli_here("run", paths[4000])
+    assert wrong.returncode == 2
+    assert "data.num_records" in wrong.stderr

@@ -89,12 +89,13 @@ def _groups(trials: Sequence[TrialResult]) -> list[list[TrialResult]]:
 def _row(group: Sequence[TrialResult]) -> dict[str, Any]:
     scores = [trial.value for trial in group if trial.value is not None]
     mean, half = fmean(scores), half_width(scores)
+    most = 1.0 if group[0].metric.endswith("/accuracy") else math.inf  # whatever Student's t says
     return {
         "trials": ", ".join(str(trial.trial_id) for trial in group),
         "method": group[0].config["method"],
         "score": mean,
-        "low": None if half is None else mean - half,
-        "high": None if half is None else mean + half,
+        "low": None if half is None else max(mean - half, 0.0),
+        "high": None if half is None else min(mean + half, most),
         "repetitions": len(group),
         "epsilon": max(trial.epsilon for trial in group),
         "sampling": group[0].statement.sampling,

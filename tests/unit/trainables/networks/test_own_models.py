@@ -263,6 +263,7 @@ def test_a_module_that_is_not_there() -> None:
     [
         ("import not_there_at_all\n", "install not_there_at_all, or correct the import"),
         ("def net(:\n", "correct own_wrong"),
+        ("raise SystemExit(0)\n", "it may not end the program: put what it runs under `if"),
     ],
 )
 def test_a_module_that_is_wrong_is_told_as_such(
@@ -275,6 +276,36 @@ def test_a_module_that_is_wrong_is_told_as_such(
     )
     assert "cannot import own_wrong" in what
     assert told.startswith(fix)
+
+
+def test_a_function_that_ends_the_program_is_told_and_what_it_prints_is_no_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own_script.py").write_text(
+        "import argparse\nimport sys\n"
+        "parser = argparse.ArgumentParser()\nparser.add_argument('--lr', default=0.1)\n"
+        "print('lr', parser.parse_args().lr)\n"
+        "def net(input_shape, num_classes):\n    print('building')\n    sys.exit(0)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["dpsweep", "plan", "spec.yaml", "-f", "json"])
+    space = {"model.name": ["own_script:net"], "batch.expected": [10]}
+    ((_, what, fix),) = DPSGD.preflight(space, INFO)
+    assert "raised SystemExit: 0" in what
+    assert "may not end the program" in fix
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("lr 0.1\nbuilding\n")
+
+
+def test_a_file_in_the_place_of_its_module_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_file.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    space = {"model.name": ["own_file.py:net"], "batch.expected": [10]}
+    ((_, _, fix),) = DPSGD.preflight(space, INFO)
+    assert fix == "write own_file:net, the module's name"
 
 
 @pytest.mark.usefixtures("nets")

@@ -105,7 +105,11 @@ def report(
     if lacking:
         lack = "lacks" if lacking == 1 else "lack"
         of = f"{lacking} of {counted(len(rows), 'row')}"
-        say(f"{of} {lack} repetitions; `dpsweep run SPEC` continues a study")
+        say(
+            f"{of} {lack} repetitions: a run that was stopped or failed is in no mean, which is "
+            "too good where a scheduler stops what scores low; `dpsweep run SPEC` continues a "
+            "study that has not ended"
+        )
     for study in (*studies, *(bound for bound in bounds if bound is not None)):
         for line in study.notes:
             say(line)
