@@ -70,7 +70,8 @@ def test_a_new_study_does_not_take_the_pull_for_ppgd(make):
 
 def test_a_study_that_has_it_goes_on(make, tmp_path):
     spec = make(**OLD)
-    (tmp_path / spec.name).mkdir()
+    (tmp_path / spec.name / "ledger").mkdir(parents=True)
+    (tmp_path / spec.name / "ledger" / "study.jsonl").write_text("")  # it has begun
     (tmp_path / spec.name / "spec.yaml").write_text(spec.to_yaml())
     checked = preflight(SweepSpec.from_yaml(tmp_path / spec.name / "spec.yaml"))
     task = checked.admit(0, {**spec.search.space})

@@ -201,7 +201,7 @@ def test_outage_and_recovery_through_the_spool(
     while not messages and time.monotonic() < deadline:
         time.sleep(0.02)
     assert len(messages) == 1
-    assert "cannot be reached" in messages[0]
+    assert "mlflow.db cannot be written (unable to open database file)" in messages[0]
     assert spool.lag() == len(story.events)
     database.rmdir()
     hidden.rename(database)
