@@ -221,9 +221,9 @@ def _expected(result: SweepResult, trial: TrialResult) -> str:
             f"Expect another score than that one: it is of step {trial.steps_run} of "
             f"{trial.num_steps}, where the trial ended; {anew}"
         )
-    better = [each for each in result.results if each.state is TrialState.FINISHED]
+    finished = [each for each in result.results if each.state is TrialState.FINISHED]
     sign = 1.0 if result.is_maximized else -1.0
-    if any(sign * (each.value or 0.0) > sign * (trial.value or 0.0) for each in better):
+    if any(sign * (each.value or 0.0) > sign * (trial.value or 0.0) for each in finished):
         return f"Expect another score than that one: {anew}"
     return (
         "Expect another score than that one, most often a lower one: it was chosen for being the "

@@ -82,8 +82,8 @@ class Choice:
         ties: Trials with the same score that came second by the rule: each the one that would have
             been handed on in its place.
         is_mean: Whether the score is a mean over runs.
-        stopped: Numbers of the runs of its configuration that did not finish: the mean is over the
-            others, which are the better ones where a scheduler has stopped these.
+        stopped: Numbers of the runs of its configuration that a scheduler has stopped: the mean is
+            over the others, which are the better ones.
     """
 
     best: TrialResult
@@ -173,6 +173,7 @@ def choose(
     ranked = sorted(groups, key=rank, reverse=True)
     first = ranked[0]
     ties = [group[0].trial_id for group in ranked[1:] if score(group) == score(first)]
+    own = _configuration(first[0], repeats)
     return Choice(
         best=first[0],
         score=sign * score(first)[1],
@@ -182,7 +183,7 @@ def choose(
         stopped=[
             trial.trial_id
             for trial in (stopped() if is_mean else ())
-            if _configuration(trial, repeats) == _configuration(first[0], repeats)
+            if _configuration(trial, repeats) == own
         ],
     )
 

@@ -133,8 +133,7 @@ def is_new(spec: SweepSpec) -> bool:
     Of a bucket or a database that does not answer nothing is known here; a run asks it again, and
     refuses.
     """
-    root = spec.storage.root
-    if isinstance(root, BucketPath) and not answers(root):
+    if _is_silent(spec):
         return True
     if not (path := StudyFiles.of(spec).spec).exists():
         return True
@@ -144,6 +143,12 @@ def is_new(spec: SweepSpec) -> bool:
         return is_known and not has_begun(files)
     except SweepError:  # damaged, which is told where it is opened
         return False
+
+
+def _is_silent(spec: SweepSpec) -> bool:
+    """Say whether a study is in a bucket that does not answer now."""
+    root = spec.storage.root
+    return isinstance(root, BucketPath) and not answers(root)
 
 
 def launched_spec(files: StudyFiles) -> SweepSpec:
@@ -201,8 +206,7 @@ def refuse_other_spec(spec: SweepSpec, files: StudyFiles | None = None) -> None:
     """
     if files is None:
         _refuse_elsewhere(spec)
-    root = spec.storage.root
-    if files is None and isinstance(root, BucketPath) and not answers(root):
+    if files is None and _is_silent(spec):
         return  # a run asks again, and refuses
     files = files or StudyFiles.of(spec)
     if not files.spec.exists():

@@ -22,6 +22,7 @@ from dpsweep.results.page.story import story_of
 from dpsweep.results.pictures.confusion import keep_confusion
 from dpsweep.results.pictures.files import write_pictures
 from dpsweep.results.pictures.table import pictures_of
+from dpsweep.results.pictures.utility import _row
 from dpsweep.search.importance import importances
 
 OLD = Path(__file__).parents[2] / "golden" / "old_studies"
@@ -308,3 +309,22 @@ def test_a_browser_draws_the_page_within_its_width(study, tmp_path, width):
     inner, scrolled, charts = re.search(r"<title>(.*?)</title>", dom)[1].split("/")
     assert int(scrolled) <= int(inner)
     assert int(charts) == len(pictures_of(result))
+
+
+def test_bars_end_where_a_score_does():
+    def bar(metric, *scores):
+        trials = [
+            SimpleNamespace(
+                trial_id=n, value=score, metric=metric, config={"method": "dp_sgd"}, epsilon=1.0,
+                statement=SimpleNamespace(sampling="poisson"),
+            )
+            for n, score in enumerate(scores)
+        ]  # fmt: skip
+        row = _row(trials)
+        return row["low"], row["high"]
+
+    low, high = bar("validation/accuracy", 0.9, 0.99)
+    assert 0 < low < 0.9
+    assert high == 1.0
+    assert bar("validation/accuracy", 0.01, 0.3)[0] == 0.0
+    assert bar("validation/loss", 0.9, 1.2)[1] > 1.2

@@ -55,7 +55,7 @@ def _print_page(budget: DatasetBudget) -> None:
     account, left = budget.account, budget.left
     parts = [f"{key}: {value}" for key, value in budget.parts.items()]
     cap = "none" if account.cap_epsilon is None else shown_epsilon(account.cap_epsilon)
-    cap_delta = "none" if account.cap_delta is None else f"{shown_delta(account.cap_delta)}"
+    cap_delta = "none" if account.cap_delta is None else shown_delta(account.cap_delta)
     spent = f"epsilon={shown_epsilon(account.epsilon)} at delta={shown_delta(account.delta)}"
     if account.broken is not None:
         spent += ", which is NO bound any more"
