@@ -8,13 +8,15 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 # Modules are compiled once, and not by every process of a sweep or a test.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-lowest test-newest check check-crd coverage docs mutants bench bench-quick bench-regret test-slow bench-gpu ui clean
+.PHONY: setup demo test test-lowest test-newest check lint doctests check-crd coverage docs mutants bench bench-quick bench-regret test-slow bench-gpu ui clean
 
 setup: $(STAMP)
 
+# Compiled on all cores, where pip takes one; some packages hold files that are no Python of today.
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	touch $@
 
 # The main job on embedded data: a search within epsilon 6, then its best configuration.
@@ -51,8 +53,12 @@ test-newest:
 docs: setup
 	$(BIN)/python docs/make_reference.py
 
-# Lint, types and imports (floors, doors) on the installed wheel, doctests, an import of the bare package.
+# Lint, types and imports (floors, doors) on the installed wheel, an import of the bare package;
+# doctests beside them.
 check: setup
+	$(MAKE) --no-print-directory -j 2 lint doctests
+
+lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	rm -rf build/check && mkdir -p build/check
@@ -60,8 +66,10 @@ check: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/check/site build/check/*.whl
 	cd build/check/site && ../../../$(BIN)/mypy --config-file ../../../pyproject.toml -p dpsweep
 	cd build/check/site && ../../../$(BIN)/lint-imports --config ../../../pyproject.toml --no-cache
-	$(PYTEST) --doctest-modules --import-mode=importlib --ignore=platform/dpsweep/tracking/registry/served.py platform trainables search_spaces cluster
 	cd build/check/site && ../../../$(BIN)/python -I -c "import sys; sys.path.insert(0, '.'); import dpsweep; dpsweep.__version__; assert not {'torch', 'ray', 'mlflow'} & set(sys.modules)"
+
+doctests: setup
+	$(PYTEST) --doctest-modules --import-mode=importlib --ignore=platform/dpsweep/tracking/registry/served.py platform trainables search_spaces cluster
 
 # Rendered RayJobs against a CRD of KubeRay's, which is not part of this project: CRD=ray.io_rayjobs.yaml.
 RENDERED ?= $(wildcard tests/golden/cluster/*.kuberay.yaml)

@@ -81,16 +81,19 @@ REFUSED = [
     ("data.sha256", "directory", "data.sha256 cannot be read"),
     ("lock", "directory", "cannot write to"),
 ]
-OFTEN = {  # of each kind of file one, run with every change
-    ("optuna.db", "cut"), ("mlflow.db", "deleted"), (LAST, "flipped"), ("trials/0002", "deleted"),
+OFTEN = {  # run with every change; checkpoints and a lost folder have tests of their own
+    ("optuna.db", "cut"), ("mlflow.db", "deleted"),
+}  # fmt: skip
+SELDOM = {  # of two that are refused alike, one
+    ("data.sha256", "cut"), ("data.sha256", "directory"), ("ledger/study.jsonl", "directory"),
 }  # fmt: skip
 
 
 def cases(table):
     return [
-        pytest.param(name, how, said, marks=marks, id=f"{name}-{how}")
+        pytest.param(name, how, said, marks=[pytest.mark.slow] * seldom, id=f"{name}-{how}")
         for name, how, said in table
-        for marks in ([] if table is REFUSED or (name, how) in OFTEN else [pytest.mark.slow],)
+        for seldom in ((name, how) in SELDOM if table is REFUSED else (name, how) not in OFTEN,)
     ]
 
 

@@ -191,7 +191,7 @@ def test_optuna_is_told_the_truth(composed):
 def killed(tmp_path_factory):
     """A composed study whose driver was killed: root, spec's file, copy of the studies."""
     root = tmp_path_factory.mktemp("killed")
-    raw = composed_spec(root, "killed", search__num_trials=12, resources={"cpu": 1})
+    raw = composed_spec(root, "killed", search__num_trials=8, resources={"cpu": 1})
     raw["report"] = {"every_steps": 5}
     return root, *run_and_kill(root, raw, "killed", steps=10, trial=3)
 
@@ -231,7 +231,7 @@ def test_a_violation_costs_the_claim_of_the_study(killed):
 def test_paused_trials_keep_ledger_and_checkpoint(tmp_path, ray_cluster):
     from dpsweep.sweep import run_sweep
 
-    raw = composed_spec(tmp_path, "promote", search__num_trials=12, resources={"cpu": 1})
+    raw = composed_spec(tmp_path, "promote", search__num_trials=9, resources={"cpu": 1})
     raw["tracking"] = {"uri": None}
     raw["scheduler"]["variant"] = "promote"
     result = run_sweep(SweepSpec(**raw))

@@ -300,7 +300,7 @@ def test_infeasible_configurations_never_start(tmp_path, ray_cluster):
     assert states.count("FAIL") == result.view.num_infeasible == len(states) - 3
 
 
-LONG = 400  # steps of a trial: enough that three interruptions hit the middle
+LONG = 280  # steps of a trial: enough that three interruptions hit the middle
 
 
 def long_spec(root):
@@ -354,12 +354,12 @@ def test_a_study_outlives_its_driver_ctrl_c_and_an_actor(tmp_path):
         return [len(trial_spent(ledger, n)) for n in (0, 1)]
 
     process = start(path)
-    wait_for_steps(journal, 40, process)
+    wait_for_steps(journal, 30, process)
     kill_driver(process, ledger)
     before = charged()
 
     process = start(path)
-    wait_for_steps(journal, 120, process)
+    wait_for_steps(journal, 80, process)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole process group
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
@@ -370,14 +370,14 @@ def test_a_study_outlives_its_driver_ctrl_c_and_an_actor(tmp_path):
     assert all(b >= a for a, b in zip(before, between))
 
     process = start(path)
-    wait_for_steps(journal, 240, process)
+    wait_for_steps(journal, 150, process)
     opened = openings(ledger)
     os.kill(opened[0][-1], signal.SIGKILL)
     _, err = process.communicate(timeout=300)  # it goes on by another actor, to the end
     assert process.returncode == 0, err
     result = check_truth_after_crash(tmp_path)
     assert all(b >= a for a, b in zip(between, charged()))
-    assert all(t.steps_run >= 40 for t in result.results)
+    assert all(t.steps_run >= 30 for t in result.results)
     assert [len(openings(ledger)[n]) - len(opened[n]) for n in (0, 1)] == [1, 0]
 
 
