@@ -6,6 +6,7 @@ other data.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -155,7 +156,39 @@ def on_own_data(section: str, own: OwnData) -> str:
             "is fine (a table of numbers goes into an .npz)",
         )
     head = [f"  {key}: {values[key]}" for key in _OF_A_FILE if key in values]
-    return "\n".join(head + [_uncounted(line) for line in _others(lines)]) + "\n"
+    longest = _most_tokens(own.encoder)
+    rest = [_uncounted(line) for line in _others(lines)]
+    if longest is not None and int(old.get("max_length", 0)) > longest:
+        most = f"  max_length: {longest:<17}# tokens of a record; the encoder takes no more"
+        rest = [most if line.startswith("  max_length:") else line for line in rest]
+    return "\n".join(head + rest) + "\n"
+
+
+def _most_tokens(encoder: str | None) -> int | None:
+    """Return how many tokens the network of a directory takes, as its files say; None: unsaid.
+
+    Networks that are related to RoBERTa count their positions from behind the padding token's.
+    """
+    if encoder is None:
+        return None
+    network, tokenizer = (
+        _read_json(Path(encoder).expanduser() / name)
+        for name in ("config.json", "tokenizer_config.json")
+    )
+    places = network.get("max_position_embeddings")
+    if isinstance(places, int) and "roberta" in str(network.get("model_type", "")):
+        places -= int(network.get("pad_token_id") or 0) + 1
+    said = [places, network.get("n_positions"), tokenizer.get("model_max_length")]
+    return min((number for number in said if isinstance(number, int) and number > 1), default=None)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """Return what a file of a network says of it; nothing, if there is none that can be read."""
+    try:
+        said = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return said if isinstance(said, dict) else {}
 
 
 def on_own_encoder(space: Mapping[str, Any], own: OwnData) -> dict[str, Any]:

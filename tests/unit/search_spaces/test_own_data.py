@@ -1,5 +1,7 @@
 """Presets and starters on data of one's own: file, sizes, names; what must be said is asked for."""
 
+import json
+
 import numpy as np
 import pytest
 import yaml
@@ -100,6 +102,26 @@ def test_an_encoder_is_the_tokenizer_and_the_network(tmp_path):
     spec = read_spec(starter_spec("text", "bitfit", own=own))
     assert spec.data.tokenizer == str(tmp_path)
     assert spec.search.space["model.name"] == f"text/{tmp_path}"
+
+
+@pytest.mark.parametrize(
+    ("config", "wanted"),
+    [
+        ({"max_position_embeddings": 64}, 64),
+        ({"max_position_embeddings": 66, "model_type": "xlm-roberta", "pad_token_id": 1}, 64),
+        ({"n_positions": 100}, 100),
+        ({"max_position_embeddings": 512}, 128),
+        ({}, 128),
+    ],
+)
+def test_records_are_no_longer_than_an_encoder_takes(tmp_path, config, wanted):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    own = OwnData("a.csv", num_records=5000, num_classes=2, encoder=str(tmp_path))
+    assert read_spec(starter_spec("text", "bitfit", own=own)).data.max_length == wanted
+    (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 32}')
+    assert read_spec(starter_spec("text", "bitfit", own=own)).data.max_length == 32
+    (tmp_path / "tokenizer_config.json").write_text("not JSON")
+    assert read_spec(starter_spec("text", "bitfit", own=own)).data.max_length == wanted
 
 
 def test_a_path_tells_what_it_is(tmp_path):

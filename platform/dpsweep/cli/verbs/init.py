@@ -136,6 +136,8 @@ def init(
             text = starter_spec(of, method, kind=kind, own=own)
     if own:
         read_spec(text, text_name="the spec on these data")  # raises what does not fit
+        if not Path(own.path).expanduser().exists():
+            say(f"note: {own.path} is not there yet; a spec's paths are those of where it runs")
     if path is None:
         print(text, end="")
         return
