@@ -31,6 +31,7 @@ from dpsweep.results.study import load_sweep
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.trial import TrialState
 from dpsweep.tracking.schema import check_loggable
+from dpsweep.trainables.execution.checkpoint_files import find_resumption
 
 pytestmark = pytest.mark.ray
 
@@ -364,7 +365,10 @@ def test_a_study_outlives_its_driver_ctrl_c_and_an_actor(tmp_path):
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert "trial 0: continuing at step " in err
+    assert "trials keep their models" in err
     assert "run the same command again" in err
+    for trial, number in enumerate(charged()):  # nothing is lost to Ctrl-C
+        assert find_resumption(study / "trials" / f"{trial:04d}").found.meta["charged"] == number
     assert mlflow_rows(tmp_path, "select count(*) from runs where status = 'RUNNING'") == [(0,)]
     between = charged()
     assert all(b >= a for a, b in zip(before, between))

@@ -107,7 +107,7 @@ class DPTrainable(tune.Trainable):
         """
         self._is_leaving = True
         if self._execution is not None:
-            self._execution.is_leaving = True
+            self._execution.leaving.is_told = True
         if not self._is_busy and self._end is None:
             self._end = threading.Timer(IDLE_S, os._exit, (0,))
             self._end.daemon = True
@@ -174,7 +174,7 @@ class DPTrainable(tune.Trainable):
             if self._execution is None:
                 task = read_task(self._directory / "trial.json")
                 self._execution = self._open(task)
-            self._execution.is_leaving |= self._is_leaving
+            self._execution.leaving.is_told |= self._is_leaving
             report = self._execution.advance()
             note = "; ".join(filter(None, (report.note, self._note)))
             return dataclasses.replace(report, note=note), False

@@ -18,7 +18,7 @@ from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.execution.checkpoints import Checkpoint, CheckpointStore, is_finite
 from dpsweep.trainables.execution.delivered import delivered_scores
 from dpsweep.trainables.execution.memory import Usage
-from dpsweep.trainables.execution.pace import Pace
+from dpsweep.trainables.execution.pace import Leaving, Pace
 from dpsweep.trainables.execution.private_report import write_private_report
 from dpsweep.trainables.execution.scores import TrialScores
 from dpsweep.trainables.execution.settings import ExecutionSettings
@@ -40,9 +40,8 @@ class TrialExecution:
         setup from everything ever charged, by asking the ledger that refuses what is beyond it.
         After a crash, events between the last checkpoint and the crash were charged and are
         charged again when they are repeated, with fresh noise; the trial then ends earlier. So are
-        those after the latest whole checkpoint, where the last one is damaged. What a
-        crash can lose is bounded in time (``pace``): also between reports, charges cover a few
-        seconds of work and checkpoints are written.
+        those after the latest whole checkpoint, where the last one is damaged. What a crash can
+        lose is bounded in time (``pace``), also between reports; who is recalled loses nothing.
         A noisy score is charged before it is computed, and never more of them than the task's
         ``validation_plan`` holds; exact scores stay here unless ``validation`` is ``exact``. A
         trial on public records (charged, at no cost) is refused private ones, and vice versa.
@@ -91,7 +90,7 @@ class TrialExecution:
         )
         try:
             self._usage = Usage(settings.device, is_told=settings.is_timed)
-            self.is_leaving = False  # True: leave the process, once the segment under way is kept
+            self.leaving = Leaving(directory)
             self._pace = pace or Pace()
             self._store = CheckpointStore(directory)
             if settings.fresh_attempts:
@@ -209,7 +208,7 @@ class TrialExecution:
         it: a policy hears of every rung at its own epsilon. Where crashes have lost all that a
         model would rest on, the only one is a failure, and nothing is charged or scored.
         """
-        if self.is_leaving:
+        if self.leaving.is_due():
             raise SystemExit
         if self._has_lost_all:
             return self._report()
@@ -239,7 +238,7 @@ class TrialExecution:
                 self.method.run(self.position, until)
             self.position = until
             self._is_evaluated = False
-            if self.is_leaving and until < stop:  # else the report is due, and is made first
+            if until < stop and self.leaving.is_due():  # else the report is due, and is made first
                 self._store.save("last", self._snapshot())
                 raise SystemExit
             if until < stop and (is_question or self._pace.is_due()):

@@ -1,4 +1,4 @@
-"""How much work one charge covers, and when a model is kept that no report asks for.
+"""How much work one charge covers, when a model is kept that no report asks for, and when to leave.
 
 What is charged and not kept yet is lost to a crash or to Ctrl-C: it stays spent. Charging ahead in
 small portions and keeping models from time to time bounds that loss by time, whatever the distance
@@ -11,6 +11,9 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+from dpsweep.foundation.file_paths import FilePath
+from dpsweep.study.recall import Recall
 
 #: Seconds of work that one charge covers, about.
 CHARGE_S = 5.0
@@ -71,3 +74,22 @@ class Pace:
     def kept(self) -> None:
         """Note that the model is on disk now."""
         self._kept = self._clock()
+
+
+class Leaving:
+    """Says whether the model is to be kept after the charge under way, and nothing more run.
+
+    Args:
+        directory: Of the trial.
+
+    Attributes:
+        is_told: True once the process was told to leave, by SIGTERM. Ctrl-C recalls all trials.
+    """
+
+    def __init__(self, directory: FilePath) -> None:
+        self._recall = Recall.of_trial(directory)
+        self.is_told = False
+
+    def is_due(self) -> bool:
+        """Say whether to leave now."""
+        return self.is_told or self._recall.is_on()

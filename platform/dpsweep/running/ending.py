@@ -23,6 +23,7 @@ from dpsweep.study.events import TrialCharged, or_none
 from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import TrialState
 from dpsweep.trainables import TRAINABLES
+from dpsweep.trainables.execution.checkpoint_files import find_resumption
 
 _OPEN = (TrialState.RUNNING, TrialState.PAUSED)
 _WAIT_S, _POLL_S = 5.0, 0.1
@@ -101,7 +102,8 @@ def await_actors(study: Study) -> None:
 def write_charges(study: Study) -> None:
     """Write down what unfinished trials have been charged since their last reports.
 
-    The tracking store then shows of each at least the epsilon that its ledger has.
+    The tracking store then shows of each at least the epsilon that its ledger has, and ``status``
+    the step of the model that was kept.
 
     Raises:
         LedgerError: A ledger is damaged, or was lost.
@@ -118,7 +120,8 @@ def write_charges(study: Study) -> None:
             continue
         inherited = inherited_events(read_records(trial_file(ledger, number)))
         epsilon = epsilon_of(inherited + spent, delta=privacy.delta, accountant=privacy.accountant)
-        study.write(TrialCharged(number, trial.step, len(spent), or_none(epsilon)))
+        step = max(trial.step, find_resumption(study.files.trial(number)).step)
+        study.write(TrialCharged(number, step, len(spent), or_none(epsilon)))
 
 
 def charged_epsilon(study: Study, trial: int, at_least: int) -> float:

@@ -34,6 +34,7 @@ from dpsweep.search.searcher import TaskSearcher
 from dpsweep.search.sources import TaskSource
 from dpsweep.spec import facts
 from dpsweep.study.events import StudySpent, TrialInfeasible, TrialJudged, TrialPaused, or_none
+from dpsweep.study.recall import Recall
 from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import Decision, TrialReport, TrialState, TrialTask, Verdict
 from dpsweep.trainables.data.dataset import SweepData
@@ -132,7 +133,7 @@ class Stage:
             must_stop=lambda: bool(self.violation),
             say=self.observer.on_message,
         )
-        run_trials(tuner, scheduler)
+        run_trials(tuner, scheduler, Recall(files.path), self.observer.on_message)
         if searcher.failure is not None:
             raise searcher.failure
         if self.violation:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import ray.tune.tune as tune_loop
 from ray import tune
 from ray.air._internal import usage
 from ray.exceptions import RayError
@@ -28,6 +29,7 @@ from dpsweep.search.searcher import TaskSearcher
 from dpsweep.spec.cluster import ResourcesSpec, Share
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.files import StudyFiles
+from dpsweep.study.recall import Recall
 from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.data.supplies import Supplies
 from dpsweep.trainables.execution.actor import DPTrainable, bundle_of
@@ -43,6 +45,9 @@ _LIGHTNING = dict(class_cache.DEFAULT_ENV_VARS)
 # Ray counts which of its own integrations are used, and loads all of them for that: MLflow takes a
 # second, also where nothing is tracked. Nobody is told, as usage statistics are off.
 _NOT_COUNTED = {"tag_callbacks": lambda callbacks: False}
+#: Seconds for a storage to take the recall of trials, or to refuse it.
+_RECALL_S = 5.0
+_RECALLED = "interrupted: trials keep their models, which takes seconds; Ctrl-C again ends at once"
 
 
 def settings_of(
@@ -147,18 +152,27 @@ def make_tuner(
     )
 
 
-def run_trials(tuner: tune.Tuner, scheduler: PolicyScheduler) -> None:
-    """Run the trials of a tuner to their ends.
+def run_trials(
+    tuner: tune.Tuner, scheduler: PolicyScheduler, recall: Recall, say: Callable[[str], None]
+) -> None:
+    """Run the trials of a tuner to their ends; the first Ctrl-C calls them back.
 
     Args:
         tuner: Of ``make_tuner``.
         scheduler: Of the tuner; it lets go of its actors whenever Tune does not clear up.
+        recall: Of the study.
+        say: Hears, in a thread, that trials are called back.
     Raises:
         RayLostError: Ray has ended under the trials.
         SweepError: What a method has raised that Tune calls.
     """
     try:
-        with _without_tracebacks_of_tune(), replaced(usage, _NOT_COUNTED), _own_signals():
+        with (
+            _without_tracebacks_of_tune(),
+            replaced(usage, _NOT_COUNTED),
+            _own_signals(),
+            _recalling(recall, say),
+        ):
             tuner.fit()
     except KeyboardInterrupt:  # a second Ctrl-C; after the first one, Tune clears up itself
         scheduler.release_actors()
@@ -205,6 +219,37 @@ def _own_signals() -> Iterator[None]:
         for number, handler in before.items():
             if handler is not None:  # else no Python has set it, and Tune's stays
                 signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _recalling(recall: Recall, say: Callable[[str], None]) -> Iterator[None]:
+    """Call trials back as soon as Tune notes Ctrl-C, which it has no hook for."""
+    catch = tune_loop._setup_signal_catching
+
+    def call_back() -> None:
+        recall.begin()
+        say(_RECALLED)
+
+    def catch_and_recall() -> threading.Event:
+        interrupted = catch()
+        note = interrupted.set
+
+        def noted() -> None:
+            note()
+            thread.start()  # a handler of signals neither prints nor waits for a storage
+
+        setattr(interrupted, "set", noted)  # noqa: B010
+        return interrupted
+
+    thread = threading.Thread(target=call_back, daemon=True)
+    recall.end()
+    try:
+        with replaced(tune_loop, {"_setup_signal_catching": catch_and_recall}):
+            yield
+    finally:
+        if thread.ident is not None:
+            thread.join(_RECALL_S)
+            recall.end()
 
 
 def _is_of_ray(error: BaseException | None) -> bool:

@@ -246,7 +246,10 @@ class TrialPaused(Event):
 
 @dataclass(frozen=True)
 class TrialCharged(Event):
-    """The charge of an unfinished trial beyond what it reported: ``charged`` events."""
+    """The charge of an unfinished trial beyond what it reported: ``charged`` events.
+
+    ``step`` is that of the model that it goes on from, or of its last report.
+    """
 
     kind = "trial_charged"
 

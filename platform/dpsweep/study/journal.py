@@ -224,7 +224,7 @@ def _fold_trial(
             trial.records = event.tags.get("dp.records", "private")
             trial.state, trial.was_continued = TrialState.RUNNING, True
         case events.TrialCharged():
-            trial.charged = max(trial.charged, event.charged)
+            trial.step, trial.charged = event.step, max(trial.charged, event.charged)
             if trial.epsilon is not None and event.epsilon is not None:
                 trial.epsilon = max(trial.epsilon, event.epsilon)
         case events.TrialPaused():

@@ -1,18 +1,52 @@
-"""Ray Tune's run: whose Ctrl-C it is afterwards, and what becomes of an error."""
+"""Ray Tune's run: what Ctrl-C does, whose it is afterwards, and what becomes of an error."""
 
 import signal
 from types import SimpleNamespace
 
 import pytest
+import ray.tune.tune as tune_loop
 from ray.exceptions import RayError
 
 from dpsweep.foundation.errors import RayLostError, StorageError
 from dpsweep.running.tuner import run_trials
 from dpsweep.schedulers.ray_adapter import PastTune
+from dpsweep.study.recall import Recall
+
+
+def run(fit, folder, scheduler=None, say=print):
+    scheduler = scheduler or SimpleNamespace(release_actors=lambda: None)
+    run_trials(SimpleNamespace(fit=fit), scheduler, Recall(folder), say)
+
+
+def test_ctrl_c_calls_trials_back_as_long_as_they_run(tmp_path):
+    seen, told = [], []
+
+    def fit():
+        assert not Recall(tmp_path).is_on()  # a launch that was killed has left one
+        interrupted = tune_loop._setup_signal_catching()
+        signal.raise_signal(signal.SIGINT)
+        assert interrupted.is_set()
+        while not told:
+            pass
+        seen.append(Recall(tmp_path).is_on())
+
+    Recall(tmp_path).begin()
+    run(fit, tmp_path, say=told.append)
+    assert seen == [True]
+    assert "trials keep their models" in told[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_storage_that_takes_no_recall_ends_all_the_same(tmp_path):
+    def fit():
+        tune_loop._setup_signal_catching()
+        signal.raise_signal(signal.SIGINT)
+
+    run(fit, tmp_path / "none" / "of" / "these")
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_ctrl_c_is_given_back_after_the_trials(fails):
+def test_ctrl_c_is_given_back_after_the_trials(fails, tmp_path):
     """Tune takes note of one, and leaves its handler there where none has come."""
     numbers = (signal.SIGINT, signal.SIGUSR1)
     before = [signal.getsignal(number) for number in numbers]
@@ -23,9 +57,8 @@ def test_ctrl_c_is_given_back_after_the_trials(fails):
         if fails:
             raise ValueError("of a trial")
 
-    scheduler = SimpleNamespace(release_actors=lambda: None)
     try:
-        run_trials(SimpleNamespace(fit=fit), scheduler)
+        run(fit, tmp_path)
     except ValueError:
         assert fails
     assert [signal.getsignal(number) for number in numbers] == before
@@ -41,7 +74,7 @@ def test_ctrl_c_is_given_back_after_the_trials(fails):
         (ValueError("of Tune's"), ValueError),
     ],
 )
-def test_an_error_is_raised_as_what_it_is_and_actors_are_let_go(raised, expected):
+def test_an_error_is_raised_as_what_it_is_and_actors_are_let_go(raised, expected, tmp_path):
     released = []
 
     def fit():
@@ -49,5 +82,5 @@ def test_an_error_is_raised_as_what_it_is_and_actors_are_let_go(raised, expected
 
     scheduler = SimpleNamespace(release_actors=lambda: released.append(1))
     with pytest.raises(expected):
-        run_trials(SimpleNamespace(fit=fit), scheduler)
+        run(fit, tmp_path, scheduler)
     assert released == [1]

@@ -18,6 +18,7 @@ from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.composition.renyi_filter import RenyiFilter
 from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian
 from dpsweep.spec.study import DataSpec
+from dpsweep.study.recall import Recall
 from dpsweep.testing.conformance import tiny_data
 from dpsweep.trainables.data.loading import load_dataset
 from dpsweep.trainables.execution import checkpoints, execution
@@ -414,22 +415,25 @@ def test_a_model_that_was_finite_stays_the_result(lab, monkeypatch):
     assert last.charged == len(trial_spent(settings.ledger, 0)) == 20
 
 
+class Short(Pace):
+    """Four steps at a time."""
+
+    def __init__(self):
+        super().__init__()
+        self.steps = 4
+
+    def running(self, steps):
+        return contextlib.nullcontext()
+
+
 def test_a_process_that_is_to_leave_keeps_the_segment_that_it_runs(lab):
-    class Short(Pace):
-        def __init__(self):
-            super().__init__()
-            self.steps = 4
-
-        def running(self, steps):
-            return contextlib.nullcontext()
-
     settings = lab.settings()
     task = lab.task(settings, {"train.max_steps": 30})
     trial = lab.open(settings, task, pace=Short())
     run = trial.method.run
 
     def signalled(start, stop):
-        trial.is_leaving = True
+        trial.leaving.is_told = True
         run(start, stop)
 
     trial.method.run = signalled
@@ -439,6 +443,29 @@ def test_a_process_that_is_to_leave_keeps_the_segment_that_it_runs(lab):
     resumed = lab.open(settings, task)
     assert resumed.position == 4
     assert len(trial_spent(settings.ledger, 0)) == 4  # nothing is lost
+    assert lab.finish(resumed)[-1].step == 30
+
+
+def test_a_trial_that_is_called_back_keeps_its_model_and_runs_nothing_more(lab):
+    settings = lab.settings()
+    task = lab.task(settings, {"train.max_steps": 30})
+    trial = lab.open(settings, task, pace=Short())
+    recall, run = Recall.of_trial(lab.directory(0)), trial.method.run
+
+    def interrupted(start, stop):
+        recall.begin()
+        run(start, stop)
+
+    trial.method.run = interrupted
+    with pytest.raises(SystemExit):
+        trial.advance()
+    trial.close()
+    resumed = lab.open(settings, task)
+    assert resumed.position == len(trial_spent(settings.ledger, 0)) == 4
+    with pytest.raises(SystemExit):
+        resumed.advance()
+    assert len(trial_spent(settings.ledger, 0)) == 4
+    recall.end()
     assert lab.finish(resumed)[-1].step == 30
 
 
