@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
 
-from dpsweep.foundation.errors import InfeasibleBudgetError, Mistake
+from dpsweep.foundation.errors import InfeasibleBudgetError, Mistake, SweepError
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Plan
 from dpsweep.privacy.terms import AccountantName, shown_delta
@@ -195,6 +195,25 @@ class Method(ABC):
         for position in range(start, stop):
             self._execute(position)
             self._position = position + 1
+
+    @final
+    def check_at(self, plan: Plan, position: int) -> None:
+        """Refuse to be charged for another plan than one's own, or at another position.
+
+        Raises:
+            SweepError: ``prepare`` or ``load_state_dict`` has set another one, or none.
+        """
+        name = type(self).__name__
+        if getattr(self, "_plan", None) != plan:
+            raise SweepError(
+                f"{name} has another plan than the one that is charged",
+                fix="let prepare set self._plan to the plan that it is given",
+            )
+        if getattr(self, "_position", None) != position:
+            raise SweepError(
+                f"{name} is at position {getattr(self, '_position', None)}, not at {position}",
+                fix="let prepare set self._position to 0 and load_state_dict to what was saved",
+            )
 
     def _begin(self) -> None:
         """Get ready to execute positions, once for all of a run; nothing, for most methods."""

@@ -39,6 +39,7 @@ from dpsweep.trainables.execution.memory import (
     keep_freed_memory,
     make_smaller,
 )
+from dpsweep.trainables.execution.pace import Left
 from dpsweep.trainables.networks.own_models import look_in
 
 if TYPE_CHECKING:
@@ -154,11 +155,11 @@ class DPTrainable(tune.Trainable):
             self._end.cancel()
         try:
             if self._is_leaving and self._execution is None:
-                raise SystemExit
+                raise Left
             report, has_shrunk = self._advance()
             if has_shrunk:  # outside of the handler, which holds on to the tensors
                 report, _ = self._advance()
-        except (SystemExit, UnreachableError):  # another process goes on when there is a ledger
+        except (Left, UnreachableError):  # another process goes on when there is a ledger
             self.cleanup()
             raise RayActorError(error_msg=LEFT, preempted=True) from None
         finally:
@@ -180,7 +181,7 @@ class DPTrainable(tune.Trainable):
             return dataclasses.replace(report, note=note), False
         except UnreachableError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a method that exits would do so again
             report = self._failed(error)
             is_too_large = is_out_of_memory(error)
             self._is_leaving |= has_broken_device(error)  # its next trial needs another process
@@ -194,7 +195,7 @@ class DPTrainable(tune.Trainable):
             return report, make_smaller(self._directory, task, report.step)
         return report, False
 
-    def _failed(self, error: Exception) -> TrialReport:
+    def _failed(self, error: BaseException) -> TrialReport:
         """Return the last report of the trial that an error has ended, with all it has spent."""
         report = _failure(self.config["trial"], error)
         if self._execution is None:
@@ -257,7 +258,7 @@ def _result(report: TrialReport) -> dict[str, Any]:
     return {"done": report.done, "report": dataclasses.asdict(report), **report.metrics}
 
 
-def _failure(trial: int, error: Exception) -> TrialReport:
+def _failure(trial: int, error: BaseException) -> TrialReport:
     """Return the last report of a trial that an error has ended."""
     text = described(error)
     if is_out_of_memory(error):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 
 from dpsweep.foundation.durable import checked_json, set_aside, write_atomically
-from dpsweep.foundation.errors import CheckpointError
+from dpsweep.foundation.errors import CheckpointError, SweepError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.trainables.execution.checkpoint_files import Found, Resumption, find, find_resumption
 
@@ -206,6 +207,46 @@ def _state_of(file: Found) -> dict[str, Any]:
     if not isinstance(state, dict):
         raise CheckpointError(f"checkpoint {file.meta['file']} holds no state of a method")
     return state
+
+
+def check_readable(state: Any, name: str) -> None:
+    """Refuse a state that a checkpoint would take and not give back, before anything is charged.
+
+    Args:
+        state: Of a method.
+        name: Of the method's class.
+    Raises:
+        SweepError: It is no dict, or something in it is neither tensor, number nor text.
+    """
+    strange = _unreadable(state, "state") if isinstance(state, dict) else "it is no dict"
+    if strange:
+        raise SweepError(
+            f"what {name}.state_dict returns is not read back from a checkpoint: {strange}",
+            fix="let it hold tensors, numbers, texts, None, and dicts, lists and tuples of these",
+        )
+
+
+def _unreadable(state: Any, place: str) -> str:
+    """Return where a state holds something that torch does not load as tensors; "" if nowhere.
+
+    >>> _unreadable({"model": {"weight": torch.ones(2)}, "seen": [1, 2.5, None, "a"]}, "state")
+    ''
+    >>> _unreadable({"log": {"where": slice(3)}}, "state")
+    "state['log']['where'] is a slice"
+    """
+    if isinstance(state, torch.Tensor) or type(state) in (int, float, bool, str, type(None)):
+        return ""
+    if type(state) in (dict, OrderedDict, list, tuple):
+        inside = state.items() if isinstance(state, dict) else enumerate(state)
+        strange = (_unreadable(value, f"{place}[{key!r}]") for key, value in inside)
+        return next(filter(None, strange), "")
+    content = io.BytesIO()
+    try:
+        torch.save(state, content)
+        torch.load(io.BytesIO(content.getvalue()), weights_only=True)
+    except Exception:  # whatever pickle and torch raise at objects of somebody else
+        return f"{place} is a {type(state).__name__}"
+    return ""
 
 
 def is_finite(state: Any) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+from dpsweep.foundation.errors import SweepError
 from dpsweep.trainables.execution.checkpoints import Checkpoint, CheckpointStore
 from dpsweep.trainables.method import Method
 
@@ -17,8 +18,16 @@ def named_scores(part: str, values: Mapping[str, float]) -> dict[str, float]:
 
     >>> named_scores("test", {"accuracy": 0.5, "loss": float("nan")})
     {'test/accuracy': 0.5}
+
+    Raises:
+        SweepError: An accuracy is no share, by which a study would be led.
     """
-    return {f"{part}/{name}": value for name, value in values.items() if math.isfinite(value)}
+    numbers = {name: float(value) for name, value in values.items()}
+    if not 0 <= numbers.get("accuracy", 0.0) <= 1 and math.isfinite(numbers["accuracy"]):
+        raise SweepError(
+            "an accuracy is not between 0 and 1", fix="let evaluate return the share that is right"
+        )
+    return {f"{part}/{name}": value for name, value in numbers.items() if math.isfinite(value)}
 
 
 def scores_on_test(

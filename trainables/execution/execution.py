@@ -15,15 +15,20 @@ from dpsweep.ledgers.trial import TrialLedger, check_complete, trial_file
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.study.trial import DIVERGED, TrialReport, TrialTask, report_interval
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.execution.checkpoints import Checkpoint, CheckpointStore, is_finite
+from dpsweep.trainables.execution.checkpoints import (
+    Checkpoint,
+    CheckpointStore,
+    check_readable,
+    is_finite,
+)
 from dpsweep.trainables.execution.delivered import delivered_scores
 from dpsweep.trainables.execution.memory import Usage
-from dpsweep.trainables.execution.pace import Leaving, Pace
+from dpsweep.trainables.execution.pace import Leaving, Left, Pace
 from dpsweep.trainables.execution.private_report import write_private_report
 from dpsweep.trainables.execution.scores import TrialScores
 from dpsweep.trainables.execution.settings import ExecutionSettings
 from dpsweep.trainables.execution.starts import release_name
-from dpsweep.trainables.execution.trial_clock import TrialClock, limit_of, num_questions
+from dpsweep.trainables.execution.trial_clock import TrialClock, furthest, limit_of, num_questions
 from dpsweep.trainables.execution.trial_data import records_for
 from dpsweep.trainables.method import Method, RunContext
 
@@ -141,6 +146,8 @@ class TrialExecution:
         self.delivered = delivered_scores(last, best)
         if last:
             self.method.load_state_dict(last.state)
+        self.method.check_at(self.plan, self.position)
+        check_readable(self.method.state_dict(), type(self.method).__name__)
         return last.rung if last else 0
 
     def _set_end(self) -> None:
@@ -149,13 +156,7 @@ class TrialExecution:
         def fits(stop: int) -> bool:
             return self.ledger.affords(self._charges.slice(self.position, stop))
 
-        low, high = self.position, len(self.plan)
-        if fits(high):
-            low = high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if fits(middle) else (low, middle)
-        self.end = low
+        self.end = furthest(self.position, len(self.plan), fits)
         self._end_if_diverged()
 
     def _end_if_diverged(self) -> None:
@@ -209,7 +210,7 @@ class TrialExecution:
         model would rest on, the only one is a failure, and nothing is charged or scored.
         """
         if self.leaving.is_due():
-            raise SystemExit
+            raise Left
         if self._has_lost_all:
             return self._report()
         if self._is_unreported:
@@ -240,7 +241,7 @@ class TrialExecution:
             self._is_evaluated = False
             if until < stop and self.leaving.is_due():  # else the report is due, and is made first
                 self._store.save("last", self._snapshot())
-                raise SystemExit
+                raise Left
             if until < stop and (is_question or self._pace.is_due()):
                 self._store.save("last", self._snapshot())
                 self._pace.kept()

@@ -76,6 +76,10 @@ class Pace:
         self._kept = self._clock()
 
 
+class Left(BaseException):
+    """A trial has kept its model and runs nothing more in this process; no error of a method's."""
+
+
 class Leaving:
     """Says whether the model is to be kept after the charge under way, and nothing more run.
 

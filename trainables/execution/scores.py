@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from dpsweep.trainables.data.dataset import SweepData
 
 
+#: Why an accuracy is not released: one record might move it by more than the noise is for.
+_NO_COUNT = "the accuracy is not the share of a whole number of records, which the noise is for"
+
+
 class TrialScores:
     """Scores of the model that a trial has come to.
 
@@ -73,7 +77,11 @@ class TrialScores:
             exact = self._evaluate("validation")
             if "validation/accuracy" not in exact:
                 return {}
-            num_correct = round(num_records * exact["validation/accuracy"])
+            correct = num_records * exact["validation/accuracy"]
+            if abs(correct - round(correct)) > 1e-6 * num_records + 1e-9:
+                self.missing["validation"] = _NO_COUNT
+                return {}
+            num_correct = round(correct)
         score = noisy_accuracy(
             num_correct,
             num_declared=self._data.info.num_validation,
@@ -100,7 +108,11 @@ class TrialScores:
 
     def _evaluate(self, part: str) -> dict[str, float]:
         """Return the exact scores of the model that is here; none where they fail."""
-        return self._computed(part, lambda: named_scores(part, self._method.evaluate(part)))
+        scores = self._computed(part, lambda: named_scores(part, self._method.evaluate(part)))
+        metric = self._settings.metric
+        if metric.startswith(f"{part}/") and metric not in scores:
+            self.missing.setdefault(part, f"evaluate has returned no finite {metric}")
+        return scores
 
     def _computed(self, part: str, scores: Callable[[], dict[str, float]]) -> dict[str, float]:
         """Return the scores on a part; none where they cannot be computed.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dpsweep.ledgers.admission import is_promoted
 from dpsweep.ledgers.trial import TrialLimit
 from dpsweep.privacy.clock import EpsilonClock
@@ -116,3 +118,18 @@ class TrialClock:
         """Return the last position at which training has cost no more than ``epsilon``."""
         assert self._clock is not None
         return self._origin + self._clock.last_allowed(epsilon)
+
+
+def furthest(start: int, stop: int, fits: Callable[[int], bool]) -> int:
+    """Return the last position from ``start`` on that fits, where all before one that fits do.
+
+    >>> furthest(3, 10, lambda position: position <= 7), furthest(3, 10, lambda position: True)
+    (7, 10)
+    """
+    low, high = start, stop
+    if fits(high):
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

@@ -161,10 +161,23 @@ class NothingWithinBudgetError(SweepError):
 def described(error: BaseException) -> str:
     """Describe an error without its values: a message may quote private records, a place cannot.
 
-    Our own errors are written to be shown, so their text is kept.
+    Errors of dpsweep's own code are written to be shown, so their text is kept; where another
+    package has raised one, its text is that package's.
     """
-    if isinstance(error, SweepError):
+    frames = list(traceback.walk_tb(error.__traceback__))
+    module = str(frames[-1][0].f_globals.get("__name__", "")) if frames else _OWN
+    if isinstance(error, SweepError) and module.partition(".")[0] == _OWN:
         return str(error)
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    place = ""
+    if frames:
+        frame, line = frames[-1]
+        place = f" at {_place(Path(frame.f_code.co_filename), module)}:{line}"
     return f"{type(error).__name__}{place}"
+
+
+_OWN = __name__.partition(".")[0]
+
+
+def _place(file: Path, module: str) -> str:
+    """Return the name of a file, with its packages where that is a module of dpsweep's."""
+    return f"{module.replace('.', '/')}.py" if module.startswith(f"{_OWN}.") else file.name

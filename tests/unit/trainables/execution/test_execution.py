@@ -7,12 +7,13 @@ import math
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from dpsweep.foundation.errors import BudgetExceededError, LedgerError
+from dpsweep.foundation.errors import BudgetExceededError, LedgerError, SweepError
 from dpsweep.ledgers.trial import trial_spent
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.composition.renyi_filter import RenyiFilter
@@ -26,7 +27,7 @@ from dpsweep.trainables.execution.checkpoint_files import find, find_resumption
 from dpsweep.trainables.execution.checkpoints import CheckpointStore
 from dpsweep.trainables.execution.execution import TrialExecution
 from dpsweep.trainables.execution.finished import export_model
-from dpsweep.trainables.execution.pace import Pace
+from dpsweep.trainables.execution.pace import Left, Pace
 from dpsweep.trainables.methods.dp_sgd import DPSGD
 
 DELTA = 1e-5
@@ -437,7 +438,7 @@ def test_a_process_that_is_to_leave_keeps_the_segment_that_it_runs(lab):
         run(start, stop)
 
     trial.method.run = signalled
-    with pytest.raises(SystemExit):
+    with pytest.raises(Left):
         trial.advance()
     trial.close()  # as the end of the process does
     resumed = lab.open(settings, task)
@@ -457,16 +458,61 @@ def test_a_trial_that_is_called_back_keeps_its_model_and_runs_nothing_more(lab):
         run(start, stop)
 
     trial.method.run = interrupted
-    with pytest.raises(SystemExit):
+    with pytest.raises(Left):
         trial.advance()
     trial.close()
     resumed = lab.open(settings, task)
     assert resumed.position == len(trial_spent(settings.ledger, 0)) == 4
-    with pytest.raises(SystemExit):
+    with pytest.raises(Left):
         resumed.advance()
     assert len(trial_spent(settings.ledger, 0)) == 4
     recall.end()
     assert lab.finish(resumed)[-1].step == 30
+
+
+def _prepare_at(position):
+    def prepare(self, data, hparams, plan, context):
+        self._plan, self._position, self.context = plan, position, context
+
+    return prepare
+
+
+def _prepare_other(self, data, hparams, plan, context):
+    self._plan, self._position, self.context = Plan((EventRun(Gaussian(0.1), 9),)), 0, context
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "words"),
+    [
+        ("prepare", _prepare_at(5), "is at position 5, not at 0"),
+        ("prepare", lambda *_: None, "another plan than the one that is charged"),
+        ("prepare", _prepare_other, "another plan than the one that is charged"),
+        ("state_dict", lambda self: {"at": [Path("x")]}, r"state\['at'\]\[0\] is a PosixPath"),
+        ("state_dict", lambda self: {"at": np.float64(1)}, r"state\['at'\] is a float64"),
+        ("state_dict", lambda self: [1], "it is no dict"),
+    ],
+)
+def test_what_could_not_be_run_or_gone_on_with_is_charged_nothing(
+    lab, monkeypatch, name, wrong, words
+):
+    settings = lab.settings()
+    task = lab.scripted(Plan((EventRun(PoissonGaussian(3.0, 0.05), 30),)))
+    monkeypatch.setattr(lab.Method, name, wrong)
+    with pytest.raises(SweepError, match=words):
+        lab.open(settings, task)
+    assert not trial_spent(settings.ledger, 0)
+
+
+def test_a_position_that_is_forgotten_is_found_before_a_charge(lab, monkeypatch):
+    settings = lab.settings()
+    task = lab.scripted(Plan((EventRun(PoissonGaussian(3.0, 0.05), 30),)))
+    trial = lab.open(settings, task)
+    trial.advance()
+    trial.close()
+    monkeypatch.setattr(lab.Method, "load_state_dict", lambda self, state: None)
+    with pytest.raises(SweepError, match="is at position 0, not at 10"):
+        lab.open(settings, task)
+    assert len(trial_spent(settings.ledger, 0)) == 10
 
 
 def test_two_processes_cannot_run_one_trial(lab):

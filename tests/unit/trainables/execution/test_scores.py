@@ -23,6 +23,12 @@ def scores(noise_multiplier, count):
     return Plan((EventRun(event, count, "score", "validation"),)) if count else Plan(())
 
 
+@pytest.fixture(autouse=True)
+def _whole(accuracy):
+    """An accuracy is the share of a whole number of records."""
+    accuracy(lambda position: position / 200)
+
+
 def noisy(lab, noise_multiplier=30.0, count=5, **changes):
     settings = lab.settings(validation="noisy", validation_noise=noise_multiplier, **changes)
     task = lab.scripted(PLAN, validation_plan=scores(noise_multiplier, count))
@@ -55,7 +61,7 @@ def test_the_reported_epsilon_is_the_larger_of_the_two_parts(lab):
 
 def test_only_the_noisy_accuracy_leaves_the_actor(lab, accuracy):
     """Neither the loss nor the exact accuracy is in a report, a checkpoint or the ledger."""
-    exact = 0.7391304347826086
+    exact = 0.735
     accuracy(lambda position: exact)
     settings, task = noisy(lab)
     reports = lab.run(settings, task)
@@ -63,7 +69,7 @@ def test_only_the_noisy_accuracy_leaves_the_actor(lab, accuracy):
     for path in [*lab.directory().glob("*.json"), *settings.ledger.iterdir()]:
         written += path.read_text()
     assert "validation/accuracy" in written
-    assert "0.73913" not in written
+    assert "0.735" not in written
     assert "loss" not in written
     num_correct = round(exact * 200) / 200
     assert all(report.metrics["validation/accuracy"] != num_correct for report in reports)
@@ -150,6 +156,38 @@ def test_a_kill_between_charge_and_evaluation_keeps_the_charge(lab, accuracy):
     assert len(spent.part("validation")) == 5
     assert reports[-1].reason == "plan complete"  # far below the cap: only the score was lost
     assert [bool(report.metrics) for report in reports] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("wrong", [95.5, -0.1, 0.7391304347826086])
+def test_what_is_no_share_of_records_is_not_released(lab, accuracy, wrong):
+    """One record could move it by more than the noise is for."""
+    accuracy(lambda position: wrong)
+    settings, task = noisy(lab)
+    reports = lab.run(settings, task)
+    assert [report.metrics for report in reports] == [{}] * 5
+    assert "accuracy is not" in reports[-1].unscored
+    assert len(trial_spent(settings.ledger, 0).part("validation")) == 5
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        (float("nan"), "evaluate has returned no finite validation/accuracy"),
+        (95.5, "an accuracy is not between 0 and 1"),
+    ],
+)
+def test_a_score_that_leads_nowhere_is_told(lab, accuracy, value, wanted):
+    accuracy(lambda position: value)
+    settings = lab.settings()
+    last = lab.run(settings, lab.scripted(PLAN))[-1]
+    assert "validation/accuracy" not in last.metrics
+    assert wanted in last.reason
+
+
+def test_numbers_of_other_libraries_are_scores(lab, accuracy):
+    accuracy(lambda position: np.float32(0.5))
+    last = lab.run(lab.settings(), lab.scripted(PLAN))[-1]
+    assert type(last.metrics["validation/accuracy"]) is float
 
 
 def test_training_goes_on_without_scores_that_cannot_be_paid(lab):

@@ -1,0 +1,41 @@
+"""What is told of an error that is raised while private records are at hand."""
+
+import types
+
+from dpsweep.foundation.errors import SweepError, described
+from dpsweep.foundation.validate import of_kind
+from dpsweep.privacy.events import EventRun, Gaussian, Plan
+
+
+def caught(function, *arguments):
+    try:
+        function(*arguments)
+    except BaseException as error:
+        return described(error)
+    raise AssertionError("nothing was raised")
+
+
+def of_another_package(source):
+    module = types.ModuleType("others.method")
+    exec(compile(source, "/somewhere/method.py", "exec"), module.__dict__)
+    return module.step
+
+
+def test_words_of_another_package_may_quote_a_record():
+    header = "from dpsweep.foundation.errors import SweepError\ndef step():\n    "
+    secret = of_another_package(header + "raise SweepError('record [0.25, 0.5]')")
+    assert caught(secret) == "SweepError at method.py:3"
+    assert caught(of_another_package("def step():\n    raise ValueError(0.25)")) == (
+        "ValueError at method.py:2"
+    )
+    assert caught(of_another_package("def step():\n    import sys; sys.exit('0.25')")) == (
+        "SystemExit at method.py:2"
+    )
+
+
+def test_words_of_dpsweep_are_kept_and_its_places_are_told_apart():
+    assert caught(of_kind, "a number is wanted", "x", int, "give one").startswith("a number is")
+    assert described(SweepError("built, not raised")) == "built, not raised"
+    assert caught(Plan, (EventRun(Gaussian(1.0), -1),)).startswith(
+        "ValueError at dpsweep/privacy/events/"
+    )
