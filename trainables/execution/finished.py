@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+import torch
 
-from dpsweep.foundation.errors import CheckpointError
+from dpsweep.foundation.errors import CheckpointError, ModelError, SweepError, described
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
@@ -19,9 +21,9 @@ from dpsweep.trainables.hooks import NoiseFigured, OnFrozenFeatures, Pictures
 from dpsweep.trainables.method import Method, RunContext
 
 if TYPE_CHECKING:
-    import torch
-
     from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
+
+_T = TypeVar("_T")
 
 
 def export_model(
@@ -39,10 +41,31 @@ def export_model(
 
     Raises:
         CheckpointError: The trial has no intact best checkpoint.
+        ModelError: The method has no model to export.
     """
     instance, info = _best_of(directory, task, study_seed, data, supplies)
     kind = np.float32 if info.text is None else np.int64
-    return instance.export(), np.zeros((1, *info.input_shape), dtype=kind)
+    model = _asked(task.method, "export", instance.export)
+    if not isinstance(model, torch.nn.Module):
+        raise ModelError(
+            f"export of method {task.method} has returned {type(model).__name__}",
+            fix="let it return the trained torch.nn.Module, on the CPU",
+        )
+    return model.eval(), np.zeros((1, *info.input_shape), dtype=kind)
+
+
+def _asked(method: str, name: str, function: Callable[[], _T]) -> _T:
+    """Return what a method of another package is asked for; its errors are told in a line."""
+    try:
+        return function()
+    except SweepError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"{name} of method {method} fails",
+            because=described(error),
+            fix="correct it, and run the same command again: the trials are kept",
+        ) from error
 
 
 def draw_pictures(
@@ -57,12 +80,14 @@ def draw_pictures(
 
     Raises:
         CheckpointError: The trial has no intact best checkpoint.
+        ModelError: The method cannot draw them.
     """
     if not issubclass(TRAINABLES[task.method], Pictures):
         return []
     method = _best_of(directory, task, study_seed, data, supplies)[0]
     assert isinstance(method, Pictures)
-    return method.pictures(directory)
+    drawn: list[FilePath] = _asked(task.method, "pictures", lambda: method.pictures(directory))
+    return drawn
 
 
 def _best_of(

@@ -5,6 +5,7 @@ import types
 from dpsweep.foundation.errors import SweepError, described
 from dpsweep.foundation.validate import of_kind
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
+from dpsweep.trainables import TRAINABLES
 
 
 def caught(function, *arguments):
@@ -36,6 +37,6 @@ def test_words_of_another_package_may_quote_a_record():
 def test_words_of_dpsweep_are_kept_and_its_places_are_told_apart():
     assert caught(of_kind, "a number is wanted", "x", int, "give one").startswith("a number is")
     assert described(SweepError("built, not raised")) == "built, not raised"
-    assert caught(Plan, (EventRun(Gaussian(1.0), -1),)).startswith(
-        "ValueError at dpsweep/privacy/events/"
-    )
+    method = TRAINABLES["dp_sgd"]()
+    method._plan, method._position = Plan((EventRun(Gaussian(1.0), 3),)), 0
+    assert caught(method.run, 2, 3).startswith("ValueError at dpsweep/trainables/method.py:")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpsweep.foundation.errors import BudgetExceededError, LedgerError, SweepError
+from dpsweep.foundation.errors import BudgetExceededError, LedgerError, ModelError, SweepError
 from dpsweep.ledgers.trial import trial_spent
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.composition.renyi_filter import RenyiFilter
@@ -22,7 +22,7 @@ from dpsweep.spec.study import DataSpec
 from dpsweep.study.recall import Recall
 from dpsweep.testing.conformance import tiny_data
 from dpsweep.trainables.data.loading import load_dataset
-from dpsweep.trainables.execution import checkpoints, execution
+from dpsweep.trainables.execution import checkpoints, execution, finished
 from dpsweep.trainables.execution.checkpoint_files import find, find_resumption
 from dpsweep.trainables.execution.checkpoints import CheckpointStore
 from dpsweep.trainables.execution.execution import TrialExecution
@@ -513,6 +513,23 @@ def test_a_position_that_is_forgotten_is_found_before_a_charge(lab, monkeypatch)
     with pytest.raises(SweepError, match="is at position 0, not at 10"):
         lab.open(settings, task)
     assert len(trial_spent(settings.ledger, 0)) == 10
+
+
+@pytest.mark.parametrize(
+    ("export", "words"),
+    [
+        (lambda self: None, "has returned NoneType"),
+        (lambda self: 1 / 0, r"(?s)fails.*ZeroDivisionError at test_execution.py:\d+"),
+    ],
+)
+def test_a_model_that_cannot_be_exported_is_told_in_a_line(lab, monkeypatch, export, words):
+    settings = lab.settings()
+    task = lab.scripted(Plan((EventRun(PoissonGaussian(3.0, 0.05), 30),)))
+    lab.run(settings, task)
+    monkeypatch.setattr(finished, "TRAINABLES", execution.TRAINABLES)
+    monkeypatch.setattr(lab.Method, "export", export)
+    with pytest.raises(ModelError, match=words):
+        export_model(lab.directory(), task, study_seed=0, data=lab.data)
 
 
 def test_two_processes_cannot_run_one_trial(lab):
