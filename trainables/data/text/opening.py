@@ -217,6 +217,8 @@ def _finished(
             numbers = _of_names(numbers, spec.class_names or (), part)
         elif numbers.dtype.kind in "OSU":
             numbers = numbers.astype(np.int64)
+        if not numbers.size:  # said where records are counted
+            numbers = numbers.astype(np.int64)
         if task == "classification" and numbers.dtype.kind not in "iub":
             raise ValueError
     except (TypeError, ValueError, OverflowError):

@@ -73,11 +73,22 @@ class Wanted:
         for key, name in wanted:
             if table.columns is None or name in table.columns:
                 continue
-            hint = "the first line of a csv file must name its columns"
+            hint = _header_hint(name, table.columns)
             if table.are_names:
                 near = did_you_mean(name, list(table.columns))
                 hint = near or f"there are: {', '.join(table.columns[:10])}"
             raise DataError(f"{table.where} has no column {name!r}", fix=f"set data.{key}; {hint}")
+
+
+def _header_hint(name: str, header: Sequence[str]) -> str:
+    """Return what may be wrong with the first line of a csv file, which may be a record."""
+    if not any(header):
+        return "its first line is empty, and must name its columns"
+    if len(header) == 1 and any(mark in header[0] for mark in ";\t|"):
+        return "its fields are to be parted by commas"
+    if name.casefold() in (column.strip().casefold() for column in header):
+        return "one differs in capitals or spaces alone"
+    return "the first line of a csv file must name its columns"
 
 
 @dataclass(frozen=True)
@@ -170,9 +181,22 @@ def choose_parts(
 
 
 def csv_rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of a csv file in UTF-8, by the names in its first line."""
+    """Yield the rows of a csv file in UTF-8, by the names in its first line.
+
+    Raises:
+        DataError: A row has more or fewer fields than that line; which one is private.
+    """
+    csv.field_size_limit(_LONGEST)
     with path.open(encoding="utf-8-sig", newline="") as file:
-        yield from csv.DictReader(file)
+        for row in csv.DictReader(file):
+            if None in row or None in row.values():
+                raise DataError(
+                    f"{path} has a row with {'more' if None in row else 'fewer'} fields than its "
+                    "first line",
+                    fix="put texts that hold a comma, a quote or a line's end in double quotes, "
+                    'with "" for each quote within, as csv writers do',
+                )
+            yield row
 
 
 def json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -215,6 +239,8 @@ def _file(path: Path, where: str) -> Table:
     return Table(where, _csv_columns(path) if is_csv else None, False, count, read)
 
 
+#: Characters of one text; Python's own limit is 131072.
+_LONGEST = 2**30
 _DAMAGES = (OSError, ValueError, TypeError, KeyError, RecursionError, csv.Error)
 
 

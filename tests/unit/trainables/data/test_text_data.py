@@ -286,6 +286,42 @@ def test_a_csv_file_without_a_header_does_not_tell_its_first_record(
     assert "alice" not in str(caught.value) + str(caught.value.fix)
 
 
+@pytest.mark.parametrize(
+    ("content", "wanted"),
+    [
+        ("label,text\n0,bad, really\n", "has a row with more fields than its first line"),
+        ("text,label\nbad, really,0\n", "has a row with more fields than its first line"),
+        ('text,label\n"never closed,0\nbad,1\n', "has a row with fewer fields"),
+        ("text,label\nbad\n", "has a row with fewer fields"),
+        ("text;label\nbad;0\n", "its fields are to be parted by commas"),
+        ("text, label\nbad,0\n", "one differs in capitals or spaces alone"),
+        ("Text,label\nbad,0\n", "one differs in capitals or spaces alone"),
+        ("", "its first line is empty"),
+    ],
+)
+def test_a_csv_file_that_was_written_by_hand(
+    text_spec: MakeSpec, tmp_path: Path, content: str, wanted: str
+) -> None:
+    path = tmp_path / "hand.csv"
+    path.write_text(content)
+    with pytest.raises(DataError) as caught:
+        load_dataset(text_spec(path))
+    assert wanted in str(caught.value)
+    assert "really" not in str(caught.value)
+
+
+def test_a_csv_file_of_a_header_has_no_records(text_spec: MakeSpec, tmp_path: Path) -> None:
+    """How many there are is private; what is declared is trained for."""
+    path = tmp_path / "empty.csv"
+    path.write_text("text,label\n")
+    assert len(load_dataset(text_spec(path)).parts["private"][1]) == 0
+
+
+def test_a_long_text_is_read_whole(text_spec: MakeSpec, tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "long.csv", [{"text": "bad " * 50_000, "label": 1, "id": 0}, *rows()])
+    assert load_dataset(text_spec(path)).info.num_classes == 2
+
+
 def test_a_text_that_is_no_unicode_is_not_quoted(text_spec: MakeSpec, tmp_path: Path) -> None:
     lines = [json.dumps({"text": "secret \ud800", "label": 0})] * 20
     (tmp_path / "d.jsonl").write_text("\n".join(lines))
