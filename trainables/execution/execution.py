@@ -317,7 +317,7 @@ class TrialExecution:
             if position == 0:
                 raise LedgerError(
                     f"no model can be released at epsilon={epsilon:g} any more "
-                    f"(delta={self.settings.budget.delta:g}, {self.settings.accountant}): "
+                    f"(delta={self.settings.budget.delta:.12g}, {self.settings.accountant}): "
                     f"{were(self.ledger.position_charges, 'charged step')} lost to crashes",
                     fix="start a new study under another name, with larger start.epsilons",
                 )

@@ -17,7 +17,8 @@ from dpsweep.planning.preflight import Preflight
 from dpsweep.planning.sample import FinalFigures
 from dpsweep.planning.summary import PlanSummary
 from dpsweep.privacy.modes import MODES
-from dpsweep.privacy.statement import shown_epsilon
+from dpsweep.privacy.statement import shown_delta, shown_epsilon
+from dpsweep.results.coverage import caveats_of
 from dpsweep.study.launched import is_new
 
 
@@ -79,10 +80,10 @@ class DatasetLeft:
             return f"The dataset's ledger {self.path} accepts no study any more: {self.broken}."
         if self.cap_epsilon is None or self.cap_delta is None:
             return f"The dataset's ledger {self.path} has no cap yet: run will ask for one."
-        left = max(self.cap_epsilon - self.epsilon, 0.0)
-        left_delta = max(self.cap_delta - self.delta, 0.0)
+        left = shown_epsilon(max(self.cap_epsilon - self.epsilon, 0.0), is_left=True)
+        left_delta = shown_delta(max(self.cap_delta - self.delta, 0.0), is_left=True)
         text = (
-            f"The dataset's ledger {self.path} has (epsilon, delta)=({left:g}, {left_delta:g}) "
+            f"The dataset's ledger {self.path} has (epsilon, delta)=({left}, {left_delta}) "
             f"left of ({self.cap_epsilon:g}, {self.cap_delta:g}) for all studies together"
         )
         if self.is_charged:
@@ -90,7 +91,7 @@ class DatasetLeft:
         if self.asked is None:
             return f"{text}; this study has no price that could be charged."
         verdict = "" if self.fits else ", and does NOT fit: run will refuse it"
-        takes = f"({shown_epsilon(self.asked)}, {self.asked_delta:g})"
+        takes = f"({shown_epsilon(self.asked)}, {shown_delta(self.asked_delta)})"
         return f"{text}; this study takes {takes}{verdict}."
 
 
@@ -350,9 +351,7 @@ def _of_secret_part(figures: SelectionFigures, part: SecretPartFigures, terms: s
 
 def _claim(checked: Preflight, summary: PlanSummary) -> str:
     privacy, mode, terms = checked.spec.privacy, checked.spec.privacy.mode, summary.terms.line()
-    exact = ""
-    if checked.spec.data.validation.visibility == "exact":
-        exact = " Exact private validation scores and choices by them are not covered."
+    caveats = "".join(f" {c[0].upper()}{c[1:]}." for c in caveats_of(checked.spec).split("; ")[1:])
     dearest = privacy.trial_epsilon if summary.probing is None else summary.probing.final_epsilon
     who = "a trial" if all(m.is_private for m in checked.methods.values()) else "a private trial"
     trial = f"{who} alone costs at most epsilon={shown_epsilon(dearest)}"
@@ -373,7 +372,7 @@ def _claim(checked: Preflight, summary: PlanSummary) -> str:
     elif mode.is_sealed and summary.selection is not None:
         figures = summary.selection
         if figures.secret_part is not None:
-            return _of_secret_part(figures, figures.secret_part, terms)
+            return _of_secret_part(figures, figures.secret_part, terms) + caveats
         claim = f"epsilon={shown_epsilon(figures.epsilon)} for its winner, and for nothing else"
         text = f"It will claim {claim}; {trial} ({terms})."
         if figures.cap is not None:
@@ -397,4 +396,4 @@ def _claim(checked: Preflight, summary: PlanSummary) -> str:
         text = "It will claim nothing: no trial has a finite epsilon."
     else:
         text = f"It has no price under accounting {mode.name}: some trial has no finite epsilon."
-    return text + exact
+    return text + caveats

@@ -17,6 +17,7 @@ from dpsweep.cli.tables import TALK, talk, width
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.modes import UNACCOUNTED
 from dpsweep.privacy.statement import shown_epsilon
+from dpsweep.results.coverage import caveats_of
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.journal import StudyView
 from dpsweep.study.study import Observer
@@ -124,7 +125,7 @@ class ProgressDisplay(Observer):
     def _terms(self, sampling: str, what: str = "one trial alone") -> str:
         """Return what must stand beside an epsilon."""
         terms = self._spec.privacy_terms(sampling, accounting=self._accounting)
-        return f"{terms.short()}, {what}"
+        return f"{terms.short()}, {what}{caveats_of(self._spec)}"
 
     def _eta(self, view: StudyView, moving: Sequence[TrialState]) -> str | None:
         """Extrapolate from what was done in this launch, of the trials or of the budget.

@@ -147,9 +147,9 @@ class DatasetLedger:
             if entry is not None and account.broken is None:
                 if (entry.epsilon, entry.delta) != (epsilon, delta):
                     raise BadInputError(
-                        f"study {name!r} was charged epsilon={entry.epsilon:g} at delta="
-                        f"{entry.delta:g} to {self.path}, and now declares epsilon={epsilon:g} at "
-                        f"delta={delta:g}",
+                        f"study {name!r} was charged epsilon={entry.epsilon:.12g} at delta="
+                        f"{entry.delta:.12g} to {self.path}, and now declares epsilon="
+                        f"{epsilon:.12g} at delta={delta:.12g}",
                         fix="undo the change, or start a new study under another name",
                     )
                 if entry.directory != str(directory):

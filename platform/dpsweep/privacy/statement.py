@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any
 
 from dpsweep.foundation.errors import BadInputError
@@ -14,26 +14,27 @@ _SMALL, _TINY = Decimal("1e-3"), Decimal("1e-5")  # below: three digits; with an
 _HUGE = Decimal("1e12")  # from here on too
 
 
-def shown_epsilon(epsilon: float | None) -> str:
+def shown_epsilon(epsilon: float | None, *, is_left: bool = False) -> str:
     """Return an epsilon for people: rounded up, never to nearest; ``inf`` where there is none.
 
-    Four decimals; where those would hide it, below 0.001, three significant digits.
+    Four decimals; where those would hide it, below 0.001, three significant digits. Rounded down,
+    if it is what is left of one.
 
     >>> shown_epsilon(1.99991), shown_epsilon(2.0), shown_epsilon(None)
     ('2.0000', '2.0000', 'inf')
     >>> shown_epsilon(0.00012345), shown_epsilon(1e-9), shown_epsilon(0.0)
     ('0.000124', '1.00e-09', '0.0000')
-    >>> shown_epsilon(1e308)
-    '1.00e+308'
+    >>> shown_epsilon(1e308), shown_epsilon(0.99999, is_left=True)
+    ('1.00e+308', '0.9999')
     """
     if epsilon is None or not math.isfinite(epsilon):
         return "inf"
-    exact = Decimal(repr(float(epsilon)))
+    exact, rounding = Decimal(repr(float(epsilon))), ROUND_FLOOR if is_left else ROUND_CEILING
     if not 0 < exact < _SMALL and exact < _HUGE:
-        return f"{exact.quantize(Decimal('1e-4'), ROUND_CEILING):f}"
+        return f"{exact.quantize(Decimal('1e-4'), rounding):f}"
     last = Decimal(1).scaleb(exact.adjusted() - 2)  # the third significant digit
-    up = exact.quantize(last, ROUND_CEILING)
-    return f"{up:f}" if _TINY <= up < _HUGE else f"{float(up):.2e}"
+    rounded = exact.quantize(last, rounding)
+    return f"{rounded:f}" if _TINY <= rounded < _HUGE else f"{float(rounded):.2e}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from decimal import ROUND_CEILING, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any, Literal
 
 from dpsweep.foundation import validate
@@ -39,14 +39,17 @@ TAGS = {
 }
 
 
-def shown_delta(delta: float) -> str:
-    """Return a delta for people: six digits, rounded up, as an epsilon is.
+def shown_delta(delta: float, *, is_left: bool = False) -> str:
+    """Return a delta for people: six digits, rounded up, as an epsilon is; down, of what is left.
 
     >>> shown_delta(1e-5), shown_delta(1 / 60_000), shown_delta(1 / 70_000), shown_delta(3 * 1e-5)
     ('1e-05', '1.66667e-05', '1.42858e-05', '3e-05')
+    >>> shown_delta(1 / 70_000, is_left=True), shown_delta(0.0, is_left=True)
+    ('1.42857e-05', '0')
     """
     exact = Decimal(f"{delta:.12g}")  # without the last digits of a sum
-    return f"{float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 5), ROUND_CEILING)):g}"
+    last = Decimal(1).scaleb(exact.adjusted() - 5)
+    return f"{float(exact.quantize(last, ROUND_FLOOR if is_left else ROUND_CEILING)):g}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.modes import CLAIMS, MODES
 from dpsweep.privacy.statement import shown_epsilon
-from dpsweep.privacy.terms import SAMPLINGS, SINGLE_RUN
+from dpsweep.privacy.terms import SAMPLINGS, SINGLE_RUN, shown_delta
 from dpsweep.results.card_facts import check_claim, is_number_secret, missing_facts
 from dpsweep.results.not_covered import not_covered
 from dpsweep.tracking.schema import finite
@@ -109,7 +109,7 @@ def _epsilon(
     terms = {**facts, **{key: value for key, value in statement.items() if value is not None}}
     neighbors, sampling = terms["neighboring_relation"], terms["sampling"]
     return (
-        f"epsilon {relation} {_up(value)} at delta = {_number(terms['delta'])} "
+        f"epsilon {relation} {_up(value)} at delta = {shown_delta(terms['delta'])} "
         f"(unit: one {terms['privacy_unit']}; neighboring data sets: "
         f"{_RELATIONS.get(neighbors, neighbors)}; batch sampling: "
         f"{SAMPLINGS.get(sampling, sampling)}; accountant: {terms['accountant']}; "
@@ -144,7 +144,8 @@ def _headline(facts: Mapping[str, Any]) -> str:
         each = "One trial of the search" if mode.is_sealed else "Each private trial"
         each = "Each private trial of the search" if facts.get("split") else each
         cap = _epsilon("<=", facts["trial_epsilon"], facts, {"sampling": sampling})
-        lines += ["", f"{each} alone: {cap if study else f'**{cap}**'}."]
+        caveat = _exact(facts)
+        lines += ["", f"{each} alone: {cap if study else f'**{cap}**'}{caveat}."]
     return "\n".join(lines)
 
 
@@ -353,7 +354,14 @@ def _best(facts: Mapping[str, Any]) -> str:
     epsilon = finite(best.get("epsilon"))
     if epsilon is None:
         return f"{text}, not private"
-    return f"{text}, {_epsilon('=', epsilon, facts, best)} for it alone"
+    return f"{text}, {_epsilon('=', epsilon, facts, best)} for it alone{_exact(facts)}"
+
+
+def _exact(facts: Mapping[str, Any]) -> str:
+    """Return what must stand beside an epsilon where exact private scores are released."""
+    if facts["validation_visibility"] != "exact":
+        return ""
+    return "; exact private validation scores, and choices by them, have no epsilon"
 
 
 def _reproduce(facts: Mapping[str, Any]) -> str:

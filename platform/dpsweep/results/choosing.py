@@ -64,8 +64,8 @@ class Limits:
         """Return the limits in words; empty without any."""
         parts = [
             *([] if self.method is None else [f"of method {self.method}"]),
-            *([] if self.max_epsilon is None else [f"with epsilon <= {self.max_epsilon:g}"]),
-            *([] if self.max_delta is None else [f"with delta <= {self.max_delta:g}"]),
+            *([] if self.max_epsilon is None else [f"with epsilon <= {self.max_epsilon:.12g}"]),
+            *([] if self.max_delta is None else [f"with delta <= {self.max_delta:.12g}"]),
         ]
         return " ".join(parts).replace(" with delta", " and delta") if parts else ""
 

@@ -161,6 +161,24 @@ def test_no_card_of_any_facts_shows_an_epsilon_without_its_terms(
         assert shown[0] <= epsilon + 1.01e-4
 
 
+def test_deltas_of_a_card_are_rounded_up() -> None:
+    """A smaller delta belongs to a larger epsilon."""
+    delta = 1.42857149e-5
+    values = facts("composed")
+    values = {**values, "delta": delta, "study": {**values["study"], "delta": delta}}
+    card = privacy_card(values)
+    assert "1.42858e-05" in card
+    assert "1.42857e-05" not in card
+
+
+def test_exact_private_scores_stand_beside_the_epsilons_of_trials() -> None:
+    card = privacy_card(facts(validation_visibility="exact", best=BEST))
+    for line in card.splitlines():
+        if "alone" in line and "epsilon" in line:
+            assert "exact private validation scores, and choices by them, have no epsilon" in line
+    assert card.count("have no epsilon") == 2
+
+
 def test_an_unaccounted_card_says_what_it_does_not_cover() -> None:
     card = privacy_card(facts())
     assert "eps = one run only. Search cost NOT included" in card

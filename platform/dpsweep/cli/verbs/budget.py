@@ -59,7 +59,11 @@ def _print_page(budget: DatasetBudget) -> None:
     spent = f"epsilon={shown_epsilon(account.epsilon)} at delta={shown_delta(account.delta)}"
     if account.broken is not None:
         spent += ", which is NO bound any more"
-    left_words = f"epsilon={_down(left[0])} at delta={left[1]:g}"
+    left_epsilon, left_delta = (
+        shown_epsilon(left[0], is_left=True),
+        shown_delta(left[1], is_left=True),
+    )
+    left_words = f"epsilon={left_epsilon} at delta={left_delta}"
     print_records(
         {
             "dataset": account.dataset,
@@ -82,13 +86,3 @@ def _print_page(budget: DatasetBudget) -> None:
     print("\nwhat it does not cover:")
     for line in budget.not_covered():
         print("\n".join(wrapped(f"  - {line}", columns, indent="    ")))
-
-
-def _down(epsilon: float) -> str:
-    """Return what is left of an epsilon, rounded down: what is spent is rounded up.
-
-    >>> _down(0.99999), _down(2.0)
-    ('0.9999', '2.0000')
-    """
-    text = f"{epsilon:.4f}"
-    return text if float(text) <= epsilon else f"{float(text) - 1e-4:.4f}"

@@ -129,7 +129,7 @@ def launch(
         for name in (best.metric, on_test_records(best.metric))
         if name in best.metrics
     )
-    say(f"{title}: trial {best.trial_id}, {scores}, {in_short(best)}")
+    say(f"{title}: trial {best.trial_id}, {scores}, {in_short(result, best)}")
     root = checked.spec.storage.path
     if has_episodes:
         say(f"  mean and 95%:  dpsweep report {result.name} --root {root}")

@@ -83,7 +83,7 @@ def best(
     _warn(result, trial)
     if output is not Format.TABLE:
         print_records(choice.to_dict(), output)
-        say(in_short(trial))
+        say(in_short(result, trial))
         return
     means = (
         {f"mean over {counted(len(choice.runs), 'run')}": choice.score} if choice.is_mean else {}
@@ -111,7 +111,7 @@ def show(
             {**point, **_terms_of(result, shown, point["epsilon"], output)} for point in shown.curve
         ]
         print_records({**record, "curve": curve}, output)
-        say(in_short(shown))
+        say(in_short(result, shown))
         return
     state = {"state": result.state_of(shown), **({"why": shown.reason} if shown.reason else {})}
     _print_trial(result, shown, state, explain=explain)

@@ -17,7 +17,7 @@ from dpsweep.foundation.errors import BadInputError, NothingWithinBudgetError, S
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.modes import UNACCOUNTED
-from dpsweep.privacy.terms import COLUMNS
+from dpsweep.privacy.terms import COLUMNS, shown_delta
 from dpsweep.results.page.html import PAGE_BEGINS, page_of
 from dpsweep.results.report import ReportedStudy, build_report
 from dpsweep.results.study import load_sweep
@@ -226,7 +226,7 @@ def caption(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         said = {term: f"see {term}" if term in columns else f"{row[term]}" for term in TERMS}
         if "delta" not in columns:
-            said["delta"] = f"{row['delta']:g}"
+            said["delta"] = shown_delta(row["delta"])
         terms = (
             f"delta={said['delta']}, unit={said['privacy_unit']}, {said['neighboring_relation']}, "
             f"sampling={said['sampling']}, {said['accountant']}; accounting={said['accounting']}; "
