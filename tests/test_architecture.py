@@ -40,6 +40,7 @@ DOORS = {
     "optuna": {"dpsweep.search_spaces.*", "dpsweep.search.*"},
     "torch": {
         "dpsweep.trainables.*",
+        "dpsweep.testing.conformance",
         "dpsweep.tracking.mlflow_models",
         "dpsweep.tracking.registry.served",
     },

@@ -39,6 +39,7 @@ class TestDiversePublic(MethodConformance):
 
 
 class TestNearPrivate(TestDiversePublic):
+    noise_is_seen = False  # its counts get theirs from numpy
     given: ClassVar[Mapping[str, Any]] = {**GIVEN, "select.by": "near_private"}
 
     def test_no_private_record_is_read(self):

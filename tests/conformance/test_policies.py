@@ -5,7 +5,7 @@ from dpsweep.schedulers.epsilon_halving import EpsilonHalving
 from dpsweep.schedulers.fifo import FifoPolicy
 from dpsweep.schedulers.median import MedianPolicy
 from dpsweep.schedulers.noisy_prefix import NoisyPrefix
-from dpsweep.testing.conformance import PolicyConformance
+from dpsweep.testing.policies import PolicyConformance
 
 
 class TestFifo(PolicyConformance):

@@ -51,7 +51,7 @@ class TrialExecution:
         ``validation_plan`` holds; exact scores stay here unless ``validation`` is ``exact``. A
         trial on public records (charged, at no cost) is refused private ones, and vice versa.
 
-        Not covered: whether a method causes only the events of its plan (conformance tests).
+        Not covered: whether a method causes only the events of its plan (docs/extending.md).
 
     Args:
         directory: The trial's directory, for checkpoints.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from dpsweep.foundation.words import counted
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import ADD_OR_REMOVE_ONE, PrivacyBudget
 from dpsweep.privacy.calibration import calibrate_noise_schedule, max_steps
@@ -24,6 +25,12 @@ def _statement(plan: Plan, delta: float, accountant: AccountantName) -> dict[str
     parts = {(event.name, event.released_part): None for event in _events_within(plan)}
     released = "the outputs of these events"
     released += "".join(f", and of each {name} {part}" for name, part in parts if part)
+    charged = {run.part for run in plan.runs if run.part != "public"}
+    if len(charged) > 1:
+        parted = " and ".join(sorted(charged))
+        released += f"; the parts {parted} are taken to be disjoint, so that the dearest counts"
+    if num_free := sum(run.count for run in plan.runs if run.part == "public"):
+        released += f"; {counted(num_free, 'event')} on public records cost nothing"
     return PrivacyStatement(
         epsilon=epsilon_of(plan, delta=delta, accountant=accountant),
         delta=delta,
@@ -50,6 +57,9 @@ def account_epsilon(
     events_json: Any, *, delta: float, accountant: AccountantName = "rdp"
 ) -> dict[str, Any]:
     """Return the epsilon of a list of event segments, with everything it refers to.
+
+    Segments on different parts of the records (``part``) are taken to be on disjoint ones, and
+    those on public records to be free; ``released`` says so.
 
     >>> segment = {"event": "poisson_gaussian", "noise_multiplier": 1.0, "sample_rate": 0.01,
     ...            "steps": 1000}

@@ -8,27 +8,28 @@ class TestMyMethod(MethodConformance):
 from __future__ import annotations
 
 import copy
-import math
+import io
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import torch
 
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
-from dpsweep.schedulers.base import BarrierPolicy
+from dpsweep.privacy.events.plan import CHARGED_PARTS
 from dpsweep.spec.space.hyperparameters import public_data, resolve
-from dpsweep.study.trial import Decision, TrialReport, Verdict
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 from dpsweep.trainables.data.supplies import NO_SUPPLIES, Supplies
+from dpsweep.trainables.execution.checkpoints import check_readable
 from dpsweep.trainables.execution.starts import Starts
+from dpsweep.trainables.gradients.noise import Released, watched_releases
 from dpsweep.trainables.hooks import FromRelease, PublicScores, release_key
 from dpsweep.trainables.method import PlanContext, RunContext
 
 if TYPE_CHECKING:
-    from dpsweep.schedulers.base import TrialPolicy
     from dpsweep.trainables.method import Method
 
 BUDGET = PrivacyBudget(target_epsilon=2.0, delta=1e-5)
@@ -69,12 +70,15 @@ class MethodConformance:
         start: Of a method that starts from a release: hyperparameters of the run that made it.
             The release that it names is one of random weights, after the events of ``START``.
         start_method: The method of that run.
+        noise_is_seen: False for a method whose noise is not that of ``SecretNoise`` at every
+            charged position; then no test looks for it.
     """
 
     method: ClassVar[type[Method]]
     given: ClassVar[Mapping[str, Any]]
     start: ClassVar[Mapping[str, Any]] = {}
     start_method: ClassVar[str] = "dp_sgd"
+    noise_is_seen: ClassVar[bool] = True
 
     def _plan(self, **given: Any) -> tuple[dict[str, Any], Plan]:
         hparams = resolve(self.method.hyperparameters, {**self.given, **given})
@@ -142,12 +146,50 @@ class MethodConformance:
         instance, plan = self._prepared()
         middle = len(plan) // 2
         instance.run(0, middle)
-        state = copy.deepcopy(instance.state_dict())
+        check_readable(instance.state_dict(), self.method.__name__)
+        file = io.BytesIO()  # as a checkpoint is one
+        torch.save(instance.state_dict(), file)
+        state = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
         expected = instance.evaluate("validation")
         other, _ = self._prepared()
+        other.check_at(plan, 0)
         other.load_state_dict(state)
+        other.check_at(plan, middle)
         assert other.evaluate("validation") == expected
         other.run(middle, len(plan))
+
+    def test_every_charged_position_draws_noise(self) -> None:
+        """What is charged for releases something with noise, and never none.
+
+        How much noise, and how often, is not seen here: ``dpsweep audit`` looks at that.
+        """
+        if not self.noise_is_seen:
+            return
+        instance, plan = self._prepared()
+        for position in range(len(plan)):
+            seen: list[Released] = []
+            with watched_releases(seen.append):
+                instance.run(position, position + 1)
+            (run,) = plan.slice(position, position + 1).runs
+            if run.part in CHARGED_PARTS and run.event.is_private:
+                assert seen, f"position {position} releases nothing by SecretNoise"
+                assert all(release.scale > 0 for release in seen), f"no noise at {position}"
+
+    def test_the_exported_model_is_the_one_that_is_scored(self) -> None:
+        """It is on the CPU, in eval mode and right as often; training goes on as if not asked."""
+        instance, plan = self._prepared()
+        instance.run(0, len(plan))
+        before = copy.deepcopy(instance.state_dict())
+        model = instance.export()
+        assert isinstance(model, torch.nn.Module)
+        assert not any(module.training for module in model.modules())
+        assert {tensor.device.type for tensor in model.state_dict().values()} <= {"cpu"}
+        inputs, labels = tiny_data().parts["validation"]
+        with torch.no_grad():
+            right = model(torch.as_tensor(inputs)).argmax(dim=-1).numpy() == labels
+        assert abs(right.mean() - instance.evaluate("validation")["accuracy"]) < 1e-6
+        after = instance.state_dict()
+        torch.testing.assert_close(after, before, rtol=0, atol=0, equal_nan=True)
 
     def test_public_scores_have_the_names_that_were_said(self) -> None:
         """Scores of its own that leave the actor are those that the study was told of."""
@@ -221,158 +263,3 @@ class MethodConformance:
             labels.setflags(write=False)
         instance, plan = self._prepared(data)
         instance.run(0, len(plan))
-
-
-def _at_barrier(policy: TrialPolicy, paused: set[int], running: list[int]) -> int | None:
-    return policy.choose_at_barrier(paused, running) if isinstance(policy, BarrierPolicy) else None
-
-
-class PolicyConformance:
-    """The suite of trial policies, whatever they compare trials by.
-
-    Attributes:
-        metric: Score that the policy of ``make`` compares trials by; high is good.
-    """
-
-    metric: ClassVar[str] = "validation/accuracy"
-
-    def make(self) -> TrialPolicy:
-        """Return a fresh policy."""
-        raise NotImplementedError
-
-    def _report(self, trial: int, step: int, score: float | None) -> TrialReport:
-        """Return a report of a trial of 40 steps that reaches a rung at 10, 20 and 30."""
-        metrics = {} if score is None else {self.metric: score}
-        return TrialReport(
-            trial, step, metrics, 0.1 * step, rung=min(3, step // 10), done=step > 39
-        )
-
-    def _play(self, policy: TrialPolicy, seed: int = 0) -> list[tuple[TrialReport, Verdict]]:
-        """Run 40 trials, 4 at once in random order; returns every report with its verdict.
-
-        Some scores are missing, some not finite, many are equal.
-        """
-        rng = np.random.default_rng(seed)
-        waiting, running, paused = list(range(40)), list[int](), set[int]()
-        steps, log = dict.fromkeys(waiting, 0), list[tuple[TrialReport, Verdict]]()
-        while True:
-            while len(running) < 4:
-                chosen = policy.choose_paused(paused)
-                if chosen is not None:
-                    paused.remove(chosen)
-                    running.append(chosen)
-                elif waiting:
-                    running.append(waiting.pop(0))
-                elif (chosen := _at_barrier(policy, paused, running)) is not None:
-                    paused.remove(chosen)
-                    running.append(chosen)
-                else:
-                    break
-            if not running:
-                return log
-            trial = running.pop(int(rng.integers(len(running))))
-            steps[trial] += 5
-            score = round(float(rng.random()), 1)
-            kind = rng.random()
-            reported = None if kind < 0.1 else math.nan if kind < 0.2 else score
-            report = self._report(trial, steps[trial], reported)
-            verdict = policy.on_report(report)
-            log.append((report, verdict))
-            if report.done or verdict.decision is Decision.STOP:
-                continue
-            if verdict.decision is Decision.PAUSE:
-                paused.add(trial)
-            else:
-                running.append(trial)
-
-    def test_decisions_replay(self) -> None:
-        """A policy rebuilt from the journal decides the same; what it sees twice counts once."""
-        first, second = self.make(), self.make()
-        log = self._play(first)
-        for report, verdict in log:
-            assert second.on_report(report) == verdict
-            assert second.on_report(report) == verdict
-        ends = {report.trial: (report, verdict) for report, verdict in log}
-        assert [second.on_report(report) for report, _ in ends.values()] == [
-            verdict for _, verdict in ends.values()
-        ]
-        paused = {t for t, (_, verdict) in ends.items() if verdict.decision is Decision.PAUSE}
-        assert {t: first.standing(t) for t in paused} == {t: second.standing(t) for t in paused}
-        for step, score in ((10, 0.95), (20, 0.45), (30, 0.05)):
-            new = self._report(99, step, score)
-            assert first.on_report(new) == second.on_report(new)
-            assert first.choose_paused({*paused, 99}) == second.choose_paused({*paused, 99})
-
-    def test_the_best_so_far_goes_on(self) -> None:
-        """The best score at a rung so far never stops its trial, nor do scores equal to it."""
-        for seed in range(5):
-            best: dict[int, float] = {}
-            for report, verdict in self._play(self.make(), seed):
-                score = report.metrics.get(self.metric, math.nan)
-                if verdict.rung is not None and score >= best.get(verdict.rung, -math.inf):
-                    best[verdict.rung] = score
-                    assert verdict.decision is not Decision.STOP, (report, verdict)
-
-    def test_some_trial_runs_to_its_end(self) -> None:
-        """A study ends with a result, whatever is stopped or paused."""
-        for seed in range(5):
-            assert any(report.done for report, _ in self._play(self.make(), seed))
-
-    def test_trials_are_judged_at_rungs_by_their_released_scores(self) -> None:
-        """No score, no verdict; and none between two rungs. At a barrier it waits nevertheless."""
-        reached: dict[int, int] = {}
-        policy = self.make()
-        for report, verdict in self._play(policy):
-            is_new = report.rung > reached.get(report.trial, 0)
-            reached[report.trial] = report.rung
-            if isinstance(policy, BarrierPolicy) and verdict.decision is Decision.PAUSE:
-                assert is_new
-                assert self.metric in report.metrics or verdict.value is None
-            elif not is_new or self.metric not in report.metrics:
-                assert (verdict.decision, verdict.rung) == (Decision.CONTINUE, None)
-                assert verdict.value is None
-            elif verdict.rung is not None:
-                assert verdict.rung == report.rung
-                score = report.metrics[self.metric]
-                assert verdict.value == (score if math.isfinite(score) else None)
-                assert verdict.reason
-
-    def test_the_last_report_stops_nothing(self) -> None:
-        """A trial that is done has ended by itself, also where it reaches a rung with that."""
-        policy = self.make()
-        self._play(policy)
-        report = TrialReport(99, 40, {self.metric: -1.0}, 4.0, rung=3, done=True)
-        assert policy.on_report(report).decision is Decision.CONTINUE
-
-    def test_a_rung_that_a_first_step_passes_judges_nobody(self) -> None:
-        """Such a trial goes on, and others are not compared with it; at later rungs it is."""
-        policy, other = self.make(), self.make()
-        for trial in range(100, 130):
-            score = {self.metric: trial / 100}
-            first = TrialReport(trial, 1, score, 1.0, rung=1, skipped=1)
-            verdict = policy.on_report(first)
-            assert (verdict.decision, verdict.value) == (Decision.CONTINUE, None)
-            assert verdict.rung is None or "first step" in verdict.reason
-            assert policy.on_report(first) == verdict
-        assert self._play(policy) == self._play(other)
-        later = TrialReport(100, 20, {self.metric: 0.5}, 2.0, rung=2, skipped=1)
-        assert policy.on_report(later).decision is not None
-        assert policy.on_report(later) == other.on_report(later)
-
-    def test_asking_for_a_paused_trial_changes_nothing(self) -> None:
-        """The choice is one of those paused, however often and in whatever order one asks."""
-        policy = self.make()
-        ends = {report.trial: verdict for report, verdict in self._play(policy)}
-        assert policy.choose_paused(()) is None
-        paused = [t for t, verdict in ends.items() if verdict.decision is Decision.PAUSE]
-        for trial in range(100, 200):
-            if policy.on_report(self._report(trial, 10, 0.0)).decision is Decision.PAUSE:
-                paused.append(trial)
-        while paused:
-            chosen = policy.choose_paused(paused)
-            assert chosen == policy.choose_paused(paused[::-1]) == policy.choose_paused(set(paused))
-            if chosen is None:
-                break
-            assert policy.standing(chosen).decision is Decision.CONTINUE
-            paused.remove(chosen)
-        assert {policy.standing(trial).decision for trial in paused} <= {Decision.STOP}

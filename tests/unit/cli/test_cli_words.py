@@ -249,7 +249,10 @@ def test_a_plan_says_what_the_dataset_has_left(tmp_path):
             cap_epsilon=20.0, cap_delta=1e-4,
         )  # fmt: skip
     words = " ".join(planned(tmp_path, privacy=privacy).split())
-    assert "has (epsilon, delta)=(5.0000, 8e-05) left of (20, 0.0001) for all studies together" in words
+    assert (
+        "has (epsilon, delta)=(5.0000, 8e-05) left of (20, 0.0001) for all studies together"
+        in words
+    )
     assert "this study takes (6.0000, 1e-05), and does NOT fit: run will refuse it." in words
 
 

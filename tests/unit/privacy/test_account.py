@@ -53,3 +53,18 @@ def test_bad_requests() -> None:
         account_noise(sample_rate=0.1, steps=5, epsilon=0, delta=1e-5)
     with pytest.raises(InfeasibleBudgetError):
         account_noise(sample_rate=1.0, steps=10**9, epsilon=1e-4, delta=1e-12)
+
+
+def test_parts_that_are_not_added_are_named():
+    """Events on other records count for nothing, or the dearest does: the answer says so."""
+    gaussian = {"event": "gaussian", "noise_multiplier": 5, "count": 1}
+    free = {"event": "gaussian", "noise_multiplier": 0.5, "count": 3, "part": "public"}
+    rest = {**gaussian, "part": "rest"}
+    plain = account_epsilon([gaussian], delta=1e-5)
+    assert plain["released"] == "the outputs of these events"
+    both = account_epsilon([gaussian, rest, free], delta=1e-5)
+    assert both["epsilon"] == plain["epsilon"]
+    assert both["released"].endswith(
+        "; the parts private and rest are taken to be disjoint, so that the dearest counts; "
+        "3 events on public records cost nothing"
+    )

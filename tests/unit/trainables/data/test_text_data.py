@@ -318,7 +318,9 @@ def test_a_csv_file_of_a_header_has_no_records(text_spec: MakeSpec, tmp_path: Pa
 
 
 def test_a_long_text_is_read_whole(text_spec: MakeSpec, tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "long.csv", [{"text": "bad " * 50_000, "label": 1, "id": 0}, *rows()])
+    path = write_csv(
+        tmp_path / "long.csv", [{"text": "bad " * 50_000, "label": 1, "id": 0}, *rows()]
+    )
     assert load_dataset(text_spec(path)).info.num_classes == 2
 
 
