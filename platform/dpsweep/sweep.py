@@ -38,7 +38,7 @@ from dpsweep.ledgers.trial import study_spent
 from dpsweep.planning.costs.composition import choose_composition
 from dpsweep.planning.costs.selection import choose_selection
 from dpsweep.planning.places import make_places
-from dpsweep.planning.preflight import Preflight, SelectionCharge, preflight
+from dpsweep.planning.preflight import Preflight, SelectionCharge, preflight, valid
 from dpsweep.planning.problems import check_records, record_notes
 from dpsweep.privacy.composition.base import Composition
 from dpsweep.privacy.randomness import secret_numpy_generator
@@ -91,7 +91,7 @@ def run_sweep(spec: SweepSpec, *, observer: Observer | None = None) -> SweepResu
             ``dpsweep run`` treats SIGTERM alike; this function installs no handler for it (a
             program of its own may do ``signal.raise_signal(SIGINT)`` in one).
     """
-    return run_checked(preflight(spec), observer=observer)
+    return run_checked(preflight(valid(spec)), observer=observer)
 
 
 def run_checked(
@@ -193,7 +193,7 @@ def run_checked(
             stack.enter_context(termination.forcing(leave))
             target.watch(termination.lose_ray)
         ending, first = Ending("failed"), None
-        observer.on_stage("running trials; Ctrl-C is safe, the same command continues")
+        observer.on_stage(study.said_running(is_new))
         try:
             weights = pretrained_weights(spec, study, data, observer)
             launch = dataclasses.replace(launch, supplies=Supplies(pretrained=weights))

@@ -54,6 +54,7 @@ from dpsweep.trainables.method import Method
 
 #: Configurations that a study's filter or selection is chosen from.
 NUM_SAMPLED = 32
+_FIX = "SweepSpec.from_yaml(path), or SweepSpec(**sections)"
 
 
 @dataclass(frozen=True)
@@ -336,6 +337,22 @@ class Preflight:
             )
 
 
+def valid(spec: SweepSpec) -> SweepSpec:
+    """Return a spec whose values have been checked again: ``model_copy(update=..)`` checks none.
+
+    Raises:
+        BadInputError: It is no ``SweepSpec`` (``SpecError``: it holds what no spec may hold).
+    """
+    of_kind("a sweep is run from a SweepSpec", spec, SweepSpec, _FIX)
+    try:
+        tree = spec.to_dict()
+    except Exception as error:  # whatever pydantic and our rules raise at values of other kinds
+        fix = "SweepSpec(**{**spec.to_dict(), section: {..}})"
+        raise BadInputError("the spec holds a value of a kind that none has", fix=fix) from error
+    SweepSpec(**tree)
+    return spec
+
+
 def preflight(spec: SweepSpec) -> Preflight:
     """Check what needs more than the spec alone: methods, space, models, data declaration.
 
@@ -346,8 +363,7 @@ def preflight(spec: SweepSpec) -> Preflight:
         DataError: The dataset is not there.
         BadInputError: It is no ``SweepSpec``.
     """
-    fix = "SweepSpec.from_yaml(path), or SweepSpec(**sections)"
-    of_kind("a sweep is run from a SweepSpec", spec, SweepSpec, fix)
+    of_kind("a sweep is run from a SweepSpec", spec, SweepSpec, _FIX)
     spec = with_launched_delta(spec)
     draft, mistakes = read_draft(spec)
     checks = CHECKS if mistakes else (*CHECKS, *CHECKS_OF_METHODS)

@@ -9,6 +9,7 @@ from typing import Any
 
 from dpsweep.foundation.errors import NothingWithinBudgetError, SweepError
 from dpsweep.foundation.file_paths import FilePath
+from dpsweep.foundation.process.interrupts import held
 from dpsweep.foundation.words import counted
 from dpsweep.planning.preflight import Preflight
 from dpsweep.results.layers import save_layers_figure
@@ -26,6 +27,7 @@ FLUSH_S, FLUSH_STEP_S, QUIET_S = 120.0, 5.0, 25.0
 FLUSH_URGENT_S = 2.0  # where Ray ends this process soon
 
 
+@held()
 def log_best_model(
     checked: Preflight,
     study: Study,
@@ -48,6 +50,8 @@ def log_best_model(
         data: The study's records.
         observer: Hears of what cannot be had.
         on_shown: Called when what the model predicts is in the study's files, if it gets there.
+    Raises:
+        KeyboardInterrupt: Ctrl-C has come meanwhile; the model is logged all the same.
     """
     if not spool.is_enabled:
         return

@@ -133,7 +133,8 @@ class Stage:
             must_stop=lambda: bool(self.violation),
             say=self.observer.on_message,
         )
-        run_trials(tuner, scheduler, Recall(files.path), self.observer.on_message)
+        say = self.observer.on_message
+        is_interrupted = run_trials(tuner, scheduler, Recall(files.path), say)
         if searcher.failure is not None:
             raise searcher.failure
         if self.violation:
@@ -142,7 +143,8 @@ class Stage:
                 fix="nothing more was run; do not trust this study before the cause is known",
             )
         is_moving = view.count(TrialState.RUNNING) + view.count(TrialState.PAUSED) > 0
-        return "interrupted" if is_moving or not source.is_exhausted else "finished"
+        is_interrupted |= is_moving or not source.is_exhausted
+        return "interrupted" if is_interrupted else "finished"
 
     def _watch(self) -> HangWatch:
         minutes = self.spec.resources.hang_minutes

@@ -154,7 +154,7 @@ def make_tuner(
 
 def run_trials(
     tuner: tune.Tuner, scheduler: PolicyScheduler, recall: Recall, say: Callable[[str], None]
-) -> None:
+) -> bool:
     """Run the trials of a tuner to their ends; the first Ctrl-C calls them back.
 
     Args:
@@ -162,6 +162,8 @@ def run_trials(
         scheduler: Of the tuner; it lets go of its actors whenever Tune does not clear up.
         recall: Of the study.
         say: Hears, in a thread, that trials are called back.
+    Returns:
+        Whether Ctrl-C has come, however late.
     Raises:
         RayLostError: Ray has ended under the trials.
         SweepError: What a method has raised that Tune calls.
@@ -171,9 +173,10 @@ def run_trials(
             _without_tracebacks_of_tune(),
             replaced(usage, _NOT_COUNTED),
             _own_signals(),
-            _recalling(recall, say),
+            _recalling(recall, say) as has_come,
         ):
             tuner.fit()
+            return has_come()
     except KeyboardInterrupt:  # a second Ctrl-C; after the first one, Tune clears up itself
         scheduler.release_actors()
         raise
@@ -222,8 +225,12 @@ def _own_signals() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _recalling(recall: Recall, say: Callable[[str], None]) -> Iterator[None]:
-    """Call trials back as soon as Tune notes Ctrl-C, which it has no hook for."""
+def _recalling(recall: Recall, say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
+    """Call trials back as soon as Tune notes Ctrl-C, which it has no hook for.
+
+    Yields:
+        What says whether it has.
+    """
     catch = tune_loop._setup_signal_catching
 
     def call_back() -> None:
@@ -245,7 +252,7 @@ def _recalling(recall: Recall, say: Callable[[str], None]) -> Iterator[None]:
     recall.end()
     try:
         with replaced(tune_loop, {"_setup_signal_catching": catch_and_recall}):
-            yield
+            yield lambda: thread.ident is not None
     finally:
         if thread.ident is not None:
             thread.join(_RECALL_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -176,7 +177,7 @@ def has_begun(files: StudyFiles) -> bool:
 
 
 def _refuse_elsewhere(spec: SweepSpec) -> None:
-    """Refuse the ``spec.yaml`` of a study if its ``storage.path`` leads elsewhere from here.
+    """Refuse the ``spec.yaml`` of a study if it leads elsewhere from here, or its folder has moved.
 
     It would be another study, and spend the same budget again.
     """
@@ -185,7 +186,17 @@ def _refuse_elsewhere(spec: SweepSpec) -> None:
         return
     folder, goal = file.resolve().parent, StudyFiles.of(spec).path
     is_study = any((folder / name).exists() for name in ("ledger", "trials", "tracking.json"))
-    if folder.name == spec.name and is_study and folder != goal:
+    if not is_study or folder == goal:
+        return
+    written = re.search(r"^name: *['\"]?([\w-]+)", file.read_text(errors="replace"), re.MULTILINE)
+    if folder.name != spec.name and written and written[1] == spec.name:
+        raise StudyError(
+            f"{file} is the spec of study {spec.name!r}, whose folder was renamed to {folder.name}",
+            because="a launch would begin another study, which spends its budget again",
+            fix=f"name the folder {spec.name} again and add --set storage.path={folder.parent}; a "
+            "new study has another `name:`",
+        )
+    if folder.name == spec.name:
         raise StudyError(
             f"{file} is the spec of the study in {folder}, and storage.path leads to {goal} from "
             "here",

@@ -36,8 +36,8 @@ from dpsweep.study.trial import TrialReport, TrialState, TrialTask
 class Observer:
     """Watches a sweep, from the driver's thread; this one says nothing.
 
-    ``on_message`` is called from others, too: that of the tracking store, and the one that ends a
-    launch which does not end in time.
+    ``on_message`` is called from others, too: that of the tracking store, the one that calls trials
+    back, and the one that ends a launch which does not end in time.
     """
 
     def on_message(self, text: str) -> None:
@@ -121,6 +121,12 @@ class Study:
         A launch may end before, where its cluster does not answer.
         """
         return has_begun(self.files)
+
+    def said_running(self, is_new: bool) -> str:
+        """Return what is said when its trials begin: where it is, so that no other is begun."""
+        which = "a new study in" if is_new else "the study that goes on in"
+        where = f"{which} {self.files.path}"
+        return f"running trials of {where}; Ctrl-C is safe, the same command continues"
 
     def keep_spec(self) -> None:
         """Keep the spec as that of the study: what a launch may change is changed from now on.

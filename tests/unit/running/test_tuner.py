@@ -15,7 +15,7 @@ from dpsweep.study.recall import Recall
 
 def run(fit, folder, scheduler=None, say=print):
     scheduler = scheduler or SimpleNamespace(release_actors=lambda: None)
-    run_trials(SimpleNamespace(fit=fit), scheduler, Recall(folder), say)
+    return run_trials(SimpleNamespace(fit=fit), scheduler, Recall(folder), say)
 
 
 def test_ctrl_c_calls_trials_back_as_long_as_they_run(tmp_path):
@@ -31,7 +31,7 @@ def test_ctrl_c_calls_trials_back_as_long_as_they_run(tmp_path):
         seen.append(Recall(tmp_path).is_on())
 
     Recall(tmp_path).begin()
-    run(fit, tmp_path, say=told.append)
+    assert run(fit, tmp_path, say=told.append)  # it was interrupted, whatever has ended since
     assert seen == [True]
     assert "trials keep their models" in told[0]
     assert list(tmp_path.iterdir()) == []
@@ -42,7 +42,8 @@ def test_a_storage_that_takes_no_recall_ends_all_the_same(tmp_path):
         tune_loop._setup_signal_catching()
         signal.raise_signal(signal.SIGINT)
 
-    run(fit, tmp_path / "none" / "of" / "these")
+    assert run(fit, tmp_path / "none" / "of" / "these")
+    assert not run(lambda: None, tmp_path)
 
 
 @pytest.mark.parametrize("fails", [False, True])

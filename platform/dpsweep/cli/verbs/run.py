@@ -89,7 +89,7 @@ def launch(
     again = f"to continue, run the same command again: {command}"
     with (
         sigterm_as_interrupt(again) as termination,
-        answering("interrupted; what has been started ends first"),
+        answering("interrupted; what has been started ends first; Ctrl-C again: at once"),
         contextlib.ExitStack() as stack,
         ProgressDisplay(checked.spec, checked.total_trials, Console(stderr=True)) as display,
     ):

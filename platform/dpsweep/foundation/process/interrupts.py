@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from types import FrameType
 
 _is_asked = False
+_num_held = 0
 _answer = ""
 
 
@@ -37,6 +38,34 @@ def raise_lost() -> None:
 
 
 @contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Let a step that takes seconds end before Ctrl-C is raised; a second one is raised at once.
+
+    Libraries that call Python from C++, as torch does while it is imported, end the process by
+    SIGABRT where it is raised within.
+
+    Raises:
+        KeyboardInterrupt: At the end: Ctrl-C has come meanwhile.
+    """
+    global _num_held, _is_asked
+    is_main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGINT)
+    is_alone = is_main and handler is signal.default_int_handler  # in a program of somebody else's
+    note_interrupts()
+    _num_held += 1
+    try:
+        yield
+    finally:
+        _num_held -= 1
+        has_come = _is_asked
+        if is_alone:
+            signal.signal(signal.SIGINT, handler)
+            _is_asked = False
+    if has_come:
+        raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
 def answering(words: str) -> Iterator[None]:
     """Answer Ctrl-C with a line at once, where its end takes seconds."""
     global _answer
@@ -53,4 +82,6 @@ def _take(number: int, frame: FrameType | None) -> None:
     if is_first and _answer:
         with contextlib.suppress(OSError, ValueError):  # not by print, which may be interrupted
             os.write(sys.stderr.fileno(), f"\n{_answer}\n".encode())
+    if _num_held and is_first:
+        return
     raise KeyboardInterrupt

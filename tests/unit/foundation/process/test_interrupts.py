@@ -68,3 +68,32 @@ def test_a_run_that_has_lost_ctrl_c_spends_nothing(where: str, tmp_path: Path) -
     assert "interrupted; nothing is lost" in done.stderr
     assert not list(tmp_path.rglob("journal.jsonl"))
     assert not list(tmp_path.rglob("ledger"))
+
+
+@pytest.mark.parametrize("noted", ["interrupts.note_interrupts()", "pass"])
+def test_a_step_that_is_held_ends_before_the_first_interruption(noted: str) -> None:
+    done = ran(
+        f"{noted}\nbefore = signal.getsignal(signal.SIGINT)\n"
+        "try:\n    with interrupts.answering('it ends'), interrupts.held():\n"
+        "        lose()\n        print('ended')\n"
+        "except KeyboardInterrupt:\n    print('raised')\n"
+        "print(signal.getsignal(signal.SIGINT) is before)\n"
+        "try:\n    with interrupts.held():\n        signal.raise_signal(signal.SIGINT)\n"
+        "        signal.raise_signal(signal.SIGINT)\n        print('went on')\n"
+        "except KeyboardInterrupt:\n    print('raised again')\n"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["ended", "raised", "True", "raised", "again"]
+    assert "ignored" not in done.stderr
+    assert done.stderr.count("it ends") == 1
+
+
+def test_of_a_program_of_somebody_else_s_nothing_is_kept() -> None:
+    done = ran(
+        "for _ in range(2):\n    try:\n        with interrupts.held():\n"
+        "            signal.raise_signal(signal.SIGINT)\n            print('ended')\n"
+        "    except KeyboardInterrupt:\n        print('raised')\n"
+        "interrupts.raise_lost()\nwith interrupts.held():\n    print('quiet')\n"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["ended", "raised", "ended", "raised", "quiet"]
