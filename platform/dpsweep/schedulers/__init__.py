@@ -12,7 +12,6 @@ POLICIES = Registry(
         "median": "dpsweep.schedulers.median:MedianPolicy",
         "noisy_prefix": "dpsweep.schedulers.noisy_prefix:NoisyPrefix",
     },
-    group="dpsweep.schedulers",
 )
 
 __all__ = ["POLICIES"]

@@ -10,9 +10,12 @@ from functools import cached_property
 from dpsweep.cluster import TARGETS
 from dpsweep.cluster.base import ClusterTarget
 from dpsweep.cluster.private_directory import private_directory
-from dpsweep.foundation.errors import SweepError
+from dpsweep.foundation.errors import ResourceError, SweepError
 from dpsweep.planning.preflight import Preflight
 from dpsweep.study.files import StudyFiles
+
+#: Held by the launch that is in a cluster.
+_ONE = threading.Lock()
 
 
 class LaunchCluster:
@@ -73,6 +76,13 @@ class LaunchCluster:
 
     def _made(self) -> ClusterTarget:
         if self._target is None:
+            if not _ONE.acquire(blocking=False):
+                raise ResourceError(
+                    "this process runs another sweep, in another thread",
+                    because="a process is in one Ray cluster at a time",
+                    fix="run one after the other, or each in a process of its own",
+                )
+            self._open.callback(_ONE.release)
             spec, files = self._checked.spec, self._files
             is_sealed = spec.privacy.mode.is_sealed
             private = self._open.enter_context(private_directory()) if is_sealed else None
