@@ -17,7 +17,8 @@ from dpsweep.planning.preflight import Preflight
 from dpsweep.planning.sample import FinalFigures
 from dpsweep.planning.summary import PlanSummary
 from dpsweep.privacy.modes import MODES
-from dpsweep.privacy.statement import shown_delta, shown_epsilon
+from dpsweep.privacy.statement import shown_epsilon
+from dpsweep.privacy.terms import shown_delta
 from dpsweep.results.coverage import caveats_of
 from dpsweep.study.launched import is_new
 

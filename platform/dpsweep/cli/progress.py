@@ -37,7 +37,11 @@ class ProgressDisplay(Observer):
 
     def __init__(self, spec: SweepSpec, num_trials: int, console: Console) -> None:
         self._spec, self._num_trials, self._console = spec, num_trials, console
-        self._live = Live(console=console, refresh_per_second=4, transient=True)
+        self._panel_now: Group | None = None
+        self._since = time.monotonic()
+        self._live = Live(
+            console=console, refresh_per_second=1, transient=True, get_renderable=self._shown
+        )
         self._begun: dict[str, tuple[float, float]] = {}  # phase -> moment, and what was done
         self._last_line = 0.0
         self._accounting: str = spec.privacy.accounting
@@ -69,10 +73,26 @@ class ProgressDisplay(Observer):
         if self.is_silent(view):
             return
         if self._console.is_terminal:
-            self._live.update(self._panel(view))
-        elif time.monotonic() - self._last_line >= LINE_EVERY_S:
+            if self._panel_now is None:
+                self._since = time.monotonic()
+            self._panel_now = self._panel(view)
+            self._live.refresh()
+        elif any(trial.reports for trial in view.trials.values()) and (
+            time.monotonic() - self._last_line >= LINE_EVERY_S
+        ):
             self._last_line = time.monotonic()
             self._print(self.summary(view))  # of a log one line, to be searched for
+
+    def _shown(self) -> Group:
+        """Return what stands on a terminal now; a thread asks once a second, so that time passes.
+
+        What a trial has done since its last report is not known here; ``status`` asks its ledger.
+        """
+        if self._panel_now is None:
+            return Group()
+        seconds = int(time.monotonic() - self._since)
+        passed = Text(f"trials have run for {seconds // 60}:{seconds % 60:02d}")
+        return Group(passed, self._panel_now)
 
     def is_silent(self, view: StudyView) -> bool:
         """Take note of a downgrade; say whether nothing may be shown of the study as it runs."""
@@ -182,7 +202,9 @@ class ProgressDisplay(Observer):
         for _ in range(self._num_rows - len(running)):
             table.add_row()
         samplings = " and ".join(sorted({trial.sampling for trial in view.trials.values()}))
-        terms = Text(f"epsilon of one trial: {self._terms(samplings)}. Ctrl-C is safe.")
+        terms = Text(
+            f"steps and epsilon of one trial at its last report: {self._terms(samplings)}."
+        )
         progress, best, eta = self._parts(view, with_terms=False)
         lines = f"{progress} | {eta}" if eta else progress, best
         summary = [Text(line, no_wrap=True, overflow="ellipsis") for line in lines]

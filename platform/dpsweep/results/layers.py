@@ -12,7 +12,7 @@ from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import BadInputError, StorageError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.words import counted
-from dpsweep.results.origins import supplies_of
+from dpsweep.results.origins import reading_data, supplies_of
 from dpsweep.results.study import SweepResult
 from dpsweep.study.files import StudyFiles
 from dpsweep.study.trial import TrialTask
@@ -107,9 +107,10 @@ def study_records(result: SweepResult) -> SweepData:
         BadInputError: See ``check_layers``; nothing is read then.
         DataError: The data cannot be read any more.
     """
-    check_layers(result.spec, describe_dataset(result.spec.data))
     spec = result.spec
-    return load_records(spec)
+    with reading_data(spec):
+        check_layers(spec, describe_dataset(spec.data))
+        return load_records(spec)
 
 
 def check_layers(spec: SweepSpec, info: DatasetInfo) -> None:

@@ -1,12 +1,14 @@
-"""Origins of a study's trials: public weights, and releases of its start."""
+"""Origins of a study's trials: where its data are, public weights, and releases of its start."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.bucket_path import BucketPath
-from dpsweep.foundation.errors import CheckpointError, StudyError, SweepError
+from dpsweep.foundation.errors import CheckpointError, DataError, StudyError, SweepError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.ledgers.trial import read_records, releases_of, trial_file, trial_spent
 from dpsweep.privacy.events import Plan
@@ -25,6 +27,26 @@ if TYPE_CHECKING:
     from dpsweep.study.files import StudyFiles
     from dpsweep.study.journal import StudyView
     from dpsweep.study.trial import TrialTask
+
+
+@contextmanager
+def reading_data(spec: SweepSpec) -> Iterator[None]:
+    """Say of data that are not there whether the study was launched in another directory.
+
+    Raises:
+        DataError: As it was raised within, or with that reason.
+    """
+    try:
+        yield
+    except DataError as error:
+        path = spec.data.path
+        if path is None or Path(path).expanduser().is_absolute() or Path(path).exists():
+            raise
+        raise DataError(
+            error.message,
+            because=f"data.path of study {spec.name!r} begins where it was launched",
+            fix="type this in that directory",
+        ) from error
 
 
 def weights_path(spec: SweepSpec, view: StudyView) -> FilePath | None:

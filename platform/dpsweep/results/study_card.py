@@ -10,6 +10,7 @@ from dpsweep.foundation.version import __version__
 from dpsweep.foundation.words import counted
 from dpsweep.ledgers.dataset import read_dataset_ledger
 from dpsweep.results.card import privacy_card
+from dpsweep.results.origins import reading_data
 from dpsweep.results.study import SweepResult
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.facts import describe_pretraining, describe_public, public_files
@@ -23,7 +24,8 @@ from dpsweep.trainables.data.loading import describe_dataset
 def card(result: SweepResult) -> str:
     """Return the study's privacy card as it stands, in Markdown."""
     spec, privacy, account = result.spec, result.spec.privacy, result.claims.account
-    info = describe_dataset(spec.data)
+    with reading_data(spec):
+        info = describe_dataset(spec.data)
     methods = SearchSpace.from_spec(spec.search.space).values()["method"]
     facts: dict[str, Any] = {
         "name": result.name,

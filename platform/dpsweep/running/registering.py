@@ -14,7 +14,7 @@ from dpsweep.foundation.errors import BadInputError, StudyError
 from dpsweep.foundation.validate import of_kind
 from dpsweep.privacy.statement import PrivacyStatement
 from dpsweep.results.choosing import By, Limits
-from dpsweep.results.origins import supplies_of
+from dpsweep.results.origins import reading_data, supplies_of
 from dpsweep.results.study import SweepResult, load_sweep
 from dpsweep.results.trial import TrialResult
 from dpsweep.running.entries import label_of
@@ -226,7 +226,8 @@ def _store_of(result: SweepResult, tracking_uri: str | None) -> str:
 def _package(result: SweepResult, trial: int) -> Iterator[Package]:
     """Yield the model of a trial, rebuilt from its best checkpoint, with all that it needs."""
     spec, files, task = result.spec, result.files, result.task(trial)
-    data = load_records(spec)
+    with reading_data(spec):
+        data = load_records(spec)
     if not is_data_of(files, data.content_hash, data.old_hash):
         raise StudyError(
             f"the data of study {result.name!r} are not those that it was launched on, so their "

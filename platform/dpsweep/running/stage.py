@@ -179,6 +179,7 @@ class Stage:
         self.study.write_task(task)
         started = entries.trial_started(self.spec, task, self.study.view.pretrained)
         self.study.write(started)
+        self.observer.on_view(self.study.view)
 
     def refuse(self, trial: int, values: Mapping[str, Any], error: SweepError) -> None:
         """Write that a configuration has no plan within the budget."""

@@ -1,5 +1,7 @@
 """The progress line: what its ETA extrapolates."""
 
+import io
+
 import pytest
 from rich.console import Console
 
@@ -73,3 +75,28 @@ def test_without_a_start_the_budget_counts_too(clock):
     assert eta(display, first) is None
     clock["now"] += 90
     assert eta(display, view((DONE, 1), (DONE, 1))) == "1:30"
+
+
+def test_time_passes_before_the_first_report(clock):
+    """A trial may take minutes until then; a terminal shows it from its start."""
+    console = Console(force_terminal=True, width=120, file=io.StringIO())
+    display = ProgressDisplay(SweepSpec(**SPEC), 10, console)
+    display.on_view(view((RUNNING, 0)))
+    clock["now"] += 83
+    with console.capture() as capture:
+        console.print(display._shown())
+    shown = capture.get()
+    assert "trials have run for 1:23" in shown
+    assert "0/100" in shown
+    assert "at its last report: delta 1e-05" in shown
+
+
+def test_a_log_gets_no_line_before_there_is_something_to_tell(clock):
+    console = Console(file=io.StringIO(), width=200)
+    display = ProgressDisplay(SweepSpec(**SPEC), 10, console)
+    display.on_view(view((RUNNING, 0)))
+    assert console.file.getvalue() == ""
+    reported = view((RUNNING, 0.5))
+    reported.trials[0].reports.append({"step": 50, "epsilon": 1.0, "metrics": {}})
+    display.on_view(reported)
+    assert "0/10 trials" in console.file.getvalue()

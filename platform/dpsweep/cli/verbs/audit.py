@@ -20,7 +20,7 @@ from dpsweep.foundation.words import counted
 from dpsweep.privacy.one_run_audit import guesses_needed
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.privacy.terms import SINGLE_RUN
-from dpsweep.results.origins import weights_path
+from dpsweep.results.origins import reading_data, weights_path
 from dpsweep.results.study import SweepResult, load_sweep
 from dpsweep.study.audits import CONSISTENT, FAIL, AuditRecord, write_audit
 from dpsweep.trainables import TRAINABLES
@@ -109,7 +109,8 @@ def _subject(result: SweepResult, trial: int) -> Subject:
         raise BadInputError(f"study {result.name!r} has no trial {trial}", fix=f"trials: {numbers}")
     spec = result.spec
     task, episodes = result.files.task(trial), Episodes.of(spec)
-    info = info_of_records(describe_dataset(spec.data), spec.searched_share, task.records)
+    with reading_data(spec):
+        info = info_of_records(describe_dataset(spec.data), spec.searched_share, task.records)
     return Subject.of_task(
         task,
         info if episodes is None else episodes.describe(info),

@@ -10,6 +10,7 @@ from typing import Any
 
 from dpsweep.foundation.errors import NothingWithinBudgetError
 from dpsweep.privacy.statement import PrivacyStatement, shown_epsilon
+from dpsweep.results.origins import reading_data
 from dpsweep.results.study import SweepResult
 from dpsweep.results.study_card import card
 from dpsweep.results.trial import TrialResult
@@ -92,7 +93,8 @@ def story_of(result: SweepResult, *, version: str) -> Story:
 
 def _asked(result: SweepResult) -> list[Fact]:
     spec = result.spec
-    info = describe_dataset(spec.data)
+    with reading_data(spec):
+        info = describe_dataset(spec.data)
     better = "high is good" if result.is_maximized else "low is good"
     return [
         ("Data", f"{info.name}, {info.num_private} private records as declared"),
