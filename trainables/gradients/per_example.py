@@ -219,7 +219,7 @@ class OpacusEngine:
         if not isinstance(output, torch.Tensor):
             raise ModelError(
                 f"a {type(layer).__name__} layer returns {type(output).__name__}, not a tensor",
-                fix="use another model",
+                fix="use layers that return one tensor; an nn.LSTM cannot be trained this way",
             )
         tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
         versions = [tensor._version for tensor in tensors]

@@ -193,7 +193,7 @@ class SparseEngine:
         if not isinstance(output, torch.Tensor):
             raise ModelError(
                 f"a {type(layer).__name__} layer returns {type(output).__name__}, not a tensor",
-                fix="use another model",
+                fix="use layers that return one tensor; an nn.LSTM cannot be trained this way",
             )
         if not output.requires_grad:
             raise _no_gradient()

@@ -71,14 +71,15 @@ def account_epsilon(
         Those of ``dpsweep.privacy.accountants.epsilon_of``; about this one run and no search.
 
     Args:
-        events_json: Segments in the format of ``Plan.from_json``.
+        events_json: Segments in the format of ``Plan.from_json``, or a ``Plan``.
         delta: In (0, 1).
         accountant: ``rdp`` or ``pld``.
     Raises:
         BadInputError: With every mistake of every segment; or for a wrong delta or accountant, or
             ``pld`` with an event that has no privacy loss distribution.
     """
-    return _statement(Plan.from_json(events_json), delta, accountant)
+    is_plan = isinstance(events_json, Plan)
+    return _statement(events_json if is_plan else Plan.from_json(events_json), delta, accountant)
 
 
 def account_steps(

@@ -8,6 +8,7 @@ import pytest
 
 from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
 from dpsweep.privacy.calculator import account_epsilon, account_noise, account_steps
+from dpsweep.privacy.events import EventRun, Gaussian, Plan
 
 STEP = {"event": "poisson_gaussian", "noise_multiplier": 1.0, "sample_rate": 0.01, "steps": 1000}
 LABELS = {"delta", "accountant", "neighboring_relation", "sampling", "privacy_unit", "accounting"}
@@ -62,6 +63,7 @@ def test_parts_that_are_not_added_are_named():
     rest = {**gaussian, "part": "rest"}
     plain = account_epsilon([gaussian], delta=1e-5)
     assert plain["released"] == "the outputs of these events"
+    assert account_epsilon(Plan((EventRun(Gaussian(5.0), 1),)), delta=1e-5) == plain
     both = account_epsilon([gaussian, rest, free], delta=1e-5)
     assert both["epsilon"] == plain["epsilon"]
     assert both["released"].endswith(
