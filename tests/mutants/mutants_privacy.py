@@ -52,7 +52,7 @@ PRIVACY = (
     Mutant(
         "epsilon rounded down",
         "platform/dpsweep/privacy/statement.py",
-        "exact.quantize(Decimal('1e-4'), ROUND_CEILING)",
+        "exact.quantize(Decimal('1e-4'), rounding)",
         "exact.quantize(Decimal('1e-4'), 'ROUND_FLOOR')",
         (
             "tests/unit/privacy/test_accountants.py::test_a_statement_shows_everything_and_rounds_up",

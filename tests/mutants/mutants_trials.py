@@ -146,10 +146,40 @@ TRIALS = (
     Mutant(
         "messages of errors that quote records",
         "platform/dpsweep/foundation/errors.py",
-        "if isinstance(error, SweepError):",
+        'if isinstance(error, SweepError) and module.partition(".")[0] == _OWN:',
         "if isinstance(error, Exception):",
         ("tests/unit/trainables/execution/test_base.py::test_a_failure_says_where_and_never_what",),
         "a message may quote a private value",
+    ),
+    Mutant(
+        "messages of a package's own that quote records",
+        "platform/dpsweep/foundation/errors.py",
+        'if isinstance(error, SweepError) and module.partition(".")[0] == _OWN:',
+        "if isinstance(error, SweepError):",
+        ("tests/unit/foundation/test_errors.py::test_words_of_another_package_may_quote_a_record",),
+        "whoever writes a method may put a record into any error",
+    ),
+    Mutant(
+        "another plan than the one that is charged",
+        "trainables/execution/execution.py",
+        "        self.method.check_at(self.plan, self.position)\n",
+        "",
+        (
+            "tests/unit/trainables/execution/test_execution.py"
+            "::test_what_could_not_be_run_or_gone_on_with_is_charged_nothing",
+        ),
+        "a method that runs its own plan spends what nobody charges",
+    ),
+    Mutant(
+        "a noisy score of no number of records",
+        "trainables/execution/scores.py",
+        "if abs(correct - round(correct)) > 1e-6 * num_records + 1e-9:",
+        "if False:",
+        (
+            "tests/unit/trainables/execution/test_scores.py"
+            "::test_what_is_no_share_of_records_is_not_released",
+        ),
+        "the noise is for one record more or less",
     ),
     Mutant(
         "a damaged checkpoint",

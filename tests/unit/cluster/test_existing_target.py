@@ -35,6 +35,7 @@ def test_a_cluster_that_asks_for_a_token_is_not_called_silent(
 
     monkeypatch.setattr(existing, "ray", SimpleNamespace(init=refuse))
     monkeypatch.setattr(existing, "write_package", lambda folder: folder / "dpsweep")
+    monkeypatch.setattr(existing, "address_here", str)  # whatever else runs on this machine
     spec = ClusterSpec(target="ray", address="auto")
     with pytest.raises(ResourceError) as caught:
         ExistingTarget(spec, ResourcesSpec(), tmp_path).connect()
