@@ -465,6 +465,8 @@ def test_the_best_configuration_runs_again_from_its_own_spec(composed, tmp_path,
     assert again.study_statement().epsilon == again.spec.privacy.trial_epsilon
     stages = [line.partition(" s  ")[2] for line in done.stderr.splitlines()]
     told = [stage for stage in stages if stage]
+    where = f"{tmp_path}/studies/composed-best"
     assert [stage.split(":")[0].split(";")[0] for stage in told][:4] == [
-        "spec ok", "reading the data", "starting Ray on this machine", "running trials",
+        "spec ok", "reading the data", "starting Ray on this machine",
+        f"running trials of a new study in {where}",
     ]  # fmt: skip
