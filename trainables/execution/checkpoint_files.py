@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsweep.foundation.durable import read_checked_json
-from dpsweep.foundation.errors import CheckpointError
+from dpsweep.foundation.errors import CheckpointError, SweepError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.shapes import fits
 
@@ -39,6 +39,15 @@ class Found:
 
     meta: Mapping[str, Any]
     content: bytes
+
+
+def kept_step(directory: FilePath) -> int:
+    """Return the step that a trial's last checkpoint is said to be of; 0 where nothing says it."""
+    try:
+        meta = read_checked_json((directory / "last.json").read_bytes(), known=KEYS)
+        return int(meta["step"])
+    except (OSError, SweepError, ValueError, KeyError, TypeError):
+        return 0
 
 
 def find(directory: FilePath, which: str) -> Found | None:

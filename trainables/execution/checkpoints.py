@@ -231,14 +231,20 @@ def _unreadable(state: Any, place: str) -> str:
 
     >>> _unreadable({"model": {"weight": torch.ones(2)}, "seen": [1, 2.5, None, "a"]}, "state")
     ''
+    Keys are not told, as they might be words of records.
+
     >>> _unreadable({"log": {"where": slice(3)}}, "state")
-    "state['log']['where'] is a slice"
+    'state[..][..] is a slice'
     """
-    if isinstance(state, torch.Tensor) or type(state) in (int, float, bool, str, type(None)):
+    if type(state) in (torch.Tensor, torch.nn.Parameter, int, float, bool, str, type(None)):
         return ""
     if type(state) in (dict, OrderedDict, list, tuple):
-        inside = state.items() if isinstance(state, dict) else enumerate(state)
-        strange = (_unreadable(value, f"{place}[{key!r}]") for key, value in inside)
+        keys = state if isinstance(state, dict) else ()
+        values = state.values() if isinstance(state, dict) else state
+        strange = (
+            *(_unreadable(key, f"a key of {place}") for key in keys),
+            *(_unreadable(value, f"{place}[..]") for value in values),
+        )
         return next(filter(None, strange), "")
     content = io.BytesIO()
     try:

@@ -46,7 +46,7 @@ class TrialExecution:
         After a crash, events between the last checkpoint and the crash were charged and are
         charged again when they are repeated, with fresh noise; the trial then ends earlier. So are
         those after the latest whole checkpoint, where the last one is damaged. What a crash can
-        lose is bounded in time (``pace``), also between reports; who is recalled loses nothing.
+        lose is bounded in time (``pace``), also between reports; who is recalled loses none.
         A noisy score is charged before it is computed, and never more of them than the task's
         ``validation_plan`` holds; exact scores stay here unless ``validation`` is ``exact``. A
         trial on public records (charged, at no cost) is refused private ones, and vice versa.
@@ -95,7 +95,7 @@ class TrialExecution:
         )
         try:
             self._usage = Usage(settings.device, is_told=settings.is_timed)
-            self.leaving = Leaving(directory)
+            self.leaving = Leaving(directory, settings.recall)
             self._pace = pace or Pace()
             self._store = CheckpointStore(directory)
             if settings.fresh_attempts:

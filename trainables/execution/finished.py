@@ -58,9 +58,9 @@ def _asked(method: str, name: str, function: Callable[[], _T]) -> _T:
     """Return what a method of another package is asked for; its errors are told in a line."""
     try:
         return function()
-    except SweepError:
-        raise
     except Exception as error:
+        if isinstance(error, SweepError) and described(error) == str(error):
+            raise  # of dpsweep's own code: records are at hand, and words of others may quote one
         raise ModelError(
             f"{name} of method {method} fails",
             because=described(error),
@@ -104,8 +104,9 @@ def _best_of(
     data = records_for(data, task)
     instance: Method = TRAINABLES[task.method]()
     context = RunContext(study_seed, task.trial, supplies=supplies)
-    instance.prepare(data, task.hparams, task.plan, context)
-    instance.load_state_dict(saved.state)
+    name, hparams = task.method, task.hparams
+    _asked(name, "prepare", lambda: instance.prepare(data, hparams, task.plan, context))
+    _asked(name, "load_state_dict", lambda: instance.load_state_dict(saved.state))
     return instance, data.info
 
 

@@ -84,14 +84,15 @@ class Leaving:
     """Says whether the model is to be kept after the charge under way, and nothing more run.
 
     Args:
-        directory: Of the trial.
+        directory: Of the trial, in that of its study.
+        word: By which its launch recalls trials.
 
     Attributes:
         is_told: True once the process was told to leave, by SIGTERM. Ctrl-C recalls all trials.
     """
 
-    def __init__(self, directory: FilePath) -> None:
-        self._recall = Recall.of_trial(directory)
+    def __init__(self, directory: FilePath, word: str) -> None:
+        self._recall = Recall(directory.parent.parent, word)
         self.is_told = False
 
     def is_due(self) -> bool:

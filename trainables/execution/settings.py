@@ -45,6 +45,7 @@ class ExecutionSettings:
         device: ``cpu`` or ``cuda``.
         started_in: Directory where dpsweep was started: that of own networks' modules.
         supplies: What the study has prepared for its trials besides the records.
+        recall: Word by which Ctrl-C calls trials back (``dpsweep.study.recall``); "": nothing does.
 
     Raises:
         ValueError: The rungs do not ascend, or noise is given without ``noisy`` or the other way
@@ -71,6 +72,7 @@ class ExecutionSettings:
     device: str = "cpu"
     started_in: Path | None = None
     supplies: Supplies = NO_SUPPLIES
+    recall: str = ""
 
     def __post_init__(self) -> None:
         # Raised, not asserted: python -O would let exact scores out for noisy ones.

@@ -242,6 +242,6 @@ def _plan_of(
             raise
         raise BadInputError(
             f"method {name!r}, which another package brings, fails to plan a configuration",
-            because=str(error) if isinstance(error, SweepError) else described(error),
+            because=described(error),
             fix="correct its `plan`, which is to raise InfeasibleBudgetError where there is none",
         ) from error

@@ -248,7 +248,7 @@ class SweepResult:
             metric=metric,
             value=view.value,
             step=view.delivered_step,
-            steps_run=view.step,
+            steps_run=max(view.step, view.kept_step),
             num_steps=view.num_steps,
             reason=view.reason,
             metrics=metrics,

@@ -27,7 +27,6 @@ FLUSH_S, FLUSH_STEP_S, QUIET_S = 120.0, 5.0, 25.0
 FLUSH_URGENT_S = 2.0  # where Ray ends this process soon
 
 
-@held()
 def log_best_model(
     checked: Preflight,
     study: Study,
@@ -70,6 +69,21 @@ def log_best_model(
         spool.label_model(trial, label_of(result, trial))
     if best in study.view.model_uris and spool.has_model(best):
         return
+    _log(checked, study, spool, data, observer, on_shown, best)
+
+
+@held()  # a step of seconds, which imports MLflow's writers
+def _log(
+    checked: Preflight,
+    study: Study,
+    spool: Spool,
+    data: SweepData,
+    observer: Observer,
+    on_shown: Callable[[], None],
+    best: int,
+) -> None:
+    """Log the model of a trial, the figures of it, and what it predicts."""
+    result = SweepResult.of(study)
     finished = _finished()
     try:
         task = study.files.task(best)
@@ -97,6 +111,7 @@ def log_best_model(
     study.write(ModelLogged(best, uri, tuple(map(str, figures))))
 
 
+@held()  # torch calls Python from C++ while it is imported
 def _finished() -> ModuleType:
     """Return the module that rebuilds trials; it loads torch, which takes more than a second."""
     from dpsweep.trainables.execution import finished

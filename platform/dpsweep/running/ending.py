@@ -23,7 +23,7 @@ from dpsweep.study.events import TrialCharged, or_none
 from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import TrialState
 from dpsweep.trainables import TRAINABLES
-from dpsweep.trainables.execution.checkpoint_files import find_resumption
+from dpsweep.trainables.execution.checkpoint_files import kept_step
 
 _OPEN = (TrialState.RUNNING, TrialState.PAUSED)
 _WAIT_S, _POLL_S = 5.0, 0.1
@@ -120,7 +120,7 @@ def write_charges(study: Study) -> None:
             continue
         inherited = inherited_events(read_records(trial_file(ledger, number)))
         epsilon = epsilon_of(inherited + spent, delta=privacy.delta, accountant=privacy.accountant)
-        step = max(trial.step, find_resumption(study.files.trial(number)).step)
+        step = max(trial.step, kept_step(study.files.trial(number)))
         study.write(TrialCharged(number, step, len(spent), or_none(epsilon)))
 
 

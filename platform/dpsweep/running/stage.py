@@ -122,19 +122,20 @@ class Stage:
             spends_rest=self.composition is not None,
             paused=[self.live[number] for number in paused],
         )
+        recall = Recall(files.path)
         tuner = make_tuner(
             spec.resources.max_failures,
             searcher,
             scheduler,
             [TuneListener(self), self._watch()],
             storage=self.tune_path or files.path / "ray",
-            settings=self.settings(),
+            settings=dataclasses.replace(self.settings(), recall=recall.word),
             data=self.data,
             must_stop=lambda: bool(self.violation),
             say=self.observer.on_message,
         )
         say = self.observer.on_message
-        is_interrupted = run_trials(tuner, scheduler, Recall(files.path), say)
+        is_interrupted = run_trials(tuner, scheduler, recall, say)
         if searcher.failure is not None:
             raise searcher.failure
         if self.violation:

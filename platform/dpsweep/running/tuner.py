@@ -176,7 +176,7 @@ def run_trials(
             _recalling(recall, say) as has_come,
         ):
             tuner.fit()
-            return has_come()
+        return has_come()
     except KeyboardInterrupt:  # a second Ctrl-C; after the first one, Tune clears up itself
         scheduler.release_actors()
         raise
@@ -243,13 +243,13 @@ def _recalling(recall: Recall, say: Callable[[str], None]) -> Iterator[Callable[
 
         def noted() -> None:
             note()
-            thread.start()  # a handler of signals neither prints nor waits for a storage
+            if thread.ident is None:  # Tune's handler is that of SIGUSR1, too, and of all of them
+                thread.start()  # a handler of signals neither prints nor waits for a storage
 
         setattr(interrupted, "set", noted)  # noqa: B010
         return interrupted
 
     thread = threading.Thread(target=call_back, daemon=True)
-    recall.end()
     try:
         with replaced(tune_loop, {"_setup_signal_catching": catch_and_recall}):
             yield lambda: thread.ident is not None

@@ -30,6 +30,7 @@ class TrialView:
     was_continued: bool = False
     judged: events.TrialJudged | None = None
     step: int = 0
+    kept_step: int = 0  # of the model that was kept since the last report, if one was
     num_steps: int = 0
     rung: int = 0
     epsilon: float | None = 0.0
@@ -224,7 +225,7 @@ def _fold_trial(
             trial.records = event.tags.get("dp.records", "private")
             trial.state, trial.was_continued = TrialState.RUNNING, True
         case events.TrialCharged():
-            trial.step, trial.charged = event.step, max(trial.charged, event.charged)
+            trial.kept_step, trial.charged = event.step, max(trial.charged, event.charged)
             if trial.epsilon is not None and event.epsilon is not None:
                 trial.epsilon = max(trial.epsilon, event.epsilon)
         case events.TrialPaused():
@@ -238,6 +239,7 @@ def _fold_trial(
 def _fold_report(trial: TrialView, event: events.TrialReported) -> None:
     trial.was_continued = False
     trial.step, trial.epsilon, trial.rung = event.step, event.epsilon, event.rung
+    trial.kept_step = event.step
     trial.value, trial.best_step = event.value, event.best_step or 0
     trial.wall_s, trial.memory_mb = event.wall_s, event.memory_mb
     trial.charged = max(trial.charged, event.charged)

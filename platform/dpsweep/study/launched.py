@@ -188,13 +188,14 @@ def _refuse_elsewhere(spec: SweepSpec) -> None:
     is_study = any((folder / name).exists() for name in ("ledger", "trials", "tracking.json"))
     if not is_study or folder == goal:
         return
-    written = re.search(r"^name: *['\"]?([\w-]+)", file.read_text(errors="replace"), re.MULTILINE)
-    if folder.name != spec.name and written and written[1] == spec.name:
+    written = re.search(r"^name: *['\"]?([\w.-]+)", file.read_text(errors="replace"), re.MULTILINE)
+    has_ledger = (folder / "ledger").exists()
+    if folder.name != spec.name and has_ledger and written and written[1] == spec.name:
         raise StudyError(
-            f"{file} is the spec of study {spec.name!r}, whose folder was renamed to {folder.name}",
+            f"{file} is the spec of study {spec.name!r}, whose folder is not named so: {folder}",
             because="a launch would begin another study, which spends its budget again",
-            fix=f"name the folder {spec.name} again and add --set storage.path={folder.parent}; a "
-            "new study has another `name:`",
+            fix=f"of a folder that was renamed, name it {spec.name} again and add --set "
+            f"storage.path={folder.parent}; a new study has another `name:`",
         )
     if folder.name == spec.name:
         raise StudyError(

@@ -7,6 +7,7 @@ they were charged since their last checkpoint would be lost.
 
 from __future__ import annotations
 
+import secrets
 from contextlib import suppress
 
 from dpsweep.foundation.errors import SweepError
@@ -16,13 +17,17 @@ _NAME = "recalled"
 
 
 class Recall:
-    """Whether the trials of a study are called back.
+    """Whether the trials of a study are called back that were started with a word.
+
+    A file that stays, as its launch was killed or the storage did not answer, has another word than
+    that of any later trial.
 
     Guarantees:
         Nothing about privacy: who misses a recall is killed, and what was charged stays charged.
 
     Args:
         study: Directory of the study, sealed or not.
+        word: Of those who are called; "" of those whom nobody calls. None: a new one.
 
     >>> import tempfile, pathlib
     >>> recall = Recall(pathlib.Path(tempfile.mkdtemp()))
@@ -30,26 +35,22 @@ class Recall:
     (None, True, None, False)
     """
 
-    def __init__(self, study: FilePath) -> None:
+    def __init__(self, study: FilePath, word: str | None = None) -> None:
         self._file = study / _NAME
-
-    @classmethod
-    def of_trial(cls, directory: FilePath) -> Recall:
-        """Return the recall of the study that a trial's directory lies in."""
-        return cls(directory.parent.parent)
+        self.word = secrets.token_hex(8) if word is None else word
 
     def begin(self) -> None:
-        """Call all trials back, if that can be written down."""
+        """Call them back, if that can be written down."""
         with suppress(OSError, SweepError):
-            self._file.write_bytes(b"")
+            self._file.write_bytes(self.word.encode())
 
     def end(self) -> None:
-        """Let trials train, those too that a launch has called back which was killed then."""
+        """Remove the file, if that can be done."""
         with suppress(OSError, SweepError):
             self._file.unlink(missing_ok=True)
 
     def is_on(self) -> bool:
-        """Say whether trials are called back; of a storage that does not answer, no."""
+        """Say whether they are called back; of a storage that does not answer, no."""
         with suppress(OSError, SweepError):
-            return self._file.exists()
+            return bool(self.word) and self._file.read_bytes() == self.word.encode()
         return False

@@ -13,26 +13,27 @@ from dpsweep.schedulers.ray_adapter import PastTune
 from dpsweep.study.recall import Recall
 
 
-def run(fit, folder, scheduler=None, say=print):
+def run(fit, folder, scheduler=None, say=print, recall=None):
     scheduler = scheduler or SimpleNamespace(release_actors=lambda: None)
-    return run_trials(SimpleNamespace(fit=fit), scheduler, Recall(folder), say)
+    return run_trials(SimpleNamespace(fit=fit), scheduler, recall or Recall(folder), say)
 
 
 def test_ctrl_c_calls_trials_back_as_long_as_they_run(tmp_path):
-    seen, told = [], []
+    seen, told, recall = [], [], Recall(tmp_path)
 
     def fit():
-        assert not Recall(tmp_path).is_on()  # a launch that was killed has left one
+        assert not recall.is_on()
         interrupted = tune_loop._setup_signal_catching()
         signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGUSR1)  # another one of the same handler
         assert interrupted.is_set()
         while not told:
             pass
-        seen.append(Recall(tmp_path).is_on())
+        seen.append((recall.is_on(), Recall(tmp_path).is_on()))
 
-    Recall(tmp_path).begin()
-    assert run(fit, tmp_path, say=told.append)  # it was interrupted, whatever has ended since
-    assert seen == [True]
+    Recall(tmp_path).begin()  # of a launch that was killed
+    assert run(fit, tmp_path, say=told.append, recall=recall)  # interrupted, whatever has ended
+    assert seen == [(True, False)]
     assert "trials keep their models" in told[0]
     assert list(tmp_path.iterdir()) == []
 

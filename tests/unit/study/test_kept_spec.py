@@ -58,7 +58,7 @@ def test_the_spec_of_a_study_elsewhere_does_not_begin_another(
     refuse_other_spec(read_spec(kept, overrides=[f"storage.path={kept.parents[1]}"]))
     refuse_other_spec(read_spec(kept, overrides=["name=another"]))
     renamed = kept.parent.rename(kept.parent.with_name("renamed")) / kept.name
-    with pytest.raises(StudyError, match="whose folder was renamed to renamed") as refused:
+    with pytest.raises(StudyError, match="whose folder is not named so") as refused:
         refuse_other_spec(read_spec(renamed, overrides=[f"storage.path={kept.parents[1]}"]))
     refuse_other_spec(read_spec(renamed, overrides=["name=another"]))
     renamed.parent.rename(kept.parent)

@@ -183,19 +183,20 @@ def choose_parts(
 def csv_rows(path: Path) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of a csv file in UTF-8, by the names in its first line.
 
+    Fields that a short row lacks are None; one of nothing but spaces is no row.
+
     Raises:
-        DataError: A row has more or fewer fields than that line; which one is private.
+        DataError: A row has more fields than that line; which one is private.
     """
     csv.field_size_limit(_LONGEST)
     with path.open(encoding="utf-8-sig", newline="") as file:
         for row in csv.DictReader(file):
-            if None in row or None in row.values():
+            if None in row:
                 raise DataError(
-                    f"{path} has a row with {'more' if None in row else 'fewer'} fields than its "
-                    "first line",
-                    fix="put texts that hold a comma, a quote or a line's end in double quotes, "
-                    'with "" for each quote within, as csv writers do',
+                    f"{path} has a row with more fields than its first line", fix=_QUOTE
                 )
+            if None in row.values() and not any((value or "").strip() for value in row.values()):
+                continue
             yield row
 
 
@@ -217,6 +218,10 @@ def _file(path: Path, where: str) -> Table:
         try:
             for row in rows(path):
                 for column, name in zip(values, names):
+                    if is_csv and row[name] is None:
+                        raise DataError(
+                            f"{where} has a row with fewer fields than its first line", fix=_QUOTE
+                        )
                     column.append(row[name])
         except _DAMAGES as error:
             # The message of the error may hold a record.
@@ -239,6 +244,10 @@ def _file(path: Path, where: str) -> Table:
     return Table(where, _csv_columns(path) if is_csv else None, False, count, read)
 
 
+_QUOTE = (
+    "put texts that hold a comma, a quote or the end of a line in double quotes, with two for each "
+    "one within, as csv writers do"
+)
 #: Characters of one text; Python's own limit is 131072.
 _LONGEST = 2**30
 _DAMAGES = (OSError, ValueError, TypeError, KeyError, RecursionError, csv.Error)

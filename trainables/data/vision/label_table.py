@@ -77,9 +77,9 @@ def _rows(table: Path, number_of: dict[str, int]) -> dict[str, int]:
                     fix="begin it with the line file,label",
                 )
             for row in reader:
-                if None in row or None in row.values():
+                if None in row:
                     raise DataError(
-                        f"{table} has a line with other fields than its first one",
+                        f"{table} has a line with more fields than its first one",
                         fix="put names that hold a comma in double quotes",
                     )
                 name, label = ((row[column] or "").strip() for column in _COLUMNS)

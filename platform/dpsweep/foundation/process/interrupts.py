@@ -17,6 +17,7 @@ from types import FrameType
 
 _is_asked = False
 _num_held = 0
+_has_come_while_held = False
 _answer = ""
 
 
@@ -47,22 +48,23 @@ def held() -> Iterator[None]:
     Raises:
         KeyboardInterrupt: At the end: Ctrl-C has come meanwhile.
     """
-    global _num_held, _is_asked
+    global _num_held, _has_come_while_held, _is_asked
     is_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGINT)
     is_alone = is_main and handler is signal.default_int_handler  # in a program of somebody else's
-    note_interrupts()
+    _has_come_while_held &= _num_held > 0
     _num_held += 1
+    note_interrupts()
     try:
         yield
     finally:
-        _num_held -= 1
         has_come = _is_asked
         if is_alone:
             signal.signal(signal.SIGINT, handler)
             _is_asked = False
-    if has_come:
-        raise KeyboardInterrupt
+        _num_held -= 1
+        if has_come:  # in the place of another error, too: it would be forgotten
+            raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
@@ -77,11 +79,12 @@ def answering(words: str) -> Iterator[None]:
 
 
 def _take(number: int, frame: FrameType | None) -> None:
-    global _is_asked
+    global _is_asked, _has_come_while_held
     is_first, _is_asked = not _is_asked, True
     if is_first and _answer:
         with contextlib.suppress(OSError, ValueError):  # not by print, which may be interrupted
             os.write(sys.stderr.fileno(), f"\n{_answer}\n".encode())
-    if _num_held and is_first:
+    if _num_held and not _has_come_while_held:
+        _has_come_while_held = True
         return
     raise KeyboardInterrupt

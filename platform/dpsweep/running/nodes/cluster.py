@@ -34,6 +34,7 @@ class LaunchCluster:
         self._open = contextlib.ExitStack()
         self._target: ClusterTarget | None = None
         self._leaving: threading.Thread | None = None
+        self._is_the_one = False
 
     @cached_property
     def _files(self) -> StudyFiles:
@@ -76,13 +77,15 @@ class LaunchCluster:
 
     def _made(self) -> ClusterTarget:
         if self._target is None:
-            if not _ONE.acquire(blocking=False):
+            if not self._is_the_one and not _ONE.acquire(blocking=False):
                 raise ResourceError(
                     "this process runs another sweep, in another thread",
                     because="a process is in one Ray cluster at a time",
                     fix="run one after the other, or each in a process of its own",
                 )
-            self._open.callback(_ONE.release)
+            if not self._is_the_one:
+                self._is_the_one = True
+                self._open.callback(self._let_others)
             spec, files = self._checked.spec, self._files
             is_sealed = spec.privacy.mode.is_sealed
             private = self._open.enter_context(private_directory()) if is_sealed else None
@@ -92,6 +95,10 @@ class LaunchCluster:
             self._open.callback(target.disconnect)
             self._target = target
         return self._target
+
+    def _let_others(self) -> None:
+        self._is_the_one = False
+        _ONE.release()
 
     @property
     def starting(self) -> str:

@@ -448,10 +448,11 @@ def test_a_process_that_is_to_leave_keeps_the_segment_that_it_runs(lab):
 
 
 def test_a_trial_that_is_called_back_keeps_its_model_and_runs_nothing_more(lab):
-    settings = lab.settings()
+    recall = Recall(lab.path)
+    settings = lab.settings(recall=recall.word)
     task = lab.task(settings, {"train.max_steps": 30})
     trial = lab.open(settings, task, pace=Short())
-    recall, run = Recall.of_trial(lab.directory(0)), trial.method.run
+    run = trial.method.run
 
     def interrupted(start, stop):
         recall.begin()
@@ -466,8 +467,9 @@ def test_a_trial_that_is_called_back_keeps_its_model_and_runs_nothing_more(lab):
     with pytest.raises(Left):
         resumed.advance()
     assert len(trial_spent(settings.ledger, 0)) == 4
-    recall.end()
-    assert lab.finish(resumed)[-1].step == 30
+    later = lab.settings(recall=Recall(lab.path).word)  # that of a launch that was killed stays
+    resumed.close()
+    assert lab.finish(lab.open(later, task))[-1].step == 30
 
 
 def _prepare_at(position):
@@ -487,8 +489,9 @@ def _prepare_other(self, data, hparams, plan, context):
         ("prepare", _prepare_at(5), "is at position 5, not at 0"),
         ("prepare", lambda *_: None, "another plan than the one that is charged"),
         ("prepare", _prepare_other, "another plan than the one that is charged"),
-        ("state_dict", lambda self: {"at": [Path("x")]}, r"state\['at'\]\[0\] is a PosixPath"),
-        ("state_dict", lambda self: {"at": np.float64(1)}, r"state\['at'\] is a float64"),
+        ("state_dict", lambda self: {"at": [Path("x")]}, r"state\[\.\.\]\[\.\.\] is a PosixPath"),
+        ("state_dict", lambda self: {"at": np.float64(1)}, r"state\[\.\.\] is a float64"),
+        ("state_dict", lambda self: {np.int64(3): 1.0}, "a key of state is a int64"),
         ("state_dict", lambda self: [1], "it is no dict"),
     ],
 )
@@ -731,3 +734,20 @@ def test_eight_trials_at_once_keep_their_caps_and_meet_at_the_rungs(lab):
             first = next(report for report in reports if report.rung >= number)
             one_less = task.plan.slice(0, first.step - 1)
             assert epsilon_of(one_less, delta=DELTA) < rung <= first.epsilon
+
+
+def test_words_of_a_package_are_no_reason_of_an_export_that_fails(lab, monkeypatch):
+    settings = lab.settings()
+    task = lab.scripted(Plan((EventRun(PoissonGaussian(3.0, 0.05), 30),)))
+    lab.run(settings, task)
+    monkeypatch.setattr(finished, "TRAINABLES", execution.TRAINABLES)
+
+    def secret(self):
+        raise SweepError("record [0.25]")
+
+    for name in ("export", "prepare", "load_state_dict"):
+        with monkeypatch.context() as patch:
+            patch.setattr(lab.Method, name, lambda self, *_: secret(self))
+            with pytest.raises(ModelError, match=f"{name} of method scripted fails") as caught:
+                export_model(lab.directory(), task, study_seed=0, data=lab.data)
+        assert "0.25" not in str(caught.value)
