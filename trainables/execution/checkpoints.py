@@ -229,10 +229,10 @@ def check_readable(state: Any, name: str) -> None:
 def _unreadable(state: Any, place: str) -> str:
     """Return where a state holds something that torch does not load as tensors; "" if nowhere.
 
-    >>> _unreadable({"model": {"weight": torch.ones(2)}, "seen": [1, 2.5, None, "a"]}, "state")
-    ''
     Keys are not told, as they might be words of records.
 
+    >>> _unreadable({"model": {"weight": torch.ones(2)}, "seen": [1, 2.5, None, "a"]}, "state")
+    ''
     >>> _unreadable({"log": {"where": slice(3)}}, "state")
     'state[..][..] is a slice'
     """
