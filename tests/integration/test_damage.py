@@ -219,7 +219,7 @@ def test_two_good_checkpoints_are_kept_and_lost_steps_stay_spent(study):
     assert len(list(directory.glob("last-*.ckpt"))) == 2
     before = len(trial_spent(files.ledger, damages.OPEN))
     kept = json.loads((directory / "previous.json").read_text())["step"]
-    assert kept >= 20
+    assert 8 <= kept < before
     for name in ("last-*.ckpt", "best-*.ckpt"):
         damages.hurt(max(directory.glob(name)), "flipped")
     code, told = run(study)
