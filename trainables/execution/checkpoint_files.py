@@ -44,8 +44,7 @@ class Found:
 def kept_step(directory: FilePath) -> int:
     """Return the step that a trial's last checkpoint is said to be of; 0 where nothing says it."""
     try:
-        meta = read_checked_json((directory / "last.json").read_bytes(), known=KEYS)
-        return int(meta["step"])
+        return int(_meta(directory / "last.json")["step"])
     except (OSError, SweepError, ValueError, KeyError, TypeError):
         return 0
 
@@ -58,8 +57,7 @@ def find(directory: FilePath, which: str) -> Found | None:
     """
     pointer = directory / f"{which}.json"
     try:
-        meta = read_checked_json(pointer.read_bytes(), known=KEYS)
-        _check(meta)
+        meta = _meta(pointer)
         path = directory / meta["file"]
     except FileNotFoundError:
         return None
@@ -80,13 +78,18 @@ def find(directory: FilePath, which: str) -> Found | None:
     return Found(meta, content)
 
 
-def _check(meta: Mapping[str, Any]) -> None:
-    """Refuse what no checkpoint's JSON file says, a name outside of its folder above all."""
+def _meta(pointer: FilePath) -> Mapping[str, Any]:
+    """Return what a checkpoint's JSON file says.
+
+    Refused is what none says, a name outside of its folder above all.
+    """
+    meta = read_checked_json(pointer.read_bytes(), known=KEYS)
     for key, shape in _SHAPES.items():
         if not fits(meta[key], shape):
             raise ValueError(f"{key} is {meta[key]!r:.40}")
     if Path(meta["file"]).name != meta["file"]:
         raise ValueError(f"{meta['file']!r:.40} is no file beside it")
+    return meta
 
 
 @dataclass(frozen=True)

@@ -226,6 +226,13 @@ def check_readable(state: Any, name: str) -> None:
         )
 
 
+def read_back(state: Any) -> Any:
+    """Return a state as a checkpoint's file gives it back; raises whatever torch does."""
+    content = io.BytesIO()
+    torch.save(state, content)
+    return torch.load(io.BytesIO(content.getvalue()), weights_only=True)
+
+
 def _unreadable(state: Any, place: str) -> str:
     """Return where a state holds something that torch does not load as tensors; "" if nowhere.
 
@@ -246,10 +253,8 @@ def _unreadable(state: Any, place: str) -> str:
             *(_unreadable(value, f"{place}[..]") for value in values),
         )
         return next(filter(None, strange), "")
-    content = io.BytesIO()
     try:
-        torch.save(state, content)
-        torch.load(io.BytesIO(content.getvalue()), weights_only=True)
+        read_back(state)
     except Exception:  # whatever pickle and torch raise at objects of somebody else
         return f"{place} is a {type(state).__name__}"
     return ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import torch
 
-from dpsweep.foundation.errors import CheckpointError, ModelError, SweepError, described
+from dpsweep.foundation.errors import CheckpointError, ModelError, described, is_own
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
@@ -59,8 +59,8 @@ def _asked(method: str, name: str, function: Callable[[], _T]) -> _T:
     try:
         return function()
     except Exception as error:
-        if isinstance(error, SweepError) and described(error) == str(error):
-            raise  # of dpsweep's own code: records are at hand, and words of others may quote one
+        if is_own(error):  # records are at hand, and words of others may quote one
+            raise
         raise ModelError(
             f"{name} of method {method} fails",
             because=described(error),

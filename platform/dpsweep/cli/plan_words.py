@@ -352,7 +352,7 @@ def _of_secret_part(figures: SelectionFigures, part: SecretPartFigures, terms: s
 
 def _claim(checked: Preflight, summary: PlanSummary) -> str:
     privacy, mode, terms = checked.spec.privacy, checked.spec.privacy.mode, summary.terms.line()
-    caveats = "".join(f" {c[0].upper()}{c[1:]}." for c in caveats_of(checked.spec).split("; ")[1:])
+    caveats = "".join(f" {c[0].upper()}{c[1:]}." for c in caveats_of(checked.spec))
     dearest = privacy.trial_epsilon if summary.probing is None else summary.probing.final_epsilon
     who = "a trial" if all(m.is_private for m in checked.methods.values()) else "a private trial"
     trial = f"{who} alone costs at most epsilon={shown_epsilon(dearest)}"

@@ -17,7 +17,7 @@ from dpsweep.cli.tables import TALK, talk, width
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.modes import UNACCOUNTED
 from dpsweep.privacy.statement import shown_epsilon
-from dpsweep.results.coverage import caveats_of
+from dpsweep.results.coverage import with_caveats
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.journal import StudyView
 from dpsweep.study.study import Observer
@@ -75,8 +75,7 @@ class ProgressDisplay(Observer):
         if self._console.is_terminal:
             if self._panel_now is None:
                 self._since = time.monotonic()
-            self._panel_now = self._panel(view)
-            self._live.refresh()
+            self._panel_now = self._panel(view)  # drawn once a second, however many reports come
         elif any(trial.reports for trial in view.trials.values()) and (
             time.monotonic() - self._last_line >= LINE_EVERY_S
         ):
@@ -145,7 +144,7 @@ class ProgressDisplay(Observer):
     def _terms(self, sampling: str, what: str = "one trial alone") -> str:
         """Return what must stand beside an epsilon."""
         terms = self._spec.privacy_terms(sampling, accounting=self._accounting)
-        return f"{terms.short()}, {what}{caveats_of(self._spec)}"
+        return f"{terms.short()}, {with_caveats(self._spec, what)}"
 
     def _eta(self, view: StudyView, moving: Sequence[TrialState]) -> str | None:
         """Extrapolate from what was done in this launch, of the trials or of the budget.

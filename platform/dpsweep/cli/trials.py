@@ -10,9 +10,8 @@ from dpsweep.cli.output import Format, print_records
 from dpsweep.foundation.errors import (
     NothingWithinBudgetError,
 )
-from dpsweep.privacy.modes import SEARCHED_PART, UNSEARCHED_REST
 from dpsweep.privacy.statement import shown_epsilon
-from dpsweep.results.coverage import caveats_of
+from dpsweep.results.coverage import records_of_trial, with_caveats
 from dpsweep.study.journal import on_test_records
 
 if TYPE_CHECKING:
@@ -20,18 +19,17 @@ if TYPE_CHECKING:
     from dpsweep.results.trial import TrialResult
 
 
-#: Which private records an epsilon may be about, where it is not about all of them.
-_PARTS_READ = (SEARCHED_PART, UNSEARCHED_REST)
 _SCORES_ARE_OF = "Scores are of the model at `step`, which a trial delivers; `steps`: run, planned."
 
 
 def in_short(result: SweepResult, trial: TrialResult) -> str:
     """Return a trial's epsilon with its terms, the first words of what it covers, and caveats."""
-    statement, caveats = trial.statement, caveats_of(result.spec)
-    released = statement.released.removesuffix(caveats)
+    statement, released = trial.statement, trial.statement.released
     covers = released.partition(":")[0].partition(";")[0].partition(",")[0]
-    covers += next((f" {part}" for part in _PARTS_READ if part in released), "")
-    return f"epsilon={shown_epsilon(statement.epsilon)} ({covers}; {statement.line()}{caveats})"
+    part = records_of_trial(result.spec, result.view.trials[trial.trial_id].records)
+    covers += f" {part}" if part in released and part not in covers else ""
+    terms = with_caveats(result.spec, f"{covers}; {statement.line()}")
+    return f"epsilon={shown_epsilon(statement.epsilon)} ({terms})"
 
 
 def print_trials(

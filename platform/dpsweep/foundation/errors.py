@@ -6,6 +6,7 @@ import errno
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple
 
 #: What a disk says that is full, read-only or broken.
@@ -164,20 +165,26 @@ def described(error: BaseException) -> str:
     Errors of dpsweep's own code are written to be shown, so their text is kept; where another
     package has raised one, its text is that package's.
     """
-    frames = list(traceback.walk_tb(error.__traceback__))
-    module = str(frames[-1][0].f_globals.get("__name__", "")) if frames else _OWN
-    if isinstance(error, SweepError) and module.partition(".")[0] == _OWN:
+    if is_own(error):
         return str(error)
-    place = ""
-    if frames:
-        frame, line = frames[-1]
-        place = f" at {_place(Path(frame.f_code.co_filename), module)}:{line}"
-    return f"{type(error).__name__}{place}"
+    frames = list(traceback.walk_tb(error.__traceback__))
+    if not frames:
+        return type(error).__name__
+    frame, line = frames[-1]
+    module, file = _module(frame), Path(frame.f_code.co_filename).name
+    place = f"{module.replace('.', '/')}.py" if module.startswith(f"{_OWN}.") else file
+    return f"{type(error).__name__} at {place}:{line}"
+
+
+def is_own(error: BaseException) -> bool:
+    """Say whether an error is one of these that dpsweep's own code has raised, or none has yet."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    is_ours = not frames or _module(frames[-1]).partition(".")[0] == _OWN
+    return isinstance(error, SweepError) and is_ours
 
 
 _OWN = __name__.partition(".")[0]
 
 
-def _place(file: Path, module: str) -> str:
-    """Return the name of a file, with its packages where that is a module of dpsweep's."""
-    return f"{module.replace('.', '/')}.py" if module.startswith(f"{_OWN}.") else file.name
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))

@@ -21,19 +21,18 @@ PUBLIC_MODEL = "a model that no private record was used for"
 
 def with_caveats(spec: SweepSpec, what: str) -> str:
     """Say what an epsilon covers: no exact private scores, draws of episodes and public files."""
-    return what + caveats_of(spec)
+    return "; ".join([what, *caveats_of(spec)])
 
 
-def caveats_of(spec: SweepSpec) -> str:
-    """Return what no epsilon of a study covers, each after "; "."""
-    caveats = "" if spec.episodes is None else "; the draw of its episode is not covered"
+def caveats_of(spec: SweepSpec) -> list[str]:
+    """Return what no epsilon of a study covers."""
+    caveats = [] if spec.episodes is None else ["the draw of its episode is not covered"]
     if spec.data.validation.visibility == "exact":
-        caveats += "; exact private validation scores and choices by them are not covered"
-    files = public_files(spec.data)
-    if files:
+        caveats.append("exact private validation scores and choices by them are not covered")
+    if files := public_files(spec.data):
         are = "are" if len(files) > 1 else "is"
-        caveats += f"; records of {' and '.join(files)}, which {are} declared public, are not "
-        caveats += "covered"
+        named = " and ".join(files)
+        caveats.append(f"records of {named}, which {are} declared public, are not covered")
     return caveats
 
 

@@ -50,7 +50,7 @@ def log_best_model(
         observer: Hears of what cannot be had.
         on_shown: Called when what the model predicts is in the study's files, if it gets there.
     Raises:
-        KeyboardInterrupt: Ctrl-C has come meanwhile; the model is logged all the same.
+        KeyboardInterrupt: Ctrl-C has come meanwhile; a model that was being logged is logged.
     """
     if not spool.is_enabled:
         return
@@ -69,7 +69,7 @@ def log_best_model(
         spool.label_model(trial, label_of(result, trial))
     if best in study.view.model_uris and spool.has_model(best):
         return
-    _log(checked, study, spool, data, observer, on_shown, best)
+    _log(checked, study, spool, data, observer, on_shown, result)
 
 
 @held()  # a step of seconds, which imports MLflow's writers
@@ -80,11 +80,10 @@ def _log(
     data: SweepData,
     observer: Observer,
     on_shown: Callable[[], None],
-    best: int,
+    result: SweepResult,
 ) -> None:
-    """Log the model of a trial, the figures of it, and what it predicts."""
-    result = SweepResult.of(study)
-    finished = _finished()
+    """Log the model of the best trial, the figures of it, and what it predicts."""
+    best, finished = result.best().trial_id, _finished()
     try:
         task = study.files.task(best)
         supplies = supplies_of(checked.spec, study.files, study.view)

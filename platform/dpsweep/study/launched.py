@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -188,9 +187,8 @@ def _refuse_elsewhere(spec: SweepSpec) -> None:
     is_study = any((folder / name).exists() for name in ("ledger", "trials", "tracking.json"))
     if not is_study or folder == goal:
         return
-    written = re.search(r"^name: *['\"]?([\w.-]+)", file.read_text(errors="replace"), re.MULTILINE)
-    has_ledger = (folder / "ledger").exists()
-    if folder.name != spec.name and has_ledger and written and written[1] == spec.name:
+    own_name = StudyFiles(folder.parent, folder.name).frozen().get("name")
+    if folder.name != spec.name == own_name and (folder / "ledger").exists():
         raise StudyError(
             f"{file} is the spec of study {spec.name!r}, whose folder is not named so: {folder}",
             because="a launch would begin another study, which spends its budget again",

@@ -8,7 +8,6 @@ class TestMyMethod(MethodConformance):
 from __future__ import annotations
 
 import copy
-import io
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,7 +22,7 @@ from dpsweep.spec.space.hyperparameters import public_data, resolve
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 from dpsweep.trainables.data.supplies import NO_SUPPLIES, Supplies
-from dpsweep.trainables.execution.checkpoints import check_readable
+from dpsweep.trainables.execution.checkpoints import check_readable, read_back
 from dpsweep.trainables.execution.starts import Starts
 from dpsweep.trainables.gradients.noise import Released, watched_releases
 from dpsweep.trainables.hooks import FromRelease, PublicScores, release_key
@@ -147,9 +146,7 @@ class MethodConformance:
         middle = len(plan) // 2
         instance.run(0, middle)
         check_readable(instance.state_dict(), self.method.__name__)
-        file = io.BytesIO()  # as a checkpoint is one
-        torch.save(instance.state_dict(), file)
-        state = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+        state = read_back(instance.state_dict())
         expected = instance.evaluate("validation")
         other, _ = self._prepared()
         other.check_at(plan, 0)

@@ -59,11 +59,8 @@ def _print_page(budget: DatasetBudget) -> None:
     spent = f"epsilon={shown_epsilon(account.epsilon)} at delta={shown_delta(account.delta)}"
     if account.broken is not None:
         spent += ", which is NO bound any more"
-    left_epsilon, left_delta = (
-        shown_epsilon(left[0], is_left=True),
-        shown_delta(left[1], is_left=True),
-    )
-    left_words = f"epsilon={left_epsilon} at delta={left_delta}"
+    left_delta = shown_delta(left[1], is_left=True)
+    left_words = f"epsilon={shown_epsilon(left[0], is_left=True)} at delta={left_delta}"
     print_records(
         {
             "dataset": account.dataset,

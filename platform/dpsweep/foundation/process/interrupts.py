@@ -21,11 +21,17 @@ _has_come_while_held = False
 _answer = ""
 
 
-def note_interrupts() -> None:
-    """Note from now on that Ctrl-C has come, where Python's own handler would only raise it."""
+def note_interrupts() -> bool:
+    """Note from now on that Ctrl-C has come, where Python's own handler would only raise it.
+
+    Returns:
+        Whether it was Python's own until now.
+    """
     is_main = threading.current_thread() is threading.main_thread()
-    if is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    is_plain = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_plain:
         signal.signal(signal.SIGINT, _take)
+    return is_plain
 
 
 def raise_lost() -> None:
@@ -49,18 +55,16 @@ def held() -> Iterator[None]:
         KeyboardInterrupt: At the end: Ctrl-C has come meanwhile.
     """
     global _num_held, _has_come_while_held, _is_asked
-    is_main = threading.current_thread() is threading.main_thread()
-    handler = signal.getsignal(signal.SIGINT)
-    is_alone = is_main and handler is signal.default_int_handler  # in a program of somebody else's
-    _has_come_while_held &= _num_held > 0
+    if not _num_held:
+        _has_come_while_held = False
     _num_held += 1
-    note_interrupts()
+    is_alone = note_interrupts()  # in a program of somebody else's
     try:
         yield
     finally:
         has_come = _is_asked
         if is_alone:
-            signal.signal(signal.SIGINT, handler)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             _is_asked = False
         _num_held -= 1
         if has_come:  # in the place of another error, too: it would be forgotten

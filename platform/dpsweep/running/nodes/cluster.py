@@ -77,15 +77,7 @@ class LaunchCluster:
 
     def _made(self) -> ClusterTarget:
         if self._target is None:
-            if not self._is_the_one and not _ONE.acquire(blocking=False):
-                raise ResourceError(
-                    "this process runs another sweep, in another thread",
-                    because="a process is in one Ray cluster at a time",
-                    fix="run one after the other, or each in a process of its own",
-                )
-            if not self._is_the_one:
-                self._is_the_one = True
-                self._open.callback(self._let_others)
+            self._be_the_one()
             spec, files = self._checked.spec, self._files
             is_sealed = spec.privacy.mode.is_sealed
             private = self._open.enter_context(private_directory()) if is_sealed else None
@@ -95,6 +87,19 @@ class LaunchCluster:
             self._open.callback(target.disconnect)
             self._target = target
         return self._target
+
+    def _be_the_one(self) -> None:
+        """Keep others of this process out until ``close``."""
+        if self._is_the_one:
+            return
+        if not _ONE.acquire(blocking=False):
+            raise ResourceError(
+                "this process runs another sweep, in another thread",
+                because="a process is in one Ray cluster at a time",
+                fix="run one after the other, or each in a process of its own",
+            )
+        self._is_the_one = True
+        self._open.callback(self._let_others)
 
     def _let_others(self) -> None:
         self._is_the_one = False
