@@ -13,6 +13,7 @@ from dpsweep.foundation.version import __version__
 _NAMES = {
     "EventRun": "dpsweep.privacy.events",
     "NoiseSchedule": "dpsweep.privacy.schedules",
+    "Observer": "dpsweep.study.study",
     "Plan": "dpsweep.privacy.events",
     "PrivacyBudget": "dpsweep.privacy.budget",
     "SweepError": "dpsweep.foundation.errors",
@@ -22,6 +23,7 @@ _NAMES = {
     "account_noise": "dpsweep.privacy.calculator",
     "account_steps": "dpsweep.privacy.calculator",
     "load_sweep": "dpsweep.results.study",
+    "plan_sweep": "dpsweep.cli.planned",
     "progress": "dpsweep.cli.notebook",
     "register_model": "dpsweep.running.registering",
     "run_sweep": "dpsweep.sweep",
@@ -31,6 +33,7 @@ _NAMES = {
 __all__ = [
     "EventRun",
     "NoiseSchedule",
+    "Observer",
     "Plan",
     "PrivacyBudget",
     "SweepError",
@@ -41,6 +44,7 @@ __all__ = [
     "account_noise",
     "account_steps",
     "load_sweep",
+    "plan_sweep",
     "progress",
     "register_model",
     "run_sweep",
@@ -50,6 +54,7 @@ __all__ = [
 if TYPE_CHECKING:
     from dpsweep.cli.best_spec import spec_of_trial
     from dpsweep.cli.notebook import progress
+    from dpsweep.cli.planned import plan_sweep
     from dpsweep.foundation.errors import SweepError
     from dpsweep.privacy.budget import PrivacyBudget
     from dpsweep.privacy.calculator import account_epsilon, account_noise, account_steps
@@ -58,6 +63,7 @@ if TYPE_CHECKING:
     from dpsweep.results.study import SweepResult, load_sweep
     from dpsweep.running.registering import register_model
     from dpsweep.spec.study import SweepSpec
+    from dpsweep.study.study import Observer
     from dpsweep.sweep import run_sweep
 
 

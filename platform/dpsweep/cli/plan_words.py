@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from dpsweep.foundation.words import counted
-from dpsweep.ledgers.dataset import read_dataset_ledger
 from dpsweep.planning.costs.composition import DeclaredFigures
+from dpsweep.planning.costs.dataset import DatasetLeft
 from dpsweep.planning.costs.probing import ProbingFigures
 from dpsweep.planning.costs.secret_part import SecretPartFigures
 from dpsweep.planning.costs.selection import SelectionFigures
@@ -18,104 +17,7 @@ from dpsweep.planning.sample import FinalFigures
 from dpsweep.planning.summary import PlanSummary
 from dpsweep.privacy.modes import MODES
 from dpsweep.privacy.statement import shown_epsilon
-from dpsweep.privacy.terms import shown_delta
 from dpsweep.results.coverage import caveats_of
-from dpsweep.study.launched import is_new
-
-
-@dataclass(frozen=True)
-class DatasetLeft:
-    """Rest of a dataset's budget, for the studies on it, before a study is charged.
-
-    Attributes:
-        path: The dataset's ledger.
-        cap_epsilon: Of all studies together; None: nothing is declared, so the study is refused.
-        cap_delta: Likewise.
-        epsilon: What is charged already.
-        delta: Likewise.
-        asked: Epsilon of the study, or None where it has none.
-        asked_delta: Its delta.
-        is_charged: Whether the study itself is among those that are charged.
-        broken: Why no further study is accepted, or None.
-    """
-
-    path: str
-    cap_epsilon: float | None
-    cap_delta: float | None
-    epsilon: float
-    delta: float
-    asked: float | None
-    asked_delta: float
-    is_charged: bool
-    broken: str | None
-
-    @property
-    def fits(self) -> bool:
-        """Whether `run` will accept the study; it decides itself, by exact sums."""
-        if self.is_charged:
-            return True
-        if self.broken or self.asked is None or self.cap_epsilon is None or self.cap_delta is None:
-            return False
-        slack = 1 + 1e-12
-        return (
-            self.epsilon + self.asked <= self.cap_epsilon * slack
-            and self.delta + self.asked_delta <= self.cap_delta * slack
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the record of ``dpsweep plan --json``."""
-        return {
-            "path": self.path,
-            "cap_epsilon": self.cap_epsilon,
-            "cap_delta": self.cap_delta,
-            "charged_epsilon": self.epsilon,
-            "charged_delta": self.delta,
-            "this_study_epsilon": self.asked,
-            "this_study_delta": self.asked_delta,
-            "is_charged": self.is_charged,
-            "fits": self.fits,
-        }
-
-    def __str__(self) -> str:
-        if self.broken:
-            return f"The dataset's ledger {self.path} accepts no study any more: {self.broken}."
-        if self.cap_epsilon is None or self.cap_delta is None:
-            return f"The dataset's ledger {self.path} has no cap yet: run will ask for one."
-        left = shown_epsilon(max(self.cap_epsilon - self.epsilon, 0.0), is_left=True)
-        left_delta = shown_delta(max(self.cap_delta - self.delta, 0.0), is_left=True)
-        text = (
-            f"The dataset's ledger {self.path} has (epsilon, delta)=({left}, {left_delta}) "
-            f"left of ({self.cap_epsilon:g}, {self.cap_delta:g}) for all studies together"
-        )
-        if self.is_charged:
-            return f"{text}; this study is charged already."
-        if self.asked is None:
-            return f"{text}; this study has no price that could be charged."
-        verdict = "" if self.fits else ", and does NOT fit: run will refuse it"
-        takes = f"({shown_epsilon(self.asked)}, {shown_delta(self.asked_delta)})"
-        return f"{text}; this study takes {takes}{verdict}."
-
-
-def dataset_left(checked: Preflight, summary: PlanSummary) -> DatasetLeft | None:
-    """Return what a spec's dataset ledger has left; None where the spec names none."""
-    spec, privacy = checked.spec, checked.spec.privacy
-    if privacy.dataset_ledger is None:
-        return None
-    account = read_dataset_ledger(privacy.dataset_ledger)
-    directory = str((spec.storage.root / spec.name).resolve())
-    first = account.dataset is None
-    return DatasetLeft(
-        path=privacy.dataset_ledger,
-        cap_epsilon=privacy.dataset_epsilon if first else account.cap_epsilon,
-        cap_delta=privacy.dataset_delta if first else account.cap_delta,
-        epsilon=account.epsilon,
-        delta=account.delta,
-        asked=privacy.trial_epsilon if privacy.mode.is_public_search else summary.study_epsilon,
-        asked_delta=privacy.delta,
-        is_charged=not is_new(spec)
-        and any(study.directory == directory for study in account.studies),
-        broken=account.broken,
-    )
 
 
 def plan_words(

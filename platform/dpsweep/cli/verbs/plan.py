@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dpsweep.cli.base import Json, Output, Sets, Spec, load_checked, say, stage
-from dpsweep.cli.memory_words import memory_warnings, memory_words
+from dpsweep.cli.memory_words import memory_warnings
 from dpsweep.cli.output import Format, print_records, shown_multiplier
-from dpsweep.cli.plan_words import (
-    dataset_left,
-    declared_words,
-    duration,
-    final_words,
-    plan_words,
-    size,
-)
+from dpsweep.cli.plan_words import declared_words, duration, final_words, size
+from dpsweep.cli.planned import method_row, planned
 from dpsweep.cli.tables import TALK, width, wrapped
 from dpsweep.foundation.words import counted
-from dpsweep.planning.forecast import estimate
-from dpsweep.planning.pretrain import plan_pretraining
-from dpsweep.planning.sample import draw_sample
-from dpsweep.planning.summary import expected_trials, summarize_plan
 from dpsweep.privacy.modes import MODES, UNACCOUNTED
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.privacy.terms import shown_delta
@@ -53,33 +43,22 @@ def plan(
     steps on made-up records; no private record is opened.
     """
     checked = load_checked(spec, sets)
-    say(stage("planning configurations of the space"))
-    sample = draw_sample(checked)
-    summary = summarize_plan(checked, sample)
-    num_trials = expected_trials(checked)
-    say(stage("measuring a few steps on made-up records"))
-    estimated = estimate(checked, sample.tasks, num_trials=num_trials)
-    forecast = estimated.to_dict()
+    plans = planned(checked, lambda text: say(stage(text)))
+    summary, sample = plans.summary, plans.sample
     output = Format.JSON if as_json else output
-    weights = plan_pretraining(checked.spec)
-    dataset = dataset_left(checked, summary)
     if output is not Format.TABLE:
-        record = {**summary.to_dict(), "pretrain": weights or None, "estimate": forecast}
-        record["methods"] = [method_row(sample, name) for name in sorted(checked.methods)]
-        record["dataset_ledger"] = dataset.to_dict() if dataset else None
-        print_records(record, output)
+        print_records(plans.to_dict(), output)
         _refuse_planless(checked, sample)
         return
     for note in summary.notes:
         say(f"note: {note}")
-    for line in memory_warnings(estimated.memory):
+    for line in memory_warnings(plans.estimate.memory):
         say(line)
-    memory = memory_words(checked, estimated)
-    sentences = [*plan_words(checked, summary, forecast, dataset), *memory]
-    for sentence in sentences if sample.tasks else []:  # without a plan nothing is run or claimed
+    for sentence in plans.sentences:
         print("\n".join(wrapped(sentence, width(TALK))))
     print()
-    cells = {**({"pretrain": weights} if weights else {}), **_plan_cells(summary, forecast)}
+    cells = {"pretrain": plans.pretrain} if plans.pretrain else {}
+    cells |= _plan_cells(summary, plans.estimate.to_dict())
     if not explain:
         shown = {
             "pretrain",
@@ -109,28 +88,6 @@ def _refuse_planless(checked: Preflight, sample: Sample) -> None:
     """
     if not sample.tasks:
         checked.check_some_plan()
-
-
-def method_row(sample: Sample, name: str) -> dict[str, Any]:
-    """Return what the sampled configurations of one method plan: smallest and largest figures."""
-    tasks = [task for task in sample.tasks if task.method == name]
-
-    def span(values: Sequence[float]) -> list[float] | None:
-        return [min(values), max(values)] if values else None
-
-    noise = [
-        run.event.noise_multiplier
-        for task in tasks
-        for run in task.plan.runs
-        if hasattr(run.event, "noise_multiplier")
-    ]
-    return {
-        "method": name,
-        "configurations_with_a_plan": len(tasks),
-        "steps_per_trial": span([len(task.plan) for task in tasks]),
-        "noise_multiplier": span(noise),
-        "epsilon_per_trial": span([task.planned_epsilon for task in tasks if task.is_private]),
-    }
 
 
 def _shown_rows(checked: Preflight, sample: Sample) -> list[dict[str, Any]]:
