@@ -57,7 +57,7 @@ from dpsweep.running.nodes.joining import join_cluster
 from dpsweep.running.pretrain import pretrained_weights
 from dpsweep.running.termination import Termination
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study.launched import enforced_terms, refuse_other_spec
+from dpsweep.study.launched import enforced_terms, refuse_launch
 from dpsweep.study.study import Observer, Study
 from dpsweep.tracking import open_spool
 from dpsweep.trainables.data.loading import load_records
@@ -113,7 +113,7 @@ def run_checked(
     cluster = cluster or LaunchCluster(checked)
     spec = checked.spec
     remove_left_behind(PATIENCE_S)
-    refuse_other_spec(spec)
+    refuse_launch(spec)
     make_places(spec)
     cluster.refuse_early()
     checked.check_some_plan()

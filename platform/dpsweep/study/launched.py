@@ -9,7 +9,7 @@ from typing import Any
 from dpsweep.foundation.bucket_path import BucketPath, answers
 from dpsweep.foundation.database_path import is_database_address
 from dpsweep.foundation.errors import SpecError, StudyError, SweepError
-from dpsweep.foundation.logs import Tail
+from dpsweep.foundation.logs import Tail, is_locked, lock
 from dpsweep.foundation.postgres import answers as database_answers
 from dpsweep.spec.base import seen
 from dpsweep.spec.study import SweepSpec
@@ -203,6 +203,20 @@ def _refuse_elsewhere(spec: SweepSpec) -> None:
             fix="run it in the directory where it was launched, or add --set "
             f"storage.path={folder.parent}; a new study has another `name:`",
         )
+
+
+def refuse_launch(spec: SweepSpec) -> None:
+    """Refuse to launch what cannot be: another spec's study, or one that runs now.
+
+    ``Study`` refuses both, too; this comes before any record is read.
+
+    Raises:
+        StudyError: The specs differ (``refuse_other_spec``), or another process runs the study.
+        StorageError: The study's database does not answer.
+    """
+    refuse_other_spec(spec)
+    if is_locked(place := StudyFiles.of(spec).lock):
+        lock(place, holder=f"study {spec.name!r}").release()  # its error names who holds it
 
 
 def refuse_other_spec(spec: SweepSpec, files: StudyFiles | None = None) -> None:

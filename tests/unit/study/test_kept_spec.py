@@ -15,6 +15,7 @@ from dpsweep.planning.reading import read_spec
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.launched import is_new, refuse_other_spec
 from dpsweep.study.study import Study
+from dpsweep.sweep import run_sweep
 
 
 def spec_of(path: Path, **search: object) -> SweepSpec:
@@ -36,6 +37,21 @@ def test_a_launch_that_is_refused_changes_no_spec(tmp_path: Path) -> None:
     with_more.keep_spec()
     with_more.close()
     assert b"num_trials: 99" in with_more.files.spec.read_bytes()
+
+
+def test_a_study_that_runs_is_refused_before_a_record_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: object) -> None:
+        raise AssertionError("records were read")
+
+    monkeypatch.setattr("dpsweep.sweep.load_records", read)
+    running = Study(spec_of(tmp_path))
+    with pytest.raises(StudyError, match=r"study 'kept' is already running \(process \d+"):
+        run_sweep(spec_of(tmp_path))
+    running.close()
+    with pytest.raises(AssertionError, match="records were read"):
+        run_sweep(spec_of(tmp_path))
 
 
 def test_the_spec_of_a_study_elsewhere_does_not_begin_another(

@@ -26,7 +26,7 @@ from dpsweep.results.advice import advice
 from dpsweep.running.termination import EXIT_CODE, sigterm_as_interrupt
 from dpsweep.spec.facts import terms
 from dpsweep.study.journal import on_test_records
-from dpsweep.study.launched import refuse_other_spec
+from dpsweep.study.launched import refuse_launch, refuse_other_spec
 
 if TYPE_CHECKING:
     from dpsweep.planning.preflight import Preflight
@@ -83,7 +83,7 @@ def launch(
         explain: Say at length what its epsilons cover.
     """
     make_places(checked.spec)  # before Ray is loaded, which takes longer than asking a server
-    refuse_other_spec(checked.spec)
+    refuse_launch(checked.spec)
     checked.check_some_plan()
     say(stage(f"spec ok: study {checked.spec.name!r}, {_num_trials(checked)}; loading Ray"))
     again = f"to continue, run the same command again: {command}"
