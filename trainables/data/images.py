@@ -80,6 +80,7 @@ def open_image_folder(spec: DataSpec) -> Source:
         num_found=len(files["train"]),
         preparation=preparation,
         read_kept=read,
+        notes=() if is_table else tuple(map(_beside_note, filter(_has_images, folders.values()))),
     )
 
 
@@ -143,6 +144,16 @@ def _class_folders(folder: Path, spec: DataSpec) -> tuple[str, ...]:
             fix="leave data.num_classes out: folders are the classes",
         )
     return classes
+
+
+def _has_images(folder: Path) -> bool:
+    """Say whether images lie in a folder itself, and in no folder of a class."""
+    files = (p for p in folder.iterdir() if p.is_file() and not p.name.startswith("._"))
+    return any(path.suffix.lower() in IMAGE_SUFFIXES for path in files)
+
+
+def _beside_note(folder: Path) -> str:
+    return f"{folder} has images beside the folders of classes: they are in no class, and not read"
 
 
 def _of_table(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:

@@ -118,7 +118,8 @@ def _read(path: FilePath) -> str:
     except IsADirectoryError:
         raise SpecError([Mistake(name, "is a directory", "give the YAML file")]) from None
     except UnicodeDecodeError:
-        raise SpecError([Mistake(name, "is not a text file (UTF-8)")]) from None
+        fix = "save it as UTF-8; editors and shells of Windows may write UTF-16"
+        raise SpecError([Mistake(name, "is not a text file (UTF-8)", fix)]) from None
     except OSError as error:
         raise SpecError([Mistake(name, f"cannot be read: {error.strerror}")]) from None
 

@@ -275,7 +275,10 @@ def test_directory_and_binary_file(tmp_path):
     assert lines_of(tmp_path) == [f"{tmp_path.name}: is a directory (give the YAML file)"]
     path = tmp_path / "sweep.yaml"
     path.write_bytes(b"\x80\x81\x82")
-    assert lines_of(path) == ["sweep.yaml: is not a text file (UTF-8)"]
+    assert lines_of(path) == [
+        "sweep.yaml: is not a text file (UTF-8) (save it as UTF-8; editors and shells of Windows "
+        "may write UTF-16)"
+    ]
 
 
 def test_every_mistake_at_once_in_the_order_of_the_lines(tmp_path):

@@ -116,6 +116,18 @@ def test_folders_in_classes_are_refused(make_spec, tmp_path):
     assert "labels.csv" in caught.value.fix
 
 
+def test_images_beside_the_folders_of_classes_are_noted(make_spec, tmp_path):
+    folders(tmp_path / "i")
+    spec = make_spec(dataset="image_folder", path=str(tmp_path / "i"), num_records=8)
+    (tmp_path / "i" / "._secret.png").write_bytes(b"")  # of an archive
+    assert describe_dataset(spec).notes == ()
+    image(1).save(tmp_path / "i" / "secret.png")
+    (note,) = describe_dataset(spec).notes
+    assert note.startswith(f"{tmp_path / 'i'} has images beside the folders of classes")
+    assert "secret" not in note
+    assert len(open_source(spec).read()["train"][1]) == 8
+
+
 def test_folders_of_archives_and_empty_ones_are_passed_over(make_spec, tmp_path):
     folders(tmp_path / "i")
     for name in ("__MACOSX", ".thumbs"):
