@@ -91,7 +91,7 @@ def composed(tmp_path_factory, ray_cluster):
 
     root = tmp_path_factory.mktemp("composed")
     observer = Listening()
-    raw = composed_spec(root, resources={"cpu": 0.5})
+    raw = composed_spec(root, resources={"cpu": 0.5}, privacy__study_epsilon=4.0)
     return root, run_sweep(SweepSpec(**raw), observer=observer), observer
 
 
@@ -102,7 +102,7 @@ def test_a_composed_study_never_passes_its_budget(composed):
     account, _ = check_filter(result)
     assert max(account.committed.values()) > 0.6 * account.composition.budget
     claim = result.study_statement()
-    assert claim.epsilon == 6.0
+    assert claim.epsilon == 4.0
     assert claim.accounting == "composed"
     assert claim.delta == DELTA
 

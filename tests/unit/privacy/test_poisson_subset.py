@@ -54,7 +54,7 @@ SAMPLED = [  # noise, rate, epsilon, delta of the subsampled Gaussian by other m
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("noise", "rate", "epsilon", "delta"), SAMPLED)
 def test_one_gaussian_on_a_subset_is_the_subsampled_gaussian(noise, rate, epsilon, delta):
     at = np.array([epsilon])

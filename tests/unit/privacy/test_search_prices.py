@@ -98,7 +98,7 @@ def test_every_difference_has_a_reason_and_is_a_lower_price():
                 assert ours < row[accountant]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("row", table())
 def test_the_calculator_says_what_is_known(row):
     for accountant in {"pld", "rdp"} & row.keys():
@@ -116,7 +116,7 @@ def test_what_the_search_leaves_to_one_run(row):
     assert price(steps_of(row["run"])) == pytest.approx(row["run_alone"], abs=2e-3)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("row", table(best_of=False, gaussian=False, pld=True))
 def test_declared_events_lie_between_the_ends_of_another_accountant(row):
     for rows in (row["steps"], row.get("run", row["steps"])):

@@ -276,6 +276,7 @@ def descent(features: int, classes: int, **given: Any) -> AdaMix:
     return prepared(AdaMix, records((features,), classes), plan, {**PLAIN, **named})
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("variant", ["ngd", "ppgd", "fully_private"])
 def test_a_step_of_noisy_gradient_descent(variant: str) -> None:
     instance = descent(260_000, 4, adamix__variant=variant)

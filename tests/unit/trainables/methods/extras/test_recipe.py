@@ -140,7 +140,7 @@ def test_masked_weights_cannot_be_standardised(make_plan):
     method.complete(make_plan(method, **given, sparse__train="full")[0], PLANNED)
 
 
-@pytest.mark.parametrize("epsilon", [1.0, 8.0])
+@pytest.mark.parametrize("epsilon", [1.0, pytest.param(8.0, marks=pytest.mark.slow)])
 def test_an_audit_of_the_recipe_passes(epsilon):
     others = {
         "augment.multiplicity": 2,
