@@ -16,8 +16,8 @@ HEAD = """\
 <!-- Written by `make docs` from the schema of the spec; edits here are lost. -->
 
 Every key of a spec, with its type and default. **required** stands where a spec must say it.
-`dpsweep init sweep.yaml` writes the same as a YAML file, `dpsweep init --schema` the JSON schema
-for an editor. Keys of `search.space` are hyperparameters: `dpsweep describe METHOD`.
+`dpsweep init sweep.yaml` writes the usual ones as a YAML file, `dpsweep init --schema` the JSON
+schema for an editor. Keys of `search.space` are hyperparameters: `dpsweep describe METHOD`.
 """
 _NUMBERS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 

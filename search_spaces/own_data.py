@@ -15,7 +15,7 @@ from typing import Any
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.spec.data.datasets import BUILT_IN, PUBLISHED_RECORDS
-from dpsweep.spec.deltas import derived_delta
+from dpsweep.spec.deltas import LARGEST_DERIVED, derived_delta
 
 #: Keys of the data section that describe the records of one file.
 _OF_A_FILE = (
@@ -255,15 +255,18 @@ def _at_most(value: Any, most: int) -> Any:
 
 
 def delta_of(dataset: str, section: str) -> str:
-    """Return delta for a starter: 1e-5, or less where that is not below 1 / N.
+    """Return delta for a starter: of declared records that of a spec that names none.
 
-    N are the training records that its ``data`` section declares, or that the dataset has.
+    Of a published dataset it is 1e-5, as in papers, or less where that is not below 1 / N.
 
-    >>> delta_of("mnist", ""), delta_of("celeba", ""), delta_of("npz", "  num_records: 400  # EDIT")
-    ('1e-5', '6e-07', '1e-5')
+    >>> delta_of("mnist", ""), delta_of("celeba", ""), delta_of("npz", "  num_records: 20000  #")
+    ('1e-5', '6e-07', '5e-06')
     """
     declared = re.search(r"^  num_records: (\d+)", section, re.MULTILINE)
-    num_records = int(declared[1]) if declared else PUBLISHED_RECORDS.get(dataset, 1)
+    if declared:
+        delta = derived_delta(int(declared[1]))
+        return "1e-5" if delta == LARGEST_DERIVED else f"{delta:g}"
+    num_records = PUBLISHED_RECORDS.get(dataset, 1)
     return "1e-5" if 1e-5 * num_records < 1 else f"{derived_delta(num_records):g}"
 
 

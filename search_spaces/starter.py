@@ -235,7 +235,7 @@ _SAMPLED = """\
   sampler: tpe                 # tpe, gp, cmaes (learn from earlier trials), random, grid (needs
                                # `num: 5` on each range), nsga2 (for two objectives)
   num_trials: {trials:<17}# at most; composed ends earlier when no further trial fits
-  on: null                     # {{split: 0.1}}: on a tenth of the private records, fixed without
+  "on": null                   # {{split: 0.1}}: on a tenth of the private records, fixed without
                                # looking; the best one is then run once on the others. composed
   max_time: null               # as in 45m or 2h: no further trial is started after it
   metric: validation/accuracy  # or validation/loss with mode: min

@@ -65,7 +65,7 @@ def test_keys_that_a_page_names_are_keys_of_a_spec(page):
     named = []
     for code in re.findall(r"`([^`\n]+)`", prose(page)):
         if re.fullmatch(rf"(?:{tops})\.[a-z_.]+", code):
-            named += [code] * (not code.endswith((".json", ".yaml")))
+            named += [code] * (not code.endswith((".json", ".yaml", ".html")))
         elif re.match(rf"(?:{tops}): \{{", code):
             named += dotted(yaml.safe_load(code.replace(", ...", "")))
     hyperparameters = {"start.epsilon", "search.space.method"}

@@ -12,7 +12,7 @@ from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.gradients import bias_engine, per_example, sparse_engine
 from dpsweep.trainables.gradients.layer_gradients import add_clipped
 
-FOLLOWED = {"adamix", "bitfit", "dp_sgd", "scatternet", "sparse"}
+FOLLOWED = {"adamix", "bitfit", "dope_sgd", "dp_sgd", "least_squares", "scatternet", "sparse"}
 
 
 @pytest.mark.slow

@@ -98,7 +98,8 @@ NOISE_RATE_HYPERPARAMETERS = (
         "float",
         None,
         "In the place of optim.lr: standard deviation of the noise of all steps in one output of "
-        "a linear layer, which suits every batch and length too; 5 is a start. Of sgd alone.",
+        "a linear layer, which suits every batch and length too; 5 is a start, 1 for adamix. Of "
+        "sgd alone.",
         low=0,
         high=1e6,
         open_low=True,

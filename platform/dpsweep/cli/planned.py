@@ -28,8 +28,8 @@ def plan_sweep(spec: SweepSpec) -> SweepPlan:
     made-up records.
 
     Guarantees:
-        No private record is opened, and nothing is charged. Epsilons are those of
-        ``SweepPlan.summary``, with their terms. What is claimed is decided by the run.
+        No private record is opened but a ``labels.csv``, and nothing is charged. Epsilons are those
+        of ``SweepPlan.summary``, with their terms. What is claimed is decided by the run.
 
     Args:
         spec: A valid spec.

@@ -108,7 +108,8 @@ class PrivacySpec(Part):
         "that are fixed beforehand).",
     )
     neighboring_relation: Literal["add_or_remove_one", "replace_one", "replace_special"] = Field(
-        default="add_or_remove_one", description="Which two datasets count as neighbours."
+        default="add_or_remove_one",
+        description="Which two datasets count as neighbours; only add_or_remove_one is available.",
     )
     dataset_ledger: Text | None = Field(
         default=None,

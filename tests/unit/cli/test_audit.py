@@ -134,6 +134,7 @@ def test_a_ceiling_below_the_claim_is_said():
         (("nobody", 0), "no study 'nobody'"),
         (("digits", 0, "--method", "dp_sgd"), "a study and --method are two audits"),
         (("digits", 0, "--epsilon", 1), "--epsilon goes with --method"),
+        (("--method", "dp_sgd", "--positions", 2), "--positions goes with a trial"),
         (("--method", "dp_sdg"), "no method 'dp_sdg'"),
         (("--method", "all", "--epsilon", 0), "--epsilon must be > 0"),
         (

@@ -245,7 +245,15 @@ def test_what_counts_public_records_stays_where_there_are_enough(npz):
 
 @pytest.mark.parametrize(
     ("records", "delta"),
-    [(40, 1e-5), (99_999, 1e-5), (100_000, 1e-6), (162_770, 6e-7), (2_000_000, 5e-8)],
+    [
+        (40, 1e-5),
+        (10_000, 1e-5),
+        (20_000, 5e-6),
+        (99_999, 1e-6),
+        (100_000, 1e-6),
+        (162_770, 6e-7),
+        (2_000_000, 5e-8),
+    ],
 )
 def test_delta_of_a_starter_is_less_than_one_over_the_records(npz, records, delta):
     own = OwnData(npz, num_records=records, num_classes=4)

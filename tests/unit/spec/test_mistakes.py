@@ -159,7 +159,8 @@ REPLACED = [
         "dataset: digits",
         "dataset: digits\n  privacy_unit: user",
         "sweep.yaml:4 data.privacy_unit: 'user' is not available yet: every guarantee here is for one example "
-        "(use example; somebody with k examples is protected k times less)",
+        "(use example; of somebody with k examples epsilon is k times as large, and delta more than "
+        "that)",
     ),
     ("loguniform: [1e-2, 8]", "loguniform: [8, 1e-2]", "sweep.yaml:14 search.space.optim.lr: bounds are reversed: [8, 0.01] (write [0.01, 8])"),
     ("loguniform: [1e-2, 8]", "loguniform: [8, 8]", "sweep.yaml:14 search.space.optim.lr: bounds are equal: [8, 8] (a fixed value is written 8)"),

@@ -55,8 +55,11 @@ def audit(
         int, typer.Option(min=20, help="Synthetic records to guess about; a tenth is guessed.")
     ] = 1000,
     positions: Annotated[
-        int, typer.Option(min=1, help="Positions of the plan to run, at most.")
-    ] = _POSITIONS,
+        int | None,
+        typer.Option(
+            min=1, help=f"Positions of a trial's plan to run, at most; default: {_POSITIONS}."
+        ),
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help=f"Run {_QUICK} positions, whatever --positions says.")
     ] = False,
@@ -64,15 +67,21 @@ def audit(
     output: Output = Format.TABLE,
 ) -> None:
     """Test a claim with canaries, on synthetic records; exit 1 if it is refuted."""
-    positions = _QUICK if quick else positions
     if method is None:
         if epsilon is not None:
             raise BadInputError("--epsilon goes with --method", fix="leave it out: a trial has one")
-        records = [_of_trial(name, trial, root, canaries, positions)]
+        records = [
+            _of_trial(name, trial, root, canaries, _QUICK if quick else positions or _POSITIONS)
+        ]
     else:
         if name is not None:
             raise BadInputError(
                 "a study and --method are two audits", fix="give one of them: NAME TRIAL, or it"
+            )
+        if positions is not None:
+            raise BadInputError(
+                "--positions goes with a trial",
+                fix=f"leave it out: a --method has {_STEPS} steps, {_QUICK} with --quick",
             )
         records = _of_methods(method, epsilon, canaries, _QUICK if quick else _STEPS)
     _print(records, output, is_list=method is not None)

@@ -25,7 +25,8 @@ def init(
     dataset: Annotated[
         str | None,
         typer.Option(
-            help="digits (default) | fashion_mnist | npz | image_folder | text, or a package's."
+            help="digits (default) | mnist | fashion_mnist | cifar10 | cifar100 | svhn | celeba | "
+            "npz | image_folder | image_dataset | text, or a package's."
         ),
     ] = None,
     method: Annotated[

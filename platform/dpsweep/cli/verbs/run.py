@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def validate(spec: Spec, sets: Sets = None) -> None:
-    """Check a spec completely; starts nothing, reads no private record."""
+    """Check a spec completely; starts nothing, reads no private record but a labels.csv."""
     _say_checking(spec)
     checked = load_checked(spec, sets)
     refuse_other_spec(checked.spec)

@@ -75,7 +75,7 @@ class Picture:
 
     def csv(self) -> str:
         """Return the table as CSV, with the terms of its epsilons in every row."""
-        has_epsilon = any("epsilon" in row for row in self.rows)
+        has_epsilon = any("epsilon" in name for row in self.rows for name in row)
         rows = [{**row, **(self.terms if has_epsilon else {})} for row in self.rows]
         names = list(dict.fromkeys(name for row in rows for name in row))
         buffer = io.StringIO()

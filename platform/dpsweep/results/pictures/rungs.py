@@ -53,7 +53,9 @@ def rung_survival(result: SweepResult) -> Picture | None:
         "rung_survival",
         "Trials at each rung",
         "How many trials came to each rung, and how many of them went on; one that passed several "
-        "at once is compared at none of them, and goes on. Rungs are public: they are in the spec.",
+        "at once is compared at none of them, and goes on. Rungs are public: they are in the spec. "
+        + result.claims.brief(is_so_far=True, more=""),
         rows,
         chart,
+        result.claims.epsilon_terms(),
     )

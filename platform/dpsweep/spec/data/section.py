@@ -183,7 +183,8 @@ class DataSpec(Part):
     test: TestSpec = TestSpec()
     public: PublicSpec = PublicSpec()
     privacy_unit: Literal["example", "user"] = Field(
-        default="example", description="Whose data one private record is."
+        default="example",
+        description="Whose data one private record is; only example is available.",
     )
 
     @classmethod
@@ -193,7 +194,8 @@ class DataSpec(Part):
             yield Mistake(
                 "privacy_unit",
                 "'user' is not available yet: every guarantee here is for one example",
-                "use example; somebody with k examples is protected k times less",
+                "use example; of somebody with k examples epsilon is k times as large, and delta "
+                "more than that",
             )
         yield from cls._dataset_rules(raw)
         yield from text_rules(raw)
