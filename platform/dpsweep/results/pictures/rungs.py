@@ -33,6 +33,7 @@ def rung_survival(result: SweepResult) -> Picture | None:
         }
         for (rung, verdict), count in sorted(counts.items())
     ]
+    samplings = {trial.statement.sampling for trial in result.results}
     chart = {
         "mark": "bar",
         "encoding": {
@@ -57,5 +58,5 @@ def rung_survival(result: SweepResult) -> Picture | None:
         + result.claims.brief(is_so_far=True, more=""),
         rows,
         chart,
-        result.claims.epsilon_terms(),
+        {**result.claims.epsilon_terms(), "sampling": ", ".join(sorted(samplings))},
     )
