@@ -21,7 +21,7 @@ from dpsweep.cluster.lean import lean_ray
 from dpsweep.cluster.private_directory import private_directory
 from dpsweep.cluster.token import own_token
 from dpsweep.cluster.worker import is_warm, preloading, variables
-from dpsweep.foundation.errors import RayLostError
+from dpsweep.foundation.errors import RayLostError, ResourceError
 from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec
 
 _VITAL = {"raylet", "gcs_server"}
@@ -120,6 +120,12 @@ def _failure_told() -> Iterator[None]:
         yield
     except Exception as error:
         words = str(error).strip().partition("\n")[0]
+        if "AF_UNIX path" in words:
+            raise ResourceError(
+                "Ray cannot be started on this machine",
+                because=f"the path of its folder is too long ({words[:200]})",
+                fix="unset RAY_TMPDIR, or let it name a folder with a shorter path",
+            ) from error
         raise RayLostError(
             f"Ray cannot be started on this machine ({type(error).__name__}: {words[:200]})",
             because="a process of its was ended, or this machine is too busy or too full",

@@ -24,6 +24,8 @@ from dpsweep.spec.study import SweepSpec
 _TOKEN = "~/.ray/auth_token"
 _SECRETS = "~/.dpsweep.env"
 _SPECS = "~/.dpsweep"
+# Without it Ray sends no token, whatever file or variable has one.
+_JOB = "RAY_AUTH_MODE=token ray job"
 _START = "export RAY_AUTH_MODE=token RAY_JOB_STOP_WAIT_TIME_S=40 RAY_USAGE_STATS_ENABLED=0; "
 
 
@@ -50,8 +52,8 @@ class VmRendering(FileRendering):
         driver = shlex.join(["bash", "-c", run])
         return commands(
             ["ray", "up", "--yes", file],
-            ["ray", "exec", file, f"ray job delete {job} || true"],
-            ["ray", "exec", file, f"ray job submit --submission-id {job} --no-wait -- {driver}"],
+            ["ray", "exec", file, f"{_JOB} delete {job} || true"],
+            ["ray", "exec", file, f"{_JOB} submit --submission-id {job} --no-wait -- {driver}"],
         )
 
     @classmethod
@@ -68,13 +70,13 @@ class VmRendering(FileRendering):
     def stop(cls, study: str, folder: Path) -> list[Command]:
         """Let the study save and end; then end all machines, in any case, as they cost money."""
         file, job = str(folder / cls.file_of(study)), job_name(study)
-        stop = Command(("ray", "exec", file, f"ray job stop {job}"), may_fail=True)
+        stop = Command(("ray", "exec", file, f"{_JOB} stop {job}"), may_fail=True)
         return [stop, *commands(["ray", "down", "--yes", file])]
 
     @classmethod
     def _on_head(cls, study: str, folder: Path, verb: str) -> list[Command]:
         file = str(folder / cls.file_of(study))
-        return commands(["ray", "exec", file, f"ray job {verb} {job_name(study)}"])
+        return commands(["ray", "exec", file, f"{_JOB} {verb} {job_name(study)}"])
 
 
 def _cluster(spec: SweepSpec, settings: VmSpec) -> dict[str, Any]:

@@ -131,7 +131,8 @@ def _home() -> dict[str, Any]:
     home = Path.home()
     if os.access(home, os.W_OK):
         return _row("home", "ok", "writable (Ray keeps its token there)")
-    return _row("home", "broken", f"{home} is read-only", "set RAY_AUTH_MODE=disabled, or HOME")
+    remedy = "runs work; a Ray that asks for a token keeps it there: set HOME to another folder"
+    return _row("home", "note", f"{home} is read-only", remedy)
 
 
 def _left_behind() -> dict[str, Any]:

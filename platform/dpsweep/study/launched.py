@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -187,21 +188,22 @@ def _refuse_elsewhere(spec: SweepSpec) -> None:
     is_study = any((folder / name).exists() for name in ("ledger", "trials", "tracking.json"))
     if not is_study or folder == goal:
         return
+    place = shlex.quote(f"storage.path={folder.parent}")
     own_name = StudyFiles(folder.parent, folder.name).frozen().get("name")
     if folder.name != spec.name == own_name and (folder / "ledger").exists():
         raise StudyError(
             f"{file} is the spec of study {spec.name!r}, whose folder is not named so: {folder}",
             because="a launch would begin another study, which spends its budget again",
             fix=f"of a folder that was renamed, name it {spec.name} again and add --set "
-            f"storage.path={folder.parent}; a new study has another `name:`",
+            f"{place}; a new study has another `name:`",
         )
     if folder.name == spec.name:
         raise StudyError(
             f"{file} is the spec of the study in {folder}, and storage.path leads to {goal} from "
             "here",
             because="that would be another study, which spends its budget again",
-            fix="run it in the directory where it was launched, or add --set "
-            f"storage.path={folder.parent}; a new study has another `name:`",
+            fix=f"run it in the directory where it was launched, or add --set {place}; a new study "
+            "has another `name:`",
         )
 
 

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from dpsweep.foundation.database_path import LogPath
+from dpsweep.foundation.errors import UnreachableError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.logs import Tail
 from dpsweep.spec.tracking import masked
@@ -72,7 +73,7 @@ class Spool:
         self._seq = TrackingState.load(state_path).seq if state_path else -1
         self._offset = 0  # place in the journal up to which the tracker has it
         self._pause_s = 0.0  # pause before the next try; above zero during an outage
-        self._is_out = False  # an outage was told, and its end was not
+        self._out = ""  # of which an outage was told, and its end was not
         self._calls: list[tuple[Callable[[Tracker], Any], Future[Any]]] = []
         self._changed = threading.Condition()
         self._is_urgent = False
@@ -281,15 +282,18 @@ class Spool:
                     future.set_exception(error)
 
     def _failed(self, error: Exception) -> None:
-        if not self._is_out and isinstance(error, (StoreDamagedError, StoreRefusedError)):
+        if not self._out and isinstance(error, (StoreDamagedError, StoreRefusedError)):
             self._say(f"{error.message}; the study goes on without it; fix: {error.fix}")
-        elif not self._is_out:
+        elif not self._out and isinstance(error, UnreachableError):  # that of the journal
+            self._say(f"{error.message}; the study and its tracking wait for it")
+        elif not self._out:
             store = f"tracking store {self._address}".rstrip()
             self._say(
                 f"{store} cannot be reached ({_brief(error)}); the study goes on, and its events "
                 "are delivered when the store is back"
             )
-        self._is_out = True
+        is_stores = not isinstance(error, UnreachableError)
+        self._out = "tracking store" if is_stores else "the study's storage"
         with self._changed:
             self._pause_s = min(max(2 * self._pause_s, self._first_s), self._max_s)
             calls, self._calls = self._calls, []
@@ -299,9 +303,9 @@ class Spool:
 
     def _recovered(self) -> None:
         self._pause_s = 0.0
-        if self._is_out:
-            self._is_out = False
-            self._say("tracking store is back; all events are delivered")
+        if self._out:
+            self._say(f"{self._out} is back; all events are delivered")
+            self._out = ""
 
 
 def _brief(error: Exception) -> str:

@@ -100,9 +100,9 @@ DRY = {
         "stop": "ray job stop --address http://127.0.0.1:8265 dpsweep-digits-eps2",
     },
     "vm": {
-        "status": "ray exec out/digits-eps2.vm.yaml 'ray job status dpsweep-digits-eps2'",
-        "logs": "ray exec out/digits-eps2.vm.yaml 'ray job logs dpsweep-digits-eps2'",
-        "stop": "ray exec out/digits-eps2.vm.yaml 'ray job stop dpsweep-digits-eps2' || true\n"
+        "status": "ray exec out/digits-eps2.vm.yaml 'RAY_AUTH_MODE=token ray job status dpsweep-digits-eps2'",
+        "logs": "ray exec out/digits-eps2.vm.yaml 'RAY_AUTH_MODE=token ray job logs dpsweep-digits-eps2'",
+        "stop": "ray exec out/digits-eps2.vm.yaml 'RAY_AUTH_MODE=token ray job stop dpsweep-digits-eps2' || true\n"
         "ray down --yes out/digits-eps2.vm.yaml",
     },
 }

@@ -44,6 +44,22 @@ def test_a_cluster_that_asks_for_a_token_is_not_called_silent(
     assert "and more" not in str(caught.value)
 
 
+def test_a_port_that_answers_and_lets_nobody_in_is_not_called_silent(tmp_path, monkeypatch):
+    """Ray 2.60 writes why into its log alone."""
+
+    def refuse(**_):
+        raise ConnectionError("Failed to connect to Ray cluster at 10.0.0.7:6379")
+
+    monkeypatch.setattr(existing, "ray", SimpleNamespace(init=refuse))
+    monkeypatch.setattr(existing, "write_package", lambda folder: folder / "dpsweep")
+    monkeypatch.setattr(existing, "_refuse_silence", lambda address: None)  # it answers
+    spec = ClusterSpec(target="ray", address="10.0.0.7:6379")
+    with pytest.raises(ResourceError, match="lets nobody in") as caught:
+        ExistingTarget(spec, ResourcesSpec(), tmp_path).connect()
+    assert "may ask for a token" in caught.value.because
+    assert "RAY_AUTH_MODE=token" in caught.value.fix
+
+
 def test_it_says_which_cluster_was_joined(tmp_path, monkeypatch):
     stand_in = SimpleNamespace(
         get_runtime_context=lambda: SimpleNamespace(gcs_address="10.0.0.7:6379"),

@@ -191,6 +191,19 @@ def test_what_failed_behind_is_told_on_entering(tmp_path, monkeypatch, switched_
     assert settings() == switched_off
 
 
+def test_a_folder_with_too_long_a_path_says_what_to_shorten(tmp_path, monkeypatch, switched_off):
+    def fail(**given):
+        raise OSError("validate_socket_filename failed: AF_UNIX path length cannot exceed 107")
+
+    tmp_path.chmod(0o700)
+    target = target_with(monkeypatch, tmp_path, Ray(opens=None))
+    monkeypatch.setattr(local.ray, "init", fail)
+    target.begin()
+    with pytest.raises(ResourceError, match="cannot be started") as caught, target:
+        pytest.fail("trials would run")
+    assert "RAY_TMPDIR" in caught.value.fix
+
+
 @pytest.mark.parametrize(
     ("num_trials", "resources", "is_started"),
     [(8, {}, "1"), (7, {}, "0"), (None, {}, "0"), (100, {"cpu": 2}, "0"), (100, {"cpu": 0.5}, "1")],

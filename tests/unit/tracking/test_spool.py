@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dpsweep.foundation.errors import UnreachableError
 from dpsweep.tracking import open_spool
 from dpsweep.tracking.base import TrackingRefusedError
 from dpsweep.tracking.memory import MemoryTracker
@@ -120,6 +121,32 @@ def test_the_pause_of_an_outage_doubles_up_to_its_limit(story, journal: Path) ->
     assert outage[:4] == [0.001, 0.002, 0.004, 0.005]
     assert set(outage[4:]) == {0.005}
     assert spool._pause_s == 0.0
+
+
+def test_an_outage_of_the_journal_is_not_called_one_of_the_store(story, journal: Path) -> None:
+    story.whole()
+    messages: list[str] = []
+    spool = Spool(journal, MemoryTracker, on_message=messages.append, **FAST)
+    size = spool._journal.size
+    is_away = threading.Event()
+    is_away.set()
+
+    def unreachable() -> int:
+        if is_away.is_set() and threading.current_thread() is spool._thread:
+            raise UnreachableError("the database does not answer")
+        return size()
+
+    spool._journal.size = unreachable  # type: ignore[method-assign]
+    story.write(journal)
+    while not messages:
+        time.sleep(0.01)
+    is_away.clear()
+    assert spool.flush(5)
+    assert spool.stop()
+    assert messages == [
+        "the database does not answer; the study and its tracking wait for it",
+        "the study's storage is back; all events are delivered",
+    ]
 
 
 def test_an_outage_is_told_once_and_nothing_is_lost(story, journal: Path) -> None:
