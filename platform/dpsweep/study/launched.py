@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -217,8 +218,10 @@ def refuse_launch(spec: SweepSpec) -> None:
         StorageError: The study's database does not answer.
     """
     refuse_other_spec(spec)
-    if is_locked(place := StudyFiles.of(spec).lock):
-        lock(place, holder=f"study {spec.name!r}").release()  # its error names who holds it
+    place = StudyFiles.of(spec).lock
+    with contextlib.suppress(OSError):  # a folder closed to this user, which ``Study`` tells
+        if is_locked(place):
+            lock(place, holder=f"study {spec.name!r}").release()  # its error names who holds it
 
 
 def refuse_other_spec(spec: SweepSpec, files: StudyFiles | None = None) -> None:

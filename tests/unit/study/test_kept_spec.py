@@ -13,7 +13,7 @@ from dpsweep.foundation.errors import StudyError
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.planning.reading import read_spec
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study.launched import is_new, refuse_other_spec
+from dpsweep.study.launched import is_new, refuse_launch, refuse_other_spec
 from dpsweep.study.study import Study
 from dpsweep.sweep import run_sweep
 
@@ -52,6 +52,19 @@ def test_a_study_that_runs_is_refused_before_a_record_is_read(
     running.close()
     with pytest.raises(AssertionError, match="records were read"):
         run_sweep(spec_of(tmp_path))
+
+
+def test_a_lock_that_is_closed_to_this_user_is_told_by_the_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("dpsweep.study.launched.is_locked", closed)
+    refuse_launch(spec_of(tmp_path))
+    monkeypatch.setattr("dpsweep.study.study.lock", closed)
+    with pytest.raises(StudyError, match="cannot write to"):
+        Study(spec_of(tmp_path))
 
 
 def test_the_spec_of_a_study_elsewhere_does_not_begin_another(
