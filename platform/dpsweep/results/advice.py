@@ -11,11 +11,13 @@ from statistics import fmean
 
 from dpsweep.foundation.errors import StudyError
 from dpsweep.foundation.file_paths import FilePath
+from dpsweep.foundation.logs import read_log
 from dpsweep.foundation.words import counted
 from dpsweep.ledgers.trial import trial_spent
 from dpsweep.results.study import SweepResult
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.study.trial import TrialState
+from dpsweep.tracking.state import TrackingState
 
 ALL_STARTED = "all trials were started"
 _MOST_PLANS = 32  # of which the mean cost of a whole plan is taken
@@ -60,6 +62,24 @@ def advice(result: SweepResult) -> list[str]:
     ]
 
 
+def undelivered(result: SweepResult) -> str:
+    """Return a line on events that the tracking store has not; empty where nothing is known of any.
+
+    As far as the study's own file knows; a store that was moved away since is not asked.
+    """
+    is_local = not result.source and result.spec.tracking.uri is not None
+    if not is_local or result.state == "running" or result.unreleased:
+        return ""
+    seq = TrackingState.load(result.files.tracking).seq
+    lag = sum(record["seq"] > seq for record in read_log(result.files.journal))
+    if not lag:
+        return ""
+    return (
+        f"not in the tracking store yet: {counted(lag, 'event')}; nothing is lost, this delivers "
+        f"what is missing:\n  {command(result)}"
+    )
+
+
 def used_share(result: SweepResult) -> float | None:
     """Return the share of the study's budget that is reserved or charged; None without one."""
     account = result.claims.account
@@ -102,13 +122,13 @@ def trials_that_fit(result: SweepResult) -> int:
     return max(more, 0)
 
 
-def command(result: SweepResult, override: str) -> str:
-    """Return the command that continues a study with one key changed, from this directory."""
-    files, kept = result.files, []
+def command(result: SweepResult, *overrides: str) -> str:
+    """Return the command that continues a study with keys changed, from this directory."""
+    files, kept = result.files, list[str]()
     if result.spec.storage.root.resolve() != files.path.parent:
         kept = [f"storage.path={_from_here(files.path.parent)}"]
-    overrides = "".join(f" --set {shlex.quote(item)}" for item in [*kept, override])
-    return f"dpsweep run {shlex.quote(_from_here(files.spec))}{overrides}"
+    sets = "".join(f" --set {shlex.quote(item)}" for item in [*kept, *overrides])
+    return f"dpsweep run {shlex.quote(_from_here(files.spec))}{sets}"
 
 
 def _from_here(path: FilePath) -> str:

@@ -8,14 +8,16 @@ import pytest
 from whole_studies import cli_here
 from written_studies import write_study
 
+from dpsweep.foundation.logs import read_log
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.reading import read_spec
-from dpsweep.results.advice import advice, trials_that_fit
+from dpsweep.results.advice import advice, trials_that_fit, undelivered
 from dpsweep.results.study import load_sweep
 from dpsweep.study.journal import fold
 from dpsweep.study.study import Study
+from dpsweep.tracking.state import TrackingState
 
 
 @pytest.fixture
@@ -128,3 +130,21 @@ def test_the_time_of_a_study_is_that_of_its_launches():
     ]  # fmt: skip
     view = fold([{"time_ms": 1 + time, "event": event, **more} for time, event, more in events])
     assert view.worked_ms == 10_000
+
+
+def test_events_that_the_store_has_not_are_told_with_what_delivers_them(
+    written, tmp_path, monkeypatch
+):
+    result = written([1])
+    monkeypatch.chdir(tmp_path)
+    assert undelivered(result) == ""  # it has no store
+    tracking = result.spec.tracking.model_copy(update={"uri": "sqlite:///mlflow.db"})
+    result.spec = result.spec.model_copy(update={"tracking": tracking})
+    number = len(read_log(result.files.journal))
+    line, typed = undelivered(result).splitlines()
+    assert f"{number} events" in line
+    assert typed.strip() == "dpsweep run studies/digits/spec.yaml"
+    TrackingState(seq=number - 2).save(result.files.tracking)
+    assert "1 event;" in undelivered(result)
+    TrackingState(seq=number - 1).save(result.files.tracking)
+    assert undelivered(result) == ""

@@ -14,7 +14,7 @@ from dpsweep.cli.trials import caption_of, epsilon_cells, print_trials
 from dpsweep.foundation.errors import (
     BadInputError,
 )
-from dpsweep.results.advice import advice
+from dpsweep.results.advice import advice, undelivered
 from dpsweep.results.coverage import SO_FAR
 from dpsweep.results.study import load_sweep
 
@@ -48,7 +48,7 @@ def status(
     print_trials(result, output, trials, explain=explain)
     if explain:
         lines += memory_taken(result.spec.resources, trials)
-    for line in lines:
+    for line in [*lines, *undelivered(result).splitlines()]:
         say(line)
 
 
