@@ -50,15 +50,15 @@ def _refusal(address: str, error: Exception) -> ResourceError:
         )
     # A port that has answered as Ray's does (``_refuse_silence``) lets nobody in without a token;
     # Ray 2.60 says why in its log alone.
-    is_shut = ":" in address and text.startswith("Failed to connect")
-    if not is_shut and not any(word in text.lower() for word in ("token", "authentic")):
+    if any(word in text.lower() for word in ("token", "authentic")):
+        problem, doubt = "asks for a token", ""
+    elif ":" in address and text.startswith("Failed to connect"):
+        problem, doubt = "lets nobody in", " (its port answers; it may ask for a token)"
+    else:
         return _silence(address, error)
     return ResourceError(
-        f"the Ray cluster at cluster.address={address!r} lets nobody in"
-        if is_shut
-        else f"the Ray cluster at cluster.address={address!r} asks for a token",
-        because=text.strip().splitlines()[0]
-        + (" (its port answers; it may ask for a token)" if is_shut else ""),
+        f"the Ray cluster at cluster.address={address!r} {problem}",
+        because=text.strip().splitlines()[0] + doubt,
         fix="set RAY_AUTH_MODE=token here, with the token of that cluster (RAY_AUTH_TOKEN, or "
         "RAY_AUTH_TOKEN_PATH)",
     )

@@ -263,11 +263,10 @@ def delta_of(dataset: str, section: str) -> str:
     ('1e-5', '6e-07', '5e-06')
     """
     declared = re.search(r"^  num_records: (\d+)", section, re.MULTILINE)
-    if declared:
-        delta = derived_delta(int(declared[1]))
-        return "1e-5" if delta == LARGEST_DERIVED else f"{delta:g}"
-    num_records = PUBLISHED_RECORDS.get(dataset, 1)
-    return "1e-5" if 1e-5 * num_records < 1 else f"{derived_delta(num_records):g}"
+    num_records = int(declared[1]) if declared else PUBLISHED_RECORDS.get(dataset, 1)
+    is_as_in_papers = declared is None and LARGEST_DERIVED * num_records < 1
+    delta = LARGEST_DERIVED if is_as_in_papers else derived_delta(num_records)
+    return "1e-5" if delta == LARGEST_DERIVED else f"{delta:g}"
 
 
 def _others(lines: list[str]) -> list[str]:

@@ -148,8 +148,7 @@ def _class_folders(folder: Path, spec: DataSpec) -> tuple[str, ...]:
 
 def _has_images(folder: Path) -> bool:
     """Say whether images lie in a folder itself, and in no folder of a class."""
-    files = (p for p in folder.iterdir() if p.is_file() and not p.name.startswith("._"))
-    return any(path.suffix.lower() in IMAGE_SUFFIXES for path in files)
+    return any(_is_image(path) and path.is_file() for path in folder.iterdir())
 
 
 def _beside_note(folder: Path) -> str:
@@ -169,8 +168,13 @@ def _images_below(folder: Path) -> Iterator[Path]:
     for place, names, files in os.walk(folder):
         names[:] = [name for name in names if _is_class_folder(Path(place, name))]
         for name in files:
-            if Path(name).suffix.lower() in IMAGE_SUFFIXES and not name.startswith("._"):
-                yield Path(place, name)
+            if _is_image(path := Path(place, name)):
+                yield path
+
+
+def _is_image(path: Path) -> bool:
+    """Say whether a file is an image by its name, and not one that an archive has left."""
+    return path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith("._")
 
 
 def _is_class_folder(path: Path) -> bool:

@@ -282,24 +282,28 @@ class Spool:
                     future.set_exception(error)
 
     def _failed(self, error: Exception) -> None:
-        if not self._out and isinstance(error, (StoreDamagedError, StoreRefusedError)):
-            self._say(f"{error.message}; the study goes on without it; fix: {error.fix}")
-        elif not self._out and isinstance(error, UnreachableError):  # that of the journal
-            self._say(f"{error.message}; the study and its tracking wait for it")
-        elif not self._out:
-            store = f"tracking store {self._address}".rstrip()
-            self._say(
-                f"{store} cannot be reached ({_brief(error)}); the study goes on, and its events "
-                "are delivered when the store is back"
-            )
-        is_stores = not isinstance(error, UnreachableError)
-        self._out = "tracking store" if is_stores else "the study's storage"
+        if not self._out:
+            is_storage = isinstance(error, UnreachableError)  # that of the journal
+            self._out = "the study's storage" if is_storage else "tracking store"
+            self._say(self._told(error))
         with self._changed:
             self._pause_s = min(max(2 * self._pause_s, self._first_s), self._max_s)
             calls, self._calls = self._calls, []
         for _, future in calls:  # nobody waits for a store that is away
             if future.set_running_or_notify_cancel():
                 future.set_exception(error)
+
+    def _told(self, error: Exception) -> str:
+        """Return the line on an outage as it begins."""
+        if isinstance(error, (StoreDamagedError, StoreRefusedError)):
+            return f"{error.message}; the study goes on without it; fix: {error.fix}"
+        if isinstance(error, UnreachableError):
+            return f"{error.message}; the study and its tracking wait for it"
+        store = f"tracking store {self._address}".rstrip()
+        return (
+            f"{store} cannot be reached ({_brief(error)}); the study goes on, and its events "
+            "are delivered when the store is back"
+        )
 
     def _recovered(self) -> None:
         self._pause_s = 0.0

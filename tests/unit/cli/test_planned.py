@@ -9,6 +9,8 @@ from dpsweep import SweepSpec, plan_sweep
 from dpsweep.cli.app import app
 from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
 from dpsweep.study.study import Observer
+from dpsweep.trainables.data.loading import load_records
+from dpsweep.trainables.data.source import Source
 
 
 def spec(**space):
@@ -59,14 +61,16 @@ def test_it_prints_what_will_be_done_and_claimed_with_all_terms(plan):
 
 def test_notes_come_first_and_no_record_is_read(monkeypatch):
     def refuse(*args, **kwargs):
-        raise AssertionError("the data was opened")
+        raise AssertionError("records were read")
 
-    monkeypatch.setattr("dpsweep.trainables.data.sources.open_source", refuse)
+    monkeypatch.setattr(Source, "records", refuse)
     steps = {"method": "sparse", "sparse.train": "cls", "model.name": "tanh_cnn"}
     noted = plan_sweep(spec(**steps))
     first = "note: without model.checkpoint the weights of tanh_cnn"
     assert " ".join(str(noted).split()).startswith(first)
     assert noted.notes[0] == noted.checked.notes[0]
+    with pytest.raises(AssertionError, match="records were read"):
+        load_records(noted.checked.spec)
 
 
 def test_what_has_no_plan_is_refused_as_a_run_is():

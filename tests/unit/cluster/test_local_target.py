@@ -177,14 +177,21 @@ def test_a_ray_that_was_begun_and_never_entered_is_left_too(tmp_path, monkeypatc
     assert settings() == switched_off
 
 
-def test_what_failed_behind_is_told_on_entering(tmp_path, monkeypatch, switched_off):
-    def fail(**given):
-        raise ConnectionError("no room in /dev/shm")
+def failing_target(monkeypatch, directory, error):
+    """Return a target whose Ray raises an error as it begins, behind."""
 
-    tmp_path.chmod(0o700)
-    target = target_with(monkeypatch, tmp_path, Ray(opens=None))
+    def fail(**given):
+        raise error
+
+    directory.chmod(0o700)
+    target = target_with(monkeypatch, directory, Ray(opens=None))
     monkeypatch.setattr(local.ray, "init", fail)
     target.begin()
+    return target
+
+
+def test_what_failed_behind_is_told_on_entering(tmp_path, monkeypatch, switched_off):
+    target = failing_target(monkeypatch, tmp_path, ConnectionError("no room in /dev/shm"))
     with pytest.raises(RayLostError, match=r"cannot be started .*no room in /dev/shm"), target:
         pytest.fail("trials would run")
     target.disconnect()
@@ -192,13 +199,8 @@ def test_what_failed_behind_is_told_on_entering(tmp_path, monkeypatch, switched_
 
 
 def test_a_folder_with_too_long_a_path_says_what_to_shorten(tmp_path, monkeypatch, switched_off):
-    def fail(**given):
-        raise OSError("validate_socket_filename failed: AF_UNIX path length cannot exceed 107")
-
-    tmp_path.chmod(0o700)
-    target = target_with(monkeypatch, tmp_path, Ray(opens=None))
-    monkeypatch.setattr(local.ray, "init", fail)
-    target.begin()
+    words = "validate_socket_filename failed: AF_UNIX path length cannot exceed 107"
+    target = failing_target(monkeypatch, tmp_path, OSError(words))
     with pytest.raises(ResourceError, match="cannot be started") as caught, target:
         pytest.fail("trials would run")
     assert "RAY_TMPDIR" in caught.value.fix
